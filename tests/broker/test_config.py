@@ -111,7 +111,7 @@ def test_the_treatment_of_damage_is_an_argument_and_not_an_option_of_the_file():
     [
         ("authenticationEnabled", "true"), ("authorizationEnabled", "TRUE"), ("aclEnable", "true"),
         ("aclEnable", ""),
-        ("minInSyncReplicas", "2"), ("totalReplicas", "3"), ("allAckInSyncStateSet", "true"),
+        ("allAckInSyncStateSet", "true"),
         ("enableDLegerCommitLog", "true"), ("enableControllerMode", "true"), ("tls.server.mode", "enforcing"),
         ("tls.enable", "true"),
     ],

@@ -111,6 +111,7 @@ class Broker:
             self._build_groups(machine.secret_bits)
             self._build_timed_services()
             self.engine = self._build_engine(self._build_services(machine))
+            self.replication.begin()
         except BaseException:
             self.store.close()
             raise

@@ -54,7 +54,25 @@ class ReplicationConfig(MessageStoreConfig):
         "inSyncReplicas",
         "The number of brokers, itself included, that must have a message before a `SYNC_MASTER` "
         "acknowledges it. While too few slaves are in sync, sends are answered with SLAVE_NOT_AVAILABLE: "
-        "the message is stored, but on fewer brokers.",
+        "the message is stored, but on fewer brokers. With `enableSlaveActingMaster` they are answered with "
+        "SYSTEM_ERROR, and nothing is stored.",
+    )
+    enable_auto_in_sync_replicas: bool = option(
+        False,
+        "enableAutoInSyncReplicas",
+        "With `enableSlaveActingMaster`, at a `SYNC_MASTER`: while fewer brokers are in sync than "
+        "`inSyncReplicas`, require as many as there are, and `minInSyncReplicas` at least.",
+    )
+    min_in_sync_replicas: int = option(
+        1,
+        "minInSyncReplicas",
+        "The fewest brokers that `enableAutoInSyncReplicas` requires, itself included.",
+    )
+    total_replicas: int = option(
+        1,
+        "totalReplicas",
+        "The number of brokers of this `brokerName`. If it is above 1, neither `inSyncReplicas` nor "
+        "`minInSyncReplicas` may be more.",
     )
     slave_timeout_ms: int = option(
         3_000, "slaveTimeout", "How long a send waits for slaves, in ms; then it gets FLUSH_SLAVE_TIMEOUT."
@@ -75,6 +93,13 @@ class ReplicationConfig(MessageStoreConfig):
     def waits_for_slaves(self) -> bool:
         """Return whether sends are acknowledged only once slaves have them."""
         return self.broker_role == "SYNC_MASTER" and self.in_sync_replicas > 1
+
+    def replicas_needed(self, in_sync: int) -> int:
+        """Return how many brokers must have a message, with so many in sync (CommitLog.calcNeedAckNums)."""
+        needed = self.in_sync_replicas if self.waits_for_slaves else 1
+        if self.enable_auto_in_sync_replicas and self.enable_slave_acting_master:
+            needed = max(min(needed, in_sync), self.min_in_sync_replicas)
+        return needed
 
     @property
     def ha_networks(self) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:

@@ -29,6 +29,15 @@ def check_role(config: "BrokerConfig") -> None:
             f"inSyncReplicas={config.in_sync_replicas}: an ASYNC_MASTER waits for no slave; set "
             "brokerRole=SYNC_MASTER, or remove it"
         )
+    if config.min_in_sync_replicas > config.in_sync_replicas:
+        raise ConfigError(
+            f"minInSyncReplicas={config.min_in_sync_replicas} is above "
+            f"inSyncReplicas={config.in_sync_replicas}"
+        )
+    if 1 < config.total_replicas < config.in_sync_replicas:
+        raise ConfigError(
+            f"inSyncReplicas={config.in_sync_replicas} is above totalReplicas={config.total_replicas}"
+        )
     if config.waits_for_slaves and not config.ha_listen_port:
         raise ConfigError(
             f"brokerRole=SYNC_MASTER with inSyncReplicas={config.in_sync_replicas} waits for slaves, and "

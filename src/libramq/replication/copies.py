@@ -3,12 +3,14 @@
         slaves' reports ─► the part with inSyncReplicas copies ─► visible to readers, sends are answered
 
 If fewer slaves are in sync than required, readers see what the master itself has, and sends are answered with
-SLAVE_NOT_AVAILABLE at once: stored, but not as safe as required.
-Upstream: GroupTransferService.java, CommitLog.handleHA.
+SLAVE_NOT_AVAILABLE at once: stored, but not as safe as required. With acting slaves (`refuses`) nothing is
+stored then, whoever sends it; services of the broker itself try again. `needed` may require fewer copies of a
+few brokers (enableAutoInSyncReplicas).
+Upstream: GroupTransferService.java, CommitLog.handleHA, calcNeedAckNums.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from libramq.clock import MonotonicMs
 from libramq.kernel.gate import Gate, Gated, Missing
@@ -23,14 +25,24 @@ log = get_logger(__name__)
 class Copies:
     """Answers replies that wait for slaves; a `kernel.gate.Gate`.
 
-    needed: the required number of copies, including the master's. timeout_ms: how long a send waits.
+    needed: returns the required number of copies, including the master's, with so many brokers in sync.
+    refuses: whether nothing is stored with fewer. timeout_ms: how long a send waits.
     """
 
-    def __init__(self, store: MessageStore, kernel: Kernel, *, needed: int, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        kernel: Kernel,
+        *,
+        needed: Callable[[int], int],
+        refuses: bool,
+        timeout_ms: int,
+    ) -> None:
         self._store = store
         self._clock = kernel.clock
         self._purgatory = kernel.purgatory
-        self._slaves_needed = needed - 1
+        self._needed, self._refuses = needed, refuses
+        self._slaves_needed = needed(1) - 1
         self._timeout_ms = timeout_ms
         self._replicated: int | None = None
         self._is_enough: bool | None = None
@@ -38,20 +50,23 @@ class Copies:
 
     def update(self, slaves: Sequence[HAConnection]) -> None:
         """Record the slaves' progress, and answer the replies that waited for it."""
-        if not self._slaves_needed:
-            return
         end, now_ms = self._store.end, self._clock.monotonic_ms()
         in_sync = _one_a_machine([slave for slave in slaves if slave.is_in_sync(end, now_ms)])
         had = sorted((slave.acknowledged for slave in in_sync), reverse=True)
-        self._replicated = had[self._slaves_needed - 1] if len(had) >= self._slaves_needed else None
-        self._log_change(is_enough=self._replicated is not None)
+        needed = self._slaves_needed = self._needed(1 + len(had)) - 1
+        is_enough = len(had) >= needed
+        self._replicated = had[needed - 1] if is_enough and needed else None
+        self._log_change(is_enough=is_enough)
         self._store.set_replicated(self._replicated)
+        self._store.lacks_replicas = self._refuses and not is_enough
         if self._replicated is not None:
             self._answer(self._replicated, in_sync)
 
     def wait(self, parked: Gated, physical_offset: int = 0) -> None:
         """Park replies until enough slaves have the log up to an offset."""
-        if self._replicated is None:
+        if not self._slaves_needed:
+            parked.succeed()
+        elif self._replicated is None:
             self._log_change(is_enough=False)
             parked.fail(Missing.NO_SLAVE)
         elif physical_offset <= self._replicated:
@@ -88,6 +103,8 @@ class Copies:
         self._is_enough = is_enough
         if is_enough:
             log.info("enough slaves are in sync", needed=self._slaves_needed)
+        elif self._refuses:
+            log.warning("too few slaves are in sync: nothing is stored", needed=self._slaves_needed)
         else:
             log.warning(
                 "too few slaves are in sync: messages are on fewer brokers than inSyncReplicas requires",

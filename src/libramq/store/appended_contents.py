@@ -14,6 +14,7 @@ from libramq.message.inner_batch import message_count
 from libramq.message.record import RecordHead
 from libramq.store.config import StoreConfig
 from libramq.store.log.append import (
+    IN_SYNC_REPLICAS_NOT_ENOUGH,
     MESSAGE_ILLEGAL,
     SERVICE_NOT_AVAILABLE,
     AppendResult,
@@ -51,11 +52,15 @@ class AppendedContents(VisibleContents):
         self.topic_puts: dict[str, int] = {}
         self._last_store_timestamp_ms = WallMs(0)
         self._put_count = self._put_bytes = 0
+        #: Whether everything is refused, as too few slaves are in sync.
+        self.lacks_replicas = False
 
     def append_batch(self, messages: Sequence[StoreMessage | MessageRun]) -> list[AppendResult]:
         """Store messages, all in one file and by one write; return one result per message or run."""
         if self.config.is_copy or not self._may_write():
             return [SERVICE_NOT_AVAILABLE] * len(messages)
+        if self.lacks_replicas:
+            return [IN_SYNC_REPLICAS_NOT_ENOUGH] * len(messages)
         wall_ms = self._clock.wall_ms()
         log = self._log
         batch = self._pack(messages, wall_ms)

@@ -310,7 +310,7 @@ class TimerMessages:
 
     def _store_again(self, messages: Sequence[StoreMessage]) -> int:
         """Store messages; return how many are done."""
-        self.is_refused = False
+        was_refused, self.is_refused = self.is_refused, False
         if not messages:
             return 0
         for position, result in enumerate(self._store.append_batch(messages)):
@@ -320,7 +320,8 @@ class TimerMessages:
                 # It will never be accepted; those behind it must not wait for it.
                 log.error("due message dropped", topic=messages[position].topic, reason=result.status.name)
             else:
-                log.warning("timer messages wait: the store accepts no messages")
+                if not was_refused:  # It is tried again every 100 ms.
+                    log.warning("timer messages wait: the store accepts none", why=result.status.name)
                 self.is_refused = True
                 return position
         return len(messages)

@@ -54,13 +54,16 @@ class Replication:
         store = self._store = files.store
         self._groups, self._modes = files.tables.groups, files.tables.request_modes
         self._networks = config.ha_networks
-        copies = Copies(
+        self._has_acting_slaves = config.waits_for_slaves and config.enable_slave_acting_master
+        copies = self._copies = Copies(
             store,
             kernel,
-            needed=config.in_sync_replicas if config.waits_for_slaves else 1,
+            needed=config.replicas_needed,
+            refuses=self._has_acting_slaves,
             timeout_ms=config.slave_timeout_ms,
         )
-        self.service = HAService(store, kernel, is_allowed=self.is_allowed, acknowledged=copies.update)
+        acknowledged = copies.update if config.waits_for_slaves else _ignore
+        self.service = HAService(store, kernel, is_allowed=self.is_allowed, acknowledged=acknowledged)
         self.gate: Gate = durability
         if config.waits_for_slaves:
             is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
@@ -72,6 +75,11 @@ class Replication:
             self.slave = Slave(config, files, offsets, durability, registration, kernel)
         #: Sends new bytes of the log to slaves, or reports those that came from the master.
         self.settle: Callable[[], None] = (self.slave or self.service).settle
+
+    def begin(self) -> None:
+        """Require slaves from now on: what is stored before, the start needs."""
+        if self._has_acting_slaves:
+            self._copies.update(self.service.slaves())
 
     def stalled(self, stall_ms: int, _: MonotonicMs) -> None:
         """Extend the deadlines of the other side: what it sent meanwhile is not read yet."""
@@ -122,6 +130,10 @@ class Replication:
         if isinstance(host, ipaddress.IPv6Address) and host.ipv4_mapped is not None:
             host = host.ipv4_mapped
         return any(host in network for network in self._networks)
+
+
+def _ignore(_: object) -> None:
+    """Ignore what slaves acknowledge: nobody waits for it."""
 
 
 def _answer_peer(slave: Slave, request: Request) -> bool:

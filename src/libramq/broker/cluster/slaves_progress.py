@@ -360,13 +360,21 @@ class SlavesProgress:
             return
         passed_on = msgspec.structs.replace(popped, until=until)
 
+        def acknowledge() -> None:
+            self._step = self._ask_slave
+            self._steps.run(self._pop.passed_on(passed_on), acknowledged)
+
         def compared(is_equal: bool) -> None:
             if is_equal:
-                self._steps.run(self._pop.passed_on(passed_on), acknowledged)
+                acknowledge()
             else:
                 done()
 
         def acknowledged(error: BaseException | None) -> None:
+            if isinstance(error, BrokerError) and self._is_asking:  # Its slaves may not be in sync yet.
+                self._step = acknowledge
+                self._retry()
+                return
             if error is not None:
                 log.warning("what a slave has passed on comes again", slave=slave, reason=str(error))
             if self._is_asking:

@@ -14,6 +14,7 @@ from libramq.message.record_head import HOST_BITS
 from libramq.store.config import FlushDiskType
 from libramq.store.log.append import (
     MESSAGE_ILLEGAL,
+    NOT_ENOUGH_REPLICAS,
     PROPERTIES_SIZE_EXCEEDED,
     AppendResult,
     AppendStatus,
@@ -32,6 +33,7 @@ _REFUSALS: Final = {
         ResponseCode.MESSAGE_ILLEGAL,
         f"the message is illegal: its properties are over {p.PROPERTIES_BYTES_MAX} bytes",
     ),
+    AppendStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: (ResponseCode.SYSTEM_ERROR, NOT_ENOUGH_REPLICAS),
 }
 
 

@@ -70,6 +70,8 @@ class DelaySchedule:
         self.copies = DeliveredCopies(store)
         self.copies.begin()
         self._moments = StoredMoments(read_clock(clock))
+        #: Whether the store accepted none of the last due messages, as was logged.
+        self._is_refused = False
         #: None: the level has grown since it was looked at, or was not yet. Empty ones are not in it.
         self._head_due_ms: dict[int, MonotonicMs | None] = dict.fromkeys(self.levels)
 
@@ -241,8 +243,13 @@ class DelaySchedule:
                     "due message dropped", level=level, reason=result.status.name, id=due[position].offset_id
                 )
             elif not result.is_ok:
-                log.warning("due messages wait: the store accepts no messages", level=level)
+                if not self._is_refused:  # It is tried again every 100 ms.
+                    log.warning(
+                        "due messages wait: the store accepts none", level=level, why=result.status.name
+                    )
+                self._is_refused = True
                 return position
+        self._is_refused = False
         return len(due)
 
     def _read(

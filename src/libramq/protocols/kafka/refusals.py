@@ -7,6 +7,7 @@ from libramq.auth.operation import Consume
 from libramq.auth.principal import ANONYMOUS
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, InvalidName, LibraError
+from libramq.store.log.append import NOT_ENOUGH_REPLICAS
 from libramq.wire.kafka.error_code import ErrorCode
 
 #: Those of requests that name a queue. Whatever can succeed later has a code at which clients try again.
@@ -34,6 +35,8 @@ def code_of(error: Exception) -> ErrorCode:
     if isinstance(error, InvalidName):
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if isinstance(error, BrokerError):
+        if error.remark == NOT_ENOUGH_REPLICAS:
+            return ErrorCode.NOT_ENOUGH_REPLICAS
         return code_for(error.response_code)
     if isinstance(error, LibraError):  # Another broker is away.
         return ErrorCode.REQUEST_TIMED_OUT

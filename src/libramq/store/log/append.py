@@ -34,6 +34,7 @@ class AppendStatus(Enum):
     FLUSH_DISK_TIMEOUT = auto()
     FLUSH_SLAVE_TIMEOUT = auto()
     SLAVE_NOT_AVAILABLE = auto()
+    IN_SYNC_REPLICAS_NOT_ENOUGH = auto()
     SERVICE_NOT_AVAILABLE = auto()
     MESSAGE_ILLEGAL = auto()
     PROPERTIES_SIZE_EXCEEDED = auto()
@@ -48,6 +49,10 @@ NOT_SAFE: Final = {
     Missing.SLAVE: (ResponseCode.FLUSH_SLAVE_TIMEOUT, "stored, but too few slaves confirmed it in time"),
     Missing.NO_SLAVE: (ResponseCode.SLAVE_NOT_AVAILABLE, "stored, but too few slaves are in sync"),
 }
+
+
+#: SendMessageProcessor.handlePutMessageResult: nothing is stored.
+NOT_ENOUGH_REPLICAS: Final = "in-sync replicas not enough"
 
 
 class StoreMessage(msgspec.Struct, gc=False):
@@ -144,4 +149,5 @@ class AppendResult(msgspec.Struct, frozen=True, gc=False):
 MESSAGE_ILLEGAL: Final = AppendResult(AppendStatus.MESSAGE_ILLEGAL)
 PROPERTIES_SIZE_EXCEEDED: Final = AppendResult(AppendStatus.PROPERTIES_SIZE_EXCEEDED)
 SERVICE_NOT_AVAILABLE: Final = AppendResult(AppendStatus.SERVICE_NOT_AVAILABLE)
+IN_SYNC_REPLICAS_NOT_ENOUGH: Final = AppendResult(AppendStatus.IN_SYNC_REPLICAS_NOT_ENOUGH)
 UNKNOWN_ERROR: Final = AppendResult(AppendStatus.UNKNOWN_ERROR)
