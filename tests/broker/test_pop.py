@@ -660,15 +660,95 @@ def test_a_queue_stays_blocked_across_a_kill(tmp_path: Path):
     assert (entry["o"], entry["i"], entry["cm"], entry["oc"]) == ([1], 10_000, 0, {1: 1})
 
 
-def test_a_reset_frees_a_queue(broker: Conversation):
+def reset(broker: Conversation, offset: int) -> None:
+    header = h.ResetOffsetHeader(topic="T", group="G", queue_id=0, offset=offset, is_force=True)
+    reply = broker.ask(FakePeer(), RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    assert reply.code == ResponseCode.SUCCESS, reply.remark
+
+
+def committed(broker: Conversation) -> int:
+    header = h.QueryConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0)
+    return int(broker.ask(FakePeer(), RequestCode.QUERY_CONSUMER_OFFSET, header).ext["offset"])
+
+
+def test_a_reset_frees_a_queue_at_once(broker: Conversation):
+    """It stayed blocked until the messages were visible again."""
     popper = Orderly(broker)
     sent(broker, b"a", b"b")
     popper.ack(popper.pop(max_msg_nums=1)[0])
     popper.pop()
-    header = h.ResetOffsetHeader(topic="T", group="G", timestamp=0, is_force=True)
-    broker.ask(FakePeer(), RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-    broker.advance(10_000)
+    reset(broker, 0)
     assert bodies(popper.pop()) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("is_popped_again", [False, True], ids=["before the next pop", "after it"])
+def test_late_acknowledgements_in_order_do_not_undo_a_reset(broker: Conversation, is_popped_again: bool):
+    """Ten were in flight when the group was reset to the first: the offset became 10, the replay was lost."""
+    popper = Orderly(broker)
+    sent(broker, *(b"%d" % number for number in range(10)))
+    before = popper.pop()
+    reset(broker, 0)
+    after = popper.pop() if is_popped_again else []
+    for message in before:
+        assert popper.ack(message).code == ResponseCode.SUCCESS
+    assert committed(broker) == 0
+    after = after or popper.pop()
+    assert len(after) == 10
+    assert Orderly(broker).pop() == []
+    for message in after:
+        popper.ack(message)
+    assert committed(broker) == 10
+
+
+def test_a_late_acknowledgement_in_order_does_not_move_a_reset_back(broker: Conversation):
+    popper = Orderly(broker)
+    sent(broker, *(b"%d" % number for number in range(10)))
+    before = popper.pop()
+    reset(broker, 7)
+    popper.ack(before[7])
+    assert committed(broker) == 7
+    assert bodies(popper.pop()) == [b"7", b"8", b"9"]
+
+
+@pytest.mark.parametrize("consumer", [Popper, Orderly], ids=["any order", "in order"])
+@pytest.mark.parametrize("has_members", [False, True])
+def test_a_group_that_pops_is_reset(broker: Conversation, consumer: type[Popper], has_members: bool):
+    """With members connected it was only notified, which is of no use to those that pop."""
+    popper = consumer(broker)
+    if has_members:
+        broker.beat(popper.peer, "popper")
+    sent(broker, b"a", b"b", b"c")
+    for message in popper.pop():
+        popper.ack(message)
+    waiting = popper.command(wait_ms=15_000)
+    broker.give(popper.peer, waiting)
+    reset(broker, 1)
+    again = popped(answer(popper.peer, waiting))
+    assert bodies(again) == [b"b", b"c"]
+    for message in again:
+        popper.ack(message)
+    sent(broker, b"d", b"e")
+    reset(broker, 5)
+    assert popper.pop() == []
+    sent(broker, b"f")
+    assert bodies(popper.pop()) == [b"f"]
+
+
+@pytest.mark.parametrize("consumer", [Popper, Orderly], ids=["any order", "in order"])
+def test_a_reset_that_nobody_has_followed_survives_a_kill(tmp_path: Path, consumer: type[Popper]):
+    broker = Conversation(tmp_path)
+    broker.create_topic("T", queues=1)
+    sent(broker, b"a", b"b", b"c")
+    popper = consumer(broker)
+    popper.ack(popper.pop()[0])
+    reset(broker, 0)
+    broker.kill()
+    broker = Conversation(tmp_path, clock=broker.clock)
+    assert bodies(consumer(broker).pop()) == [b"a", b"b", b"c"]
+    broker.kill()
+    broker = Conversation(tmp_path, clock=broker.clock)
+    assert consumer(broker).pop() == []
+    broker.close()
 
 
 def test_a_slave_hands_out_nothing_and_writes_nothing(tmp_path: Path):

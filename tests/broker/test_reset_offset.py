@@ -11,7 +11,7 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.command import FLAG_ONEWAY, Command
-from tests.broker.brokers import Conversation, answer, find_answer
+from tests.broker.brokers import Conversation, answer, find_answer, heartbeat
 from tests.broker.test_coordinated_groups import COLLECT_MS, Client, alone, both, committed, reasons
 from tests.broker.test_coordinated_groups import talk as talk
 from tests.fakes import FakePeer
@@ -162,17 +162,145 @@ def test_a_reset_survives_a_restart(talk, tmp_path):
     talk.broker.close = lambda: None  # The fixture's; its files are another's now.
 
 
-def test_members_that_allocate_for_themselves_are_notified_of_a_reset(talk):
-    """They hold the offsets in memory, and would commit them over the reset."""
-    java = FakePeer("10.0.0.9:5000")
-    talk.beat(java, "java")
+def create_group(talk: Conversation) -> None:
+    group = SubscriptionGroupConfig(group_name="G")
+    assert talk.ask(FakePeer(), R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, group).code == C.SUCCESS
+
+
+class Member:
+    """A member that allocates for itself, and pulls from one queue."""
+
+    def __init__(self, talk: Conversation, *, language: str = "JAVA", model: str = "CLUSTERING") -> None:
+        self.talk, self.language = talk, language
+        self.peer = FakePeer("10.0.0.9:5000")
+        beat = talk.command(R.HEART_BEAT, None, heartbeat("java", message_model=model))
+        talk.give(self.peer, replace(beat, language=language))
+
+    def pull(self, offset: int, *, hold_ms: int = 0) -> Command | None:
+        """Pull from an offset; return the answer, None while the broker holds the pull."""
+        self.pulling = self.talk.pull_command(queue_offset=offset, suspend_timeout_millis=hold_ms)
+        self.talk.give(self.peer, replace(self.pulling, language=self.language))
+        return find_answer(self.peer, self.pulling)
+
+    def moved_to(self, offset: int) -> int | None:
+        """Pull; return where the broker moves the member, None if it answers with what is there."""
+        reply = self.pull(offset)
+        assert reply is not None
+        return int(reply.ext["nextBeginOffset"]) if reply.code == C.PULL_OFFSET_MOVED else None
+
+    def commit(self, offset: int) -> None:
+        """Commit as Java's clients do, without an answer."""
+        header = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0, commit_offset=offset)
+        self.talk.tell(self.peer, R.UPDATE_CONSUMER_OFFSET, header)
+
+    def query(self) -> int:
+        header = h.QueryConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0)
+        return int(self.talk.ask(self.peer, R.QUERY_CONSUMER_OFFSET, header).ext["offset"])
+
+    def notices(self) -> list[Command]:
+        return [reply for reply in self.peer.replies if reply.code == R.RESET_CONSUMER_CLIENT_OFFSET]
+
+
+@pytest.mark.parametrize("target", [0, 3], ids=["back", "to where it reads"])
+def test_a_pulling_member_is_moved_and_its_commits_from_before_change_nothing(talk, target):
+    """It was only notified, which Java's lite pull and POP consumers ignore: nothing was read again."""
+    member = Member(talk)
+    assert member.moved_to(0) is None
+    member.commit(2)
+    assert member.pull(3, hold_ms=15_000) is None
+    assert offsets_of(reset(talk, offset=target))[0] == target
+    moved = answer(member.peer, member.pulling)
+    assert (moved.code, moved.ext["nextBeginOffset"]) == (C.PULL_OFFSET_MOVED, str(target))
+    assert member.notices() == []  # Java's push consumers would stand still for 10 s.
+    member.commit(2)
+    assert committed(talk, 0) == target
+    assert member.moved_to(target) is None
+    member.commit(target)
+    assert (member.query(), member.moved_to(3)) == (target, None)
+
+
+def test_a_pull_from_before_does_not_end_a_reset_to_its_offset(talk):
+    """A member that pulled from the reset's offset by chance still held what it had pulled before."""
+    member = Member(talk)
+    reset(talk, offset=2)
+    assert member.moved_to(2) == 2
+    member.commit(1)
+    assert committed(talk, 0) == 2
+    assert member.moved_to(2) is None
+    member.commit(3)
+    assert committed(talk, 0) == 3
+
+
+def test_a_reset_ends_for_a_member_that_asks_for_its_offset_and_pulls_from_there(talk):
+    create_group(talk)
+    reset(talk, offset=1)
+    member = Member(talk)
+    assert member.query() == 1
+    assert member.moved_to(1) is None
+    member.commit(2)
+    assert committed(talk, 0) == 2
+
+
+def test_a_pending_reset_survives_a_kill(talk, tmp_path):
+    member = Member(talk)
+    member.commit(3)
+    reset(talk, offset=1)
+    talk.kill()
+    again = Conversation(tmp_path / "data")
+    talk.broker.close = lambda: None  # The fixture's; its files are another's now.
+    member.talk = again
+    member.commit(3)  # Before its heartbeat.
+    assert committed(again, 0) == 1
+    member = Member(again)
+    assert member.moved_to(3) == 1
+    assert member.moved_to(1) is None
+    member.commit(2)
+    again.kill()
+    last = Conversation(tmp_path / "data")
+    assert committed(last, 0) == 2
+    assert Member(last).moved_to(2) is None
+    last.close()
+
+
+def test_a_reader_that_is_no_member_goes_on_where_it_chooses_and_its_commits_count(talk):
+    """Spark reads so; its commits only show how far it is."""
+    create_group(talk)
+    reset(talk, offset=1)
+    reader, pull = FakePeer(), talk.pull_command(queue_offset=2)
+    talk.give(reader, pull)
+    assert answer(reader, pull).code == C.SUCCESS
     commit = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0, commit_offset=3)
-    assert talk.ask(java, R.UPDATE_CONSUMER_OFFSET, commit).code == C.SUCCESS
+    assert talk.ask(reader, R.UPDATE_CONSUMER_OFFSET, commit).code == C.SUCCESS
+    assert committed(talk, 0) == 3
+
+
+def test_clients_that_know_the_notice_get_it(talk):
+    """They hold back pulls while they have much to handle, and need not wait for the next one."""
+    member = Member(talk, language="GO")
+    assert member.pull(3, hold_ms=15_000) is None
     assert offsets_of(reset(talk, offset=1))[0] == 1
-    (told,) = [reply for reply in java.replies if reply.code == R.RESET_CONSUMER_CLIENT_OFFSET]
+    (told,) = member.notices()
     assert (told.is_oneway, told.ext["group"], told.ext["topic"]) == (True, "G", "T")
     assert decode_body(told.body, ResetOffsetBody).offset_table[MessageQueue("T", "broker-a", 0)] == 1
-    assert committed(talk, 0) == 3
+    member.commit(3)
+    assert committed(talk, 0) == 1
+    assert (member.query(), member.moved_to(1)) == (1, None)
+
+
+def test_broadcasting_members_are_notified_only(talk):
+    """Each keeps its own offsets, which the broker does not know."""
+    member = Member(talk, model="BROADCASTING")
+    reset(talk, offset=1)
+    assert (len(member.notices()), member.moved_to(3)) == (1, None)
+
+
+def test_a_reset_ends_with_the_opening_of_a_coordinated_member(talk):
+    create_group(talk)
+    reset(talk, offset=1)
+    alice = alone(talk)
+    assert alice.open(0).ext["offset"] == "1"
+    assert alice.commit(0, 2) == C.SUCCESS
+    assert committed(talk, 0) == 2
 
 
 def test_a_reset_without_connected_members_sets_the_offsets(talk):

@@ -25,12 +25,12 @@ def test_no_offset_is_negative_or_beyond_the_durable_end(offset: int, kept: int)
     assert table.query("g", "T", 0) == kept
 
 
-def test_a_reset_outranks_commits_until_a_pull_has_received_it():
+def test_a_reset_outranks_commits_until_a_consumer_reads_from_it():
     table = ConsumerOffset()
     table.commit("g", "T", 0, 7, 10)
     assert table.reset("g", "T", 0, 3, 10) == OffsetRecord(RESET, "T@g", 0, 3)
     assert table.commit("g", "T", 0, 8, 10) is None
-    assert (table.query("g", "T", 0), table.has_reset("g", "T", 0)) == (3, True)
+    assert (table.query("g", "T", 0), table.pending_reset("g", "T", 0)) == (3, 3)
     assert table.take_reset("g", "T", 0) == (3, OffsetRecord(TAKEN, "T@g", 0, 3))
     assert table.take_reset("g", "T", 0) is None
     assert table.commit("g", "T", 0, 4, 10) is not None

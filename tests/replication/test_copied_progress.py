@@ -134,18 +134,21 @@ def test_a_reset_that_waits_at_the_master_waits_at_the_slave(pair: Pair) -> None
         [pair.master.broker.ledger.offsets.reset("G", "T", 0, 1, pair.master.broker.store.max_offset("T", 0))]
     )
     pair.run(ROUND_MS)
-    assert pair.slave.broker.ledger.offsets.has_reset("G", "T", 0)
+    assert pair.slave.broker.ledger.offsets.pending_reset("G", "T", 0) is not None
     read = pair.slave.pull(FakePeer(), queue_offset=0)
     assert read is not None
     assert (read.code, read.ext["nextBeginOffset"]) == (
         ResponseCode.SUCCESS,
         "2",
     )  # The master moves it, once.
-    pulled = pair.master.pull(FakePeer(), queue_offset=2)
-    assert pulled is not None
-    assert pulled.ext["nextBeginOffset"] == "1"
+    member = FakePeer()
+    pair.master.beat(member, "member")
+    for offset, next_offset in ((2, "1"), (1, "2")):  # It is moved, and follows.
+        pulled = pair.master.pull(member, queue_offset=offset)
+        assert pulled is not None
+        assert pulled.ext["nextBeginOffset"] == next_offset
     pair.run(ROUND_MS)
-    assert not pair.slave.broker.ledger.offsets.has_reset("G", "T", 0)
+    assert pair.slave.broker.ledger.offsets.pending_reset("G", "T", 0) is None
     assert pair.slave.broker.offsets.query("G", "T", 0) == 1
 
 

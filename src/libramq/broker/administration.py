@@ -45,6 +45,7 @@ def administration_services(
     store: MessageStore,
     offsets: OffsetCommits,
     held: HeldPulls[Pull],
+    reading: Reading,
     removal: TopicRemoval,
     throughput: Throughput,
     clock: Clock,
@@ -65,7 +66,7 @@ def administration_services(
             offsets=offsets,
             clients=parts.consumers,
             coordination=parts.coordination,
-            held=held,
+            reading=reading,
         ),
         OffsetAdministration(topics=topics, store=store, offsets=offsets, clients=parts.consumers),
         Statistics(

@@ -257,6 +257,7 @@ class Broker:
             long_polling=config.long_polling_enable,
             short_polling_ms=config.short_polling_time_ms,
             throughput=self.runtime.throughput,
+            is_member=self.consumers.is_member_of,
         )
         self.fetching = Fetching(self.store, requirements, self.kernel)
         suggested = self.replication.suggested if config.slave_read_enable else None
@@ -325,6 +326,7 @@ class Broker:
             store=self.store,
             offsets=self.offsets,
             held=self.held,
+            reading=self.reading,
             removal=self.removal,
             throughput=self.runtime.throughput,
             clock=self.kernel.clock,

@@ -13,7 +13,6 @@ from libramq.broker.groups.group_health import GroupHealth
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.pull_filters import PullFilters
 from libramq.groups.cluster_view import ClusterView
-from libramq.groups.foreign import ForeignGroups
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance_event import RebalanceEvent
@@ -39,7 +38,6 @@ class GroupParts:
     ) -> None:
         clock, name = kernel.clock, config.broker_name
         self.producers: ProducerGroups[Connection] = ProducerGroups()
-        self.foreign = ForeignGroups()
         self.locks = QueueLocks(grace_ms=config.orderly_lock_grace_ms)
         self.consumers = ConsumerClients(
             broker_name=name,
@@ -49,6 +47,7 @@ class GroupParts:
             kernel=kernel,
             record=record,
         )
+        self.foreign = self.consumers.foreign
         self.filters = PullFilters(
             self.consumers,
             tables.filters,

@@ -27,6 +27,7 @@ from libramq.errors import StoreError
 from libramq.formats.tables import PERM_READ
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
+from libramq.pop.positions import QueueOfGroup
 from libramq.rpc.responder import Responder
 from libramq.waits import HeldPops
 
@@ -59,7 +60,6 @@ class PopParts:
             positions=pop.positions,
             journal=pop.journal,
             is_blocked=ordering.is_blocked,
-            reset=ordering.forget,
             clock=kernel.clock,
             randomness=randomness,
         )
@@ -82,6 +82,8 @@ class PopParts:
         self.reviving = _reviving(config, files, redelivery, kernel)
         self._topics, self._ordering = tables.topics, ordering
         tables.topics.observe(self._topic_changed)
+        self._reset_groups: set[tuple[str, str]] = set()
+        offsets.observe_resets(self._reset)
         name, waits = config.broker_name, pop.journal.must_wait
         acking = Acknowledging(store, tables.topics, pop.journal, pop.in_flight)
         #: What a slave hands out while it acts; None at a master.
@@ -95,6 +97,10 @@ class PopParts:
         """Commit what was popped, once that is on the disk; the rest after everybody else was served."""
         if self.at_slave is not None:
             self.at_slave.settle()
+        if self._reset_groups:
+            for topic, group in sorted(self._reset_groups):
+                self._visible(topic, group)
+            self._reset_groups.clear()
         if self.taking.settle():
             self._commits_rest.at(self._clock.monotonic_ms())
 
@@ -113,6 +119,12 @@ class PopParts:
             self.reviving.topic_deleted(topic)
             self._ordering.topic_deleted(topic)
             self.popping.topic_deleted(topic)
+
+    def _reset(self, queue: QueueOfGroup) -> None:
+        """Have a group pop on where an operator says; its held pops take what is there once that is set."""
+        self._ordering.forget(queue)
+        group, topic, _ = queue
+        self._reset_groups.add((topic, group))
 
     def _visible(self, topic: str, group: str) -> None:
         self.popping.visible(topic, group)

@@ -4,8 +4,8 @@
 
 A committed offset is that of the next message to read. None is negative, and none lies beyond the durable end
 of its queue, which the caller passes: a broker that lost its newest messages must not skip later ones. A
-pending reset overrides commits until the consumers' next pull has been answered with it. What Kafka's clients
-commit beyond the end is kept beside the table (`ahead`).
+pending reset overrides commits until a consumer reads from it. What Kafka's clients commit beyond the end is
+kept beside the table (`ahead`).
 
 Changes are returned as records for the journal; nothing here writes.
 
@@ -59,7 +59,7 @@ class ConsumerOffset:
         return offsets.get(queue_id) if offsets is not None else None
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int, durable_end: int) -> OffsetRecord:
-        """Set an offset, whatever consumers commit; their next pull is to be answered with it."""
+        """Set an offset, whatever consumers commit until one of them reads from it."""
         key = topic + SEPARATOR + group
         offset = max(0, min(offset, durable_end))
         self.ahead.drop(group, topic, queue_id)
@@ -73,13 +73,15 @@ class ConsumerOffset:
         changes = [self.commit(group, topic, queue_id, offset, durable_end) for group, offset in found]
         return [change for change in changes if change is not None]
 
-    def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Return whether a reset waits for the next pull."""
-        return queue_id in self._resets.get(topic + SEPARATOR + group, ())
+    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset from which no consumer has read since an operator set it."""
+        if not self._resets:  # Called by every pull.
+            return None
+        return self._resets.get(topic + SEPARATOR + group, {}).get(queue_id)
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> tuple[int, OffsetRecord] | None:
-        """Return and end the pending reset, with which a pull is answered now."""
-        if not self._resets:  # Called by every pull.
+        """Return and end the pending reset: a consumer reads from it now."""
+        if not self._resets:  # Called by every pop.
             return None
         key = topic + SEPARATOR + group
         resets = self._resets.get(key)

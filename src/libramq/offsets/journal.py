@@ -30,8 +30,8 @@ class RecordKind(IntEnum):
 
     COMMIT = 1  # The group has read the queue up to the offset.
     REMOVE = 2  # The group's offsets of the topic are forgotten.
-    RESET = 3  # As COMMIT, and the next pull is to be answered with it.
-    RESET_TAKEN = 4  # A pull has been answered with it.
+    RESET = 3  # As COMMIT, and later commits are dropped until a consumer reads from it.
+    RESET_TAKEN = 4  # A consumer has read from it.
 
 
 class OffsetRecord(NamedTuple):

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from libramq.codes import RequestCode
 from libramq.codes import ResponseCode as C
+from libramq.remoting.headers import ResetOffsetHeader
 from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
 from libramq.wire.kafka.apis.describe_groups import DescribedGroup, DescribeGroupsRequest
 from libramq.wire.kafka.apis.join_group import JoinGroupProtocol
@@ -16,6 +18,7 @@ from libramq.wire.kafka.apis.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from libramq.wire.kafka.apis.offset_fetch import OffsetFetchRequest, WantedGroup, WantedTopic
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.primitives import encode_int16, encode_int32
 from libramq.wire.kafka.subscription import subscribed_topics
@@ -128,6 +131,45 @@ def test_a_group_with_members_is_not_deleted(endpoint: KafkaEndpoint):
     endpoint.talk.beat(FakePeer(), "stock", "R")
     assert delete(peer, "G") == delete(peer, "R") == ErrorCode.NON_EMPTY_GROUP
     assert delete(peer, "None") == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def reset(talk: Conversation, offset: int, group: str = "G") -> int:
+    """Have RocketMQ's tools reset a group to an offset; return the code of the answer."""
+    header = ResetOffsetHeader(topic="T", group=group, queue_id=0, offset=offset, is_force=True)
+    return talk.ask(FakePeer(), RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header).code
+
+
+def committed(peer: KafkaPeer, group: str = "G") -> int:
+    wanted = WantedGroup(group_id=group, topics=(WantedTopic(name="T", partition_indexes=(0,)),))
+    (found,) = peer.ask(OffsetFetchRequest(groups=(wanted,))).groups
+    offset: int = found.topics[0].partitions[0].committed_offset
+    return offset
+
+
+def test_a_group_with_members_is_not_reset(endpoint: KafkaEndpoint):
+    """They would commit over it, and it was answered as if it had been done."""
+    peer, (first, second) = endpoint.peer(), pair(endpoint)
+    for _ in range(3):
+        endpoint.talk.send(FakePeer())
+    commit(peer, "Idle", 0)
+    assert reset(endpoint.talk, 2) == C.SYSTEM_ERROR
+    assert committed(peer) == -1
+    first.leave()
+    second.leave()
+    assert reset(endpoint.talk, 2) == C.SUCCESS
+    assert committed(peer) == 2
+
+
+def test_a_commit_by_a_member_or_a_tool_ends_a_reset(endpoint: KafkaEndpoint):
+    """Kafka's members from before have left, or there would have been no reset."""
+    peer = endpoint.peer()
+    for _ in range(3):
+        endpoint.talk.send(FakePeer())
+    commit(peer, "Idle", 0)
+    assert reset(endpoint.talk, 2, "Idle") == C.SUCCESS
+    assert committed(peer, "Idle") == 2
+    commit(peer, "Idle", 0)
+    assert committed(peer, "Idle") == 0
 
 
 def test_a_deleted_group_has_no_offsets_after_a_restart_either(tmp_path: Path):

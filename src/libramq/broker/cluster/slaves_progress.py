@@ -269,7 +269,7 @@ class SlavesProgress:
             if topic not in self._tables.topics:
                 continue
             for queue_id, offset in queues.items():
-                if self._ledger.offsets.has_reset(group, topic, queue_id):
+                if self._offsets.pending_reset(group, topic, queue_id) is not None:
                     continue
                 try:
                     self._tables.fences.check(group, topic, queue_id, None, None)

@@ -49,13 +49,15 @@ class Committing:
         epoch: int | None = None,
         is_returned: bool = False,
         is_as_sent: bool = False,
+        ends_reset: bool = False,
     ) -> None:
         """Take a commit; acknowledge it after `write`. Raises BrokerError if it is refused.
 
         member, epoch: of a coordinated group: the member that has the queue open, under that epoch. A member
         commits to a broker over one connection at a time: a commit over an earlier connection than its last
         one's is acknowledged, and changes nothing. is_returned: by a slave; it moves nothing back.
-        is_as_sent: by a client of Kafka's, whose commit may lie beyond the end.
+        is_as_sent: by a client of Kafka's, whose commit may lie beyond the end. ends_reset: it cannot be one
+        from before an operator's reset, as none of Kafka's is; while that is pending, others change nothing.
         """
         if self._is_slave and member is not None:
             raise broker_error(ResponseCode.SYSTEM_BUSY, "this is a slave: only its master takes commits")
@@ -67,6 +69,8 @@ class Committing:
                 "commit ignored: a later one was applied already", group=group, topic=topic, queue_id=queue_id
             )
             return
+        if ends_reset or is_as_sent:
+            self.offsets.take_reset(group, topic, queue_id)
         if is_as_sent:
             self._commit_as_sent(group, topic, queue_id, offset)
         elif is_returned:

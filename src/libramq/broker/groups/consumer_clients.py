@@ -17,6 +17,7 @@ from libramq.fencing import MODE_CLIENT
 from libramq.filter.subscription import BROADCASTING, SubscriptionData
 from libramq.groups.consumer import Consumer
 from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups, Member
+from libramq.groups.foreign import ForeignGroups
 from libramq.groups.limits import MEMBERS_MAX, SUBSCRIPTION_BYTES_MAX
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
@@ -43,6 +44,7 @@ class ConsumerClients:
     Changes of members of a coordinated group are announced and recorded by the
     coordinator (`ObservedRebalances.started`), unless their group allocates for itself.
     roster: the members of groups, here and at other brokers. notifications: members to notify again.
+    foreign: the groups of other protocols.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class ConsumerClients:
         self._stock_observers: list[Callable[[str, list[str]], None]] = []
         self._member_observers: list[Callable[[str], None]] = []
         self.roster = Roster()
+        self.foreign = ForeignGroups()
         clock = kernel.clock
         self.notifications = Notifications(clock)
         self.broker_name = broker_name
@@ -116,6 +119,10 @@ class ConsumerClients:
     def is_member(self, peer: Connection) -> bool:
         """Return whether a connection is a member of any group."""
         return self._groups.group_count(peer) > 0
+
+    def is_member_of(self, peer: Connection, group_name: str) -> bool:
+        """Return whether a connection is a member of a group."""
+        return self._groups.member(group_name, peer) is not None
 
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that subscribe to a topic."""

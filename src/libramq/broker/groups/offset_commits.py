@@ -124,11 +124,16 @@ class OffsetCommits:
         self._ledger = ledger
         #: Returns the offset to read next of a group, topic and queue id; None if none is committed.
         self.query = ledger.offsets.query
+        #: Returns the offset from which nobody has read since an operator set it, or None.
+        self.pending_reset = ledger.offsets.pending_reset
         self._store = store
         self._journals = journals
         self.pull_offsets = PullOffsets()
         self._observers: list[Callable[[str], None]] = []
         self._return_observers: list[Callable[[tuple[str, str, int], int | None], None]] = []
+        self._reset_observers: list[Callable[[tuple[str, str, int]], None]] = []
+        #: By group, topic and queue of a pending reset: who was last answered with its offset.
+        self._reset_readers: dict[tuple[str, str, int], int] = {}
         self._unwritten: list[OffsetRecord] = []
         self._is_refused = self._must_sync = False
         #: The last commits beyond the ends of queues that were logged.
@@ -156,7 +161,7 @@ class OffsetCommits:
             self.remove_queues(group, topic, {queue_id})
             return
         end, ahead = self._store.max_offset(topic, queue_id), self._ledger.offsets.ahead
-        is_ahead = offset > end and not self._ledger.offsets.has_reset(group, topic, queue_id)
+        is_ahead = offset > end and self.pending_reset(group, topic, queue_id) is None
         if is_ahead and not ahead.has_room():
             raise broker_error(ResponseCode.SYSTEM_BUSY, "too many offsets lie beyond the ends of queues")
         self.commit(group, topic, queue_id, min(offset, end))
@@ -211,11 +216,47 @@ class OffsetCommits:
             return sent
         return 0 if self.query(group, queue.topic, queue.queue_id) is None else None
 
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set an offset, whatever consumers commit until one of them reads from it.
+
+        Raises BrokerError, and sets nothing, if what was popped before cannot be forgotten.
+        """
+        queue = (group, topic, queue_id)
+        for observe in self._reset_observers:
+            observe(queue)
+        self._reset_readers.pop(queue, None)
+        end = self._store.max_offset(topic, queue_id)
+        self._unwritten.append(self._ledger.offsets.reset(group, topic, queue_id, offset, end))
+
+    def observe_resets(self, observe: Callable[[tuple[str, str, int]], None]) -> None:
+        """Call a function with each group, topic and queue whose offset is about to be reset."""
+        self._reset_observers.append(observe)
+
+    def note_reset_sent(self, group: str, topic: str, queue_id: int, reader: int) -> None:
+        """Note that a connection is answered with a queue's committed offset."""
+        if self.pending_reset(group, topic, queue_id) is not None:
+            self._reset_readers[group, topic, queue_id] = reader
+
+    def follows_reset(self, group: str, topic: str, queue_id: int, offset: int, reader: int) -> bool:
+        """Return whether a connection that pulls from an offset follows the pending reset, which ends then.
+
+        One that was not answered with it, though it pulls from its offset, may hold messages from before,
+        whose commits would undo it.
+        """
+        follows = (
+            self.pending_reset(group, topic, queue_id) == offset
+            and self._reset_readers.get((group, topic, queue_id)) == reader
+        )
+        if follows:
+            self.take_reset(group, topic, queue_id)
+        return follows
+
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the pending reset of a queue and end it; the pull of the group is answered with it."""
+        """Return the pending reset of a queue and end it: the group reads from it."""
         taken = self._ledger.offsets.take_reset(group, topic, queue_id)
         if taken is None:
             return None
+        self._reset_readers.pop((group, topic, queue_id), None)
         self._unwritten.append(taken[1])
         return taken[0]
 
@@ -300,6 +341,11 @@ class OffsetCommits:
         self._unwritten += changes
         for change in changes:
             self.at_slave.remove(change.key)
+        self._reset_readers = {
+            queue: reader
+            for queue, reader in self._reset_readers.items()
+            if self.pending_reset(*queue) is not None
+        }
 
     def _change(self, changes: list[OffsetRecord]) -> None:
         """Have changes on the disk before anything that the log gains from now on."""

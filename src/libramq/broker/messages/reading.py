@@ -24,8 +24,9 @@ from libramq.broker.metrics.throughput import Throughput
 from libramq.catalog.requirements import Requirements
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import ResponseCode
-from libramq.errors import broker_error
+from libramq.errors import BrokerError, broker_error
 from libramq.filter.message_filter import MessageFilter
+from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.slices import Slices
@@ -127,7 +128,9 @@ class Reading:
         long_polling: bool,
         short_polling_ms: int,
         throughput: Throughput,
+        is_member: Callable[[Connection, str], bool],
     ) -> None:
+        self._is_member = is_member
         self._store = store
         self._requirements = requirements
         self._rebalances = rebalances
@@ -162,8 +165,8 @@ class Reading:
         )
         if pull.commit_offset is not None and self._may_commit(pull):
             self._offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
-        reset = self._take_reset(pull)
-        if reset is not None and reset != pull.offset:
+        reset = self._reset_to_follow(pull)
+        if reset is not None:
             pull.waiter.answer(self._moved(pull, reset))
             return
         hold_ms = 0
@@ -171,6 +174,21 @@ class Reading:
             hold_ms = pull.hold_ms if self._long_polling else self._short_polling_ms
             hold_ms = min(max(hold_ms, 0), SUSPEND_MS_MAX)
         self._read(pull, now_ms + hold_ms if hold_ms else None, now_ms, _Cause.REQUESTED)
+
+    def reset(self, topic: str, queue_id: int, is_to_move: Callable[[Pull], bool]) -> None:
+        """Answer some held pulls of a queue with the offset that an operator has set."""
+        for held in self._held.take(topic, queue_id, is_to_move):
+            pull = held.request
+            reset = self._reset_to_follow(pull)
+            if reset is not None:
+                pull.waiter.answer(self._moved(pull, reset))
+
+    def refuse(
+        self, topic: str, queue_id: int, is_to_refuse: Callable[[Pull], bool], error: BrokerError
+    ) -> None:
+        """Refuse some held pulls of a queue."""
+        for held in self._held.take(topic, queue_id, is_to_refuse):
+            held.request.waiter.refuse(error)
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Run the held pulls of a queue again, since it has new messages up to an offset."""
@@ -227,14 +245,22 @@ class Reading:
         if pull.member is not None and not self._store.config.is_copy:
             self._fences.check(pull.group, pull.topic, pull.queue_id, pull.member, pull.epoch)
 
-    def _take_reset(self, pull: Pull) -> int | None:
+    def _reset_to_follow(self, pull: Pull) -> int | None:
         """Return the offset to which the consumer is to be moved; a slave leaves that to its master.
 
         The slave would get the reset again with the next copy of the offsets, and move the consumer again.
         """
-        if self._store.config.is_copy:
+        group, topic, queue_id = pull.group, pull.topic, pull.queue_id
+        pending = self._offsets.pending_reset(group, topic, queue_id)
+        if pending is None or self._store.config.is_copy:
             return None
-        return self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        connection = pull.waiter.connection
+        if self._offsets.follows_reset(group, topic, queue_id, pull.offset, connection.number):
+            return None
+        if not self._is_member(connection, group):
+            return None  # It chooses its offsets itself.
+        self._offsets.note_reset_sent(group, topic, queue_id, connection.number)
+        return pending
 
     def _may_commit(self, pull: Pull) -> bool:
         """Return whether a pull may commit: without a member it is harmless, but not without an epoch."""

@@ -28,6 +28,8 @@ class Ordering:
         self._offsets = offsets
         self._clock = kernel.clock
         self._visible = visible
+        #: The time of the latest pop that was forgotten, whose handles are void.
+        self._forgotten_ms = 0
         self._free: list[tuple[MonotonicMs, QueueOfGroup]] = []
         self._deadline = kernel.deadlines.new(self._tick)
         for queue, pop in table.pops.items():
@@ -43,7 +45,7 @@ class Ordering:
     def pop_time(self, queues: Sequence[QueueOfGroup]) -> int:
         """Return the time of a pop: now, or later than the queues' last ones, whose handles are void."""
         last = [pop.pop_time_ms for queue in queues if (pop := self._table.pops.get(queue)) is not None]
-        return max([int(self._clock.wall_ms()), *(each + 1 for each in last)])
+        return max([int(self._clock.wall_ms()), self._forgotten_ms + 1, *(each + 1 for each in last)])
 
     def popped(
         self,
@@ -111,13 +113,16 @@ class Ordering:
         return int(now.wall_ms) + invisible_ms - pop_time_ms
 
     def forget(self, queue: QueueOfGroup) -> None:
-        """Free a queue whose offset somebody has set."""
-        self._table.remove(queue)
+        """Free a queue whose offset somebody has set: acknowledgements of its last pop move it no more."""
+        pop = self._table.pops.get(queue)
+        if pop is not None:
+            self._forgotten_ms = max(self._forgotten_ms, pop.pop_time_ms)
+            self._table.remove(queue)
 
     def topic_deleted(self, topic: str) -> None:
         """Forget a deleted topic's queues."""
         for queue in [queue for queue in self._table.pops if queue[1] == topic]:
-            self._table.remove(queue)
+            self.forget(queue)
 
     def _await(self, queue: QueueOfGroup, pop: OrderedPop) -> None:
         heapq.heappush(self._free, (pop.free_ms, queue))

@@ -110,7 +110,7 @@ class Taken(NamedTuple):
 class Taking:
     """Finds the next messages of a group, and keeps its positions.
 
-    is_blocked: whether a queue that is popped in order is; reset: called when somebody has set an offset.
+    is_blocked: whether a queue that is popped in order is.
     """
 
     def __init__(
@@ -122,7 +122,6 @@ class Taking:
         positions: Positions,
         journal: PopJournal,
         is_blocked: Callable[[QueueOfGroup, str | None], bool],
-        reset: Callable[[QueueOfGroup], None],
         clock: Clock,
         randomness: random.Random,
     ) -> None:
@@ -130,7 +129,6 @@ class Taking:
         self._positions = positions
         self._journal = journal
         self._is_blocked = is_blocked
-        self._reset = reset
         self._clock = clock
         self._topics = topics
         self._offsets = offsets
@@ -179,7 +177,6 @@ class Taking:
         reset = self._offsets.take_reset(wanted.group, topic, queue_id)
         if reset is not None:
             self._offsets.commit(wanted.group, topic, queue_id, reset)
-            self._reset(queue)
         committed = self._offsets.query(wanted.group, topic, queue_id)
         if (
             wanted.in_order

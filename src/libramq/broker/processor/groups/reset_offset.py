@@ -1,12 +1,14 @@
 """INVOKE_BROKER_TO_RESET_OFFSET: an operator sets a group's offsets, back or forwards.
 
-    coordinated group           its queues are closed at the fence, the offsets set, the queues granted again
-        members that allocate       notified (RESET_CONSUMER_CLIENT_OFFSET): they hold the offsets, and commit
-        them
-    nobody connected            the offsets are set
+    coordinated group    its queues are closed at the fence, the offsets set, the queues granted again
+    Kafka's members      refused, as by Kafka: their clients would commit over it
+    broadcasting         notified (RESET_CONSUMER_CLIENT_OFFSET): each member keeps its own offsets
+    all others           pending: set, and kept from commits until somebody reads from there; Java's held
+                         pulls are answered with the new offset at once, other clients are notified as well
 
-Upstream: AdminBrokerProcessor.resetOffset, Broker2Client.resetOffset; upstream refuses if nobody is
-connected.
+A member that holds back its pulls, since it has much to handle, would hear of a pending reset late; so
+clients are notified, except Java's: its push consumers stand still for 10 s then, its others do nothing.
+Upstream: AdminBrokerProcessor.resetOffsetInner, Broker2Client.resetOffset.
 """
 
 import contextlib
@@ -19,13 +21,16 @@ from libramq.broker.files.tables import Tables
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.messages.reading import Pull
+from libramq.broker.messages.reading import Reading
+from libramq.broker.processor.groups.consumer_offset import JAVA
 from libramq.broker.processor.messages.cold_lookups import WARMINGS_MAX
 from libramq.catalog.requirements import require_not_own
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.fencing import MODE_EPOCHS
 from libramq.formats.document import encode_body
+from libramq.groups.consumer_group import Member
+from libramq.kernel.connection import Connection
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.headers import ResetOffsetHeader, decode_header, encode_header
@@ -33,7 +38,6 @@ from libramq.rpc.outcome import Notify, Outcome, Reply, WaitForDisk
 from libramq.rpc.request import Processor, Request
 from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
-from libramq.waits import HeldPulls
 
 #: ResetOffsetRequestHeader: all queues.
 ALL_QUEUES = -1
@@ -44,7 +48,7 @@ THE_END = -1
 
 
 class OffsetReset:
-    """The processor of resets; it ends the held pulls of members."""
+    """The processor of resets."""
 
     def __init__(
         self,
@@ -54,14 +58,14 @@ class OffsetReset:
         offsets: OffsetCommits,
         clients: ConsumerClients,
         coordination: Coordination,
-        held: HeldPulls[Pull],
+        reading: Reading,
     ) -> None:
         self._store = store
         self._topics, self._groups, self._fences = tables.topics, tables.groups, tables.fences
         self._offsets = offsets
         self._clients = clients
         self._coordination = coordination
-        self._held = held
+        self._reading = reading
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -96,21 +100,31 @@ class OffsetReset:
                 }
             )
         )
-        members = self._clients.group(header.group)
         if self._fences.mode(header.group) == MODE_EPOCHS:
             return self._set_under_epochs(header, offsets, body)
-        if members is not None and members.members:
-            notice = encode_header(ResetOffsetHeader(topic=header.topic, group=header.group))
-            code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
-            notify = tuple(Notify(peer, code, notice, body=body) for peer in members.members)
-            return Reply(body=body, notify=notify)
-        return self._set(header, offsets, body)
+        group = self._clients.group(header.group)
+        members = dict(group.members) if group is not None else {}
+        if group is None or not group.is_broadcasting:
+            refusal = self._set_pending(header, offsets)
+            if refusal is not None:
+                return refusal
+            members = self._move_readers(header, offsets, members)
+        notice = encode_header(ResetOffsetHeader(topic=header.topic, group=header.group))
+        code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+        return Reply(body=body, notify=tuple(Notify(peer, code, notice, body=body) for peer in members))
 
     def _queue_ids(self, header: ResetOffsetHeader) -> list[int]:
         topic = self._topics.require(header.topic)
         if header.group not in self._groups:
             raise broker_error(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the group {header.group} does not exist here"
+            )
+        foreign = self._clients.foreign.get(header.group)
+        if foreign is not None:
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR,
+                f"the group {header.group} has {len(foreign.members)} members of Kafka's protocol, which"
+                " would go on where they are; stop them first",
             )
         count = max(topic.read_queue_nums, topic.write_queue_nums)
         if header.queue_id == ALL_QUEUES:
@@ -163,6 +177,32 @@ class OffsetReset:
         self._coordination.offsets_reset(header.group, header.topic)
         return outcome
 
+    def _set_pending(self, header: ResetOffsetHeader, offsets: dict[int, int]) -> Reply | None:
+        """Set the offsets until they are read from; return why they cannot be, if so."""
+        for queue_id, offset in offsets.items():
+            self._offsets.reset(header.group, header.topic, queue_id, offset)
+        try:
+            self._offsets.write()
+        except OSError as error:
+            return Reply(ResponseCode.SYSTEM_ERROR, f"the offsets cannot be journalled: {error}")
+        return None
+
+    def _move_readers(
+        self,
+        header: ResetOffsetHeader,
+        offsets: dict[int, int],
+        members: Mapping[Connection, Member[Connection]],
+    ) -> dict[Connection, Member[Connection]]:
+        """Have Java's members follow a reset by their held pulls; return the others."""
+        javas = {peer for peer, member in members.items() if member.language == JAVA}
+        for queue_id in offsets:
+            self._reading.reset(
+                header.topic,
+                queue_id,
+                lambda pull: pull.group == header.group and pull.waiter.connection in javas,
+            )
+        return {peer: member for peer, member in members.items() if peer not in javas}
+
     def _set(self, header: ResetOffsetHeader, offsets: dict[int, int], body: bytes) -> Outcome:
         for queue_id, offset in offsets.items():
             # An older one would override this.
@@ -177,9 +217,9 @@ class OffsetReset:
     def _end_pulls(self, header: ResetOffsetHeader, offsets: dict[int, int]) -> None:
         fenced = broker_error(ResponseCode.FENCED, f"the offsets of group {header.group} were reset")
         for queue_id in offsets:
-            for held in self._held.take(header.topic, queue_id, lambda pull: _is_of(pull, header.group)):
-                held.request.waiter.refuse(fenced)
-
-
-def _is_of(pull: Pull, group: str) -> bool:
-    return pull.group == group and pull.member is not None
+            self._reading.refuse(
+                header.topic,
+                queue_id,
+                lambda pull: pull.group == header.group and pull.member is not None,
+                fenced,
+            )
