@@ -4,8 +4,10 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.formats.document import decode_body
 from libramq.kernel.effect import Thread
 from libramq.remoting import headers as h
+from libramq.remoting.body.route import KVTable
 from tests.broker.brokers import Conversation
 from tests.broker.test_transactions import end, prepare
 from tests.fakes import FakePeer
@@ -47,17 +49,81 @@ def test_the_commit_of_a_message_whose_queue_is_gone_goes_to_another(talk, peer)
     assert (bodies(talk, 2), bodies(talk, 0)) == ([], [b"order"])
 
 
+def delete(talk: Conversation) -> None:
+    assert talk.ask(FakePeer(), R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T")).code == C.SUCCESS
+
+
+def dropped(talk: Conversation) -> str:
+    """Return how many messages the broker says that it dropped."""
+    reply = talk.ask(FakePeer(), R.GET_BROKER_RUNTIME_INFO)
+    return decode_body(reply.body, KVTable).table["libraDroppedOfDeletedTopics"]
+
+
+@pytest.mark.parametrize("has_queues", [False, True])
 @pytest.mark.parametrize("properties", WAITS)
-def test_messages_for_a_deleted_topic_are_reported_and_read_once_it_exists_again(
-    talk, peer, properties, caplog
+def test_messages_for_a_deleted_topic_are_not_for_the_next_one_of_its_name(
+    talk, peer, properties, has_queues, caplog
 ):
-    """They are stored all the same: a slave that became master may simply not know the topic yet."""
+    """They were delivered into it (apache/rocketmq #8537)."""
+    talk.create_topic("T", 1)
+    if has_queues:
+        talk.send(peer, "T", queue_id=0)
+    for number in range(2):
+        talk.send(peer, "T", queue_id=0, body=b"old %d" % number, properties=properties)
+    delete(talk)
+    talk.create_topic("T", 1)
+    talk.send(peer, "T", queue_id=0, body=b"new", properties=properties)
+    wait(talk)
+    assert bodies(talk, 0) == [b"new"]
+    assert caplog.text.count("a topic that was deleted; dropped") == 1
+    assert dropped(talk) == "2"
+
+
+@pytest.mark.parametrize("properties", WAITS)
+def test_messages_for_a_deleted_topic_are_dropped_after_a_kill(tmp_path, peer, properties):
+    """The deletion's place in the log counts; the clock is an hour back."""
+    talk = Conversation(tmp_path)
+    talk.create_topic("T", 1)
+    talk.send(peer, "T", queue_id=0, body=b"old", properties=properties)
+    delete(talk)
+    talk.kill()
+    again = Conversation(tmp_path, clock=talk.clock)
+    again.create_topic("T", 1)
+    again.send(peer, "T", queue_id=0, body=b"new", properties=properties)
+    wait(again)
+    assert bodies(again, 0) == [b"new"]
+    again.close()
+
+
+def test_a_message_that_rolls_on_is_dropped_with_its_topic(tmp_path, peer):
+    """Stored again meanwhile, it lies behind the deletion in the log."""
+    talk = Conversation(tmp_path, timer_roll_window_slot=4)
+    talk.create_topic("T", 1)
+    talk.send(peer, "T", queue_id=0, body=b"old", properties={"TIMER_DELAY_MS": "9000"})
+    delete(talk)
+    talk.create_topic("T", 1)
+    for _ in range(6):
+        wait(talk)
+    assert bodies(talk, 0) == []
+    talk.close()
+
+
+@pytest.mark.parametrize("properties", WAITS)
+def test_messages_for_an_unknown_topic_are_reported_and_read_once_it_is_known(
+    tmp_path, peer, properties, caplog
+):
+    """A slave that became master may not know the topic yet."""
+    talk = Conversation(tmp_path)
     talk.create_topic("T", 1)
     for _ in range(2):
         talk.send(peer, "T", queue_id=0, properties=properties)
-    talk.ask(FakePeer(), R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    talk.close()
+    (tmp_path / "config" / "topics.json").unlink()
+    (tmp_path / "config" / "topics.json.bak").unlink(missing_ok=True)
+    talk = Conversation(tmp_path, clock=talk.clock)
     wait(talk)
     assert caplog.text.count("messages that waited are for a topic that is gone") == 1
     talk.create_topic("T", 1)
     assert bodies(talk, 0) == [b"hello", b"hello"]
     assert talk.pull(peer).code == C.SUCCESS
+    talk.close()

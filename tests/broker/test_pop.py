@@ -921,6 +921,63 @@ def test_the_check_points_of_a_group_are_counted_across_a_kill(tmp_path: Path, m
     second.close()
 
 
+@pytest.mark.parametrize("is_flushed", [False, True], ids=["not committed", "committed"])
+def test_a_topic_that_was_made_again_is_popped_from_its_beginning_after_a_kill(
+    tmp_path: Path, is_flushed: bool
+):
+    """The former topic's check points set the position, and the new one's first messages were skipped."""
+    broker = Conversation(tmp_path)
+    broker.create_topic("T", queues=1)
+    sent(broker, b"old 0", b"old 1", b"old 2")
+    Popper(broker).pop(invisible_time=600_000)
+    if is_flushed:
+        broker.advance(1_000)
+        broker.flush()
+    broker.ask(FakePeer(), RequestCode.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    broker.create_topic("T", queues=1)
+    sent(broker, b"0", b"1", b"2", b"3")
+    broker.kill()
+    broker = Conversation(tmp_path, clock=broker.clock)
+    assert bodies(Popper(broker).pop()) == [b"0", b"1", b"2", b"3"]
+    broker.close()
+
+
+@pytest.mark.parametrize("consumer", [Popper, Orderly], ids=["any order", "in order"])
+def test_a_group_that_was_removed_begins_again_after_a_kill(tmp_path: Path, consumer: type[Popper]):
+    broker = Conversation(tmp_path)
+    broker.create_topic("T", queues=1)
+    sent(broker, b"0", b"1", b"2")
+    popper = consumer(broker)
+    popper.pop(invisible_time=600_000, max_msg_nums=2)
+    header = h.DeleteGroupHeader(group_name="G", clean_offset=True)
+    assert broker.ask(FakePeer(), RequestCode.DELETE_SUBSCRIPTIONGROUP, header).code == ResponseCode.SUCCESS
+    config = SubscriptionGroupConfig(group_name="G")
+    broker.ask(FakePeer(), RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
+    sent(broker, b"3")
+    broker.kill()
+    broker = Conversation(tmp_path, clock=broker.clock)
+    assert bodies(consumer(broker).pop()) == [b"0", b"1", b"2", b"3"]
+    broker.close()
+
+
+def test_a_message_from_before_a_reset_that_gets_another_time_does_not_undo_it_after_a_kill(tmp_path: Path):
+    """Its new check point lies behind the reset in the journal."""
+    broker = Conversation(tmp_path)
+    broker.create_topic("T", queues=1)
+    sent(broker, b"0", b"1", b"2", b"3")
+    popper = Popper(broker)
+    before = popper.pop(invisible_time=600_000)
+    reset(broker, 0)
+    assert bodies(popper.pop(max_msg_nums=1)) == [b"0"]
+    assert popper.change(before[3], 600_000).code == ResponseCode.SUCCESS
+    broker.advance(1_000)
+    broker.flush()
+    broker.kill()
+    broker = Conversation(tmp_path, clock=broker.clock)
+    assert bodies(Popper(broker).pop()) == [b"1", b"2", b"3"]
+    broker.close()
+
+
 def test_a_group_whose_offsets_were_removed_begins_again(broker: Conversation):
     """What it had popped was committed a moment later, and the group of that name went on behind it."""
     popper = Popper(broker)

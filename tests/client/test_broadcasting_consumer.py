@@ -3,14 +3,16 @@
 import asyncio
 import multiprocessing
 import random
+from types import SimpleNamespace
 
 import pytest
 
-from libramq import sync
-from libramq.client import ConsumeFrom, Consumer, PushConsumer
+from libramq import Message, Producer, sync
+from libramq.client import Admin, ConsumeFrom, Consumer, PushConsumer
 from libramq.clock import SystemClock
 from libramq.codes import RequestCode
 from libramq.errors import ConfigError
+from libramq.testing import Broker
 
 
 def member(namesrv, directory, handler, **options):
@@ -61,6 +63,25 @@ async def test_a_restarted_member_resumes_where_it_stopped(namesrv, broker, watc
             await watch.until(lambda turn=turn: len(inbox.bodies) == turn + 1)
         assert consumer.client_id == "127.0.0.1@DEFAULT"
     assert inbox.bodies == [b"0", b"1", b"2"]
+
+
+async def test_a_restarted_member_misses_nothing_of_a_topic_that_was_made_again(watch, tmp_path):
+    """Its own offset lay beyond the new end, and it went on there."""
+    async with (
+        Broker() as one,
+        Admin(namesrv=one.namesrv) as admin,
+        Producer(namesrv=one.namesrv) as producer,
+    ):
+        for prefix, count in (("old", 5), ("new", 3)):
+            await admin.create_topic("T", queues=1)
+            bodies = [f"{prefix} {number}".encode() for number in range(count)]
+            for body in bodies:
+                await producer.send(Message("T", body))
+            inbox = Inbox(watch)
+            async with member(SimpleNamespace(address=one.namesrv), tmp_path, inbox):
+                await watch.until(lambda inbox=inbox, count=count: len(inbox.bodies) == count)
+            assert inbox.bodies == bodies
+            await admin.delete_topic("T")
 
 
 async def test_ordered_broadcasting_needs_no_locks(namesrv, broker, watch, tmp_path):

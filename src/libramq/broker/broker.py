@@ -177,7 +177,12 @@ class Broker:
         kernel, is_held = self.kernel, self.config.asks_slaves
         version = f"LibraMQ {__version__}"
         self.runtime = RuntimeInfo(
-            self.store, self._files.timers.timers, self._files.filesystem, version=version, kernel=kernel
+            self.store,
+            self._files.timers.timers,
+            self._files.filesystem,
+            destinations=self._files.destinations,
+            version=version,
+            kernel=kernel,
         )
         self._watch = ClientWatch(
             self.consumers, self.producers, self.health, kernel, notify=partial(send_notices, kernel.effects)

@@ -84,6 +84,7 @@ class PopParts:
         tables.topics.observe(self._topic_changed)
         self._reset_groups: set[tuple[str, str]] = set()
         offsets.observe_resets(self._reset)
+        offsets.observe_removal(ordering.group_removed)
         name, waits = config.broker_name, pop.journal.must_wait
         acking = Acknowledging(store, tables.topics, pop.journal, pop.in_flight)
         #: What a slave hands out while it acts; None at a master.

@@ -3,12 +3,14 @@
 Its topic, or its queue, may be gone by the time it is due:
 
     the queue is gone, as the topic has fewer     another queue of the topic
-    the topic is gone                             the queue that it was sent to, of which nobody reads
+    the topic was deleted since it was stored     none: it is dropped, also if the topic was made again
+    the topic is not known                        the queue that it was sent to, of which nobody reads
 
-Apache's broker stores it in the queue that it was sent to in both cases. Without a topic so does ours: one
-that is created again has these messages, and so has one that a slave did not know yet when it became master.
+Apache's broker stores it in the queue that it was sent to in all cases. Without a topic so does ours: a slave
+may not know the topic yet when it becomes master. A deletion is known by its place in the log.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from libramq.catalog.topic_table import TopicTable
@@ -22,11 +24,25 @@ REPORTED_MAX: Final = 1_000
 
 
 class Destinations:
-    """Finds the queues of messages that have waited."""
+    """Finds the queues of messages that have waited.
 
-    def __init__(self, topics: TopicTable) -> None:
+    deleted_end: returns the offset in the log before which messages for a topic are for a deleted one.
+    """
+
+    def __init__(self, topics: TopicTable, deleted_end: Callable[[str], int] = lambda _: 0) -> None:
         self._topics = topics
+        self.deleted_end = deleted_end
         self._reported: set[str] = set()
+        #: How many messages for deleted topics were dropped since the start.
+        self.dropped = 0
+
+    def drop(self, counts: Mapping[str, int]) -> None:
+        """Count and log messages for deleted topics, which nobody gets. counts: by topic."""
+        for topic, count in counts.items():
+            self.dropped += count
+            log.warning(
+                "messages that waited are for a topic that was deleted; dropped", topic=topic, count=count
+            )
 
     def queue_for(self, topic: str, queue_id: int) -> int:
         """Return the queue for a message that was sent to a queue; log it if its topic is gone."""

@@ -19,9 +19,10 @@ from libramq.pop.entries import MESSAGES_MAX, AckEntry, CheckPointEntry
 #: The offsets of messages that follow one another, by their number: nearly all check points share these.
 _CONSECUTIVE: Final = tuple(tuple(range(count)) for count in range(MESSAGES_MAX + 1))
 
-#: The highest of the revive offsets by which check points that were written a second time are known, which
-#: Apache's broker replaces when it reads them; those below say where the journal had them first.
-WRITTEN_AGAIN: Final = -1
+#: Revive offsets from here down, which Apache's broker replaces, say that a check point means nothing for the
+#: position: this one is of messages that were popped before; lower ones are of check points that were written
+#: a second time, and say where the journal had them first.
+POPPED_BEFORE: Final = -1
 
 #: Topic, group, queue, start offset, and time of the pop (wall clock).
 Key = tuple[str, str, int, int, int]
@@ -32,8 +33,9 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
 
     diffs: its messages' offsets from `start_offset`. done: their bits. due_ms: when the rest becomes visible.
     place: where the journal has it; origin: where it had it first (-1: unknown). re_puts: how often it was
-    postponed, as its messages could not be copied. is_unseen: no program has seen its messages; the journal's
-    form, which is Apache's, has no place for this, and a broker that was started anew counts an attempt.
+    postponed, as its messages could not be copied. is_changed: its message was popped before, and got another
+    time. is_unseen: no program has seen its messages; the journal's form, which is Apache's, has no place for
+    this, and a broker that was started anew counts an attempt.
     """
 
     topic: str
@@ -51,6 +53,7 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
     origin: int = -1
     re_puts: int = 0
     is_unseen: bool = False
+    is_changed: bool = False
 
     def __post_init__(self) -> None:
         """Share what many check points have: their names, and the offsets of consecutive messages."""
@@ -141,11 +144,16 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
             count=len(self.diffs),
             pop_time_ms=self.pop_time_ms,
             queue_id=self.queue_id,
-            revive_offset=WRITTEN_AGAIN - 1 - self.origin if is_again else 0,
+            revive_offset=self._revive_offset(is_again=is_again),
             start_offset=self.start_offset,
             topic=self.topic,
             re_puts=str(self.re_puts) if self.re_puts else None,
         )
+
+    def _revive_offset(self, *, is_again: bool) -> int:
+        if is_again:
+            return POPPED_BEFORE - 1 - self.origin
+        return POPPED_BEFORE if self.is_changed else 0
 
     def ack(self, bits: int) -> AckEntry:
         """Return the entry by which the messages that have these bits are done."""
@@ -170,9 +178,9 @@ def diffs_of(start_offset: int, offsets: Sequence[int]) -> tuple[int, ...]:
     return tuple([offset - start_offset for offset in offsets])
 
 
-def is_again(entry: CheckPointEntry) -> bool:
-    """Return whether a check point was written a second time, so that it says nothing of the position."""
-    return entry.revive_offset <= WRITTEN_AGAIN
+def was_popped_before(entry: CheckPointEntry) -> bool:
+    """Return whether a check point's messages were popped before: it says nothing of the position."""
+    return entry.revive_offset <= POPPED_BEFORE
 
 
 def check_point_of(
@@ -180,7 +188,7 @@ def check_point_of(
 ) -> CheckPoint:
     """Return the check point of a journal's entry."""
     diffs = tuple(entry.diffs) if entry.diffs else tuple(range(entry.count))
-    origin = WRITTEN_AGAIN - 1 - entry.revive_offset if is_again(entry) else place
+    origin = POPPED_BEFORE - 1 - entry.revive_offset if entry.revive_offset < POPPED_BEFORE else place
     return CheckPoint(
         topic=entry.topic,
         group=entry.group,

@@ -206,17 +206,24 @@ class MessageStore(AppendedContents):
         """Handle a failed plan. The kernel may have dropped the pages, so nothing counts as durable again."""
         self._refusal.fail(error)
 
-    def delete_topic(self, topic: str) -> None:
+    def delete_topic(self, topic: str, *, may_be_awaited: bool = False) -> None:
         """Remove the queues of a topic, their files by `removal`; its records are removed with their files.
 
-        Raises OSError if the disk refuses.
+        may_be_awaited: messages that have no queue yet may wait for it. Raises OSError if the disk refuses.
         """
-        if self._queues.of_topic(topic):
+        if may_be_awaited or self._queues.of_topic(topic):
             self.deletions.note(topic, self._log.end)
         self._queues.delete_topic(topic)
         self._points.queues_deleted()
         self._flusher.queues_deleted()
         self.touched = {key: end for key, end in self.touched.items() if key[0] != topic}
+
+    def remove_group(self, group: str) -> None:
+        """Note that a group is removed: what it popped before says nothing of one with its name.
+
+        Raises OSError if the disk refuses.
+        """
+        self.deletions.note_group(group, self._log.end)
 
     def cut(self, end: int) -> None:
         """Remove everything of the log from a record's start on, and wait for the disk.

@@ -54,7 +54,8 @@ class SlotReader:
     """Reads one slot. tick: its time / precision. is_left_out: whether nobody gets what waits for a topic.
 
     was_delivered: whether a message was delivered before, by a slave or an earlier process; None: ask again.
-    `taken_over` has the topics of those, by their places.
+    `taken_over` has the topics of those, by their places. deleted_end: see `Destinations`; `dropped` has the
+    topics of messages for deleted ones.
     """
 
     def __init__(
@@ -63,9 +64,11 @@ class SlotReader:
         tick: int,
         is_left_out: Callable[[str | None], bool],
         was_delivered: Callable[[MessageExt, TimerUnit], bool | None],
+        deleted_end: Callable[[str], int],
         *,
         roll_window_ms: int,
     ) -> None:
+        self._deleted_end = deleted_end
         self._roll_window_ms = roll_window_ms
         #: What was read before the slot was due, by physical offset; the bytes of its records, and its units.
         self._prepared: dict[int, DueMessage] = {}
@@ -73,6 +76,7 @@ class SlotReader:
         self._is_left_out = is_left_out
         self._was_delivered = was_delivered
         self.taken_over: dict[int, str] = {}
+        self.dropped: dict[int, str] = {}
         self._store, self._log, self._wheel = data
         self.tick = tick
         slot = self._wheel.get(tick)
@@ -180,6 +184,10 @@ class SlotReader:
             topic = each.real_topic
             if topic not in left_out:
                 left_out[topic] = self._is_left_out(topic)
+            if topic is not None and each.physical_offset < self._deleted_end(topic):
+                self.dropped[each.physical_offset] = topic
+                cost += 1
+                continue
             if left_out[topic] or (deleted and each.deletion_key in deleted):
                 cost += 1
                 continue

@@ -227,7 +227,7 @@ class TimerMessages:
         window_ms = self._options.roll_window_ms
         return SlotReader(
             self._data, tick, self._pop.owns, partial(self._is_delivered, tick),
-            roll_window_ms=window_ms,
+            self._destinations.deleted_end, roll_window_ms=window_ms,
         )  # fmt: skip
 
     def _is_delivered(self, tick: int, message: MessageExt, unit: TimerUnit) -> bool | None:
@@ -256,7 +256,9 @@ class TimerMessages:
             self.delivered += stored
             if slot.is_finished():
                 slot.report()
-                for topic, number in Counter(slot.taken_over.values()).items():
+                dropped = Counter(slot.dropped.values())
+                self._destinations.drop(dropped)
+                for topic, number in (Counter(slot.taken_over.values()) + dropped).items():
                     self.metrics.add(topic, -number, wall_ms)
                 self._wheel.remove(slot.tick)
                 self._slot = None

@@ -67,9 +67,9 @@ def test_a_failed_message_is_dropped():
     assert talk.at(100) == [fx.StoreOffsets(((q(0), 1),))]
 
 
-def test_an_offset_that_is_refused_is_corrected_in_the_store():
+def test_an_offset_that_the_broker_has_no_more_is_corrected_in_the_store():
     """The queue is read from the corrected offset."""
-    talk = Broadcasting().reading(offset=50)
+    talk = Broadcasting().reading(offset=5)
     talk.pulled(q(0), nothing(10, 21))
     assert talk.of(fx.StoreOffsets) == [fx.StoreOffsets(((q(0), 10),))]
     assert [effect.queue for effect in talk.of(fx.ReadOffset)] == [q(0)]

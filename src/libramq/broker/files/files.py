@@ -133,7 +133,7 @@ class BrokerFiles:
         if self._config.flush_disk_type == "ASYNC_FLUSH" and recovery is not None and not recovery.clean:
             self.tables.fences.doubt_openings(self.store.max_offset)
         self._schedule_file = ConfigFile(self.filesystem, config_directory / "delayOffset.json")
-        self.destinations = Destinations(self.tables.topics)
+        self.destinations = Destinations(self.tables.topics, self.store.deletions.end_of)
         loaded = self._schedule_file.load(ScheduleFile)
         self.schedule = DelaySchedule(
             self.store,

@@ -13,7 +13,7 @@ from libramq.errors import broker_error
 from libramq.filesystem import FileSystem
 from libramq.formats.document import Document
 from libramq.logs import get_logger
-from libramq.message.names import is_light
+from libramq.message.names import TIMER_TOPIC, is_light
 from libramq.message.queue import MessageQueue
 from libramq.offsets import OffsetLedger, OffsetRecord
 from libramq.offsets.commits_ahead import CommitAhead, CommitsAheadFile
@@ -278,6 +278,15 @@ class OffsetCommits:
 
     def remove_group(self, group: str) -> None:
         """Remove a group's offsets."""
+        try:
+            if self._store.max_offset(TIMER_TOPIC, 0):  # Where POP's journal is.
+                self._store.remove_group(group)
+        except OSError as error:
+            log.error(
+                "a removed group may be found where it has popped after a kill",
+                group=group,
+                reason=str(error),
+            )
         self._removed(self._ledger.offsets.remove_group(group))
         self.pull_offsets.remove_group(group)
         for observe in self._observers:

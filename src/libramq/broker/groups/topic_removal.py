@@ -43,8 +43,9 @@ class TopicRemoval:
     def remove(self, topic: str, wall_ms: WallMs) -> None:
         """Delete a topic that is not the broker's own."""
         for each in (topic, *self._pop_retry_topics(topic)):
+            exists = each in self._topics
             self._topics.delete(each, wall_ms)
-            self._store.delete_topic(each)
+            self._store.delete_topic(each, may_be_awaited=exists)
             self._offsets.remove_topic(each)
             # A new topic of that name would reach their offsets only later.
             self._ending.add(self._held.of_topic(each))

@@ -9,7 +9,8 @@ machine's sleep the delays continue. Messages stored by an earlier process are d
 one that continued.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from libramq.broker.messages.delivered_copies import DeliveredCopies
@@ -151,8 +152,10 @@ class DelaySchedule:
                 return max(delivered, 1)
             stored = self._store_again(known, level)
             delivered += stored + len(due) - len(known)
+            waiting = known[stored].queue_offset if stored < len(known) else next_offset
+            self._count_dropped(each for each in due if each.queue_offset < waiting)
             if stored < len(known):
-                self.reached(level, known[stored].queue_offset)
+                self.reached(level, waiting)
                 self._head_due_ms[level] = now_ms  # It waits for the store, and is not forgotten.
                 break
             is_at_end = not due and next_offset == offset
@@ -183,6 +186,8 @@ class DelaySchedule:
         for message in due:
             if self._first_undelivered(level, message.queue_offset) != message.queue_offset:
                 continue
+            if self._is_dropped(message):
+                continue
             topic, queue_id = self._destination(message)
             has_copy = self.copies.has(message, topic, queue_id, message.store_timestamp_ms + delay_ms)
             if has_copy is None:
@@ -190,6 +195,16 @@ class DelaySchedule:
             if not has_copy:
                 undelivered.append(message)
         return undelivered
+
+    def _is_dropped(self, message: MessageExt) -> bool:
+        """Return whether a message is for a topic that was deleted since it was stored."""
+        topic = message.properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
+        return message.physical_offset < self._destinations.deleted_end(topic)
+
+    def _count_dropped(self, passed: Iterable[MessageExt]) -> None:
+        dropped = Counter(each.properties[p.REAL_TOPIC] for each in passed if self._is_dropped(each))
+        if dropped:
+            self._destinations.drop(dropped)
 
     def due(self, level: int, now_ms: MonotonicMs) -> Due | None:
         """Return the next due messages behind a level's account; None: call again, there is more to read."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from libramq.broker.metrics.throughput import Throughput
+from libramq.catalog.destinations import Destinations
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import RequestCode
 from libramq.filesystem import FileSystem
@@ -77,9 +78,11 @@ class RuntimeInfo:
         timers: TimerMessages,
         filesystem: FileSystem,
         *,
+        destinations: Destinations,
         version: str,
         kernel: Kernel,
     ) -> None:
+        self._destinations = destinations
         self._store = store
         self._timers = timers
         self._filesystem = filesystem
@@ -152,6 +155,8 @@ class RuntimeInfo:
             putMessageTimesTotal=str(statistics.put_message_count),
             putMessageSizeTotal=str(statistics.put_bytes),
             remainHowManyDataToFlush=str(statistics.max_physical_offset - statistics.flushed_offset),
+            # Not Apache's: delayed and timer messages for deleted topics, since the start.
+            libraDroppedOfDeletedTopics=str(self._destinations.dropped),
             # Not Apache's: since the last request.
             libraLongestTurnMicros=str(self._longest_turn.take_us(RUNTIME_INFO)),
         )

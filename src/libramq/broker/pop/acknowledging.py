@@ -125,6 +125,7 @@ class Acknowledging:
             revive_queue=old.revive_queue,
             due_ms=now.monotonic_ms + invisible_ms,
             is_unseen=is_unseen,
+            is_changed=True,
         )
         end = self._journal.write((new,), [(old, bit)], wall_ms=now.wall_ms)
         return Changed(new.pop_time_ms, new.revive_queue, end)

@@ -20,11 +20,12 @@ from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.offsets import OffsetLedger
 from libramq.pop import InFlight
-from libramq.pop.check_point import check_point_of, is_again, key_of
+from libramq.pop.check_point import check_point_of, key_of, was_popped_before
 from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry
 from libramq.pop.positions import QueueOfGroup
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadStatus
+from libramq.store.retention.deletions import Deletions
 from libramq.timers.timer_checkpoint import FoundCheckpoint, TimerCheckpoint
 
 log = get_logger(__name__)
@@ -37,9 +38,13 @@ WAITING_MS_MAX: Final = 3 * 24 * 3600 * 1000
 
 
 class Loaded:
-    """The state found at a start. place: where its journal begins. from_apache: Apache's broker ran last."""
+    """The state found at a start. place: where its journal begins. from_apache: Apache's broker ran last.
 
-    def __init__(self, place: int = 0) -> None:
+    deletions: of topics and groups; what was popped of them before tells nothing of those with their names.
+    """
+
+    def __init__(self, deletions: Deletions, place: int = 0) -> None:
+        self._deletions = deletions
         self.in_flight = InFlight()
         self.place = place
         self.from_apache = False
@@ -74,6 +79,8 @@ class Loaded:
         self._acks.clear()
 
     def _add(self, entry: CheckPointEntry, message: MessageExt, place: int, now: Now) -> None:
+        if message.physical_offset < self._deletions.end_of(entry.topic):
+            return
         revive_queue = message.queue_id
         if message.topic == names.TIMER_TOPIC:
             revive_queue = p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
@@ -81,7 +88,8 @@ class Loaded:
         left_ms = entry.pop_time_ms + entry.invisible_ms - int(now.wall_ms)
         due_ms = now.monotonic_ms + max(0, min(left_ms, entry.invisible_ms))
         found = check_point_of(entry, revive_queue=revive_queue, place=place, due_ms=due_ms)
-        if not (is_again(entry) or self.from_apache):
+        is_former = message.physical_offset < self._deletions.end_of_group(entry.group)
+        if not (was_popped_before(entry) or is_former or self.from_apache):
             queue = (found.group, found.topic, found.queue_id)
             is_mark = not found.diffs
             self.positions[queue] = (
@@ -101,7 +109,7 @@ class JournalReader:
     def __init__(
         self, store: MessageStore, place: int, *, revive_topic: str, now: Now, read_max: int = READ_MAX
     ) -> None:
-        self.loaded = Loaded(place)
+        self.loaded = Loaded(store.deletions, place)
         self.end = store.max_offset(names.TIMER_TOPIC, 0)
         self._store = store
         self._revive_topic = revive_topic

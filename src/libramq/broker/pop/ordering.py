@@ -121,7 +121,14 @@ class Ordering:
 
     def topic_deleted(self, topic: str) -> None:
         """Forget a deleted topic's queues."""
-        for queue in [queue for queue in self._table.pops if queue[1] == topic]:
+        self._forget_where(lambda queue: queue[1] == topic)
+
+    def group_removed(self, group: str) -> None:
+        """Free a removed group's queues for the next one of its name."""
+        self._forget_where(lambda queue: queue[0] == group)
+
+    def _forget_where(self, is_gone: Callable[[QueueOfGroup], bool]) -> None:
+        for queue in [queue for queue in self._table.pops if is_gone(queue)]:
             self.forget(queue)
 
     def _await(self, queue: QueueOfGroup, pop: OrderedPop) -> None:

@@ -1,8 +1,9 @@
-"""The deletions: where in the log the topics end that were deleted, and the messages of queues that were.
+"""The deletions: where in the log topics and groups end that were deleted, and messages of queues that were.
 
     libra.deletions    one line a deletion: crc of the rest, 8 digits | physical offset | name, as JSON
 
     topic              a topic was deleted: its records before the offset are none of the next one of its name
+    /group             a group was removed: its pops before the offset are not of the next one of its name
     topic/queue id     the queue's messages before the offset were deleted; their numbers are not given again
 
 The log keeps the records of a deleted topic until their file is removed, and has no record of the deletion.
@@ -48,6 +49,10 @@ class Deletions:
         """Return the offset below which messages of a queue were deleted, with their topic or without it."""
         return max(self.end_of(topic), self.end_of(_queue_name(topic, queue_id)))
 
+    def end_of_group(self, group: str) -> int:
+        """Return the offset below which pops of a group belong to one that was removed."""
+        return self.end_of(_group_name(group))
+
     def load(self) -> None:
         """Read the file up to the first incomplete line."""
         text = self._filesystem.read_text(self._path) or ""
@@ -78,6 +83,10 @@ class Deletions:
     def note_queue(self, topic: str, queue_id: int, end: int) -> None:
         """Note that the messages of a queue before an offset are deleted."""
         self.note(_queue_name(topic, queue_id), end)
+
+    def note_group(self, group: str, end: int) -> None:
+        """Note a removed group whose pops lie before an offset."""
+        self.note(_group_name(group), end)
 
     def take_unsynced(self) -> tuple[Path, ...]:
         """Return the file if it has to be flushed, once."""
@@ -113,6 +122,11 @@ class Deletions:
 def _queue_name(topic: str, queue_id: int) -> str:
     """Return what no topic is called: names of directories have no slash."""
     return f"{topic}/{queue_id}"
+
+
+def _group_name(group: str) -> str:
+    """Return what neither a topic nor one of its queues is called."""
+    return f"/{group}"
 
 
 def _encode(topic: str, end: int) -> bytes:

@@ -125,7 +125,7 @@ def pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: Monotoni
         if owned.cursor.was_missing:  # The topic was deleted and created again under the same name.
             return take_anew(own, owned, now_ms)
         if reply.code == ResponseCode.PULL_OFFSET_MOVED:
-            return _offset_refused(own, owned, reply.next_offset, now_ms)
+            return _offset_refused(own, owned, reply, now_ms)
     return own.pulling.pulled(owned, reply, event.messages, now_ms)
 
 
@@ -139,20 +139,23 @@ def keep_pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: Mon
     return own.pulling.pulled(owned, reply, event.messages, now_ms)
 
 
-def _offset_refused(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms: MonotonicMs) -> Steps:
+def _offset_refused(own: Ownership, owned: OwnedQueue, reply: PullReply, now_ms: MonotonicMs) -> Steps:
     """Handle an offset that the broker lacks: continue at its correction, or at the committed offset.
 
     The latter if we have read beyond the queue's end: the end was lost in a power cut, or the topic was
-    created again. Continuing at the queue's present end would skip messages that we have not handled.
+    created again. Continuing at the queue's present end would skip messages that we have not handled. No
+    broker lowers the offset in our own file: one beyond the end leads to the queue's beginning.
     """
-    cursor = owned.cursor
+    cursor, next_offset = owned.cursor, reply.next_offset
     queue = str(owned.queue)
     log.warning("offset refused", queue=queue, offset=cursor.next_offset, next_offset=next_offset)
     if next_offset < cursor.next_offset:
         if cursor.has_advanced:
             return take_anew(own, owned, now_ms)
-        if cursor.last_stored_ms and owned.claim.granted is None and not own.settings.broadcasting:
+        if cursor.last_stored_ms and owned.claim.granted is None:
             return _look_for_newer(own, owned, next_offset, now_ms)
+        if own.settings.broadcasting:
+            next_offset = reply.min_offset
     return _move(own, owned, next_offset, now_ms)
 
 
