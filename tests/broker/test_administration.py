@@ -15,6 +15,7 @@ from libramq.formats.tables import (
 )
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
+from libramq.remoting.body.administration import TopicConfigList
 from libramq.remoting.body.consumers import (
     ConsumerConnection,
     ConsumeStats,
@@ -22,7 +23,8 @@ from libramq.remoting.body.consumers import (
     TopicStatsTable,
 )
 from libramq.remoting.body.route import GroupList, KVTable, TopicList
-from tests.broker.brokers import Conversation, subscription
+from libramq.remoting.command import Command
+from tests.broker.brokers import Conversation, answer, subscription
 from tests.fakes import FakePeer
 
 #: CLUSTER_LIST of mqadmin parses these without a null check (remoting protocol, admin commands).
@@ -377,3 +379,101 @@ def test_messages_sent_and_not_committed_are_in_flight(talk, peer):
     talk.ask(peer, R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
     talk.create_topic("T")
     assert offsets() == [(0, 0), (0, 0)], "another topic"
+
+
+DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.fixture
+def shrinking(talk: Conversation) -> Conversation:
+    """Return a broker with a topic of 4 queues, with 3 messages in queue 3, of which group G has read one."""
+    assert (
+        talk.ask(FakePeer(), R.UPDATE_AND_CREATE_TOPIC, topic_header("S", read_queue_nums=4)).code
+        == C.SUCCESS
+    )
+    for _ in range(3):
+        talk.send(FakePeer(), "S", queue_id=3)
+    read(talk, 1)
+    return talk
+
+
+def read(talk: Conversation, offset: int, group: str = "G") -> None:
+    config = SubscriptionGroupConfig(group_name=group)
+    talk.ask(FakePeer(), R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
+    commit = h.UpdateConsumerOffsetHeader(consumer_group=group, topic="S", queue_id=3, commit_offset=offset)
+    assert talk.ask(FakePeer(), R.UPDATE_CONSUMER_OFFSET, commit).code == C.SUCCESS
+
+
+def shrink(talk: Conversation, queues: int = 2, **fields: object) -> Command:
+    return talk.ask(
+        FakePeer(), R.UPDATE_AND_CREATE_TOPIC, topic_header("S", read_queue_nums=queues, **fields)
+    )
+
+
+def lag(talk: Conversation) -> int:
+    header = h.ConsumeStatsHeader(consumer_group="G", topic="S")
+    table = decode_body(talk.ask(FakePeer(), R.GET_CONSUME_STATS, header).body, ConsumeStats).offset_table
+    return sum(each.broker_offset - each.consumer_offset for each in table.values())
+
+
+def test_queues_that_a_group_has_not_read_are_kept(shrinking: Conversation):
+    """What was unread in them was read by nobody, and was no lag any more."""
+    refused = shrink(shrinking)
+    assert refused.code == C.INVALID_PARAMETER
+    assert "groups have not read: G 2." in (refused.remark or "")
+    assert "--abandon-unread" in (refused.remark or "")
+    listed = TopicConfigList(topic_config_list=[TopicConfig(topic_name="S", read_queue_nums=3)])
+    assert shrinking.ask(FakePeer(), R.UPDATE_AND_CREATE_TOPIC_LIST, None, listed).code == C.INVALID_PARAMETER
+    assert shrink(shrinking, 4, write_queue_nums=1).code == C.SUCCESS
+    read(shrinking, 3)
+    assert shrink(shrinking).code == C.SUCCESS
+
+
+def test_an_operator_may_abandon_unread_messages_and_they_stay_lag(shrinking: Conversation):
+    assert shrink(shrinking, lb_abandon_unread=True).code == C.SUCCESS
+    assert lag(shrinking) == 2
+    assert shrink(shrinking, 4).code == C.SUCCESS
+    assert lag(shrinking) == 2
+
+
+def test_the_configuration_may_allow_to_abandon_unread_messages(tmp_path):
+    """Apache's mqadmin has no option for it."""
+    talk = Conversation(tmp_path, abandon_unread_queues=True)
+    shrink(talk, 4)
+    talk.send(FakePeer(), "S", queue_id=3)
+    read(talk, 0)
+    assert shrink(talk).code == C.SUCCESS
+    assert lag(talk) == 1
+    talk.close()
+
+
+@pytest.mark.parametrize(("days", "code"), [(6, C.INVALID_PARAMETER), (8, C.SUCCESS)])
+def test_a_group_that_reads_no_more_keeps_no_queues(shrinking: Conversation, days, code):
+    shrinking.clock.advance(days * DAY_MS)
+    shrinking.send(FakePeer(), "S", queue_id=3)
+    assert shrink(shrinking).code == code
+
+
+def test_a_group_with_members_keeps_its_queues(shrinking: Conversation):
+    """However long ago it has read there, or if it has committed nothing yet."""
+    shrinking.clock.advance(8 * DAY_MS)
+    for group in "GH":
+        shrinking.beat(FakePeer(), "member", group, subscriptions=[subscription("S")])
+    assert "groups have not read: G 2, H 3." in (shrink(shrinking).remark or "")
+
+
+def test_the_times_of_unread_messages_may_have_to_be_read_from_the_disk(tmp_path):
+    talk = Conversation(tmp_path)
+    shrink(talk, 4)
+    for _ in range(3):
+        talk.send(FakePeer(), "S", queue_id=3)
+    read(talk, 1)
+    talk.close()
+    talk = Conversation(tmp_path, clock=talk.clock)
+    talk.disk.is_cold = True
+    peer, command = FakePeer(), talk.command(R.UPDATE_AND_CREATE_TOPIC, topic_header("S"))
+    talk.give(peer, command)
+    for _ in range(8):
+        talk.read_cold()
+    assert answer(peer, command).code == C.INVALID_PARAMETER
+    talk.close()

@@ -290,3 +290,16 @@ def test_how_long_sends_take(up):
 def test_units_of_topics(up):
     made(up, "SurfaceUnit", "-u", "true", "-s", "true")
     assert ask(up, "topicRoute", "-t", "SurfaceUnit")["queueDatas"][0]["topicSysFlag"] == 3
+
+
+def test_queues_with_unread_messages_are_abandoned_on_request_only(up):
+    topic = made(up, "Shrinking", "-r", "2", "-w", "2")
+    sent(up, topic, *(Message(topic, b"m") for _ in range(4)))
+    ask(up, "updateSubGroup", "-b", broker(up), "-g", "slow")
+    ask(up, "resetOffsetByTime", "-g", "slow", "-t", topic, "-s", "0")
+    fewer = ("updateTopic", "-b", broker(up), "-t", topic, "-r", "1", "-w", "1")
+    refused = libra("admin", *fewer, "-n", up.namesrv)
+    assert refused.code != 0
+    assert "groups have not read: slow 2" in refused.err
+    ask(up, *fewer, "--abandon-unread")
+    assert ask(up, "topicRoute", "-t", topic)["queueDatas"][0]["readQueueNums"] == 1

@@ -17,7 +17,7 @@ from libramq.broker.metrics.throughput import Throughput
 from libramq.broker.processor.administration.broker_options import BrokerOptions
 from libramq.broker.processor.administration.inspection import Inspection
 from libramq.broker.processor.administration.statistics import Statistics
-from libramq.broker.processor.administration.topic_admin import TopicAdministration
+from libramq.broker.processor.administration.topic_admin import TopicAdministration, UnreadQueues
 from libramq.broker.processor.cluster.ha_info import HAInfoRequests
 from libramq.broker.processor.cluster.ha_status import HAStatusRequests
 from libramq.broker.processor.cluster.slave_tables import SlaveTables
@@ -57,6 +57,7 @@ def administration_services(
             topics=topics,
             clients=parts.consumers,
             removal=removal,
+            unread=UnreadQueues(store, offsets, parts.consumers, may_abandon=config.abandon_unread_queues),
             address=config.address,
         ),
         GroupAdministration(groups=groups, offsets=offsets, coordination=parts.coordination, held=held),

@@ -108,6 +108,12 @@ class BrokerConfig(NameServerConfig):
     auto_create_subscription_group: bool = option(
         True, "autoCreateSubscriptionGroup", "Create a consumer group when its first member connects."
     )
+    abandon_unread_queues: bool = option(  # Ours alone.
+        False,
+        "abandonUnreadQueues",
+        "Let `updateTopic` reduce the queues to read although groups have unread messages in the others, "
+        "which nobody reads any more.",
+    )
     default_topic_queue_nums: int = option(
         8, "defaultTopicQueueNums", "The most queues that a topic gets when it is created by a send."
     )

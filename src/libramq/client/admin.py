@@ -122,10 +122,12 @@ class Admin:
         perm: int = PERM_READ | PERM_WRITE,
         read_queues: int | None = None,
         write_queues: int | None = None,
+        abandon_unread: bool = False,
     ) -> list[str]:
         """Create a topic at every master of a cluster, or change it; return their addresses.
 
-        cluster: may be omitted if there is only one.
+        cluster: may be omitted if there is only one. A change to fewer queues to read is refused while groups
+        have unread messages in the others; abandon_unread: nobody will read those.
         """
         validate_topic(topic)
         for name, count in (("queues", queues), ("read_queues", read_queues), ("write_queues", write_queues)):
@@ -139,7 +141,12 @@ class Admin:
             perm=perm,
         )
         masters = _masters(await self.cluster_info(), cluster)
-        await asyncio.gather(*(self._ask(address, admin_calls.create_topic(config)) for address in masters))
+        await asyncio.gather(
+            *(
+                self._ask(address, admin_calls.create_topic(config, abandon_unread=abandon_unread))
+                for address in masters
+            )
+        )
         return masters
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:

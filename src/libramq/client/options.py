@@ -156,6 +156,7 @@ class TopicOptions(TypedDict, total=False):
     perm: int
     read_queues: int | None
     write_queues: int | None
+    abandon_unread: bool
 
 
 def beginning(consume_from: object) -> ConsumeFrom:

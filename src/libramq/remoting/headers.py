@@ -229,7 +229,7 @@ class UnregisterClientHeader(Header):
 
 
 class CreateTopicHeader(Header):
-    """UPDATE_AND_CREATE_TOPIC."""
+    """UPDATE_AND_CREATE_TOPIC. lb_abandon_unread: also if groups have not read what is in queues that go."""
 
     topic: str
     read_queue_nums: Int
@@ -240,6 +240,7 @@ class CreateTopicHeader(Header):
     topic_sys_flag: Int | None = None
     order: bool | None = None
     attributes: str | None = None
+    lb_abandon_unread: bool | None = None
 
 
 class DeleteGroupHeader(Header):

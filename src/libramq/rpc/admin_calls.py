@@ -13,10 +13,13 @@ from libramq.remoting.body.route import GroupList, KVTable, TopicList
 from libramq.rpc.call import Call, header_call, nothing
 
 
-def create_topic(config: TopicConfig, *, attributes: str = "", perm: int | None = None) -> Call[None]:
+def create_topic(
+    config: TopicConfig, *, attributes: str = "", perm: int | None = None, abandon_unread: bool = False
+) -> Call[None]:
     """Create a topic at a broker, or change it. perm: instead of the configuration's.
 
-    attributes: the changes to them, as in +name=value,-name.
+    attributes: the changes to them, as in +name=value,-name. abandon_unread: it may lose queues that groups
+    have not read to their end.
     """
     header = h.CreateTopicHeader(
         topic=config.topic_name,
@@ -28,6 +31,7 @@ def create_topic(config: TopicConfig, *, attributes: str = "", perm: int | None 
         topic_sys_flag=config.topic_sys_flag,
         order=config.order,
         attributes=attributes,
+        lb_abandon_unread=abandon_unread or None,
     )
     return header_call(RequestCode.UPDATE_AND_CREATE_TOPIC, header, nothing)
 

@@ -270,7 +270,7 @@ class Cluster(Watcher):
                     ADMIN_AGAIN_MS, lambda: self._set_queues(address, topic, self.topics[topic])
                 )
 
-        ask(self._remotes, address, create_topic(config), answered)
+        ask(self._remotes, address, create_topic(config, abandon_unread=True), answered)
 
     def produce(self, topic: str, *, interval_ms: int, body_bytes: int) -> None:
         """Start a producer. Where slaves may act, some messages wait, or belong to transactions.

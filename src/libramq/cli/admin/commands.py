@@ -76,6 +76,12 @@ def update_topic(
     unit_subscription: Annotated[
         str, typer.Option("-s", "--hasUnitSub", help="true: groups of units subscribe to it.")
     ] = "false",
+    abandon_unread: Annotated[
+        bool,
+        typer.Option(
+            "--abandon-unread", help="Reduce the queues to read although groups have unread messages there."
+        ),
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Create a topic, or change its queues, permission and attributes."""
@@ -94,7 +100,12 @@ def update_topic(
     )
     with options.session(namesrv) as session:
         brokers = admin_queries.update_topic(
-            session, config, broker=broker, cluster=cluster, attributes=attributes
+            session,
+            config,
+            broker=broker,
+            cluster=cluster,
+            attributes=attributes,
+            abandon_unread=abandon_unread,
         )
     if json:
         output.print_json({"topic": topic, "brokers": brokers})

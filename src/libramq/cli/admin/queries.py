@@ -165,6 +165,7 @@ def update_topic(
     broker: str | None,
     cluster: str | None,
     attributes: str = "",
+    abandon_unread: bool = False,
 ) -> list[str]:
     """Create or change a topic; return the addresses of its brokers. An ordered one's brokers are kept."""
     validate_topic(config.topic_name)
@@ -174,7 +175,9 @@ def update_topic(
         if not 0 < count <= QUEUES_PER_TOPIC_MAX:
             raise ConfigError(f"{count} queues; 1 to {QUEUES_PER_TOPIC_MAX} are allowed")
     targets = session.targets(broker=broker, cluster=cluster)
-    session.ask_each(targets, admin_calls.create_topic(config, attributes=attributes))
+    session.ask_each(
+        targets, admin_calls.create_topic(config, attributes=attributes, abandon_unread=abandon_unread)
+    )
     if config.order:
         table = session.clusters().broker_addr_table.values()
         names = sorted(data.broker_name for data in table if data.master_address in targets)

@@ -4,7 +4,7 @@ Upstream: AdminBrokerProcessor.java.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -154,7 +154,7 @@ class Statistics:
         for config in topics:
             gets += self._throughput.gets_per_second(group, config.topic_name)
             committed = self._offsets.offsets(group, config.topic_name)
-            for queue_id in range(config.read_queue_nums):
+            for queue_id in self._queue_ids(config, committed):
                 queue = MessageQueue(config.topic_name, self._broker_name, queue_id)
                 table[queue] = consume_offsets(
                     self._store, self._offsets, group, queue, committed.get(queue_id, 0), times
@@ -164,6 +164,15 @@ class Statistics:
         if times.cold:
             return times.wait(lambda: begin(self._consume_stats(group, topics, warmings + 1)))
         return _encoded(ConsumeStats(offset_table=table, consume_tps=gets), len(table))
+
+    def _queue_ids(self, config: TopicConfig, committed: Mapping[int, int]) -> Iterator[int]:
+        """Yield a topic's queues, and those that it has no more where a group has not read all."""
+        yield from range(config.read_queue_nums)
+        for queue_id, offset in sorted(committed.items()):
+            if queue_id >= config.read_queue_nums:
+                first = self._store.min_offset(config.topic_name, queue_id)
+                if self._store.max_offset(config.topic_name, queue_id) > max(offset, first):
+                    yield queue_id
 
     def consumer_connections(self, request: Request) -> Outcome:
         """Return the connected members of a consumer group, and its problems."""

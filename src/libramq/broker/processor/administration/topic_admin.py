@@ -4,15 +4,20 @@ Upstream: AdminBrokerProcessor.java.
 """
 
 from collections.abc import Generator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import Final
 
 import msgspec
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.topic_removal import TopicRemoval
 from libramq.broker.processor.administration.listing import Listing, requested_page
+from libramq.broker.processor.messages.stored_times import StoredTimes
 from libramq.catalog import TopicTable
 from libramq.catalog.topic_attributes import changed_attributes, parse_changes
+from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import encode_body
@@ -24,11 +29,78 @@ from libramq.remoting.headers import CreateTopicHeader, GetAllTopicsHeader, Topi
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin, with_body
+from libramq.store.message_store import MessageStore
 
 _PERM_MAX = 7
+#: Ours: a group without members that has read nothing younger keeps no queue.
+IDLE_MS: Final = 7 * 24 * 3600 * 1000
+#: Ours: groups that a refusal names.
+GROUPS_NAMED_MAX: Final = 10
 #: Ours: a list is created while others are served between slices of it; a topic takes 0.3 ms to journal.
 TOPICS_PER_LIST_MAX: Final = 1_000
 TOPICS_PER_STEP: Final = 8
+
+
+class UnreadQueues:
+    """Finds what groups have not read in queues that a topic is to lose; nobody would read it any more.
+
+    may_abandon: abandonUnreadQueues.
+    """
+
+    def __init__(
+        self, store: MessageStore, offsets: OffsetCommits, clients: ConsumerClients, *, may_abandon: bool
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._clients = clients
+        self._may_abandon = may_abandon
+
+    def require_none(self, before: TopicConfig, queues: int, times: StoredTimes, wall_ms: WallMs) -> None:
+        """Raise BrokerError if a topic may not be reduced to so many queues to read.
+
+        A group counts if it has members, or if the last message that it has read there was stored within
+        `IDLE_MS`: a commit has no time of its own. If that message is gone, the first that is there decides.
+        """
+        topic, unread = before.topic_name, dict[str, int]()
+        lost = range(queues, before.read_queue_nums)
+        if self._may_abandon or not any(self._store.max_offset(topic, queue_id) for queue_id in lost):
+            return
+        for group in sorted(self._offsets.groups_of_topic(topic) | set(self._clients.groups_of(topic))):
+            lag = self._lag(group, topic, lost, times, wall_ms)
+            if lag:
+                unread[group] = lag
+        if unread:
+            named = ", ".join(f"{group} {lag}" for group, lag in islice(unread.items(), GROUPS_NAMED_MAX))
+            others = f" and {len(unread) - GROUPS_NAMED_MAX} more" if len(unread) > GROUPS_NAMED_MAX else ""
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {topic} would lose queues from {queues} on, with messages that groups have not read:"
+                f" {named}{others}. Reduce the queues to write first (-w), and let them be read; or abandon"
+                " them by --abandon-unread or abandonUnreadQueues=true",
+            )
+
+    def times(self, warmings: int) -> StoredTimes:
+        """Return the times of messages, some of which may have to be read by a thread."""
+        return StoredTimes(self._store, warmings)
+
+    def _lag(self, group: str, topic: str, queue_ids: range, times: StoredTimes, wall_ms: WallMs) -> int:
+        lag, is_live = 0, self._has_members(group)
+        committed = self._offsets.offsets(group, topic)
+        for queue_id in queue_ids:
+            first, end = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
+            read = committed.get(queue_id)
+            if read is None and is_live:  # Until its first commit.
+                read = self._offsets.pull_offsets.get(group, topic, queue_id) or first
+            if read is None or end <= max(read, first):
+                continue
+            if is_live or int(wall_ms) - times.of(topic, queue_id, max(read - 1, first)) <= IDLE_MS:
+                lag += end - max(read, first)
+        return lag
+
+    def _has_members(self, group: str) -> bool:
+        connected = self._clients.group(group)
+        is_foreign = self._clients.foreign.get(group) is not None
+        return is_foreign or (connected is not None and bool(connected.members))
 
 
 class TopicAdministration:
@@ -40,8 +112,10 @@ class TopicAdministration:
         topics: TopicTable,
         clients: ConsumerClients,
         removal: TopicRemoval,
+        unread: UnreadQueues,
         address: str,
     ) -> None:
+        self._unread = unread
         self._topics = topics
         self._clients = clients
         self._removal = removal
@@ -72,8 +146,28 @@ class TopicAdministration:
             order=bool(header.order),
             attributes=parse_changes(header.attributes),
         )
-        self._put(self._with_attributes(config), request)
+        return self._create(config, request, may_abandon=bool(header.lb_abandon_unread))
+
+    def _create(
+        self, config: TopicConfig, request: Request, *, may_abandon: bool, warmings: int = 0
+    ) -> Outcome:
+        config = self._with_attributes(config)
+        if not may_abandon:
+            times = self._require_read([config], request, warmings)
+            if times.cold:
+                again = partial(self._create, config, request, may_abandon=False, warmings=warmings + 1)
+                return times.wait(again)
+        self._put(config, request)
         return ReplyWhenAnnounced(SUCCESS)
+
+    def _require_read(self, changed: Sequence[TopicConfig], request: Request, warmings: int) -> StoredTimes:
+        """Raise BrokerError if topics would lose queues that are not read; what is cold is read first."""
+        times = self._unread.times(warmings)
+        for config in changed:
+            before = self._topics.get(config.topic_name)
+            if before is not None and config.read_queue_nums < before.read_queue_nums:
+                self._unread.require_none(before, config.read_queue_nums, times, request.wall_ms)
+        return times
 
     def create_list(self, request: Request) -> Outcome:
         """Create or change topics: all of them, or none if one is invalid."""
@@ -89,11 +183,14 @@ class TopicAdministration:
         return with_body(request, TopicConfigList, create)
 
     def _create_list(
-        self, request: Request, configs: Sequence[TopicConfig]
+        self, request: Request, configs: Sequence[TopicConfig], warmings: int = 0
     ) -> Generator[None, None, Outcome]:
         checked = [self._with_attributes(config) for config in configs]
         for config in checked:
             self._topics.check(config)
+        times = self._require_read(checked, request, warmings)
+        if times.cold:
+            return times.wait(lambda: begin(self._create_list(request, configs, warmings + 1)))
         for number, config in enumerate(checked, 1):
             self._put(config, request)
             if number % TOPICS_PER_STEP == 0 and number < len(checked):
