@@ -28,6 +28,8 @@ FLUSHES_AT_ONCE: Final = 16
 ZEROED_BYTES: Final = 1 << 20
 #: Of the page cache; more is written once it is flushed.
 PAGE_BYTES: Final = 4096
+#: Why a directory above may not be flushed that somebody else made: no permission, or no such disk.
+_NOT_OURS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL, errno.ENOTSUP})
 BACKUP_SUFFIX = ".bak"  # ConfigManager.java keeps the last good text beside the new one.
 
 
@@ -121,7 +123,7 @@ class FileSystem(Protocol):
         ...
 
     def makedirs(self, path: Path) -> None:
-        """Create the directory and its parents."""
+        """Create the directory and its parents; see `make_directory` for one that survives a power cut."""
         ...
 
     def unlink(self, path: Path) -> None:
@@ -351,7 +353,8 @@ class LocalFileSystem:
 
     def replace_text(self, path: Path, text: str, *, backup: bool = True) -> None:
         """Write a new file, flush it, keep the old one, rename."""
-        self.makedirs(path.parent)
+        if not self.exists(path.parent):
+            make_directory(self, path.parent)
         fresh = path.with_name(path.name + ".tmp")
         file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
@@ -365,6 +368,20 @@ class LocalFileSystem:
             os.link(path, kept)  # A link, so that the main file exists at every moment.
         os.replace(fresh, path)
         self.sync_directory(path.parent)
+
+
+def make_directory(filesystem: FileSystem, path: Path) -> None:
+    """Create a directory and its parents, and wait until the names of all of them are on the disk.
+
+    Those that exist are flushed too: a process may have made them, and died before it did that.
+    """
+    filesystem.makedirs(path)
+    for directory in path.absolute().parents:
+        try:
+            filesystem.sync_directory(directory)
+        except OSError as failed:
+            if failed.errno not in _NOT_OURS:
+                raise
 
 
 def _full_fsync(file: int) -> None:

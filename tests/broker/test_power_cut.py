@@ -20,9 +20,8 @@ from tests.fakes import ManualClock
 
 
 def open_on(disk: MemoryDisk, clock: VirtualTime | ManualClock | None = None, **options: Any) -> Broker:
-    config = BrokerConfig(
-        store_path="/broker", commit_log_file_bytes=1 << 16, consume_queue_file_bytes=2_000, **options
-    )
+    sizes = {"commit_log_file_bytes": 1 << 16, "consume_queue_file_bytes": 2_000}
+    config = BrokerConfig(**{"store_path": "/broker", **sizes, **options})
     return Broker(
         config,
         Machine(clock=clock or VirtualTime(), filesystem=disk, randomness=random.Random(1)),
@@ -122,6 +121,22 @@ def test_a_lowered_offset_stays_low_after_a_second_power_cut():
     disk.power_cut()
     broker = open_on(disk, clock)
     assert (broker.offsets.query("G", "T", 0), broker.store.max_offset("T", 0)) == (0, 3)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_new_brokers_messages_and_offsets_survive_with_its_directories(seed: int):
+    """As after `libra up --brokers 2 --data new/data`: what was acknowledged was lost with the directory."""
+    disk, clock = MemoryDisk(VirtualTime(), random.Random(seed)), ManualClock()
+    place = {"store_path": "/home/user/new/data/broker-a", "flush_disk_type": "SYNC_FLUSH"}
+    broker = open_on(disk, clock, **place)
+    assert broker.store.append_batch([StoreMessage("T", 0, b"one")])[0].is_ok
+    flush_log(broker, disk, clock)
+    broker.offsets.commit("G", "T", 0, 1)
+    broker.offsets.write()
+    assert write_progress(broker, clock) == ["consumerOffset.json"]
+    disk.power_cut()
+    broker = open_on(disk, clock, **place)
+    assert (broker.store.max_offset("T", 0), broker.offsets.query("G", "T", 0)) == (1, 1)
 
 
 @pytest.mark.parametrize("power", ["fails", "stays"])

@@ -14,9 +14,9 @@ from libramq.testing.machine.virtual_time import VirtualTime
 from tests.store.stores import bodies, flush, kill, message
 
 
-def open_on(disk: MemoryDisk) -> MessageStore:
+def open_on(disk: MemoryDisk, root: str = "/store") -> MessageStore:
     config = StoreConfig(
-        root=Path("/store"),
+        root=Path(root),
         mapped_file_size_commit_log=4096,
         mapped_file_size_consume_queue=200,
         tail_bytes=4096,
@@ -37,6 +37,20 @@ def flush_log(store: MessageStore) -> None:
     assert plan is not None
     run_flush(store._filesystem, plan)
     store.complete_flush(plan)
+
+
+@pytest.mark.parametrize("was_made_before", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_store_in_new_directories_survives_with_them(seed: int, was_made_before: bool):
+    """Only the store and the directory it is in used to be flushed: `storePathRootDir=a/b/store` was lost."""
+    disk = MemoryDisk(VirtualTime(), random.Random(seed))
+    if was_made_before:  # By `mkdir -p`, or by a process that was killed then.
+        disk.makedirs(Path("/srv/a/b/store"))
+    store = open_on(disk, "/srv/a/b/store")
+    append(store, "first")
+    flush_log(store)
+    disk.power_cut()
+    assert bodies(open_on(disk, "/srv/a/b/store")) == [b"first"]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -62,5 +62,4 @@ class ConfigFile:
         """Write the whole file, keeping the old one as a backup."""
         if self._unknown is not None:
             value = self._unknown.within(value)
-        self._filesystem.makedirs(self._path.parent)
         self._filesystem.replace_text(self._path, fastjson.dumps(value, indent=True).decode())

@@ -20,7 +20,7 @@ import msgspec
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.journal_sync import JournalSync
 from libramq.file_sync import sync_file
-from libramq.filesystem import FileSystem, safe_child
+from libramq.filesystem import FileSystem, make_directory, safe_child
 from libramq.formats.tables import DataVersion
 from libramq.logs import get_logger
 
@@ -165,7 +165,8 @@ class ConfigLedger(Generic[C]):
             self._close()
 
     def _begin(self) -> None:
-        self._filesystem.makedirs(self._path.parent)
+        if not self._filesystem.exists(self._path.parent):
+            make_directory(self._filesystem, self._path.parent)
         self._number += 1
         self._numbers.append(self._number)
         self._journal_path = self._journal(self._number)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from libramq.errors import LocalProtocolError
-from libramq.filesystem import FileSystem, safe_child
+from libramq.filesystem import FileSystem, make_directory, safe_child
 
 _HEAD: Final = struct.Struct(">IH")
 _BODY: Final = struct.Struct(">Biq")
@@ -107,7 +107,8 @@ class OffsetJournal:
         self.close()
         before = max([self._number, *self._numbers()])
         self._number = before + 1
-        self._filesystem.makedirs(self._directory)
+        if not self._filesystem.exists(self._directory):
+            make_directory(self._filesystem, self._directory)
         self._file = self._filesystem.open(self._path(self._number), write=True, create=True)
         self._end = 0
         return before

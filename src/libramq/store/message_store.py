@@ -15,7 +15,7 @@ Upstream: store/DefaultMessageStore.java.
 
 from libramq.clock import Clock, MonotonicMs
 from libramq.errors import StoreError, StoreLocked, SyncFailed
-from libramq.filesystem import FileSystem
+from libramq.filesystem import FileSystem, make_directory
 from libramq.logs import get_logger
 from libramq.message.inner_batch import ROCKETMQ, BatchFormat
 from libramq.store.appended_contents import AppendedContents
@@ -83,7 +83,7 @@ class MessageStore(AppendedContents):
         """Lock the directory and recover its content; waits for the disk."""
         config, filesystem = self.config, self._filesystem
         for directory in config.disks:
-            filesystem.makedirs(directory)
+            make_directory(filesystem, directory)
         self._lock = filesystem.lock(config.root / "lock")
         if self._lock is None:
             raise StoreLocked(f"{config.root} is in use by another process; stop it or use another directory")

@@ -26,7 +26,7 @@ from libramq.catalog.destinations import Destinations
 from libramq.catalog.topic_attributes import is_of_batches
 from libramq.clock import Clock
 from libramq.errors import StoreError
-from libramq.filesystem import FileSystem
+from libramq.filesystem import FileSystem, make_directory
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message.names import REVIVE_TOPIC_PREFIX
@@ -124,6 +124,7 @@ class BrokerFiles:
 
     def _open(self) -> None:
         config_directory = Path(self._config.store_path) / "config"
+        make_directory(self.filesystem, config_directory)
         self.tables = Tables(self._config, self.filesystem, clock=self._clock)
         self.ledger = self._opened_ledger(config_directory)
         for topic in self.tables.topics:

@@ -20,7 +20,7 @@ from typing import Final
 
 from libramq.clock import WallMs
 from libramq.errors import StoreCorrupt, StoreError, StoreLocked
-from libramq.filesystem import FileSystem
+from libramq.filesystem import FileSystem, make_directory
 from libramq.store.config import BATCH_UNIT_BYTES, UNIT_BYTES
 from libramq.store.copies.copied_tables import TOPICS, read_table, table_names
 from libramq.store.flush import FlushPlan, run_flush
@@ -79,7 +79,7 @@ def copy_store(root: Path, to: Path, filesystem: FileSystem, *, commit_log: Path
     if filesystem.listdir(to) or (filesystem.exists(to) and not filesystem.is_directory(to)):
         raise StoreError(f"{to} is not empty; copy to a new directory")
     unfinished = to.with_name(to.name + UNFINISHED_SUFFIX)
-    filesystem.makedirs(unfinished)
+    make_directory(filesystem, unfinished)
     lock = filesystem.lock(unfinished / "lock")
     if lock is None:
         raise StoreLocked(f"{unfinished} is in use by another process: a copy to {to} is under way")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from libramq.filesystem import FileSystem
+from libramq.filesystem import FileSystem, make_directory
 from libramq.store.log.log_scan import LogFiles
 from libramq.store.log.segments import NAME_DIGITS, Segments
 
@@ -40,7 +40,8 @@ def keep_aside(
         size = written_size(segments, first, start + segments.file_size, ZEROES_MAX if is_torn else None)
         if not size:
             continue
-        filesystem.makedirs(directory)
+        if not filesystem.exists(directory):
+            make_directory(filesystem, directory)
         path = _free_name(filesystem, directory, first, _TORN if is_torn else "")
         _copy(filesystem, segments, first, size, path)
         total += size

@@ -4,8 +4,8 @@
                                 └── power cut: each unsynced sector is kept, or lost
 
 A killed process loses nothing that it wrote; a machine that loses power loses unsynced data, in parts.
-Changes of one directory reach the platter in order, up to some point. Directories themselves exist at once,
-as with journalling file systems.
+Changes of one directory reach the platter in order, up to some point. A directory is a name in its parent, as
+a file is: what lies in one whose name was not synced is lost with it, whatever was synced itself.
 """
 
 import errno
@@ -18,13 +18,15 @@ from typing import Final
 
 from libramq.clock import WallMs
 from libramq.file_ranges import Ranges, joined_ranges, nearby, span
-from libramq.filesystem import BACKUP_SUFFIX, DiskUsage
+from libramq.filesystem import BACKUP_SUFFIX, DiskUsage, make_directory
 from libramq.testing.machine.inode import Inode
 from libramq.testing.machine.process import PowerCut
 from libramq.testing.machine.virtual_time import VirtualTime
 
 #: The size that it reports; files may grow beyond.
 DISK_BYTES: Final = 1 << 40
+#: What the name of a directory leads to.
+_DIRECTORY: Final = Inode()
 
 
 class MemoryDisk:
@@ -57,14 +59,14 @@ class MemoryDisk:
     def on_platter(self, path: Path) -> bytes | None:
         """Return the content of a file that survives any power cut; None if its name is not durable yet."""
         inode = self._platter.get(str(path))
-        return bytes(inode.synced) if inode is not None else None
+        return bytes(inode.synced) if inode is not None and self._is_reachable(str(path)) else None
 
     def copy(self) -> "MemoryDisk":
         """Return a faultless disk with the same files, as processes see them; all are durable."""
         other = MemoryDisk(self._time, random.Random(0))
         other._files = {name: inode.copy() for name, inode in self._files.items()}
-        other._platter = dict(other._files)
         other._directories = set(self._directories)
+        other._platter = dict(other._files) | dict.fromkeys(other._directories, _DIRECTORY)
         return other
 
     # Faults.
@@ -95,11 +97,11 @@ class MemoryDisk:
             for path, inode in changes[: self._random.randint(0, len(changes))]:
                 _name(self._platter, path, inode)
         self._renames.clear()
-        for path in sorted(self._platter):
-            self._platter[path].cut(self._random, kept_share)
-        self._files = dict(self._platter)
-        for name in sorted({name.rpartition("/")[0] for name in self._files}):
-            self.makedirs(Path(name))  # A removed directory is back with its files, if that was not synced.
+        self._platter = {name: inode for name, inode in self._platter.items() if self._is_reachable(name)}
+        self._directories = {"/"} | {name for name, inode in self._platter.items() if inode is _DIRECTORY}
+        self._files = {name: inode for name, inode in self._platter.items() if inode is not _DIRECTORY}
+        for path in sorted(self._files):
+            self._files[path].cut(self._random, kept_share)
 
     def flip_bit(self, path: Path, bit: int) -> None:
         """Flip one bit of a file, also on the platter if it has been synced."""
@@ -132,7 +134,7 @@ class MemoryDisk:
         name = str(path)
         inode = self._files.get(name)
         if inode is None:
-            if not create:
+            if not create or _parent(name) not in self._directories:
                 raise FileNotFoundError(errno.ENOENT, "no such file", name)
             inode = Inode(modified_ms=self._time.wall_ms())
             self._set(name, inode)
@@ -229,9 +231,10 @@ class MemoryDisk:
     def makedirs(self, path: Path) -> None:
         """Create the directory and its parents."""
         name = str(path)
-        while name not in self._directories:
+        if name not in self._directories:
+            self.makedirs(path.parent)
             self._directories.add(name)
-            name = name.rpartition("/")[0] or "/"
+            self._change(name, _DIRECTORY)
 
     def unlink(self, path: Path) -> None:
         """Remove a file."""
@@ -246,9 +249,10 @@ class MemoryDisk:
         for name in sorted(inside, key=lambda name: zlib.crc32(name.encode())):
             self._called()
             self._set(name, None)
-        self._directories -= {
-            name for name in self._directories if name.startswith(start) or name == str(path)
-        }
+        removed = {name for name in self._directories if name.startswith(start) or name == str(path)}
+        self._directories -= removed
+        for name in sorted(removed, reverse=True):
+            self._change(name, None)
 
     def disk_space(self, path: Path) -> DiskUsage:
         """Return its usage, real or set."""
@@ -307,7 +311,8 @@ class MemoryDisk:
 
     def replace_text(self, path: Path, text: str, *, backup: bool = True) -> None:
         """Write beside, sync, keep the old one, rename: `LocalFileSystem`'s steps."""
-        self.makedirs(path.parent)
+        if not self.exists(path.parent):
+            make_directory(self, path.parent)
         fresh = path.with_name(path.name + ".tmp")
         self._set(str(fresh), Inode(modified_ms=self._time.wall_ms()))
         file = self.open(fresh, write=True)
@@ -342,7 +347,18 @@ class MemoryDisk:
 
     def _set(self, name: str, inode: Inode | None) -> None:
         _name(self._files, name, inode)
-        self._renames.setdefault(name.rpartition("/")[0] or "/", []).append((name, inode))
+        self._change(name, inode)
+
+    def _change(self, name: str, inode: Inode | None) -> None:
+        """Note that a directory has another name in it, or one less."""
+        self._renames.setdefault(_parent(name), []).append((name, inode))
+
+    def _is_reachable(self, name: str) -> bool:
+        """Return whether the names of all directories above are on the platter."""
+        while (name := _parent(name)) != "/":
+            if self._platter.get(name) is not _DIRECTORY:
+                return False
+        return True
 
     def _apply_moves(self, count: int) -> None:
         for old, new in self._moves[:count]:
@@ -374,13 +390,20 @@ class MemoryDisk:
             raise OSError(errno.EIO, "the disk is broken")
 
 
+def _parent(name: str) -> str:
+    return name.rpartition("/")[0] or "/"
+
+
 def _name(names: dict[str, Inode], name: str, inode: Inode | None) -> None:
-    if inode is None:
-        names.pop(name, None)
+    if inode is None and names.pop(name, None) is _DIRECTORY:
+        for inside in [each for each in names if each.startswith(f"{name}/")]:
+            del names[inside]
+    elif inode is None:
+        pass
     else:
         names[name] = inode
 
 
 def _move(names: dict[str, Inode], old: str, new: str) -> None:
-    for name in [name for name in names if name.startswith(old)]:
-        names[new + name.removeprefix(old)] = names.pop(name)
+    for name in [name for name in names if f"{name}/".startswith(old)]:
+        names[(new + f"{name}/".removeprefix(old)).removesuffix("/")] = names.pop(name)
