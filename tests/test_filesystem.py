@@ -44,15 +44,15 @@ def other_process_can_lock(path: Path) -> bool:
     return done.stdout.strip() == b"True"
 
 
-def test_a_file_is_replaced_atomically_and_the_old_one_kept(tmp_path: Path):
+def test_a_file_is_replaced_atomically_and_so_is_its_backup(tmp_path: Path):
     filesystem = LocalFileSystem()
     path = tmp_path / "config" / "topics.json"
     assert filesystem.read_text(path) is None
     for text in ("one", "two", "three"):
         filesystem.replace_text(path, text)
-    assert (filesystem.read_text(path), path.with_name("topics.json.bak").read_text()) == ("three", "two")
+    assert (filesystem.read_text(path), path.with_name("topics.json.bak").read_text()) == ("three", "three")
     filesystem.replace_text(path, "four", backup=False)
-    assert (filesystem.read_text(path), path.with_name("topics.json.bak").read_text()) == ("four", "two")
+    assert (filesystem.read_text(path), path.with_name("topics.json.bak").read_text()) == ("four", "three")
     assert sorted(os.listdir(path.parent)) == ["topics.json", "topics.json.bak"]
 
 

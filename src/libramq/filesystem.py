@@ -12,13 +12,20 @@ import errno
 import fcntl
 import os
 import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from libramq import file_locks
 from libramq.clock import WallMs
-from libramq.errors import InvalidName
+from libramq.errors import InvalidName, ProtocolError
 from libramq.file_ranges import BUFFERS_MAX, Ranges, buffers_of, joined_ranges, nearby, preadv_nowait, span
+from libramq.logs import get_logger
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
 
 NAME_BYTES_MAX = 255  # NAME_MAX of every file system in use; also the longest retry topic.
 #: Ours: a file system writes its journal once for all that wait for it. 3,000 small files took 12.3 s one by
@@ -30,7 +37,9 @@ ZEROED_BYTES: Final = 1 << 20
 PAGE_BYTES: Final = 4096
 #: Why a directory above may not be flushed that somebody else made: no permission, or no such disk.
 _NOT_OURS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL, errno.ENOTSUP})
-BACKUP_SUFFIX = ".bak"  # ConfigManager.java keeps the last good text beside the new one.
+#: ConfigManager.java keeps the text before there; here it is the same text in another place of the disk.
+BACKUP_SUFFIX = ".bak"
+DAMAGED_SUFFIX = ".damaged"
 
 
 class DiskUsage(NamedTuple):
@@ -159,7 +168,7 @@ class FileSystem(Protocol):
         ...
 
     def replace_text(self, path: Path, text: str, *, backup: bool = True) -> None:
-        """Replace a small text atomically; the old one is kept as `.bak`."""
+        """Replace a small text atomically. backup: and then the one in `.bak`, for `read_with_backup`."""
         ...
 
 
@@ -352,22 +361,76 @@ class LocalFileSystem:
         os.rename(path, to)
 
     def replace_text(self, path: Path, text: str, *, backup: bool = True) -> None:
-        """Write a new file, flush it, keep the old one, rename."""
+        """Write a new file, flush it, rename it; then the same for its backup."""
         if not self.exists(path.parent):
             make_directory(self, path.parent)
-        fresh = path.with_name(path.name + ".tmp")
-        file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        for each in (path, backup_of(path)) if backup else (path,):
+            fresh = path.with_name(path.name + ".tmp")
+            file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                self.pwrite(file, text.encode(), 0)
+                _full_fsync(file)
+            finally:
+                os.close(file)
+            os.replace(fresh, each)
+            self.sync_directory(path.parent)  # At every moment one of the two is whole.
+
+
+def backup_of(path: Path) -> Path:
+    """Return the file that holds the backup of another."""
+    return path.with_name(path.name + BACKUP_SUFFIX)
+
+
+def read_with_backup(filesystem: FileSystem, path: Path, decode: Callable[[str], T]) -> T | None:
+    """Decode a text that `replace_text` wrote, or else its backup; None if neither has anything in it.
+
+    A backup that Apache's broker left is older than the text. So it is logged when both were written, and a
+    damaged text is kept as `.damaged`. If neither can be read it raises what `decode` did, or OSError.
+    """
+    failed: ProtocolError | ValueError | OSError | None = None
+    damaged, reason = "", "it is missing"
+    for each in (path, backup_of(path)):
+        text = None
         try:
-            self.pwrite(file, text.encode(), 0)
-            _full_fsync(file)
-        finally:
-            os.close(file)
-        if backup and os.path.lexists(path):
-            kept = path.with_name(path.name + BACKUP_SUFFIX)
-            kept.unlink(missing_ok=True)
-            os.link(path, kept)  # A link, so that the main file exists at every moment.
-        os.replace(fresh, path)
-        self.sync_directory(path.parent)
+            text = filesystem.read_text(each)
+            if text is None:
+                continue
+            if not text.strip():
+                reason = "it is empty" if each == path else reason
+                continue
+            value = decode(text)
+        except (ProtocolError, ValueError, OSError) as error:
+            failed, reason, damaged = error, str(error), text or ""
+            continue
+        if each != path:
+            log.warning(
+                "a file cannot be read, and its backup is taken instead",
+                path=str(path),
+                reason=reason,
+                written=_written(filesystem, path),
+                backup_written=_written(filesystem, each),
+            )
+            with contextlib.suppress(OSError):  # The next start takes the backup again.
+                if damaged:
+                    kept = path.with_name(path.name + DAMAGED_SUFFIX)
+                    filesystem.replace_text(kept, damaged, backup=False)
+                filesystem.replace_text(path, text)
+        return value
+    if failed is not None:
+        raise failed
+    if filesystem.exists(path):
+        at = _written(filesystem, path)
+        log.warning("a file is empty, and it has no backup: it begins anew", path=str(path), written=at)
+    return None
+
+
+def _written(filesystem: FileSystem, path: Path) -> str:
+    """Return when a file was last written, for the log."""
+    if not filesystem.exists(path):
+        return "never"
+    return datetime.fromtimestamp(int(filesystem.modified_ms(path)) / 1000, UTC).isoformat(
+        timespec="milliseconds"
+    )
 
 
 def make_directory(filesystem: FileSystem, path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_fold_writes_apaches_file_and_removes_the_journal(tmp_path):
     run_fold(plan)
     assert '"U"' not in (tmp_path / "topics.json").read_text()
     topics.ledger.complete_fold(plan)
-    assert names(tmp_path) == ["topics.json", "topics.json.journal.0000000002"]
+    assert names(tmp_path) == ["topics.json", "topics.json.bak", "topics.json.journal.0000000002"]
     assert Topics(tmp_path).content() == topics.content()
     document = fastjson.loads((tmp_path / "topics.json").read_text())
     assert document["topicConfigTable"]["T"]["readQueueNums"] == 3
@@ -123,7 +123,7 @@ def test_nothing_is_folded_twice(tmp_path):
     assert topics.ledger.plan_fold(topics.table.file) is None
     topics.put("T")
     topics.ledger.close(topics.table.file)
-    assert names(tmp_path) == ["topics.json"]
+    assert names(tmp_path) == ["topics.json", "topics.json.bak"]
     again = Topics(tmp_path)
     assert again.ledger.plan_fold(again.table.file) is None
     assert again.content() == topics.content()
@@ -265,5 +265,5 @@ def test_a_new_journal_does_not_list_the_directory(tmp_path, monkeypatch):
     topics.put("U")
     topics.ledger.complete_fold(plan)
     assert listed == []
-    assert names(tmp_path) == ["topics.json", "topics.json.journal.0000000002"]
+    assert names(tmp_path) == ["topics.json", "topics.json.bak", "topics.json.journal.0000000002"]
     assert Topics(tmp_path).content() == topics.content()

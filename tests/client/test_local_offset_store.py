@@ -37,7 +37,7 @@ def loaded(store, tmp_path):
 
 
 def test_written_offsets_are_read_back(store, tmp_path):
-    """They are kept by client id and group. Earlier ones stay, and the former text becomes the backup."""
+    """They are kept by client id and group. Earlier ones stay, and the backup has the same."""
     store.load()
     assert store.read(Q0) is None
     store.write([(Q0, 5)])
@@ -45,7 +45,7 @@ def test_written_offsets_are_read_back(store, tmp_path):
     assert store.path == tmp_path / "10.0.0.1@DEFAULT" / "g" / "offsets.json"
     assert loaded(store, tmp_path) == {Q0: 5, Q1: 7}
     store.path.unlink()
-    assert loaded(store, tmp_path) == {Q0: 5, Q1: None}
+    assert loaded(store, tmp_path) == {Q0: 5, Q1: 7}
 
 
 @pytest.mark.parametrize(
@@ -66,11 +66,10 @@ def test_apaches_text_is_read(store, tmp_path, text):
 
 @pytest.mark.parametrize("text", ["", "{", '{"offsetTable":[]}', '{"offsetTable":{"x":1}}'])
 def test_a_damaged_file_gives_way_to_its_backup(store, tmp_path, text):
-    """There is one from the second write on."""
     store.write([(Q0, 5)])
     store.write([(Q0, 6)])
     store.path.write_text(text)
-    assert loaded(store, tmp_path)[Q0] == 5
+    assert loaded(store, tmp_path)[Q0] == 6
 
 
 def test_two_damaged_files_are_an_error(store, tmp_path):

@@ -1,7 +1,7 @@
 """The config ledger: a table of configurations that survives the process, whatever its size.
 
     <file>.journal.N   every change since the last fold, one JSON line each, written before it takes effect
-    <file>             Apache's file with the whole table, written by a thread soon after, the old one as .bak
+    <file>             Apache's file with the whole table, written by a thread soon after, with a copy as .bak
 
 Upstream writes the whole table at each change (common/ConfigManager.java), which with ten thousand topics
 delays all clients at each new one. A fold begins a new journal, writes the table, and removes the older

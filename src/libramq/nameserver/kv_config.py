@@ -12,7 +12,7 @@ from typing import Final
 
 from libramq.codes import ResponseCode
 from libramq.errors import ConfigError, ProtocolError, broker_error
-from libramq.filesystem import FileSystem
+from libramq.filesystem import FileSystem, read_with_backup
 from libramq.formats.document import Document, decode_body, encode_body
 
 #: NamesrvUtil.NAMESPACE_ORDER_TOPIC_CONFIG.
@@ -105,13 +105,10 @@ def _characters(table: dict[str, str]) -> int:
 
 
 def _load(filesystem: FileSystem, path: Path) -> dict[str, dict[str, str]]:
-    text = filesystem.read_text(path)
-    if not text:
-        return {}
     try:
-        tables = decode_body(text.encode(), KVFile).config_table
+        found = read_with_backup(filesystem, path, lambda text: decode_body(text.encode(), KVFile))
     except ProtocolError as error:
         raise ConfigError(
             f"{path} cannot be read: {error}; repair it, or remove it to start without its values"
         ) from None
-    return {namespace: dict(table) for namespace, table in tables.items()}
+    return {namespace: dict(table) for namespace, table in found.config_table.items()} if found else {}

@@ -1,7 +1,7 @@
 """The offset ledger: the committed offsets and their files.
 
     consumerOffset.journal.N   every change since the last fold, written before it is acknowledged
-    consumerOffset.json        Apache's file, written every 5 s, the old one kept as .bak;
+    consumerOffset.json        Apache's file, written every 5 s, with a copy as .bak;
                                lmqConsumerOffset.json with enableLmq
 
 A fold begins a new journal, writes the whole table, and removes the older journals. After a crash at any
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from libramq.clock import WallMs
-from libramq.errors import RemoteProtocolError, StoreCorrupt
+from libramq.errors import ProtocolError, RemoteProtocolError, StoreCorrupt
 from libramq.file_sync import sync_file
-from libramq.filesystem import BACKUP_SUFFIX, FileSystem
+from libramq.filesystem import BACKUP_SUFFIX, FileSystem, read_with_backup
 from libramq.formats import fastjson
 from libramq.logs import get_logger
 from libramq.message.names import is_light
@@ -110,21 +110,28 @@ class OffsetLedger:
         self.has_changes = False
 
     def open(
-        self, wall_ms: WallMs, durable_end: Callable[[str, int], int | None] = lambda topic, queue_id: None
-    ) -> None:
-        """Read the table and its journals; fold both. StoreCorrupt if the file is not a table.
+        self,
+        wall_ms: WallMs,
+        durable_end: Callable[[str, int], int | None] = lambda topic, queue_id: None,
+        begins_again: str = "",
+    ) -> bool:
+        """Read the table and its journals, and fold both; return whether there was any of them.
+
+        StoreCorrupt if the file is not a table.
 
         durable_end: the ends of queues, None for unknown ones. No offset lies beyond its end afterwards, and
         that is durable before anything is appended: otherwise later messages would validate a lost one's
-        offset.
+        offset. begins_again: a group that loses all of its offsets if one lay beyond its end.
         """
         found = self._read()
+        self.has_changes = self.has_changes or found is None  # From now on a missing file is a lost one.
         if found is not None:
             offsets, resets, self._version, self._unknown = found
             self.offsets.load(offsets, resets)
+        is_there = found is not None
         for record in self._journal.replay():
             self.offsets.apply(record)
-            self.has_changes = True
+            self.has_changes = is_there = True
         ahead = self.offsets.ahead
         ahead.drop_outdated(self.offsets.query)  # By what was committed, not by what is left of the queue.
         changes = self.offsets.clamp(durable_end)
@@ -141,10 +148,13 @@ class OffsetLedger:
             end = durable_end(topic, queue_id)
             if end is not None and self.offsets.reached(topic, queue_id, end):
                 self.has_changes = True
+        if any(change.key.rpartition(SEPARATOR)[2] == begins_again for change in changes):
+            self.offsets.remove_group(begins_again)
         try:
             self.persist(wall_ms)
         except OSError as error:  # A full disk can still be read; the next fold makes up for it.
             log.error("committed offsets not written; the journals are kept", reason=str(error))
+        return is_there
 
     @property
     def journal_path(self) -> Path:
@@ -215,31 +225,26 @@ class OffsetLedger:
         return max((own, other), key=lambda found: found[2]["timestamp"] if found is not None else -1)
 
     def _read_file(self, own_path: Path) -> _Tables | None:
-        failed: RemoteProtocolError | None = None
-        for path in (own_path, own_path.with_name(own_path.name + BACKUP_SUFFIX)):
-            text = self._filesystem.read_text(path)
-            if text is None or not text.strip():
-                continue
-            try:
-                document = fastjson.loads(text)
-                if not isinstance(document, dict):
-                    raise RemoteProtocolError(f"{path} holds no table")
-                light = document.get("lmqOffsetTable") or {}
-                if not isinstance(light, dict):
-                    raise RemoteProtocolError(f"{path} holds no table of light groups")
-                return (
-                    offset_table(document.get("offsetTable"))
-                    | offset_table({key: {0: offset} for key, offset in light.items()}),
-                    offset_table(document.get("resetOffsetTable")),
-                    {**self._version, **_integers(document.get("dataVersion"))},
-                    {name: member for name, member in document.items() if name not in MEMBERS},
-                )
-            except RemoteProtocolError as error:
-                failed = error
-        if failed is not None:
+        def decode(text: str) -> _Tables:
+            document = fastjson.loads(text)
+            light = document.get("lmqOffsetTable") or {} if isinstance(document, dict) else None
+            if not isinstance(document, dict) or not isinstance(light, dict):
+                raise RemoteProtocolError("it holds no table")
+            return (
+                offset_table(document.get("offsetTable"))
+                | offset_table({key: {0: offset} for key, offset in light.items()}),
+                offset_table(document.get("resetOffsetTable")),
+                {**self._version, **_integers(document.get("dataVersion"))},
+                {name: member for name, member in document.items() if name not in MEMBERS},
+            )
+
+        try:
+            return read_with_backup(self._filesystem, own_path, decode)
+        except ProtocolError as failed:
             # Starting without offsets would send every group back to the beginning.
-            raise StoreCorrupt(f"{own_path} cannot be read ({failed}), and neither can its {BACKUP_SUFFIX}")
-        return None
+            raise StoreCorrupt(
+                f"{own_path} cannot be read ({failed}), and neither can its {BACKUP_SUFFIX}"
+            ) from failed
 
 
 def offset_table(value: Any) -> dict[str, dict[int, int]]:

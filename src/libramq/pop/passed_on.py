@@ -11,6 +11,8 @@ those in flight again.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+import msgspec
+
 from libramq.formats.document import Document
 from libramq.pop.check_point import CheckPoint
 
@@ -34,6 +36,13 @@ class PassedOn(Document, frozen=True, kw_only=True):
     waiting: tuple[int, ...] = ()
     acknowledged: tuple[tuple[int, int], ...] = ()
     is_ahead: bool = False
+
+    def bounded(self, journal_end: int) -> "PassedOn":
+        """Return what holds of a journal that ends there: check points behind it will be others."""
+        if self.until <= journal_end:
+            return self
+        kept = tuple(each for each in self.acknowledged if each[0] < journal_end)
+        return msgspec.structs.replace(self, until=journal_end, acknowledged=kept)
 
     def reaches(self, check_point: CheckPoint) -> bool:
         """Return whether a check point is not behind the mark."""

@@ -124,6 +124,18 @@ class TimerFiles:
             queue_offset = max(queue_offset, self._after(last))
         again = Again(own.again_until, own.again_from_ms) if own is not None else Again()
         log_end = self._log.scanned_end
+        end = store.max_offset(TIMER_TOPIC, 0)
+        if max(queue_offset, again.until) > end:
+            log.error(
+                "the timers' progress lies beyond their topic; what has no delivered copy is collected again",
+                collected=queue_offset,
+                ends_at=end,
+            )
+            self._wheel.load(())
+            self._log.end_at(self._log.start)
+            self._makes_wheel_again = True
+            self._note(Again(), 0)
+            return store.min_offset(TIMER_TOPIC, 0), Again()
         lost, expired = self._wheel.forget_outside(self._log.start, log_end)
         if expired:
             log.error("timer messages were removed with the log's old files before their time", count=expired)
@@ -138,7 +150,7 @@ class TimerFiles:
             self._note(again, queue_offset)
         self._log.end_at(log_end)
         queue_offset = max(queue_offset, store.min_offset(TIMER_TOPIC, 0))
-        return min(queue_offset, store.max_offset(TIMER_TOPIC, 0)), again
+        return min(queue_offset, end), again
 
     def _open_copy(self) -> tuple[int, Again]:
         """Begin a slave's files, without wheel and log: as a master it collects from the topic again.

@@ -25,11 +25,11 @@ from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.destinations import Destinations
 from libramq.catalog.topic_attributes import is_of_batches
 from libramq.clock import Clock
-from libramq.errors import StoreError
+from libramq.errors import BrokerError, StoreError
 from libramq.filesystem import FileSystem, make_directory
 from libramq.logs import get_logger
 from libramq.message import names
-from libramq.message.names import REVIVE_TOPIC_PREFIX
+from libramq.message.names import REVIVE_TOPIC_PREFIX, TIMER_TOPIC, TRANSACTION_GROUP, is_system_topic
 from libramq.offsets import OffsetLedger
 from libramq.offsets.ledger import run_persist
 from libramq.pop.passed_on import PassedOn
@@ -117,16 +117,25 @@ class BrokerFiles:
             raise
 
     def _opened_ledger(self, config_directory: Path) -> OffsetLedger:
+        make_directory(self.filesystem, config_directory)
         ahead, has_light = self.tables.commits_ahead, self._config.has_light_queues
         ledger = OffsetLedger(self.filesystem, config_directory, ahead, has_light=has_light)
-        ledger.open(self._clock.wall_ms(), self._durable_end)
+        # Transactions before its offsets have ended: if these are lost, so may be the ends, and a check asks.
+        begins_again = "" if self._config.is_slave else TRANSACTION_GROUP
+        has_offsets = ledger.open(self._clock.wall_ms(), self._durable_end, begins_again)
+        topics = self.store.topics()
+        if topics and not has_offsets:
+            log.warning("there are messages and no consumerOffset.json: all groups begin anew")
+        own = [topic for topic in topics if not is_system_topic(topic)]
+        if own and not any(topic in self.tables.topics for topic in own):
+            log.warning("topics.json has none of the store's topics; make them again", topics=len(own))
         return ledger
 
     def _open(self) -> None:
         config_directory = Path(self._config.store_path) / "config"
-        make_directory(self.filesystem, config_directory)
         self.tables = Tables(self._config, self.filesystem, clock=self._clock)
         self.ledger = self._opened_ledger(config_directory)
+        self._forget_lost_pops()
         for topic in self.tables.topics:
             self._topic_changed(topic.topic_name)
         self.tables.topics.observe(self._topic_changed)
@@ -144,7 +153,7 @@ class BrokerFiles:
             self.destinations,
             clock=self._clock,
         )
-        self._schedule_saved = self.schedule.version
+        self._schedule_saved = 0
         self._filters_saved = self.tables.filters.version
         self.log = MessageLog(self.store, waits_for_slaves=self._config.waits_for_slaves)
         self.passed_on = PassedOnFile(self.filesystem, config_directory)
@@ -158,7 +167,7 @@ class BrokerFiles:
             revive_topic=REVIVE_TOPIC_PREFIX + self._config.cluster_name,
             clock=self._clock,
             is_group=self.tables.groups.__contains__,
-            passed_on=None if self.store.config.is_copy else self.passed_on.become_master(),
+            passed_on=self._passed_on_before(),
         )
         copies = DeliveredCopies(self.store)
         if not self._config.is_slave:  # Its master delivers them.
@@ -187,6 +196,25 @@ class BrokerFiles:
             ProgressFile("consumerOffset.json", interval_ms, self._offset_progress, self.store),
             ProgressFile("consumerFilter.json", FILTERS_SAVE_MS, self._filters_progress, self.store),
         )
+
+    def _passed_on_before(self) -> PassedOn | None:
+        """Return what this broker had passed on as a slave, now that it is none."""
+        journal_end = self.store.max_offset(TIMER_TOPIC, 0)
+        return None if self.store.config.is_copy else self.passed_on.become_master(journal_end)
+
+    def _forget_lost_pops(self) -> None:
+        """Forget pops in order of messages that the store does not have: others will have their numbers."""
+        orders = self.tables.ordered
+        for queue, pop in list(orders.pops.items()):
+            group, topic, queue_id = queue
+            if pop.offsets[-1] < self.store.max_offset(topic, queue_id):
+                continue
+            of = f"{topic}@{group}"
+            log.warning("a pop in order is forgotten: its messages are lost", of=of, queue_id=queue_id)
+            try:
+                orders.remove(queue)
+            except BrokerError:  # A full disk can still be read; the next fold makes up for it.
+                del orders.pops[queue]
 
     def _topic_changed(self, name: str) -> None:
         topic = self.tables.topics.get(name)

@@ -87,9 +87,9 @@ class PassedOnFile:
         """Note where the first check point in flight is in the master's journal; -1: that is unknown."""
         self.content = msgspec.structs.replace(self.content, place=place)
 
-    def become_master(self) -> PassedOn:
-        """Return the account, and begin an empty one: this broker is no slave any more."""
-        passed_on = self.account
+    def become_master(self, journal_end: int) -> PassedOn:
+        """Return the account up to the journal's end, and begin an empty one: this is no slave any more."""
+        passed_on = self.account.bounded(journal_end)
         self._clear()
         return passed_on
 

@@ -63,10 +63,11 @@ class DelaySchedule:
         self._delays_ms = delays_ms
         self.offsets = dict(offsets)
         #: Of levels of which more than that is delivered.
-        ends = {level: store.max_offset(names.SCHEDULE_TOPIC, level - 1) for level in accounts}
+        ends = {level: store.max_offset(names.SCHEDULE_TOPIC, level - 1) for level in {*offsets, *accounts}}
         self.accounts = _checked({level: each.bounded(ends[level]) for level, each in accounts.items()})
         #: Counts the changes of both.
         self.version = 0
+        self._begin_again({level: ends[level] for level, offset in offsets.items() if offset > ends[level]})
         self._clock = clock
         self.copies = DeliveredCopies(store)
         self.copies.begin()
@@ -75,6 +76,19 @@ class DelaySchedule:
         self._is_refused = False
         #: None: the level has grown since it was looked at, or was not yet. Empty ones are not in it.
         self._head_due_ms: dict[int, MonotonicMs | None] = dict.fromkeys(self.levels)
+
+    def _begin_again(self, ends: dict[int, int]) -> None:
+        """Begin levels again whose offsets lie beyond their ends: copies may be lost with what was there."""
+        for level, end in ends.items():
+            log.warning(
+                "a delay level's offset lies beyond its queue; what has no delivered copy is delivered again",
+                level=level,
+                offset=self.offsets[level],
+                ends_at=end,
+            )
+            self.offsets[level] = 0
+            self.accounts.pop(level, None)
+            self.version += 1
 
     @property
     def levels(self) -> range:

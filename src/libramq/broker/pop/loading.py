@@ -146,7 +146,11 @@ def load(
     own = checkpoint.own if checkpoint is not None else None
     place, is_apaches = 0, False
     if own is not None and own.pop_place >= 0:
-        place = min(own.pop_place, end)
+        place = own.pop_place if own.pop_place <= end else 0
+        if place < own.pop_place:
+            log.warning(
+                "POP's journal begins beyond its end; all of it is read", place=own.pop_place, end=end
+            )
     elif checkpoint is not None:
         is_apaches = True
         since_ms = checkpoint.apache.read_ms - WAITING_MS_MAX

@@ -18,7 +18,7 @@ from typing import Final
 
 from libramq.clock import WallMs
 from libramq.file_ranges import Ranges, joined_ranges, nearby, span
-from libramq.filesystem import BACKUP_SUFFIX, DiskUsage, make_directory
+from libramq.filesystem import DiskUsage, backup_of, make_directory
 from libramq.testing.machine.inode import Inode
 from libramq.testing.machine.process import PowerCut
 from libramq.testing.machine.virtual_time import VirtualTime
@@ -310,28 +310,22 @@ class MemoryDisk:
         self._directories |= {(new + f"{name}/".removeprefix(old)).rstrip("/") for name in moved}
 
     def replace_text(self, path: Path, text: str, *, backup: bool = True) -> None:
-        """Write beside, sync, keep the old one, rename: `LocalFileSystem`'s steps."""
+        """Write beside, sync, rename, and once more for the backup: `LocalFileSystem`'s steps."""
         if not self.exists(path.parent):
             make_directory(self, path.parent)
-        fresh = path.with_name(path.name + ".tmp")
-        self._set(str(fresh), Inode(modified_ms=self._time.wall_ms()))
-        file = self.open(fresh, write=True)
-        try:
-            self.pwrite(file, text.encode(), 0)
-            self.fsync(file)
-        finally:
-            self.close(file)
-        if backup and str(path) in self._files:
-            kept = str(path.with_name(path.name + BACKUP_SUFFIX))
+        for each in (path, backup_of(path)) if backup else (path,):
+            fresh = path.with_name(path.name + ".tmp")
+            self._set(str(fresh), Inode(modified_ms=self._time.wall_ms()))
+            file = self.open(fresh, write=True)
+            try:
+                self.pwrite(file, text.encode(), 0)
+                self.fsync(file)
+            finally:
+                self.close(file)
             self._called()
-            self._set(kept, None)
-            self._called()
-            self._set(kept, self._files[str(path)])
-        self._called()
-        inode = self._files[str(fresh)]
-        self._set(str(path), inode)
-        self._set(str(fresh), None)
-        self.sync_directory(path.parent)
+            self._set(str(each), self._files[str(fresh)])
+            self._set(str(fresh), None)
+            self.sync_directory(path.parent)
 
     def _inode(self, file: int) -> Inode:
         try:

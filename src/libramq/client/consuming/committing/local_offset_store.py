@@ -1,6 +1,6 @@
 """The local offset store: the offsets of a broadcasting consumer, in a file of this machine.
 
-        <directory>/<client id>/<group>/offsets.json, the version before it as offsets.json.bak
+        <directory>/<client id>/<group>/offsets.json, a copy of it as offsets.json.bak
                                         offsets.json.lock, which its owner has locked
 
 Path and format are Apache's, so that either client continues where the other stopped; the lock is ours. Two
@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from libramq.errors import ConfigError, RemoteProtocolError
-from libramq.filesystem import BACKUP_SUFFIX, FileSystem, safe_child
+from libramq.errors import ConfigError, ProtocolError
+from libramq.filesystem import FileSystem, make_directory, read_with_backup, safe_child
 from libramq.formats import fastjson
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -27,7 +27,7 @@ DIRECTORY: Final = ".rocketmq_offsets"
 FILE: Final = "offsets.json"
 LOCK_SUFFIX: Final = ".lock"
 #: Ours: enough for a million queues.
-FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+FILE_CHARACTERS_MAX: Final = 64 * 1024 * 1024
 
 
 class LocalOffsetStore:
@@ -47,7 +47,8 @@ class LocalOffsetStore:
         if self._lock is not None:
             return True
         try:
-            self._filesystem.makedirs(self.path.parent)
+            if not self._filesystem.exists(self.path.parent):
+                make_directory(self._filesystem, self.path.parent)
             self._lock = self._filesystem.lock(self.path.with_name(FILE + LOCK_SUFFIX))
         except OSError as error:
             log.warning(
@@ -70,20 +71,12 @@ class LocalOffsetStore:
 
     def load(self) -> None:
         """Read the file, or its backup; raises ConfigError if neither of those present can be read."""
-        errors = []
-        for path in (self.path, self.path.with_name(FILE + BACKUP_SUFFIX)):
-            try:
-                text = self._read(path)
-                if text:
-                    self._offsets = _offsets(text)
-                    return
-            except (OSError, RemoteProtocolError, ValueError) as error:
-                log.warning("local offsets cannot be read", path=str(path), reason=str(error))
-                errors.append(error)
-        if errors:
+        try:
+            self._offsets = read_with_backup(self._filesystem, self.path, _offsets) or {}
+        except (OSError, ProtocolError, ValueError) as error:
             raise ConfigError(
-                f"the local offsets in {self.path} cannot be read ({errors[0]}); repair or remove the file"
-            )
+                f"the local offsets in {self.path} cannot be read ({error}); repair or remove the file"
+            ) from error
 
     def read(self, queue: MessageQueue) -> int | None:
         """Return the offset of a queue; None if it is unknown."""
@@ -98,15 +91,10 @@ class LocalOffsetStore:
         except OSError as error:
             log.error("local offsets cannot be written", path=str(self.path), reason=str(error))
 
-    def _read(self, path: Path) -> str | None:
-        if not self._filesystem.exists(path):
-            return None
-        if self._filesystem.size(path) > FILE_BYTES_MAX:
-            raise ValueError(f"it is larger than {FILE_BYTES_MAX} bytes")
-        return self._filesystem.read_text(path)
-
 
 def _offsets(text: str) -> dict[MessageQueue, int]:
+    if len(text) > FILE_CHARACTERS_MAX:
+        raise ValueError(f"it has more than {FILE_CHARACTERS_MAX} characters")
     value: Any = fastjson.loads(text)
     table = value.get("offsetTable") if isinstance(value, dict) else None
     if not isinstance(table, dict):
