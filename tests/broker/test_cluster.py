@@ -8,6 +8,8 @@ import pytest
 
 from libramq.broker.cluster.member_relay import EDGE_SILENCE_MS_MAX
 from libramq.broker.cluster.peer_link import BEAT_MS
+from libramq.client.blocking_cluster import Timeouts
+from libramq.client.queue_reader import QueueReader
 from libramq.clock import SystemClock
 from libramq.errors import LibraError, NotCoordinator
 from libramq.groups.rebalance_history import rebalances
@@ -246,3 +248,22 @@ async def test_a_member_that_left_while_a_broker_was_away_is_not_awaited(cluster
     async with asyncio.timeout(60):
         await cluster.even(one)
         await until(lambda: cluster.group(group)[0] == A and cluster.group(group)[1].is_settled)
+
+
+async def test_name_servers_remember_who_had_a_topic(cluster):
+    """A reader that keeps its own positions got the queues of the others, and no word of any more."""
+    reader = QueueReader([cluster.namesrv.address], group="g", timeouts=Timeouts(retry_ms=300))
+    try:
+        assert len(await asyncio.to_thread(reader.queues, TOPIC)) == 16
+        assert reader.absent_brokers([TOPIC]) == {}
+        await cluster.kill(B)
+        await until(cluster.is_routed)
+        assert len(await asyncio.to_thread(reader.queues, TOPIC)) == 11
+        assert await asyncio.to_thread(reader.absent_brokers, [TOPIC], waits=True) == {B: [TOPIC]}
+        assert await asyncio.to_thread(reader.absent_brokers, [TOPIC], [A, D]) == {B: [TOPIC], D: []}
+        await cluster.start(B)
+        await until(cluster.is_routed)
+        assert await asyncio.to_thread(reader.absent_brokers, [TOPIC], waits=True) == {}
+        assert len(await asyncio.to_thread(reader.queues, TOPIC)) == 16
+    finally:
+        reader.close()

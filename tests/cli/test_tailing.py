@@ -20,6 +20,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.held: dict[MessageQueue, list[MessageExt]] = {}
+        self.absent: dict[str, list[str]] = {}
 
     def put(self, queue_id: int, stored_ms: int, body: str) -> None:
         queue = MessageQueue("T", "b", queue_id)
@@ -49,6 +50,10 @@ class Reader:
     def queues(self, topic):
         assert topic == "T"
         return list(self.held)
+
+    def absent_brokers(self, topics):
+        assert topics == ["T"]
+        return self.absent
 
     def min_offsets(self, queues):
         return dict.fromkeys(queues, 0)
@@ -88,6 +93,21 @@ def test_from_the_latest_only_new_messages_are_shown_and_new_queues_from_their_s
 
     found = follow(reader, "T", from_earliest=False, sleep=sleep)
     assert bodies(islice(found, 2)) == ["new", "in a new queue"]
+
+
+def test_a_broker_that_is_away_is_named_once(capsys):
+    reader = Reader()
+    reader.absent = {"b2": ["T"]}
+    reader.put(0, 10, "a")
+    pauses = []
+
+    def sleep(_seconds):
+        pauses.append(_seconds)
+        if len(pauses) == 2 * tailing.POLLS_PER_ROUTE:
+            reader.put(0, 20, "b")
+
+    assert bodies(islice(follow(reader, "T", from_earliest=True, sleep=sleep), 2)) == ["a", "b"]
+    assert capsys.readouterr().err == "libra: broker b2 is away; its messages of T are not shown\n"
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\nforged 10:00:00 b:0@7\u202egnp.exe\u2028\x7f"

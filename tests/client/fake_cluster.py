@@ -93,6 +93,8 @@ class FakeNameServer(FakeServer):
         self.brokers = list(brokers)
         self.auto_create = True
         self.deleted = []
+        #: The names of brokers that had every topic and are away; Apache's name servers say nothing of them.
+        self.absent = None
 
     def get_routeinfo_by_topic(self, peer, request):
         topic = request.ext["topic"]
@@ -113,6 +115,7 @@ class FakeNameServer(FakeServer):
                 for broker in having
             ],
             broker_datas=[broker.data for broker in having],
+            lb_absent_brokers=self.absent,
         )
         self.answer(peer, request, body=encode_body(route))
 

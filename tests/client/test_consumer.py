@@ -150,6 +150,15 @@ async def test_seeking_begins_elsewhere_at_once_and_knows_the_position(namesrv, 
             await reader.seek(T1, 0)
 
 
+async def test_a_list_of_queues_without_those_of_an_absent_broker_is_logged(namesrv, broker, caplog):
+    async with consumer(namesrv) as reader:
+        await reader.queues("T")
+        assert "away" not in caplog.text
+        namesrv.absent = ["b"]
+        assert {queue.broker_name for queue in await reader.queues("T")} == {"a"}
+    assert "brokers that had a topic are away" in caplog.text
+
+
 async def test_assigned_queues_can_change_and_have_their_filter(namesrv, broker):
     """Each pull has the filter: the broker knows no subscription of a consumer that is not a member."""
     broker.put("T", 0, b"zero")

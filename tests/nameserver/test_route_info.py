@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.errors import BrokerError, NoPermission
-from libramq.nameserver import bounds
-from libramq.nameserver.route_info import HEARTBEAT_TIMEOUT_MS, BrokerAddress, RouteInfo
+from libramq.nameserver import bounds, route_info
+from libramq.nameserver.route_info import ABSENT_MS_MAX, HEARTBEAT_TIMEOUT_MS, BrokerAddress, RouteInfo
 from tests.nameserver.tables import header, register, table
 
 OWNER = object()
@@ -339,3 +339,65 @@ def test_tables_stay_consistent(steps):
     routes.expire(now_ms + 10 * HEARTBEAT_TIMEOUT_MS)
     assert routes.clusters().broker_addr_table == {}
     assert routes.topics() == []
+
+
+def absent(routes: RouteInfo, topic: str = "T") -> list[str] | None:
+    route = routes.route(topic)
+    assert route is not None
+    return route.lb_absent_brokers
+
+
+def two_brokers() -> tuple[RouteInfo, object]:
+    routes, other = registered("T", "U"), object()
+    b = header(name="broker-b", address="10.0.0.2:10911")
+    register(routes, b, table("T", "V"), owner=other, zone=None, now_ms=0)
+    return routes, other
+
+
+def test_a_broker_that_had_a_topic_is_remembered_while_it_is_away():
+    routes, other = two_brokers()
+    assert absent(routes) is None
+    routes.owner_lost(other)
+    assert absent(routes) == ["broker-b"]
+    assert absent(routes, "U") is None
+    assert (routes.route("V"), routes.absent("V")) == (None, ["broker-b"])
+    b = header(name="broker-b", address="10.0.0.2:10911")
+    register(routes, b, table("V", "W"), owner=other, zone=None, now_ms=0)
+    assert absent(routes) is None, "it has come back without the topic"
+
+
+def test_an_absent_broker_is_forgotten_with_its_topic_or_after_three_days():
+    routes, other = two_brokers()
+    routes.owner_lost(other)
+    routes.expire(1_000)
+    routes.delete_topic("T", "Elsewhere")
+    assert absent(routes) == ["broker-b"]
+    for now_ms in range(0, ABSENT_MS_MAX, HEARTBEAT_TIMEOUT_MS * 100):
+        routes.seen(A, now_ms)
+        routes.expire(now_ms)
+    assert absent(routes) == ["broker-b"]
+    routes.seen(A, ABSENT_MS_MAX + 2_000)
+    routes.expire(ABSENT_MS_MAX + 2_000)
+    assert absent(routes) is None
+    routes, other = two_brokers()
+    routes.owner_lost(other)
+    routes.delete_topic("V")
+    assert routes.absent("V") == []
+
+
+def test_the_topics_of_absent_brokers_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(route_info, "ABSENT_TOPICS_MAX", 3)
+    routes, other = two_brokers()
+    c = object()
+    register(
+        routes,
+        header(name="broker-c", address="10.0.0.3:10911"),
+        table("T", "V"),
+        owner=c,
+        zone=None,
+        now_ms=0,
+    )
+    routes.owner_lost(other)
+    assert absent(routes) == ["broker-b"]
+    routes.owner_lost(c)
+    assert absent(routes) == ["broker-c"]

@@ -2,7 +2,7 @@
 
 import logging
 import pickle
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pytest
 
@@ -26,6 +26,9 @@ class Brokers:
         self.registered = {queue.broker_name for queue in bounds}
         self.no_route = self.is_name_server_away = False
         self.questions = 0
+        #: Brokers that are away, with their topics; and what they bring with them if they are waited for.
+        self.absent: dict[str, list[str]] = {}
+        self.returning: dict[MessageQueue, tuple[int, int]] | None = None
 
     def topics(self) -> list[str]:
         return sorted({queue.topic for queue in self.bounds})
@@ -40,6 +43,15 @@ class Brokers:
 
     def broker_names(self) -> set[str]:
         return self.registered
+
+    def absent_brokers(
+        self, topics: Collection[str], required: Collection[str] = (), *, waits: bool = False
+    ) -> dict[str, list[str]]:
+        if waits and self.returning is not None:
+            self.bounds |= self.returning
+            self.absent.clear()
+        away = {name: sorted({*had} & {*topics}) for name, had in self.absent.items()}
+        return away | {name: away.get(name, []) for name in required if name not in self.registered}
 
     def is_slave(self, broker_name: str) -> bool:
         return broker_name in self.slaves
@@ -322,3 +334,36 @@ def test_the_stream_reader_is_pickled_without_its_sockets():
     reader = QueuesStreamReader(SourceOptions.parse({"subscribe": "T"}), ("offset",))
     assert reader.planner is reader.planner
     assert pickle.loads(pickle.dumps(reader))._planner is None
+
+
+# Brokers that are away while a batch is planned.
+
+
+def test_a_batch_fails_when_a_broker_with_its_topic_is_away(brokers: Brokers, time: Time):
+    """It returned the rows of the others, without a word, though failOnDataLoss was true."""
+    brokers.absent = {"b": ["T"]}
+    with pytest.raises(QueuesGone, match="broker b is away, and with it its queues of T;"):
+        planner(brokers, time).batch_ranges()
+
+
+def test_a_batch_waits_for_a_broker_that_comes_back(brokers: Brokers, time: Time):
+    brokers.absent, brokers.returning = {"b": ["T"]}, {B0: (0, 5)}
+    assert planner(brokers, time).batch_ranges() == [Range(A0, 0, 10), Range(A1, 0, 20), Range(B0, 0, 5)]
+
+
+def test_a_batch_may_continue_without_a_broker(
+    brokers: Brokers, time: Time, caplog: pytest.LogCaptureFixture
+):
+    brokers.absent, brokers.returning = {"b": ["T"]}, {B0: (0, 5)}
+    plan = planner(brokers, time, failOnDataLoss="false")
+    assert plan.batch_ranges() == [Range(A0, 0, 10), Range(A1, 0, 20)]
+    assert "broker b is away" in caplog.text
+
+
+def test_a_batch_may_name_the_brokers_that_must_be_there(brokers: Brokers, time: Time):
+    """Apache's name servers forget a broker with its queues."""
+    assert len(planner(brokers, time, requiredBrokers="a").batch_ranges()) == 2
+    with pytest.raises(QueuesGone, match="broker b is away, and requiredBrokers names it"):
+        planner(brokers, time, requiredBrokers="a, b").batch_ranges()
+    with pytest.raises(ConfigError, match="requiredBrokers"):
+        SourceOptions.parse({"subscribe": "T", "requiredBrokers": "a"}).check_stream()

@@ -5,6 +5,7 @@ It reads outside any group, as Spark's source does: it commits nothing and cause
 
 import heapq
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -47,6 +48,7 @@ def follow(
 ) -> Iterator[MessageExt]:
     """Yield every message of the topic, endlessly."""
     positions: dict[MessageQueue, int] = {}
+    noted: set[str] = set()
     polls = 0
     while True:
         if polls % POLLS_PER_ROUTE == 0:
@@ -54,6 +56,11 @@ def follow(
             # All messages of a queue that appears meanwhile are new.
             earliest = from_earliest or polls > 0
             positions |= reader.min_offsets(fresh) if earliest else reader.max_offsets(fresh)
+            absent = set(reader.absent_brokers([topic]))
+            for name in sorted(absent - noted):
+                line = f"libra: broker {name} is away; its messages of {topic} are not shown"
+                print(printable(line), file=sys.stderr)
+            noted = absent
         polls += 1
         ends = reader.max_offsets(positions)
         behind = [queue for queue, end in ends.items() if positions[queue] < end]

@@ -85,6 +85,7 @@ class BlockingCluster:
         self._remotes: dict[str, BlockingRemote] = {}
         self._addresses: dict[str, str] = {}  # Broker name → address.
         self._slaves: set[str] = set()  # Brokers whose master is away.
+        self._absent: dict[str, list[str]] = {}  # By topic.
 
     def topics(self) -> list[str]:
         """Return the topics that the name servers know, sorted."""
@@ -103,6 +104,13 @@ class BlockingCluster:
             if data.perm & PERM_READ and data.broker_name in self._addresses
             for queue_id in range(data.read_queue_nums)
         )
+
+    def absent_brokers(self, topic: str) -> list[str]:
+        """Return the brokers that had a topic and were away when its queues were last looked up.
+
+        Only LibraMQ's name servers know them.
+        """
+        return self._absent.get(topic, [])
 
     def is_slave(self, broker_name: str) -> bool:
         """Return whether a slave serves a broker's queues: it may be behind."""
@@ -215,6 +223,7 @@ class BlockingCluster:
                 f"name server {name_server} knows no topic {topic}; create it "
                 f"(libra admin updateTopic -n {name_server} -c CLUSTER -t {topic}) or check its name"
             ) from None
+        self._absent[topic] = sorted(route.lb_absent_brokers or ())
         for broker in route.broker_datas:
             address = broker.master_address or broker.any_address
             if address is None:

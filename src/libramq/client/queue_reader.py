@@ -15,7 +15,7 @@ Upstream: store/DefaultMessageStore.getMessage (limits), client/impl/consumer/Pu
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from libramq.client.blocking_cluster import PASSING, USUAL, BlockingCluster, Timeouts
@@ -140,6 +140,32 @@ class QueueReader:
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the readable queues of a topic, as currently registered."""
         return self.cluster.queues(topic)
+
+    def absent_brokers(
+        self, topics: Collection[str], required: Collection[str] = (), *, waits: bool = False
+    ) -> dict[str, list[str]]:
+        """Return the brokers that are away, and what they had of topics whose queues were looked up.
+
+        LibraMQ's name servers know which brokers had a topic. required: brokers that must be registered.
+        waits: until they are back, or patience ends.
+        """
+        absent = self._absent_now(topics, required)
+        for pause_ms in self.cluster.pauses_ms() if waits else ():
+            if not absent:
+                break
+            self.cluster.pause(pause_ms)
+            for topic in topics:
+                self.queues(topic)
+            absent = self._absent_now(topics, required)
+        return absent
+
+    def _absent_now(self, topics: Collection[str], required: Collection[str]) -> dict[str, list[str]]:
+        absent: dict[str, list[str]] = {}
+        for topic in topics:
+            for name in self.cluster.absent_brokers(topic):
+                absent.setdefault(name, []).append(topic)
+        unregistered = set(required) - self.broker_names() if required else set()
+        return {name: list[str]() for name in sorted(unregistered)} | absent
 
     def max_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Return the offset that the next message of each queue will get."""

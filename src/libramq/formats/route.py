@@ -42,10 +42,14 @@ class BrokerData(Document, frozen=True, kw_only=True):
 
 
 class TopicRouteData(Document, frozen=True, kw_only=True):
-    """Everything that a client needs to reach a topic."""
+    """Everything that a client needs to reach a topic.
+
+    lb_absent_brokers: ours: those that had the topic and are away; Apache's name servers forget them.
+    """
 
     queue_datas: list[QueueData] = []
     broker_datas: list[BrokerData] = []
     filter_server_table: dict[str, list[str]] = {}
     order_topic_conf: str | None = None
     topic_queue_mapping_by_broker: dict[str, Any] | None = None
+    lb_absent_brokers: list[str] | None = None

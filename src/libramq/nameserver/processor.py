@@ -199,7 +199,9 @@ class NameServerProcessor:
         header = h.decode_header(request.command, h.RouteHeader)
         route = self._route_info.route(header.topic)
         if route is None:
-            remark = f"No topic route info in name server for the topic: {header.topic}{FAQ}"
+            absent = self._route_info.absent(header.topic)
+            away = f"; {', '.join(absent)} had it and is away" if absent else ""
+            remark = f"No topic route info in name server for the topic: {header.topic}{away}{FAQ}"
             return Reply(ResponseCode.TOPIC_NOT_EXIST, remark)
         if self._settings.config.support_acting_master:
             route = with_acting_masters(header.topic, route)

@@ -68,6 +68,15 @@ class RouteTables:
     changed: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class AbsentBroker:
+    """A broker that is away, and the topics that it had. since_ms: None until it was noticed."""
+
+    cluster: str
+    topics: set[str]
+    since_ms: MonotonicMs | None = None
+
+
 class TopicsLeft(NamedTuple):
     """Topics of a departed broker that are still in the table of topics."""
 

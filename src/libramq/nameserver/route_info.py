@@ -24,12 +24,23 @@ from libramq.formats.tables import (
     TopicConfigSerializeWrapper,
 )
 from libramq.nameserver.bounds import check_registration
-from libramq.nameserver.records import BrokerRecord, Liveness, PendingTopics, RouteTables, TopicsLeft
+from libramq.nameserver.records import (
+    AbsentBroker,
+    BrokerRecord,
+    Liveness,
+    PendingTopics,
+    RouteTables,
+    TopicsLeft,
+)
 from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.headers import RegisterBrokerHeader
 
 #: RouteInfoManager.DEFAULT_BROKER_CHANNEL_EXPIRED_TIME.
 HEARTBEAT_TIMEOUT_MS: Final = 120_000
+#: Ours: how long it is known what topics a broker had that is away: as long as brokers keep messages by
+#: default (fileReservedTime, 72 h). And how many topics of all such brokers; some 30 MB.
+ABSENT_MS_MAX: Final = 72 * 3_600_000
+ABSENT_TOPICS_MAX: Final = 500_000
 #: Ours: topics that are added, or removed, before others are served; each takes some 3 µs.
 TOPICS_PER_STEP: Final = 256
 
@@ -60,6 +71,8 @@ class RouteInfo:
         self._pending: list[PendingTopics] = []
         self._left: deque[TopicsLeft] = deque()
         self._live: dict[str, Liveness] = {}
+        #: By name, whose absence began first at the beginning.
+        self._absent: dict[str, AbsentBroker] = {}
 
     # Brokers.
 
@@ -120,6 +133,7 @@ class RouteInfo:
                 if not self._has_topics(header, broker):  # Its master has come.
                     return self._answer(header, broker, is_new=is_first)
             broker.is_wiped = broker.is_wiped and not changed  # Its new topics say what may be written.
+            self._absent.pop(header.broker_name, None)
         liveness.data_version = table.data_version
         return self._answer(header, broker, is_new=is_first)
 
@@ -181,6 +195,10 @@ class RouteInfo:
             for address, broker in self._live.items()
             if broker.last_seen_ms + broker.timeout_ms < now_ms
         ]
+        for name, absent in list(self._absent.items()):
+            absent.since_ms = now_ms if absent.since_ms is None else absent.since_ms
+            if absent.since_ms + ABSENT_MS_MAX < now_ms:
+                del self._absent[name]
         owners = [self._live[address].owner for address in late]
         forgotten = self._forget(late)
         still_used = {id(liveness.owner) for liveness in self._live.values()}
@@ -218,7 +236,16 @@ class RouteInfo:
             queue_datas=[broker.offered(topic) for _, broker in found],
             broker_datas=[self._broker_data(name) for name, _ in found],
             topic_queue_mapping_by_broker=mappings or None,
+            lb_absent_brokers=self.absent(topic) or None,
         )
+
+    def absent(self, topic: str) -> list[str]:
+        """Return the brokers that had a topic and are away."""
+        return [
+            name
+            for name, absent in self._absent.items()
+            if topic in absent.topics and name not in self._topics.get(topic, ())
+        ]
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Remove a topic's route, everywhere or in one cluster."""
@@ -227,6 +254,9 @@ class RouteInfo:
             if pending.broker_name in names:
                 pending.topics.pop(topic, None)
                 pending.mappings.pop(topic, None)
+        for absent in self._absent.values():
+            if cluster in (None, "", absent.cluster):
+                absent.topics.discard(topic)
         for name in names:
             self._brokers[name].queues.pop(topic, None)
             self._brokers[name].mappings.pop(topic, None)
@@ -329,8 +359,17 @@ class RouteInfo:
             self._clusters[cluster].discard(broker_name)
             if not self._clusters[cluster]:
                 del self._clusters[cluster]
+        self._note_absent(broker_name, broker)
         self._left.append(TopicsLeft(broker_name, broker.queues))
         broker.queues, broker.mappings = {}, {}
+
+    def _note_absent(self, broker_name: str, broker: BrokerRecord) -> None:
+        """Remember what topics a broker had; if that is too much, forget who has been away longest."""
+        known = self._absent.pop(broker_name, None) or AbsentBroker(broker.cluster, set())
+        known.topics.update(broker.queues)
+        self._absent[broker_name] = known
+        while sum(len(absent.topics) for absent in self._absent.values()) > ABSENT_TOPICS_MAX:
+            del self._absent[next(iter(self._absent))]
 
     @property
     def is_untidy(self) -> bool:

@@ -32,7 +32,8 @@ Output
     pushdown              filters of a batch query on topic, broker, queueId, offset and timestamp bound the
     read
                           ranges (false); needs spark.sql.python.filterPushdown.enabled=true
-  failOnDataLoss        fail (true) or warn when messages or queues to be read are gone
+  failOnDataLoss        fail (true) or warn when messages or queues to be read are gone, or a broker with them
+    requiredBrokers       brokers, separated by commas, that must be registered when a batch query is planned
 Groups
     groupId               the consumer group in the brokers' requests (TOOLS_CONSUMER); nothing is committed
     groupIdPrefix         without groupId: the group is the prefix and a digest of the subscription
@@ -84,10 +85,17 @@ KNOWN: Final = (
     "startingOffsetsByTimestampStrategy", "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp",
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
     "maxRecordsPerPartition", "includeBody", "includeHeaders", "tags", "sql", "pushdown",
-    "failOnDataLoss", "groupId", "groupIdPrefix", "commitGroupId", "brokerTimeout",
+    "failOnDataLoss", "requiredBrokers", "groupId", "groupIdPrefix", "commitGroupId", "brokerTimeout",
     "rocketmq.mqClientApiTimeout", "rocketmq.connectTimeoutMillis", *ACCESS,
 )  # fmt: skip
-_OF_BATCHES: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "store", "pushdown")
+_OF_BATCHES: Final = (
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    "store",
+    "pushdown",
+    "requiredBrokers",
+)
 _EARLIEST: Final = Boundary(side="starting", default=EARLIEST)
 _ENDING_LATEST: Final = Boundary(side="ending", default=LATEST)
 _LATEST: Final = Boundary(side="starting", default=LATEST)
@@ -121,6 +129,7 @@ class SourceOptions:
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
+    required_brokers: tuple[str, ...] = ()
     include_body: bool = True
     include_headers: bool = False
     pushdown: bool = False
@@ -156,6 +165,7 @@ class SourceOptions:
             min_partitions=options.number("minPartitions", 1, PARTITIONS_MAX),
             max_records_per_partition=options.number("maxRecordsPerPartition"),
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+            required_brokers=_names(options.text("requiredBrokers")),
             include_body=options.flag("includeBody", default=True),
             include_headers=options.flag("includeHeaders", default=False),
             pushdown=options.flag("pushdown", default=False),
@@ -218,6 +228,10 @@ def _connection(options: Options, subscription: Subscription) -> Connection:
         retry_timeout_ms=options.duration_ms("brokerTimeout", BROKER_TIMEOUT_MS),
         access=options.access(),
     )
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(sorted({name.strip() for name in (text or "").split(",") if name.strip()}))
 
 
 def _group(options: Options, name: str) -> str | None:

@@ -1,5 +1,6 @@
 """The admin commands, under the names and options of RocketMQ's mqadmin."""
 
+import sys
 from typing import Annotated, Any, Final
 
 import typer
@@ -226,6 +227,7 @@ def consumer_progress(
     """Show the offsets of consumer groups, and their lag."""
     from libramq.cli import output
     from libramq.cli.admin import queries as admin_queries
+    from libramq.cli.printable import printable
 
     if group is None:
         with options.session(namesrv) as session:
@@ -242,6 +244,8 @@ def consumer_progress(
         return
     with options.session(namesrv) as session:
         progress = admin_queries.group_progress(session, group, topic)
+    for name in progress.get("absentBrokers", ()):
+        print(f"libra: broker {printable(name)} is away; its queues are missing here", file=sys.stderr)
     if json:
         output.print_json(progress)
         return

@@ -273,8 +273,10 @@ def group_progress(session: AdminSession, group: str, topic: str | None) -> Row:
             for queue, wrapper in stats.offset_table.items()
         ]
     queues.sort(key=lambda row: (row["topic"], row["broker"], row["queueId"]))
+    absent = session.route(retry_topic(group)).lb_absent_brokers
     return {
         "group": group,
+        **({"absentBrokers": absent} if absent else {}),
         "queues": queues,
         "consumeTps": tps,
         "diffTotal": sum(row["diff"] for row in queues),

@@ -147,6 +147,12 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
         """Fetch the queues of a topic, whether it is subscribed or not."""
 
         def routed(route: TopicRouteData | LibraError) -> None:
+            if isinstance(route, TopicRouteData) and route.lb_absent_brokers:
+                log.warning(
+                    "brokers that had a topic are away, and their queues are not listed",
+                    topic=topic,
+                    brokers=route.lb_absent_brokers,
+                )
             try:
                 answered(route if isinstance(route, LibraError) else subscribe_queues(topic, route))
             except LibraError as error:

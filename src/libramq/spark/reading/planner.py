@@ -5,7 +5,7 @@ Spark polls every 10 ms when there is nothing to read.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
 from libramq.client.queue_reader import MessagesLost
@@ -32,6 +32,9 @@ class Queues(Protocol):
     def topics(self) -> list[str]: ...
     def queues(self, topic: str) -> list[MessageQueue]: ...
     def broker_names(self) -> set[str]: ...
+    def absent_brokers(
+        self, topics: Collection[str], required: Collection[str] = (), *, waits: bool = False
+    ) -> dict[str, list[str]]: ...
     def is_slave(self, broker_name: str) -> bool: ...
     def max_offsets(self, queues: list[MessageQueue]) -> dict[MessageQueue, int]: ...
     def min_offsets(self, queues: list[MessageQueue]) -> dict[MessageQueue, int]: ...
@@ -109,6 +112,8 @@ class Planner:
     def batch_ranges(self) -> list[Range]:
         """Return the ranges that a batch query reads."""
         options, bounds = self._options, self._bounds()
+        if self._await_brokers(sorted({queue.topic for queue in bounds})):
+            bounds = self._bounds()
         if not bounds:
             raise ConfigError(f"{options.subscription}: there is no such topic")
         start = options.starting_batch.resolve(bounds, self._source.offsets_at)
@@ -118,6 +123,22 @@ class Planner:
                 self._lost(MessagesLost(queue, start[queue], bound.minimum))
                 start[queue] = bound.minimum
         return ranges_between(start, end)
+
+    def _await_brokers(self, topics: list[str]) -> bool:
+        """Wait for brokers that are away: a batch would end without their rows; return whether there are any.
+
+        A stream reads their queues once they are back.
+        """
+        required, waits = self._options.required_brokers, self._options.fail_on_data_loss
+        if not self._source.absent_brokers(topics, required):
+            return False
+        if waits:
+            log.warning("brokers with messages to be read are away; waiting for brokerTimeout")
+        for name, had in self._source.absent_brokers(topics, required, waits=waits).items():
+            lost = f"and with it its queues of {', '.join(had)}" if had else "and requiredBrokers names it"
+            self._lost(QueuesGone(f"broker {name} is away, {lost}"))
+        self._queues_requested_ms = None
+        return True
 
     def _bounds(self) -> dict[MessageQueue, Bounds]:
         queues = self._current_queues({})

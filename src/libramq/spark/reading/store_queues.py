@@ -3,7 +3,7 @@
 The directory is surveyed once, when a query is planned; tasks read what was found then.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,6 +54,12 @@ class StoreQueues:
     def broker_names(self) -> set[str]:
         """Return the broker name set by the user."""
         return {self._broker_name}
+
+    def absent_brokers(
+        self, topics: Collection[str], required: Collection[str] = (), *, waits: bool = False
+    ) -> dict[str, list[str]]:
+        """Return none: a store has all that it had."""
+        return {}
 
     def is_slave(self, broker_name: str) -> bool:
         """Return that the store is not behind: it has no master."""

@@ -365,7 +365,10 @@ class Consumer(Positions):
     # Queues.
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic, sorted; raises RouteNotFound."""
+        """Return the queues of a topic, sorted; raises RouteNotFound.
+
+        Those of brokers that are away are missing; it is logged where LibraMQ's name servers know of them.
+        """
         validate_topic(topic)
 
         def look_up(
