@@ -214,3 +214,41 @@ class TestAccess:
             "rocketmq.securityToken",
             "rocketmq.tls.client.keyPassword",
         }
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingTimestamp": "1777629600"},
+        {"endingTimestamp": "1777629600"},
+        {"startingOffsetsByTimestamp": '{"T": {"a": {"0": 1777629600}}}'},
+    ],
+)
+def test_times_in_seconds_are_refused(given: dict[str, str]):
+    """As milliseconds they are in January 1970: everything was read, or up to an ending time nothing."""
+    with pytest.raises(
+        ConfigError, match=r"=1777629600 is before 1974: .*; 1777629600000 if these are seconds"
+    ):
+        SourceOptions.parse(T | given)
+
+
+def test_times_may_be_iso_times():
+    for text, time_ms in (
+        ("2026-05-01T10:00:00Z", 1_777_629_600_000),
+        ("2026-05-01T12:00:00.250+02:00", 1_777_629_600_250),
+        ("1777629600000", 1_777_629_600_000),
+        ("0", 0),
+    ):
+        starting = SourceOptions.parse({**T, "startingTimestamp": text}).starting
+        assert starting is not None
+        assert starting.time_ms == time_ms
+    for text in ("2026-05-01T10:00:00", "yesterday", "1900-01-01T00:00:00Z"):
+        with pytest.raises(ConfigError, match="or a time with its zone like 2026"):
+            SourceOptions.parse({**T, "startingTimestamp": text})
+
+
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"])
+def test_options_of_streams_are_refused_in_a_batch(name: str):
+    """They were ignored: a batch of ten million rows instead of a thousand."""
+    with pytest.raises(ConfigError, match=f"{name} is for streaming queries"):
+        SourceOptions.parse({**T, name: "1000"}).check_batch()

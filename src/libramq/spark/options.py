@@ -7,6 +7,7 @@ and shown as documented. Each getter's error names the option and the allowed va
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from libramq.errors import ConfigError
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from libramq.transport.access import Access
 
 NUMBER_MAX: Final = (1 << 63) - 1
+#: Ours: as seconds September 2001 to the year 5138, as milliseconds January 1970 to March 1973.
+SECONDS: Final = range(1_000_000_000, 100_000_000_000)
 
 #: Of the source and the sink: the names of libramq.transport.access_properties behind the prefix. Spark
 #: redacts the secret ones in plans and logs (spark.redaction.regex).
@@ -55,6 +58,15 @@ _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
 _MILLIS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
+def milliseconds(name: str, time_ms: int) -> int:
+    """Return a time in milliseconds since 1970; ConfigError for what must be seconds."""
+    if time_ms in SECONDS:
+        raise ConfigError(
+            f"{name}={time_ms} is before 1974: times are milliseconds; {time_ms * 1000} if these are seconds"
+        )
+    return time_ms
+
+
 class Options:
     """The options of one table. `known`: their documented names."""
 
@@ -93,6 +105,24 @@ class Options:
         if not least <= number <= most:
             raise ConfigError(f"{name}={text!r}: give a whole number from {least} to {most}")
         return number
+
+    def time_ms(self, name: str) -> int | None:
+        """Return a time: milliseconds since 1970, or ISO 8601 with a zone."""
+        text = self.text(name)
+        if text is None:
+            return None
+        if text.strip().isdecimal():
+            return milliseconds(name, int(text))
+        try:
+            time = datetime.fromisoformat(text.strip())
+        except ValueError:
+            time = None
+        if time is None or time.tzinfo is None or time.timestamp() < 0:
+            raise ConfigError(
+                f"{name}={text!r}: give a whole number from 0, milliseconds since 1970, or a time with its "
+                "zone like 2026-05-01T12:00:00Z"
+            )
+        return int(time.timestamp() * 1000)
 
     def duration_ms(self, name: str, default_ms: int) -> int:
         """Return a duration in Spark's notation: 500ms, 30s, 15m, 2h, 1d; without a unit milliseconds."""

@@ -13,6 +13,7 @@ From where
 From which message to which; see libramq.spark.reading.boundary
   startingOffsets       earliest, latest, JSON; earliest for a batch, latest for a new stream
   startingOffsetsByTimestamp, startingTimestamp, startingOffsetsByTimestampStrategy (error, latest)
+                        times are milliseconds; the timestamps may also be ISO 8601 with a zone
   endingOffsets         latest, JSON; batches only, as are
   endingOffsetsByTimestamp, endingTimestamp
 How much at once; streams only
@@ -96,6 +97,7 @@ _OF_BATCHES: Final = (
     "pushdown",
     "requiredBrokers",
 )
+_OF_STREAMS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _EARLIEST: Final = Boundary(side="starting", default=EARLIEST)
 _ENDING_LATEST: Final = Boundary(side="ending", default=LATEST)
 _LATEST: Final = Boundary(side="starting", default=LATEST)
@@ -138,6 +140,7 @@ class SourceOptions:
     store_broker: str = "store"
     store_commit_log: str | None = None
     of_batches: tuple[str, ...] = ()
+    of_streams: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, raw_options: Mapping[str, str]) -> "SourceOptions":
@@ -174,6 +177,7 @@ class SourceOptions:
             store_broker=options.text("storeBroker") or "store",
             store_commit_log=options.text("storeCommitLog"),
             of_batches=tuple(name for name in _OF_BATCHES if name in options),
+            of_streams=tuple(name for name in _OF_STREAMS if name in options),
         )
         parsed.ending.refuse(EARLIEST, "that would read nothing; give latest or JSON")
         low, high = parsed.min_offsets_per_trigger, parsed.max_offsets_per_trigger
@@ -183,6 +187,11 @@ class SourceOptions:
 
     def check_batch(self) -> None:
         """Raise ConfigError for options that make no sense in a batch query."""
+        if self.of_streams:
+            raise ConfigError(
+                f"{self.of_streams[0]} is for streaming queries (spark.readStream), this is a batch; "
+                "endingOffsets bounds it"
+            )
         if self.starting is not None:
             self.starting.refuse(
                 LATEST, "a batch query begins at messages that are there; give earliest or JSON"

@@ -27,7 +27,10 @@ def test_the_command_line_outranks_the_file(file: Path):
         ("zzz = 1", "no key zzz; there are: topics, table, namesrv"),
         ("topics = ['A']", "needs table: give a TOML file"),
         ("topics = 'A'\ntable = 't'", "topics: Expected `array`, got `str`"),
-        ("topics = ['A']\ntable = 't'\nformat = 'orc'", "format: Invalid enum value 'orc'"),
+        (
+            "topics = ['A']\ntable = 't'\nformat = 'orc'",
+            "format: Invalid enum value 'orc'; allowed are parquet, delta",
+        ),
         ("topics = ", "is no TOML"),
     ],
 )

@@ -7,7 +7,7 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -15,6 +15,8 @@ from libramq.errors import ConfigError
 from libramq.spark.options import Options
 
 T = TypeVar("T", bound=msgspec.Struct)
+#: How msgspec says that a text is none of a Literal's.
+_NO_CHOICE: Final = "Invalid enum value"
 
 
 def read_config(kind: type[T], path: Path | None, **overrides: Any) -> T:
@@ -39,7 +41,12 @@ def parse_config(kind: type[T], keys: Mapping[str, Any], *, where: str) -> T:
         return msgspec.convert(dict(keys), kind)
     except msgspec.ValidationError as error:
         wrong, _, place = str(error).partition(" - at `$.")
-        raise ConfigError(f"{where}: {place.rstrip('`') or 'a value'}: {wrong}") from None
+        name = place.rstrip("`")
+        allowed = (
+            get_args(get_type_hints(kind)[name]) if wrong.startswith(_NO_CHOICE) and name in fields else ()
+        )
+        hint = f"; allowed are {', '.join(map(str, allowed))}" if allowed else ""
+        raise ConfigError(f"{where}: {name or 'a value'}: {wrong}{hint}") from None
 
 
 def duration_ms(key: str, text: str) -> int:

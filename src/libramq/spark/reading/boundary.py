@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from libramq.errors import ConfigError
 from libramq.message.queue import MessageQueue
-from libramq.spark.options import Options
+from libramq.spark.options import Options, milliseconds
 from libramq.spark.reading.positions import Bounds, Positions
 from libramq.spark.reading.queue_json import numbers_by_queue, queue_key
 
@@ -51,12 +51,15 @@ class Boundary:
         strategy = "latest"  # If no message is as young as an ending time, read everything.
         if side == "starting":
             strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
-        time_ms = options.number(f"{side}Timestamp", 0)
+        time_ms = options.time_ms(f"{side}Timestamp")
         times, offsets = options.text(f"{side}OffsetsByTimestamp"), options.text(f"{side}Offsets")
         if time_ms is not None:
             return cls(side=side, default=default, time_ms=time_ms, strategy=strategy)
         if times is not None:
-            by_queue = numbers_by_queue(times, option=f"{side}OffsetsByTimestamp", least=0, allowed=_TIMES)
+            option = f"{side}OffsetsByTimestamp"
+            by_queue = numbers_by_queue(times, option=option, least=0, allowed=_TIMES)
+            for each_ms in by_queue.values():
+                milliseconds(option, each_ms)
             return cls(side=side, default=default, times_ms=by_queue, strategy=strategy)
         if offsets is None:
             return None
