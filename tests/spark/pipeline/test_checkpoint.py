@@ -1,5 +1,6 @@
 """A checkpoint belongs to one table."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,12 @@ def test_positions_are_those_of_the_last_finished_batch(tmp_path: Path):
     for batch in (9, 10):
         (tmp_path / "commits" / str(batch)).touch()
     assert checkpoint.positions() == {MessageQueue("T", "broker-a", 0): 1000}
+
+
+def test_a_checkpoint_has_one_run_at_a_time(tmp_path: Path):
+    with Checkpoint(tmp_path / "c").locked():
+        who = rf"another run has the checkpoint .*c \(process {os.getpid()} on .*, since 20.*\); wait"
+        with pytest.raises(ConfigError, match=who), Checkpoint(tmp_path / "c").locked():
+            raise AssertionError("it has two")
+    with Checkpoint(tmp_path / "c").locked():
+        assert (tmp_path / "c" / "pipeline.lock").read_text().count("process") == 1

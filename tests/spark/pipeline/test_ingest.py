@@ -78,6 +78,23 @@ def test_every_message_is_written_once_over_runs_and_repeated_batches(
 
 
 @pytest.mark.parametrize("kind", FORMATS)
+def test_a_body_that_is_no_text_leaves_a_table_of_texts_readable(
+    spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, kind: str
+):
+    """DuckDB, polars and pyarrow refuse a file with a string that is not UTF-8."""
+    bodies = [b"good", "gut \u00e4".encode(), b"\xff\xfe bad"]
+    with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
+        for body in bodies:
+            producer.send(Message(topic, body))
+    Ingest(config(up, topic, tmp_path, format=kind, body="string")).run(spark, ignore)
+    found = table(tmp_path, kind)
+    found.validate(full=True)
+    rows = [(row["body"], row["corrupt"]) for row in found.to_pylist()]
+    texts = [("good", None), ("gut \u00e4", None), (None, b"\xff\xfe bad")]
+    assert sorted(rows, key=str) == sorted(texts, key=str)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
 def test_duplicates_are_left_out_within_and_between_batches(
     spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, kind: str
 ):

@@ -10,6 +10,9 @@ from libramq.errors import LibraError
 # The last line of a Python traceback of ours, which Spark passes on inside its own text.
 _OURS: Final = re.compile(r"^libramq(?:\.\w+)+: (.+)$", re.MULTILINE)
 
+#: How Py4J names a method of Java's that failed: "… o69.start."
+_CALL: Final = "An error occurred while calling"
+
 
 class PipelineFailed(LibraError):
     """A run ended early; the next run continues where it stopped."""
@@ -26,7 +29,8 @@ def failures_in_one_line(pipeline: str, *, then: str = "run it again and it cont
     except (PySparkException, Py4JError) as error:
         text = str(error)
         ours = _OURS.findall(text)
-        what = (
-            ours[-1] if ours else next(filter(None, map(str.strip, text.splitlines())), type(error).__name__)
-        )
+        lines = [line.strip(": \t") for line in text.splitlines() if line.strip(": \t")]
+        if len(lines) > 1 and lines[0].startswith(_CALL):
+            del lines[0]  # Its cause follows.
+        what = ours[-1] if ours else next(iter(lines), type(error).__name__)
         raise PipelineFailed(f"{pipeline} ended early: {what.rstrip('.')}; {then}") from error

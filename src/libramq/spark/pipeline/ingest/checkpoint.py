@@ -4,6 +4,7 @@
     offsets/N           Spark's: where batch N ends, written before it is read
     commits/N           Spark's: batch N is in the table
         pipeline.json       ours: the table, and its layout
+        pipeline.lock       ours: the run that has it; locked as long as that lasts
 
 A table's batches are numbered by its checkpoint. Another checkpoint would begin with batch 0 again: its first
 batches would be taken for existing ones, or all messages would be written twice.
@@ -11,14 +12,19 @@ batches would be taken for existing ones, or all messages would be written twice
 
 import json
 import os
-from collections.abc import Mapping
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from libramq.errors import ConfigError
+from libramq.file_locks import try_lock
 from libramq.spark.reading.positions import Positions, StreamOffset
 
 BINDING: Final = "pipeline.json"
+LOCK: Final = "pipeline.lock"
 
 
 class Checkpoint:
@@ -55,6 +61,26 @@ class Checkpoint:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(self.directory / BINDING)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other runs away; ConfigError says who has it.
+
+        Two runs would do the same batches: a cron that overlaps, or a second shell.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with (self.directory / LOCK).open("a+", encoding="utf-8") as file:
+            if not try_lock(file.fileno()):
+                file.seek(0)
+                raise ConfigError(
+                    f"another run has the checkpoint {self.directory} ({file.read().strip()}); wait until it"
+                    " has ended, or end it"
+                )
+            file.truncate(0)
+            since = datetime.now(UTC).isoformat(timespec="seconds")
+            file.write(f"process {os.getpid()} on {socket.gethostname()}, since {since}\n")
+            file.flush()
+            yield
 
     def query_id(self) -> str:
         """Return the id that Spark gave the query; it exists once the query has been started."""

@@ -6,13 +6,17 @@ the log is not written again. It uses the library `deltalake` (delta-rs): there 
 
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as Delta
     from pyspark.sql import DataFrame, SparkSession
+
+
+#: Ours: how often a commit is tried that loses races to other writers; delta-rs repeats harmless ones.
+COMMITS_MAX: Final = 10
 
 
 class DeltaTable:
@@ -36,21 +40,37 @@ class DeltaTable:
     def has_batch(self, batch: int) -> bool:
         """Return whether a batch is in the table."""
         table = self._open()
-        last = table.transaction_version(self._query_id) if table is not None else None
-        return last is not None and last >= batch
+        return table is not None and self._has(table, batch)
 
     def write(self, rows: "DataFrame", batch: int) -> int:
-        """Add a batch and return its number of rows. They pass through the driver's memory."""
-        table = rows.toArrow()
+        """Add a batch and return its number of rows, 0 if another run has added it meanwhile.
+
+        They pass through the driver's memory. The commit is made to the version that was looked at: the
+        library refuses it if the batch has been committed since.
+        """
+        from deltalake.exceptions import CommitFailedError
+
+        data = rows.toArrow()
+        self._library.DeltaTable.create(str(self.path), data.schema, mode="ignore", partition_by=["date"])
         done = self._library.Transaction(self._query_id, batch)
-        self._library.write_deltalake(
-            str(self.path),
-            table,
-            mode="append",
-            partition_by=["date"],
-            commit_properties=self._library.CommitProperties(app_transactions=[done]),
-        )
-        return int(table.num_rows)
+        properties = self._library.CommitProperties(app_transactions=[done])
+        for attempt in range(1, COMMITS_MAX + 1):
+            table = self._library.DeltaTable(str(self.path))
+            if self._has(table, batch):
+                return 0
+            try:
+                self._library.write_deltalake(
+                    table, data, mode="append", schema_mode="merge", commit_properties=properties
+                )
+                break
+            except CommitFailedError:
+                if attempt == COMMITS_MAX:
+                    raise
+        return int(data.num_rows)
+
+    def _has(self, table: "Delta", batch: int) -> bool:
+        last = table.transaction_version(self._query_id)
+        return last is not None and last >= batch
 
     def rows_of(self, spark: "SparkSession", first: date, last: date) -> "DataFrame | None":
         """Return the rows of some days, without the column date; None if there are none."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from libramq.errors import ConfigError
+from libramq.spark.bodies.bodies import from_message
 from libramq.spark.options import ACCESS_PREFIX
 from libramq.spark.pipeline.config import duration_ms
 from libramq.spark.pipeline.failure import failures_in_one_line
@@ -40,7 +41,8 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
     topics: names. table: a directory. namesrv: as `-n`. access: credentials and TLS, as in $LIBRA_ACCESS.
     format: of the table. checkpoint: a directory for this table alone, by default TABLE.checkpoint.
     starting: where a new table begins. batch_messages: how many messages a batch reads at most.
-    body: string if bodies are UTF-8 text. properties: whether the table has them, as a map.
+    body: string if bodies are UTF-8 text; one that is not is in the column corrupt, unchanged.
+    properties: whether the table has them, as a map.
     dedup: drop messages of a topic whose unique_id or key came within `dedup_within` of each other.
     every: run continuously and look this often ("10s"); otherwise a run reads the existing messages and ends.
     compact: merge a Delta table's small files when a run ends.
@@ -125,7 +127,11 @@ class Ingest:
 
     def run(self, spark: "SparkSession", on_progress: OnProgress) -> RunResult:
         """Read the existing messages, or continuously with `every`; raises PipelineFailed."""
-        plan = self.plan()
+        self.plan()  # Of what is wrong nothing is made.
+        with self._checkpoint.locked():
+            return self._run(spark, on_progress, self.plan())
+
+    def _run(self, spark: "SparkSession", on_progress: OnProgress, plan: Plan) -> RunResult:
         self._checkpoint.bind(self._binding)
         with failures_in_one_line(self.name):
             query = self._start(spark)
@@ -177,6 +183,9 @@ class Ingest:
         from pyspark.sql import functions as f
 
         dated = rows.withColumn("date", f.to_date("timestamp"))
+        if self._config.body == "string":
+            text = from_message("body", "string")
+            dated = dated.withColumns({"body": text["value"], "corrupt": text["corrupt"]})
         return dated.select(*(f.col(name).cast(kind).alias(name) for name, kind in self._columns().items()))
 
     def _columns(self) -> dict[str, str]:
@@ -187,6 +196,7 @@ class Ingest:
                 if name != "properties" or self._config.properties
             },
             "body": self._config.body,
+            **({"corrupt": "binary"} if self._config.body == "string" else {}),
             "date": "date",
         }
 
