@@ -13,7 +13,7 @@ import pytest
 from libramq import client, sync
 from libramq.client.idempotence import ClaimResult, SqliteStore
 from libramq.codes import RequestCode
-from libramq.errors import LocalProtocolError
+from libramq.errors import LibraError, LocalProtocolError
 from libramq.message import Message
 
 CHILDREN = 2
@@ -176,3 +176,60 @@ def test_a_new_client_works_in_a_forked_child(cluster):
 
         assert start_in_child(in_child) == "T"
         producer.send(Message("T", b"parent"))
+
+
+def test_what_asyncio_clients_have_open_stays_their_parents(cluster):
+    """The parent would get the answers to the child's requests, and the child what the parent has pulled."""
+    namesrv, broker = cluster
+    at = {"namesrv": namesrv.address}
+    admin, producer, popping = (
+        client.Admin(**at),
+        client.Producer(**at),
+        client.SimpleConsumer(group="p", **at),
+    )
+    fetching = client.Consumer(group="g", consume_from="earliest", **at)
+    fetching.subscribe("T")
+    clients = (admin, producer, popping, fetching)
+    for _ in range(2):
+        broker.put("T", 0, b"x")
+
+    async def start():
+        for each in clients:
+            await each.start()
+        await admin.topics()
+        await producer.send(Message("T", b"x"))
+        producer.send_nowait(Message("T", b"opens a batch"))
+        await fetching.getone()
+
+    def in_child():
+        calls = [
+            admin.topics,
+            lambda: producer.send(Message("T", b"x")),
+            lambda: popping.receive(await_ms=0),
+            fetching.getone,
+            fetching.commit,
+        ]
+        texts = []
+        for call in calls:
+            with pytest.raises(LibraError) as caught:
+                asyncio.run(asyncio.wait_for(call(), 5))
+            texts.append(str(caught.value))
+        with pytest.raises(LocalProtocolError, match="does not run"):
+            producer.send_nowait(Message("T", b"x"))
+        for each in (admin, popping):
+            asyncio.run(each.stop())
+        return "\n".join(texts)
+
+    async def use_and_stop():
+        await admin.topics()
+        await producer.send(Message("T", b"x"))
+        assert (await fetching.getone()).body == b"x"
+        for each in clients:
+            await each.stop()
+
+    with asyncio.Runner() as runner:
+        runner.run(start())
+        text = start_in_child(in_child)
+        assert text.count("before the process forked") == 4
+        assert text.count("does not run") == 1
+        runner.run(use_and_stop())

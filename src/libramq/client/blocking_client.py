@@ -9,8 +9,9 @@ from collections.abc import Coroutine
 from concurrent.futures import CancelledError
 from typing import Any, ClassVar, Self, TypeVar
 
-from libramq.client.network_thread import FORKED, NetworkThread
+from libramq.client.network_thread import NetworkThread
 from libramq.errors import LocalProtocolError
+from libramq.transport.asyncio_remotes import FORKED
 
 T = TypeVar("T")
 

@@ -14,18 +14,13 @@ from typing import Any, Final, TypeVar, cast
 
 from libramq.errors import LocalProtocolError
 from libramq.logs import get_logger
+from libramq.transport.asyncio_remotes import FORKED
 
 log = get_logger(__name__)
 T = TypeVar("T")
 
 #: Ours: how long cancelled tasks may take to end; a user's handler may never end.
 CANCEL_SECONDS: Final = 1.0
-
-#: The error of a client in the child of a fork.
-FORKED: Final = (
-    "this client was started before the process forked: its threads and connections are the parent's; make a "
-    "new one in the child"
-)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, cast
 
@@ -17,6 +19,11 @@ from libramq.transport.remotes import OnConnectionLost, OnRequest, Remotes
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from libramq.transport.tls import SHUTDOWN_TIMEOUT_S, Tls, handshake_failure
 
+#: The error of a client in the child of a fork.
+FORKED: Final = (
+    "this client was started before the process forked: its threads and connections are the parent's; make a "
+    "new one in the child"
+)
 #: Ours: time for a loop that was late to look at its sockets once.
 LATE_MS: Final = 100
 
@@ -188,6 +195,9 @@ class AsyncioRemotes(Remotes):
         outages: Outages | None = None,
     ) -> None:
         self._sockets = SocketDialer(access.tls)
+        #: Whether it was made before a fork, in the parent process.
+        self.is_parents = False
+        _made.add(self)
         super().__init__(
             self._sockets,
             LoopTimers(),
@@ -214,6 +224,24 @@ class AsyncioRemotes(Remotes):
         return await future
 
     async def aclose(self) -> None:
-        """Close every connection; requests in flight fail with ConnectionLost."""
-        self.close()
-        await self._sockets.wait_closed()
+        """Close every connection; requests in flight fail with ConnectionLost. In a forked child: nothing."""
+        if not self.is_parents:
+            self.close()
+            await self._sockets.wait_closed()
+
+
+_made: Final[weakref.WeakSet[AsyncioRemotes]] = weakref.WeakSet()
+#: They are kept as they are: what closes a socket, or forgets it, may end its parent's reading.
+_parents: Final[list[AsyncioRemotes]] = []
+
+
+def _forked() -> None:
+    """Have every request of the child fail: its answer, on the parent's connection, would be the parent's."""
+    for remotes in list(_made):
+        remotes.is_parents = True
+        remotes.refuse_all(FORKED)
+        _parents.append(remotes)
+
+
+if hasattr(os, "register_at_fork"):  # Not on platforms without fork.
+    os.register_at_fork(after_in_child=_forked)

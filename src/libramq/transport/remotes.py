@@ -212,13 +212,14 @@ class Remotes:
         self._expiry: Timer | None = None
         self._expiry_ms = self._expiry_due_ms = MonotonicMs(0)
         self._is_closed = False
+        self._why_closed = STOPPED
 
     def send(
         self, address: str, request: Command, done: Done, *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> None:
         """Send a request; `done` is called exactly once, with the reply or a RemoteError."""
         if self._is_closed:
-            done(ConnectionLost(STOPPED))
+            done(ConnectionLost(self._why_closed))
         else:
             self._remote(address).send(request, done, timeout_ms)
 
@@ -237,6 +238,10 @@ class Remotes:
         remote = self._remotes.get(address)
         if remote is not None:
             remote.close()
+
+    def refuse_all(self, reason: str) -> None:
+        """Have every request fail from now on."""
+        self._is_closed, self._why_closed = True, reason
 
     def close(self) -> None:
         """Close every connection; requests in flight fail with ConnectionLost."""

@@ -9,7 +9,9 @@ process share. `ended` is resolved when everything is closed, with the reason un
 
 import asyncio
 import contextlib
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -28,7 +30,7 @@ from libramq.errors import LibraError, LocalProtocolError, LoopClosed
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.runtime.seams import Dialer
-from libramq.transport.asyncio_remotes import SocketDialer
+from libramq.transport.asyncio_remotes import FORKED, SocketDialer
 from libramq.transport.tls import Tls
 
 log = get_logger(__name__)
@@ -97,6 +99,7 @@ class ConsumerRun(Generic[N]):
     ) -> None:
         """Set up the run; raises ConfigError for unusable TLS files."""
         self.problem: LibraError | None = None
+        _runs.add(self)
         self._group = group
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -291,3 +294,16 @@ async def _outcome(future: Future[None]) -> None:
     waiting = asyncio.wrap_future(future)
     await asyncio.wait([waiting])
     waiting.exception()
+
+
+_runs: Final[weakref.WeakSet[ConsumerRun[Any]]] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """Keep what the parent has pulled from the program in the child, which would handle it as well."""
+    for run in list(_runs):
+        run.problem = LocalProtocolError(FORKED)
+
+
+if hasattr(os, "register_at_fork"):  # Not on platforms without fork.
+    os.register_at_fork(after_in_child=_forked)

@@ -54,7 +54,7 @@ from libramq.remoting.pop_headers import PopMessageHeader
 from libramq.rpc import pop_calls
 from libramq.rpc.call import Call
 from libramq.transport.access import Access
-from libramq.transport.asyncio_remotes import AsyncioRemotes
+from libramq.transport.asyncio_remotes import FORKED, AsyncioRemotes
 from libramq.transport.tls import Tls
 
 T = TypeVar("T")
@@ -133,7 +133,7 @@ class SimpleConsumer:
     async def stop(self) -> None:
         """Close all connections. Messages that were not acknowledged are visible again after their time."""
         try:
-            if self._remotes is not None:
+            if self._remotes is not None and not self._remotes.is_parents:
                 await self._ahead.aclose()
         finally:
             remotes, self._remotes = self._remotes, None
@@ -174,6 +174,7 @@ class SimpleConsumer:
         whole_number("max_messages", max_messages, 1, MESSAGES_MAX)
         whole_number("invisible_ms", invisible_ms, 1, INVISIBLE_MS_MAX)
         whole_number("await_ms", await_ms, 0)
+        self._running()
         now_ms, terms = self._clock.monotonic_ms, Terms(invisible_ms, self._subscriptions)
         self._pace.called(invisible_ms, now_ms())
         try:
@@ -382,6 +383,8 @@ class SimpleConsumer:
     def _running(self) -> AsyncioRemotes:
         if self._remotes is None:
             raise LocalProtocolError("this consumer does not run; use `async with` or await start()")
+        if self._remotes.is_parents:
+            raise LocalProtocolError(FORKED)
         return self._remotes
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,6 +26,8 @@ from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.transport.access import Access
 from libramq.transport.asyncio_remotes import SocketDialer
 
+#: Kept as they are in a child of a fork: what forgets a socket may end its parent's reading.
+_parents: Final[list[ProducerNetwork]] = []
 _NOT_RUNNING: Final = "this producer does not run; use `async with` or await start()"
 
 
@@ -57,6 +60,7 @@ class ProducerRun:
         #: Whether it was started and not stopped yet.
         self.is_running = self._stopping = False
         self.awaited = AwaitedSends()
+        _runs.add(self)
 
     async def start(self) -> None:
         """Start; brokers are contacted when there is something to send."""
@@ -146,3 +150,18 @@ class ProducerRun:
             raise LocalProtocolError(
                 "this producer was started on another event loop; make one for each loop, or use libramq.sync"
             )
+
+
+_runs: Final[weakref.WeakSet[ProducerRun]] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """Have no producer run in the child: a message would wait for a batch that only the parent sends."""
+    for run in list(_runs):
+        if run.is_running:
+            _parents.append(run.network)
+        run.is_running = False
+
+
+if hasattr(os, "register_at_fork"):  # Not on platforms without fork.
+    os.register_at_fork(after_in_child=_forked)
