@@ -75,7 +75,7 @@ class Link:
         self._wire._pair.soon(lambda: self._wire.report(data))
 
     def close(self) -> None:
-        self._wire.cut()
+        self._wire._pair.soon(self._wire.cut)  # What was written before arrives.
 
     abort = close
 

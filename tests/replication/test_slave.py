@@ -434,3 +434,49 @@ def test_a_slave_knows_a_topic_as_soon_as_it_has_a_message_of_it(pair: Pair) -> 
     pulled = pair.slave.pull(FakePeer(), topic="New")
     assert pulled is not None
     assert pulled.code == ResponseCode.SUCCESS
+
+
+def leave_slave_behind(pair: Pair) -> None:
+    """Have the master delete all files that its slave has, while that is away."""
+    pair.part()
+    pair.run()
+    pair.slave.kill()
+    for number in range(30):
+        send(pair, f"{number:03}" + "x" * 500)
+    root = pair.master.broker.store.config.root
+    pair.master.close()
+    for path in sorted((root / "commitlog").iterdir())[:-1]:
+        path.unlink()
+    pair.open_master()
+    pair.is_reachable = True
+
+
+@pytest.mark.parametrize("is_far_behind", [False, True])
+def test_a_slave_that_was_away_for_too_long_says_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_far_behind: bool
+) -> None:
+    """It reads nothing of its log for that, asks ever more rarely, and its master says the same."""
+    pair = Pair(tmp_path, commit_log_file_bytes=4_096, max_message_size=1_000)
+    try:
+        pair.slave.close()
+        options = {"commit_log_file_bytes": 4_096, "max_message_size": 1_000}
+        pair.open_slave(**options)
+        pair.master.create_topic("T")
+        send(pair, *("x" * 500 for _ in range(10 if is_far_behind else 1)))
+        pair.run(100)
+        assert is_copying(pair)
+        leave_slave_behind(pair)
+        caplog.clear()
+        slave = pair.open_slave(**options)
+        had = log_of(slave)
+        pair.run(5 * 60_000)
+        assert not is_copying(pair)
+        assert log_of(slave) == had
+        said = [each.getMessage() for each in caplog.records if "remove" in each.getMessage()]
+        of_slave = [each for each in said if "this slave's log ends at" in each]
+        of_master = [each for each in said if "it has the log up to" in each]
+        assert 4 <= len(of_slave) <= 9
+        assert len(of_master) == len(of_slave)
+        assert "ends with what its master does not have" not in caplog.text
+    finally:
+        pair.close()

@@ -5,14 +5,15 @@
       └──────────┴─────────────┴───────────┘   after a second again
 
 Where the logs differ, ours is cut to what both have. The connection is made before that: so the process whose
-log was compared is the one that sends.
+log was compared is the one that sends. Where they have nothing in common somebody has to act: that is tried
+again ever more rarely, and logged each time, by the master too if our log ends before its own begins.
 Upstream: store/ha/DefaultHAClient.java, which compares nothing.
 """
 
 import enum
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from libramq.clock import MonotonicMs
 from libramq.errors import ProtocolError, StoreError
@@ -28,6 +29,9 @@ log = get_logger(__name__)
 
 #: Ours; DefaultHAClient waits 5 s.
 RETRY_MS: Final = 1_000
+#: Ours: the first and the longest pause while logs have nothing in common; a comparison may read all of ours.
+NOTHING_SHARED_MS: Final = 10_000
+NOTHING_SHARED_MS_MAX: Final = 60_000
 #: MessageStoreConfig.haSendHeartbeatInterval.
 HEARTBEAT_MS: Final = 5_000
 #: MessageStoreConfig.haHousekeepingInterval.
@@ -35,8 +39,21 @@ SILENT_MS_MAX: Final = 20_000
 #: Ours: how soon a cut is tried again that must wait.
 CUT_AGAIN_MS: Final = 10
 
-#: Compares the logs; calls back with the end of what both have, or why that is not known.
-Compare = Callable[[Callable[[int | str], None]], None]
+
+class NothingShared(NamedTuple):
+    """The logs have nothing in common. reason: with what to do about it.
+
+    report: the end of our log if that is before the begin of the master's, which refuses it, and logs that.
+    """
+
+    reason: str
+    report: int | None = None
+
+
+#: What is compared: the end of what both logs have, or why that is not known.
+Shared = int | str | NothingShared
+#: Compares the logs, and calls back.
+Compare = Callable[[Callable[[Shared], None]], None]
 
 
 class State(enum.Enum):
@@ -81,6 +98,7 @@ class HAClient:
         self._reported = -1
         self._reported_ms = self._read_ms = kernel.clock.monotonic_ms()
         self._failure = ""
+        self._nothing_shared_ms = NOTHING_SHARED_MS
         self._due = kernel.deadlines.new(self._look)
 
     @property
@@ -98,7 +116,7 @@ class HAClient:
         if address == self._address:
             return
         log.info("following a master", ha_address=address)
-        self._address = address
+        self._address, self._nothing_shared_ms = address, NOTHING_SHARED_MS
         if self.state is not State.IDLE:
             self._give_up("the master's address has changed")
         self._due.at(self._clock.monotonic_ms())
@@ -182,11 +200,17 @@ class HAClient:
                     self._report(max(self._reported, 0))
                 self._due.at(self._reported_ms + HEARTBEAT_MS)
 
-    def _compared(self, connection: Connection, shared: int | str) -> None:
+    def _compared(self, connection: Connection, shared: Shared) -> None:
         """Take the result of a comparison: cut our log, if it is longer."""
         if connection is not self._connection or self.state is not State.COMPARING:
             return
-        if isinstance(shared, str):
+        if isinstance(shared, NothingShared):
+            if shared.report is not None:
+                self._effects.send(connection, encode_report(shared.report))
+            again_ms, self._failure = self._nothing_shared_ms, ""
+            self._nothing_shared_ms = min(2 * again_ms, NOTHING_SHARED_MS_MAX)
+            self._give_up(shared.reason, again_ms=again_ms)
+        elif isinstance(shared, str):
             self._give_up(shared)
         elif self._store.copy.is_empty or shared >= self._store.copy.end:
             self._begin_copying()
@@ -205,14 +229,14 @@ class HAClient:
     def _begin_copying(self) -> None:
         """Report where our log ends; the master sends from there."""
         copy = self._store.copy
-        self.state, self._failure = State.COPYING, ""
+        self.state, self._failure, self._nothing_shared_ms = State.COPYING, "", NOTHING_SHARED_MS
         self._copyings += 1
         position = 0 if copy.is_empty else copy.end
         log.info("copying the master's log", master=self._address, begins_at=position)
         self._report(position)
         self._due.at(self._reported_ms + HEARTBEAT_MS)
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str, *, again_ms: int = RETRY_MS) -> None:
         """End the connection, and try again a moment later."""
         if reason != self._failure:  # Not every second for as long as a master is away.
             log.warning("the master's log cannot be copied; retrying", master=self._address, reason=reason)
@@ -222,4 +246,4 @@ class HAClient:
         self._store.copy.forget_partial()
         if connection is not None:
             self._effects.close(connection, reason)
-        self._due.at(self._clock.monotonic_ms() + RETRY_MS)
+        self._due.at(self._clock.monotonic_ms() + again_ms)

@@ -20,6 +20,7 @@ from libramq.filesystem import FileSystem
 from libramq.kernel.effect import Effects, Thread
 from libramq.logs import get_logger
 from libramq.message.record import RecordHead
+from libramq.replication.ha_client import NothingShared, Shared
 from libramq.store.log.log_scan import LogScan
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read_only_files import ReadOnlyFiles
@@ -51,7 +52,10 @@ def records_of_file(
 
 
 class LogComparison:
-    """One comparison. done: called once, with the end of the shared log, or why there is none."""
+    """One comparison. done: called once, with the end of the shared log, or why there is none.
+
+    master_begins: where the master's log begins; 0: nobody knows.
+    """
 
     def __init__(
         self,
@@ -59,10 +63,12 @@ class LogComparison:
         filesystem: FileSystem,
         effects: Effects,
         *,
+        master_begins: int,
         ask: AskRecord,
-        done: Callable[[int | str], None],
+        done: Callable[[Shared], None],
     ) -> None:
         self._store = store
+        self._master_begins = master_begins
         self._filesystem = filesystem
         self._effects = effects
         self._ask = ask
@@ -71,7 +77,15 @@ class LogComparison:
         self._file_start = store.log_file_start(max(store.copy.end - 1, 0))
 
     def begin(self) -> None:
-        """Compare."""
+        """Compare; nothing is read of a log that ends before the master's begins."""
+        end = self._store.copy.end
+        if end <= self._master_begins:
+            reason = (
+                f"this slave's log ends at {end}, and its master's begins at {self._master_begins}, as older "
+                "files are deleted: remove the slave's files, and it starts again"
+            )
+            self._done(NothingShared(reason, report=end))
+            return
         last = self._store.copy.last_record()
         if last is None:
             self._search_file()
@@ -114,15 +128,13 @@ class LogComparison:
         elif low:
             offset, size = self._records[low - 1]
             self._done(offset + size)
-        elif self._file_start > self._store.log_start:
+        elif self._file_start > max(self._store.log_start, self._master_begins):
             self._file_start = self._store.log_file_start(self._file_start - 1)
             self._search_file()
         else:
             first, end = self._store.log_start, self._store.copy.end
-            self._done(
-                f"nothing of this slave's log, which goes from {first} to {end}, is its master's: remove the "
-                "slave's files, and it starts again"
-            )
+            reason = f"nothing of this slave's log, which goes from {first} to {end}, is its master's"
+            self._done(NothingShared(f"{reason}: remove the slave's files, and it starts again"))
 
     def _compare(self, offset: int, size: int, compared: Callable[[bool], None]) -> None:
         """Compare one record with the master's; what is not there is not the same."""

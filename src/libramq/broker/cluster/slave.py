@@ -25,9 +25,11 @@ from libramq.formats.route import MASTER_ID
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.message.names import REVIVE_TOPIC_PREFIX, TIMER_TOPIC
+from libramq.message.properties import whole_number
 from libramq.remoting.body.route import ClusterInfo
-from libramq.replication.ha_client import HAClient, State
+from libramq.replication.ha_client import HAClient, Shared, State
 from libramq.replication.log_comparison import LogComparison
+from libramq.rpc.admin_calls import runtime_info
 from libramq.rpc.name_server_calls import Master, cluster_info
 from libramq.rpc.question import Question, signing
 from libramq.rpc.slave_calls import record_at
@@ -220,7 +222,7 @@ class Slave:
             self._registration.announce()
         self._search.at(now_ms + SEARCH_MS)
 
-    def _compare(self, done: Callable[[int | str], None]) -> None:
+    def _compare(self, done: Callable[[Shared], None]) -> None:
         """Find up to where the logs are equal, once it is certain that the master is ours."""
 
         def answered(info: ClusterInfo | LibraError) -> None:
@@ -230,9 +232,20 @@ class Slave:
             elif self._store.copy.is_empty:
                 done(0)
             else:
-                LogComparison(
-                    self._store, self._filesystem, self._effects, ask=self._ask_record, done=done
-                ).begin()
+                self._ask(Question(self._master, runtime_info(), begins_at, ANSWER_MS_MAX))
+
+        def begins_at(info: dict[str, str] | LibraError) -> None:
+            if isinstance(info, LibraError):
+                done(f"it is not known where the master's log begins: {info}")
+                return
+            LogComparison(
+                self._store,
+                self._filesystem,
+                self._effects,
+                master_begins=max(0, whole_number(info.get("commitLogMinOffset", "")) or 0),
+                ask=self._ask_record,
+                done=done,
+            ).begin()
 
         self._ask(Question(self._name_server, cluster_info(), answered, ANSWER_MS_MAX))
 
