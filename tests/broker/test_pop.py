@@ -599,6 +599,38 @@ def test_a_queue_that_is_popped_in_order_goes_to_one_consumer_at_a_time(broker: 
     assert bodies(second.pop()) == [b"c"]
 
 
+@pytest.mark.parametrize("stop", ["close", "kill"])
+@pytest.mark.parametrize("changed_ms", [None, 20_000])
+def test_a_queue_popped_in_order_is_free_in_time_though_the_clock_was_set_back(tmp_path, stop, changed_ms):
+    """By an hour, over a restart: the queue was blocked for that hour, too."""
+    broker = Conversation(tmp_path)
+    broker.create_topic("T", queues=1)
+    sent(broker, b"a")
+    popper = Orderly(broker)
+    (message,) = popper.pop(invisible_time=5_000)
+    if changed_ms is not None:
+        assert popper.change(message, changed_ms).code == ResponseCode.SUCCESS
+    getattr(broker, stop)()
+    broker.clock.set_wall(-3_600_000)
+    again = Conversation(tmp_path, clock=broker.clock)
+    popper = Orderly(again)
+    again.advance((changed_ms or 5_000) - 1)
+    assert popper.pop() == []
+    again.advance(1)
+    assert bodies(popper.pop()) == [b"a"]
+    again.close()
+
+
+def test_a_time_changed_in_order_is_no_negative_one_after_the_clock_was_set_back(broker: Conversation):
+    popper = Orderly(broker)
+    sent(broker, b"a")
+    popper.pop(invisible_time=5_000)
+    broker.clock.set_wall(-3_600_000)
+    broker.advance(5_000)
+    (message,) = popper.pop()
+    assert popper.change(message, 2_000).ext["invisibleTime"] == "2000"
+
+
 def test_messages_in_order_come_again_from_the_first_that_is_not_acknowledged(broker: Conversation):
     first, second = Orderly(broker), Orderly(broker)
     sent(broker, b"a", b"b", b"c")

@@ -281,6 +281,14 @@ def test_an_immunity_time_of_its_own(talk, peer, producer):
     assert bodies(talk) == [b"order"]
 
 
+def test_an_immunity_time_ends_though_the_clock_was_set_back(talk, peer, producer):
+    """By an hour: nobody was asked about the message for that hour."""
+    prepare(talk, peer, CHECK_IMMUNITY_TIME_IN_SECONDS="70")
+    talk.clock.set_wall(-3_600_000)
+    talk.advance(4 * INTERVAL_MS)
+    assert [message.body for _, message in checks(producer)][:1] == [b"order"]
+
+
 def test_an_end_within_the_immunity_time_counts_for_the_copies(talk, peer, producer):
     place = prepare(talk, peer, CHECK_IMMUNITY_TIME_IN_SECONDS="70")
     talk.advance(INTERVAL_MS)

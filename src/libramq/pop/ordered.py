@@ -109,9 +109,12 @@ def ordered_pop_of(entry: OrderEntry, now: Now) -> OrderedPop | None:
     offsets = (first, *(first + distance for distance in entry.offsets[1:]))
     invisible_ms = entry.invisible_ms or 0
     visible = entry.visible_ms or {}
+    # Only the wall clock ran while the broker was down. It is later now than when this was recorded: a clock
+    # that was set back must not block the queue for longer.
+    wall_ms = max(int(now.wall_ms), entry.last_ms or entry.pop_time_ms)
     due = []
     for offset in offsets:
-        left_ms = visible.get(offset, entry.pop_time_ms + invisible_ms) - int(now.wall_ms)
+        left_ms = visible.get(offset, entry.pop_time_ms + invisible_ms) - wall_ms
         due.append(now.monotonic_ms + max(0, left_ms))
     return OrderedPop(
         pop_time_ms=entry.pop_time_ms,

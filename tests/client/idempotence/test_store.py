@@ -143,6 +143,23 @@ def test_a_claim_in_sqlite_expires_with_its_lease(tmp_path, clock):
     store.close()
 
 
+def test_a_clock_that_is_set_back_makes_no_lease_in_sqlite_longer(tmp_path, clock):
+    """A dead process's claim blocked its message for as much longer."""
+    path = tmp_path / "handled.db"
+    dead = SqliteStore(path, lease_ms=LEASE_MS, keep_ms=KEEP_MS, clock=clock)
+    dead.claim(["a", "b"], "dead")
+    dead.done(["b"], "dead")
+    dead.close()
+    clock.now_ms -= 900_000
+    store = SqliteStore(path, lease_ms=LEASE_MS, keep_ms=KEEP_MS, clock=clock)
+    assert store.claim(["a", "b"], "x") == [ClaimResult.BUSY, ClaimResult.DONE]
+    clock.now_ms += LEASE_MS - 1
+    assert store.claim(["a"], "x") == [ClaimResult.BUSY]
+    clock.now_ms += 1
+    assert store.claim(["a", "b"], "x") == [ClaimResult.NEW, ClaimResult.DONE]
+    store.close()
+
+
 def test_sqlite_removes_expired_entries(tmp_path, clock):
     """Each thousandth claim removes a few."""
     store = SqliteStore(tmp_path / "handled.db", keep_ms=KEEP_MS, clock=clock)

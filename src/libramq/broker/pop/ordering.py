@@ -110,7 +110,8 @@ class Ordering:
         pop.due_ms[index] = now.monotonic_ms + invisible_ms
         self._table.put(queue, pop)
         self._await(queue, pop)
-        return int(now.wall_ms) + invisible_ms - pop_time_ms
+        # The pop's time lies ahead if the clock was set back.
+        return max(int(now.wall_ms) - pop_time_ms, 0) + invisible_ms
 
     def forget(self, queue: QueueOfGroup) -> None:
         """Free a queue whose offset somebody has set: acknowledgements of its last pop move it no more."""

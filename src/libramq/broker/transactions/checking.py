@@ -65,7 +65,8 @@ class CheckRules:
             return Verdict.DISCARD
         immunity_ms = immunity_of(message)
         if immunity_ms is not None:
-            return Verdict.DEFER if age_ms < immunity_ms else Verdict.ASK
+            # Clocks differ a little; one that was set back must not keep a message from being asked about.
+            return Verdict.DEFER if abs(age_ms) < immunity_ms else Verdict.ASK
         return Verdict.WAIT if 0 <= age_ms < self.timeout_ms else Verdict.ASK
 
     def is_too_late(self, message: MessageExt, wall_ms: int) -> bool:

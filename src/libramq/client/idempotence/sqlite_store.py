@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from libramq.client.idempotence.store import KEEP_MS, LEASE_MS, ClaimResult
-from libramq.clock import Clock, SystemClock, WallMs
+from libramq.clock import Clock, SystemClock
 from libramq.errors import ConfigError, LocalProtocolError
 
 #: Ours: how long to wait for another process's write.
@@ -17,11 +17,14 @@ BUSY_SECONDS: Final = 10.0
 #: Ours: after this many claims, this many expired keys are removed.
 PRUNE_EVERY: Final = 1_000
 PRUNE_KEYS: Final = 2_000
+#: Ours: how often the wall clock's time is noted. Set back by less, it prolongs leases by as much.
+CLOCK_NOTED_MS: Final = 1_000
 
 # A key without an owner is done.
 _TABLE: Final = """
     CREATE TABLE IF NOT EXISTS handled (key TEXT PRIMARY KEY, owner TEXT, until_ms INTEGER NOT NULL);
     CREATE INDEX IF NOT EXISTS handled_until ON handled (until_ms);
+    CREATE TABLE IF NOT EXISTS clock (id INTEGER PRIMARY KEY, wall_ms INTEGER NOT NULL);
 """
 _CLAIM: Final = """
     INSERT INTO handled VALUES (?1, ?2, ?3) ON CONFLICT (key) DO UPDATE
@@ -30,6 +33,7 @@ _CLAIM: Final = """
 _DONE: Final = """
     INSERT INTO handled VALUES (?1, NULL, ?2) ON CONFLICT (key) DO UPDATE SET owner = NULL, until_ms = ?2
 """
+_MOVE: Final = "UPDATE handled SET until_ms = until_ms - ? WHERE owner IS NOT NULL"
 _PRUNE: Final = """
     DELETE FROM handled WHERE key IN (SELECT key FROM handled WHERE until_ms <= ? LIMIT ?)
 """
@@ -38,9 +42,8 @@ _PRUNE: Final = """
 class SqliteStore:
     """Keys in a file shared by processes. Close it after its consumers have stopped.
 
-    Leases end by the wall clock, since processes share them and they outlive processes. A clock set back by
-    an hour delays messages claimed by a dead process for an hour more; after a clock is set forward, messages
-    being handled may be handled twice.
+    Leases end by the wall clock, since processes share them and they outlive processes. If that is set back,
+    they keep the time that was left; after it is set forward, messages being handled may be handled twice.
 
     lease_ms: how long the claim of a dead process blocks others; longer than a handler takes.
     keep_ms: how long done keys are remembered; as long as the brokers keep messages.
@@ -88,12 +91,12 @@ class SqliteStore:
 
     def claim(self, keys: Sequence[str], owner: str) -> list[ClaimResult]:
         """Claim keys for an owner."""
-        wall_ms = self._clock.wall_ms()
         with self._transaction():
+            wall_ms = self._present_ms()
             self._claims += len(keys)
             if self._claims >= PRUNE_EVERY:
                 self._claims = 0
-                self._database.execute(_PRUNE, (int(wall_ms), PRUNE_KEYS))
+                self._database.execute(_PRUNE, (wall_ms, PRUNE_KEYS))
             return [self._claim(key, owner, wall_ms) for key in keys]
 
     def done(self, keys: Sequence[str], owner: str) -> None:
@@ -105,8 +108,22 @@ class SqliteStore:
         """Release keys: the handler has failed."""
         self._write("DELETE FROM handled WHERE key = ? AND owner = ?", ((key, owner) for key in keys))
 
-    def _claim(self, key: str, owner: str, wall_ms: WallMs) -> ClaimResult:
-        row = (key, owner, int(wall_ms) + self.lease_ms, int(wall_ms))
+    def _present_ms(self) -> int:
+        """Return the wall clock's time, and move the leases with the clock if that was set back.
+
+        It is called within a transaction: each process sees what the last one has noted.
+        """
+        wall_ms = int(self._clock.wall_ms())
+        with closing(self._database.execute("SELECT wall_ms FROM clock")) as cursor:
+            (noted_ms,) = cursor.fetchone() or (0,)
+        if abs(wall_ms - noted_ms) >= CLOCK_NOTED_MS:
+            if wall_ms < noted_ms:
+                self._database.execute(_MOVE, (noted_ms - wall_ms,))
+            self._database.execute("INSERT OR REPLACE INTO clock VALUES (1, ?)", (wall_ms,))
+        return wall_ms
+
+    def _claim(self, key: str, owner: str, wall_ms: int) -> ClaimResult:
+        row = (key, owner, wall_ms + self.lease_ms, wall_ms)
         if self._database.execute(_CLAIM, row).rowcount == 1:
             return ClaimResult.NEW
         with closing(self._database.execute("SELECT owner FROM handled WHERE key = ?", (key,))) as cursor:
