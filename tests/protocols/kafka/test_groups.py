@@ -314,6 +314,20 @@ def test_an_operators_reset_ends_a_commit_beyond_the_end(endpoint: KafkaEndpoint
     assert (fetched(admin.peer), committed(talk)) == ([3], 3)
 
 
+@pytest.mark.parametrize("offset", [1, 2, 5])
+def test_an_administrators_offset_replaces_a_reset_that_no_member_has_followed(
+    endpoint: KafkaEndpoint, offset: int
+):
+    talk, stock, admin = endpoint.talk, FakePeer(), administrator(endpoint)
+    admin.peer.produce(record(), record(), record())
+    talk.beat(stock, "stock")
+    header = h.ResetOffsetHeader(topic="T", group="G", queue_id=0, offset=0, timestamp=-1, is_force=True)
+    assert talk.ask(FakePeer(), R.INVOKE_BROKER_TO_RESET_OFFSET, header).code == ResponseCode.SUCCESS
+    talk.performer.closed(stock)  # type: ignore[arg-type]
+    assert admin.commit(offset) == 0
+    assert (fetched(admin.peer), committed(talk)) == ([offset], min(offset, 3))
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_a_commit_beyond_the_end_survives_a_restart(endpoint: KafkaEndpoint, tmp_path: Path, is_clean: bool):
     admin, talk = administrator(endpoint), endpoint.talk

@@ -69,7 +69,7 @@ class Committing:
                 "commit ignored: a later one was applied already", group=group, topic=topic, queue_id=queue_id
             )
             return
-        if ends_reset or is_as_sent:
+        if ends_reset:
             self.offsets.take_reset(group, topic, queue_id)
         if is_as_sent:
             self._commit_as_sent(group, topic, queue_id, offset)

@@ -155,15 +155,17 @@ class OffsetCommits:
     def commit_as_sent(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set a group's offset as Kafka does: a negative one is none, and one beyond the end stays as it is.
 
-        Raises OSError if the disk refuses, BrokerError if too many are beyond the ends of their queues.
+        It replaces an operator's reset, which nobody has followed yet. Raises OSError if the disk refuses,
+        BrokerError if too many offsets are beyond the ends of their queues.
         """
         if offset < 0:
             self.remove_queues(group, topic, {queue_id})
             return
         end, ahead = self._store.max_offset(topic, queue_id), self._ledger.offsets.ahead
-        is_ahead = offset > end and self.pending_reset(group, topic, queue_id) is None
+        is_ahead = offset > end
         if is_ahead and not ahead.has_room():
             raise broker_error(ResponseCode.SYSTEM_BUSY, "too many offsets lie beyond the ends of queues")
+        self.take_reset(group, topic, queue_id)
         self.commit(group, topic, queue_id, min(offset, end))
         if is_ahead:
             ahead.put(group, topic, queue_id, CommitAhead(offset, end))
