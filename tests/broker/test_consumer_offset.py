@@ -256,6 +256,7 @@ def migrated(root, resets: str) -> Conversation:
 def test_a_pending_reset_sends_the_next_pull_there_and_later_commits_count(tmp_path, peer):
     """An Apache broker was stopped between an operator's reset and the group's next pull."""
     talk = migrated(tmp_path, "{0:2}")
+    talk.beat(peer, "bob")  # A member: what a tool sets would end the reset.
     assert query(talk, peer) == 2
     talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(8))
     assert query(talk, peer) == 2, "a commit of what was read before the reset"
