@@ -267,3 +267,21 @@ async def test_name_servers_remember_who_had_a_topic(cluster):
         assert len(await asyncio.to_thread(reader.queues, TOPIC)) == 16
     finally:
         reader.close()
+
+
+async def test_a_reader_knows_the_topics_that_were_made_again(cluster):
+    reader = QueueReader([cluster.namesrv.address], group="g")
+    try:
+        queues = await asyncio.to_thread(reader.queues, TOPIC)
+        await asyncio.to_thread(reader.max_offsets, queues)
+        assert reader.topics_since() == {(TOPIC, A): 0, (TOPIC, B): 0, (TOPIC, C): 0}
+        await cluster.new_producer()
+        await cluster.send(1)
+        cluster.servers[A].broker.removal.remove(TOPIC, SystemClock().wall_ms())
+        await asyncio.to_thread(
+            reader.reachable_max_offsets, [queue for queue in queues if queue.broker_name == A]
+        )
+        since = reader.topics_since()
+        assert since[TOPIC, A] > 0 == since[TOPIC, B]
+    finally:
+        reader.close()

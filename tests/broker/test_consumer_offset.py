@@ -296,3 +296,23 @@ def test_an_operators_reset_replaces_a_pending_one(tmp_path, peer):
     assert talk.ask(FakePeer(), R.INVOKE_BROKER_TO_RESET_OFFSET, header).code == C.SUCCESS
     assert talk.broker.offsets.query("Other", "T", 0) == 5
     talk.close()
+
+
+def test_who_asks_hears_where_in_the_log_a_former_topic_was_deleted(filled: Conversation):
+    """Spark's source: positions in the former topic are not the next one's."""
+    peer = FakePeer()
+
+    def since(topic: str = "T") -> int:
+        header = h.MaxOffsetHeader(topic=topic, queue_id=0, lb_since=True)
+        return int(filled.ask(peer, R.GET_MAX_OFFSET, header).ext["lbSince"])
+
+    assert (since(), since("Other")) == (0, 0)
+    filled.ask(peer, R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    filled.create_topic("T")
+    filled.send(peer)
+    first = since()
+    assert first > 0
+    filled.ask(peer, R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    filled.create_topic("T")
+    assert since() > first
+    assert since("Other") == 0

@@ -29,6 +29,7 @@ class Brokers:
         #: Brokers that are away, with their topics; and what they bring with them if they are waited for.
         self.absent: dict[str, list[str]] = {}
         self.returning: dict[MessageQueue, tuple[int, int]] | None = None
+        self.since: dict[tuple[str, str], int] = {}
 
     def topics(self) -> list[str]:
         return sorted({queue.topic for queue in self.bounds})
@@ -52,6 +53,9 @@ class Brokers:
             self.absent.clear()
         away = {name: sorted({*had} & {*topics}) for name, had in self.absent.items()}
         return away | {name: away.get(name, []) for name in required if name not in self.registered}
+
+    def topics_since(self) -> dict[tuple[str, str], int]:
+        return self.since
 
     def is_slave(self, broker_name: str) -> bool:
         return broker_name in self.slaves
@@ -367,3 +371,41 @@ def test_a_batch_may_name_the_brokers_that_must_be_there(brokers: Brokers, time:
         planner(brokers, time, requiredBrokers="a, b").batch_ranges()
     with pytest.raises(ConfigError, match="requiredBrokers"):
         SourceOptions.parse({"subscribe": "T", "requiredBrokers": "a"}).check_stream()
+
+
+# Topics that are made again, with more messages than before.
+
+
+def test_a_topic_that_was_made_again_is_not_read_from_the_former_ones_position(brokers: Brokers, time: Time):
+    """It was longer than the former one by then, and its first messages were skipped without a word."""
+    start, before = {A0: 5, A1: 7}, {("T", "a"): 0}
+    brokers.since = {("T", "a"): 4_711}
+    with pytest.raises(QueuesGone, match="topic T was deleted and made again at broker a since it was read;"):
+        planner(brokers, time).next_end(start, None, since=before)
+    plan = planner(brokers, time, failOnDataLoss="false")
+    end = plan.next_end(start, None, since=before)
+    assert end == {A0: 0, A1: 0}
+    assert plan.ranges(start, end) == []
+    following = plan.next_end(end, None, since=plan.since(before))
+    assert plan.ranges(end, following) == [Range(A0, 0, 10), Range(A1, 0, 20)]
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (None, {("T", "a"): 4_711}),  # A checkpoint of an earlier version, or of Apache's brokers.
+        ({("T", "a"): 4_711}, {("T", "a"): 4_711}),
+        ({("T", "a"): 4_711}, {("T", "a"): 0}),  # Long ago: the broker has forgotten it.
+        ({("T", "a"): 4_711}, {}),
+    ],
+)
+def test_a_topic_that_was_not_made_again_is_read_on(
+    brokers: Brokers,
+    time: Time,
+    before: dict[tuple[str, str], int] | None,
+    now: dict[tuple[str, str], int],
+):
+    brokers.since = now
+    plan = planner(brokers, time)
+    assert plan.next_end({A0: 5, A1: 7}, None, since=before) == {A0: 10, A1: 20}
+    assert plan.since(before) == {("T", "a"): 4_711}

@@ -43,6 +43,9 @@ class TestOffsetText:
         assert StreamOffset.decode(json.loads(json.dumps(offset.encode()))) == offset
         first = StreamOffset(given_positions, began=given_positions)
         assert StreamOffset.decode(json.loads(json.dumps(first.encode()))) == first
+        since = {(queue.topic, queue.broker_name): 7 for queue in given_positions} or None
+        last = StreamOffset(given_positions, since=since)
+        assert StreamOffset.decode(json.loads(json.dumps(last.encode()))) == last
 
     @given(positions)
     def test_equal_positions_have_equal_text(self, given_positions: dict[MessageQueue, int]):

@@ -32,10 +32,11 @@ from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc.broker_calls import (
     PULL_SUBSCRIPTION,
     PullReply,
+    QueueEnd,
     check_subscription,
-    max_offset,
     min_offset,
     pull_message,
+    queue_end,
     search_offset,
 )
 from libramq.rpc.call import Call
@@ -128,6 +129,7 @@ class QueueReader:
         self.cluster = BlockingCluster(name_servers, timeouts=timeouts, access=access, sleep=sleep)
         self._group = group
         self._filter = pull_filter
+        self._since: dict[tuple[str, str], int] = {}
 
     def topics(self) -> list[str]:
         """Return the topics that the name servers know, sorted."""
@@ -169,7 +171,7 @@ class QueueReader:
 
     def max_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Return the offset that the next message of each queue will get."""
-        return self.cluster.ask_patiently(queues, max_offset)
+        return self._ends(self.cluster.ask_patiently(queues, queue_end))
 
     def min_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Return the offset of the oldest message of each queue."""
@@ -183,7 +185,21 @@ class QueueReader:
         self, queues: Iterable[MessageQueue]
     ) -> tuple[dict[MessageQueue, int], list[LibraError]]:
         """Return `max_offsets` without the queues of silent brokers, and the errors of those brokers."""
-        return self.cluster.ask_reachable(queues, max_offset)
+        found, failures = self.cluster.ask_reachable(queues, queue_end)
+        return self._ends(found), failures
+
+    def _ends(self, found: Mapping[MessageQueue, QueueEnd]) -> dict[MessageQueue, int]:
+        for queue, end in found.items():
+            if end.since is not None:
+                self._since[queue.topic, queue.broker_name] = end.since
+        return {queue: end.offset for queue, end in found.items()}
+
+    def topics_since(self) -> dict[tuple[str, str], int]:
+        """Return where in a broker's log a former topic of a name was deleted, by topic and broker name.
+
+        What was known when the ends of queues were last looked up; nothing is known at Apache's brokers.
+        """
+        return dict(self._since)
 
     def is_slave(self, broker_name: str) -> bool:
         """Return whether a slave serves a broker's queues: it may be behind."""

@@ -183,6 +183,12 @@ class QueueHeader(Header):
     queue_id: Int
 
 
+class MaxOffsetHeader(QueueHeader):
+    """GET_MAX_OFFSET. lb_since: ours: the asker wants to know where a former topic of this name ended."""
+
+    lb_since: bool | None = None
+
+
 class SearchOffsetHeader(Header):
     """SEARCH_OFFSET_BY_TIMESTAMP."""
 

@@ -227,6 +227,24 @@ def max_offset(queue: MessageQueue) -> Call[int]:
     return header_call(RequestCode.GET_MAX_OFFSET, header, _offset)
 
 
+class QueueEnd(NamedTuple):
+    """The end of a queue. since: where in the log a topic of its name was deleted last; None at Apache's."""
+
+    offset: int
+    since: int | None
+
+
+def queue_end(queue: MessageQueue) -> Call[QueueEnd]:
+    """Return the end of a queue, and since when its topic is the one it is."""
+    header = h.MaxOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, lb_since=True)
+    return header_call(RequestCode.GET_MAX_OFFSET, header, _queue_end)
+
+
+def _queue_end(reply: Command) -> QueueEnd:
+    since = reply.ext.get("lbSince")
+    return QueueEnd(_offset(reply), None if since is None else int(since))
+
+
 def min_offset(queue: MessageQueue) -> Call[int]:
     """Return the offset of the oldest message of the queue."""
     header = h.QueueHeader(topic=queue.topic, queue_id=queue.queue_id)

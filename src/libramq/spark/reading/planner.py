@@ -12,7 +12,7 @@ from libramq.client.queue_reader import MessagesLost
 from libramq.clock import MonotonicMs, SystemClock
 from libramq.errors import ConfigError, LibraError, RemoteError
 from libramq.message.queue import MessageQueue
-from libramq.spark.reading.positions import Bounds, Positions, Range, lags, next_end, ranges_between
+from libramq.spark.reading.positions import Bounds, Positions, Range, Since, lags, next_end, ranges_between
 from libramq.spark.reading.queue_json import queue_key
 from libramq.spark.source_options import SourceOptions
 
@@ -35,6 +35,7 @@ class Queues(Protocol):
     def absent_brokers(
         self, topics: Collection[str], required: Collection[str] = (), *, waits: bool = False
     ) -> dict[str, list[str]]: ...
+    def topics_since(self) -> dict[tuple[str, str], int]: ...
     def is_slave(self, broker_name: str) -> bool: ...
     def max_offsets(self, queues: list[MessageQueue]) -> dict[MessageQueue, int]: ...
     def min_offsets(self, queues: list[MessageQueue]) -> dict[MessageQueue, int]: ...
@@ -86,12 +87,27 @@ class Planner:
         """Return whether a new query begins here."""
         return positions == self._initial
 
+    def since(self, before: Since | None) -> Since:
+        """Return since when topics are what they are: what is known now or was `before`, the later place.
+
+        Brokers forget a deletion with the last message from before it.
+        """
+        now, before = self._source.topics_since(), before or {}
+        return {key: max(now.get(key, 0), before.get(key, 0)) for key in {**before, **now}}
+
     def next_end(
-        self, start: Positions, row_limit: int | None, row_minimum: int | None = None
+        self,
+        start: Positions,
+        row_limit: int | None,
+        row_minimum: int | None = None,
+        since: Since | None = None,
     ) -> dict[MessageQueue, int]:
-        """Return where the micro-batch from `start` ends; `start` itself if nothing or too little is new."""
+        """Return where the micro-batch from `start` ends; `start` itself if nothing or too little is new.
+
+        since: what was known of the topics at `start`.
+        """
         self._refresh(start)
-        cut = self._cut(start)
+        cut = self._cut(start) | self._made_again(start, since or {})
         new = [queue for queue in self._maximums if queue not in start]
         minimums = self._source.min_offsets(new) if new else {}
         bounds = {
@@ -215,6 +231,24 @@ class Planner:
                 )
             )
         return cut
+
+    def _made_again(self, start: Positions, since: Since) -> dict[MessageQueue, int]:
+        """Return where queues begin whose topic was deleted and made again since `start`.
+
+        They may be longer than the former ones were: nothing else tells that these positions are not theirs.
+        """
+        now = self._source.topics_since()
+        later = {key for key, place in now.items() if key in since and place > since[key]}
+        queues = [queue for queue in self._maximums if (queue.topic, queue.broker_name) in later]
+        firsts = self._source.min_offsets(queues) if queues else {}
+        again = {queue: first for queue, first in firsts.items() if start.get(queue, 0) > first}
+        for topic, broker_name in sorted({(queue.topic, queue.broker_name) for queue in again}):
+            self._lost(
+                QueuesGone(
+                    f"topic {topic} was deleted and made again at broker {broker_name} since it was read"
+                )
+            )
+        return again
 
     def _lost(self, error: LibraError) -> None:
         if self._options.fail_on_data_loss:

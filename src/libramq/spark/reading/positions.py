@@ -17,7 +17,11 @@ from libramq.spark.reading.queue_json import queue_key, queue_of_key
 
 Positions = Mapping[MessageQueue, int]
 
-_BEGAN: Final = "began"  # Without a colon, so it is not a queue.
+_BEGAN: Final = "began"  # Without a colon, so it is not a queue; likewise
+_SINCE: Final = "since"
+
+#: By topic and broker name: where in the broker's log a former topic of the name was deleted; 0 for none.
+Since = Mapping[tuple[str, str], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,24 +52,31 @@ class StreamOffset:
     began: where the batch before this offset began, in the first offset of a query. Spark records a batch's
     end before reading it, but its beginning only when the previous one is done: restarted within its first
     batch, a query is asked again where it begins, and `latest` would have moved on.
+    since: tells a topic that was made again from the one that was read; None if no broker knows.
     """
 
     positions: Positions
     began: Positions | None = None
+    since: Since | None = None
 
     @classmethod
     def decode(cls, offset: Mapping[str, Any]) -> "StreamOffset":
         """Decode Spark's JSON."""
-        began = offset.get(_BEGAN)
+        began, since = offset.get(_BEGAN), offset.get(_SINCE)
         return cls(
-            {queue_of_key(key): int(value) for key, value in offset.items() if key != _BEGAN},
+            {queue_of_key(key): int(value) for key, value in offset.items() if key not in (_BEGAN, _SINCE)},
             None if began is None else {queue_of_key(key): int(value) for key, value in began.items()},
+            None if since is None else {_topic_of_key(key): int(value) for key, value in since.items()},
         )
 
     def encode(self) -> dict[str, Any]:
         """Encode as Spark's JSON; equal positions always give the same text."""
         encoded: dict[str, Any] = _by_key(self.positions)
-        return encoded if self.began is None else {**encoded, _BEGAN: _by_key(self.began)}
+        if self.began is not None:
+            encoded[_BEGAN] = _by_key(self.began)
+        if self.since:
+            encoded[_SINCE] = {":".join(key): self.since[key] for key in sorted(self.since)}
+        return encoded
 
 
 def next_end(
@@ -125,6 +136,11 @@ def ranges_between(start: Positions, end: Positions, *, known: Positions | None 
         if begin < stop:
             ranges.append(Range(queue, begin, stop))
     return ranges
+
+
+def _topic_of_key(key: str) -> tuple[str, str]:
+    topic, _, broker_name = key.partition(":")
+    return topic, broker_name
 
 
 def _by_key(positions: Positions) -> dict[str, int]:

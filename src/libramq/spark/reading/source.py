@@ -208,12 +208,13 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Obeyed as given: with Trigger.Once Spark asks for everything in spite of the options.
         row_limit = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         row_minimum = None if isinstance(limit, ReadAllAvailable) else self._options.min_offsets_per_trigger
-        end = planner.next_end(start_offset.positions, row_limit, row_minimum)
+        end = planner.next_end(start_offset.positions, row_limit, row_minimum, start_offset.since)
+        since = planner.since(start_offset.since)
         if start_offset.began is None and planner.is_initial(start_offset.positions):
-            return StreamOffset(end, began=start_offset.positions).encode()
+            return StreamOffset(end, began=start_offset.positions, since=since).encode()
         if end == start_offset.positions:
             return dict(start)
-        return StreamOffset(end).encode()
+        return StreamOffset(end, since=since).encode()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return StreamOffset(self.planner.latest).encode()

@@ -61,6 +61,10 @@ class StoreQueues:
         """Return none: a store has all that it had."""
         return {}
 
+    def topics_since(self) -> dict[tuple[str, str], int]:
+        """Return nothing: only streams need it, which do not read directories."""
+        return {}
+
     def is_slave(self, broker_name: str) -> bool:
         """Return that the store is not behind: it has no master."""
         return False

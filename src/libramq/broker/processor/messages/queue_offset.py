@@ -11,7 +11,13 @@ from libramq.auth.operation import Manage
 from libramq.auth.resource import Action, topic
 from libramq.codes import RequestCode, ResponseCode
 from libramq.message.record import peek_record
-from libramq.remoting.headers import QueueHeader, SearchOffsetHeader, ViewMessageHeader, decode_header
+from libramq.remoting.headers import (
+    MaxOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    ViewMessageHeader,
+    decode_header,
+)
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.store.message_store import MessageStore
@@ -36,9 +42,14 @@ class QueueOffsets:
         }
 
     def max_offset(self, request: Request) -> Outcome:
-        """Return the offset that the next message gets."""
-        header = decode_header(request.command, QueueHeader)
-        return Reply(ext={"offset": str(self._store.max_offset(header.topic, header.queue_id))})
+        """Return the offset that the next message gets; where wanted, also where in the log a topic of this
+        name was deleted last.
+        """
+        header = decode_header(request.command, MaxOffsetHeader)
+        offset = str(self._store.max_offset(header.topic, header.queue_id))
+        if not header.lb_since:
+            return Reply(ext={"offset": offset})
+        return Reply(ext={"offset": offset, "lbSince": str(self._store.deletions.end_of(header.topic))})
 
     def min_offset(self, request: Request) -> Outcome:
         """Return the offset of the oldest message."""
