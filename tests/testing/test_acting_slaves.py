@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,17 +17,22 @@ from libramq.broker.pop.reviving import Reviving
 from libramq.broker.pop.state import PopState
 from libramq.broker.transactions import half
 from libramq.broker.transactions.open_transactions import OpenTransactions
+from libramq.codes import RequestCode
 from libramq.message import names
 from libramq.message.message import MessageExt
 from libramq.message.properties import TRANSACTION_PREPARED
 from libramq.pop.check_point import CheckPoint
+from libramq.rpc import asking
+from libramq.rpc.call import Call
+from libramq.runtime.seams import Remotes
 from libramq.testing.cluster import GroupPlan
 from libramq.testing.invariants.delays import DelayedMessagesArrive, DelayedMessagesComeOnce
 from libramq.testing.invariants.invariant import Invariant
-from libramq.testing.invariants.pops import AttemptsComeOnce, PoppedAtLeastOnce
+from libramq.testing.invariants.pops import AcknowledgedStaysDone, AttemptsComeOnce, PoppedAtLeastOnce
 from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.slaves import SlavesOnlyRead
 from libramq.testing.invariants.transactions import RolledBackStaysHidden
+from libramq.testing.nodes import popper_node
 from libramq.testing.scenarios.happening import Happening
 from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import Report, Simulation
@@ -179,6 +185,29 @@ def test_a_master_that_redelivers_before_it_has_asked_is_caught(monkeypatch: pyt
     begin = Reviving.__init__
     monkeypatch.setattr(Reviving, "__init__", lambda self, **parts: begin(self, **parts | {"is_held": False}))
     caught(AttemptsComeOnce)
+
+
+def test_acknowledgements_that_are_forgotten_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(remotes: Remotes, address: str, call: Call[Any], answered: Callable[[Any], None]) -> None:
+        if call.code == RequestCode.ACK_MESSAGE:
+            answered(None)
+        else:
+            asking.ask(remotes, address, call, answered)
+
+    monkeypatch.setattr(popper_node, "ask", forget)
+    caught(AcknowledgedStaysDone)
+
+
+def test_what_an_acting_slave_has_done_outlives_it() -> None:
+    report = run(1, "end_acting", every_ms=50_000, has_second_slaves=True)
+    assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)
+    assert report.happenings[Happening.ACTING_ENDED]
+
+
+def test_a_master_that_was_taken_for_dead_repeats_nothing() -> None:
+    report = run(1, "freeze_master", every_ms=50_000)
+    assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)
+    assert report.happenings[Happening.ESCAPED]
 
 
 @pytest.mark.parametrize("stock_chance", [0.0, 1.0])

@@ -6,6 +6,7 @@ The scenarios are narrow, so that few seeds are enough; `pytest -s` prints which
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.progress import ProgressFile
 from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.coordination import Coordination
+from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages import schedule
 from libramq.broker.messages.durability import Durability
 from libramq.broker.messages.redelivery import Redelivery
@@ -27,9 +29,11 @@ from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.membership.lease import Lease
 from libramq.client.consuming.ownership.claims import Claims
 from libramq.client.consuming.ownership.held_messages import HeldMessages
+from libramq.client.consuming.pop import pop_network
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
 from libramq.client.consuming.requests.member_requests import MemberRequests
 from libramq.client.routing.route_table import RouteTable
+from libramq.errors import RemoteError
 from libramq.fencing import Opened
 from libramq.groups.coordinator.group.member import GroupMember
 from libramq.groups.coordinator.group.queue_handover import QueueHandover
@@ -43,7 +47,7 @@ from libramq.replication.copies import Copies
 from libramq.replication.ha_client import HAClient
 from libramq.replication.ha_service import HAService
 from libramq.store.message_store import MessageStore
-from libramq.testing.cluster import GroupPlan
+from libramq.testing.cluster import GroupPlan, PopPlan
 from libramq.testing.invariants import INVARIANTS, Invariant
 from libramq.testing.invariants.clocks import ClocksChangeNothing
 from libramq.testing.invariants.consumption import (
@@ -57,6 +61,7 @@ from libramq.testing.invariants.fences import NoHandlerAfterTheSession, OneReade
 from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, OneMessageAnOffset
 from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
 from libramq.testing.invariants.ownership import EveryQueueOwned, HandoversAreShort, ReadersKeepTheirQueues
+from libramq.testing.invariants.pops import DeadLettersWereSeen, ResetsReplay
 from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
 from libramq.testing.invariants.retries import RetriesAreExact
@@ -433,3 +438,26 @@ def test_slaves_that_are_ahead_of_the_masters_disk_are_caught(monkeypatch: pytes
             duration_ms=14_000,
         ),
     )
+
+
+POPS = PopPlan(members=1, invisible_ms=1_000, retries_max=1, handling=Handling(duration_ms_max=5))
+
+
+def test_groups_that_pop_follow_resets():
+    report = Simulation(1, scenario=scenario("reset_pops", "kill_broker", "reset_pops", pops=POPS)).run()
+    assert report.is_ok, report.violation
+    assert report.happenings[Happening.POPS_SET_BACK]
+    assert report.happenings[Happening.POPPED_IN_ORDER]
+
+
+def test_a_reset_that_groups_that_pop_do_not_see_is_caught(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(OffsetCommits, "reset", lambda self, *which: None)
+    caught(ResetsReplay, scenario("reset_pops", pops=POPS))
+
+
+def test_dead_letters_that_no_handler_saw_are_caught(monkeypatch: pytest.MonkeyPatch):
+    def lose(*_: object) -> NoReturn:
+        raise RemoteError("lost")
+
+    monkeypatch.setattr(pop_network, "messages_of", lose)
+    caught(DeadLettersWereSeen, scenario("join", pops=POPS))

@@ -14,12 +14,13 @@ from libramq.client.consuming.consumer_settings import (
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import LibraError
 from libramq.filter.tag import parse_tag_filter
-from libramq.formats.tables import TopicConfig
+from libramq.formats.tables import SubscriptionGroupConfig, TopicConfig
 from libramq.message.queue import MessageQueue
 from libramq.nameserver.config import NameServerConfig
 from libramq.rpc.admin_calls import create_topic, delete_group, delete_topic, reset_offsets
 from libramq.rpc.asking import ask
 from libramq.rpc.group_calls import find_group, remove_member
+from libramq.rpc.operator_calls import create_group
 from libramq.testing.history import Commit, Watcher
 from libramq.testing.machine.dialer import simulated_remotes
 from libramq.testing.machine.process import Process
@@ -29,6 +30,7 @@ from libramq.testing.nodes.handlers import Handling
 from libramq.testing.nodes.kafka_facts import KafkaGroupPlan
 from libramq.testing.nodes.kafka_members import KafkaMembers
 from libramq.testing.nodes.name_server_node import SimulatedNameServer
+from libramq.testing.nodes.pop_member import SimulatedPopMember
 from libramq.testing.nodes.popper_node import SimulatedPopper
 from libramq.testing.nodes.producer_node import ProducerPlan, SimulatedProducer
 from libramq.testing.nodes.slave_node import SimulatedSlave
@@ -53,6 +55,9 @@ CHECKS: Mapping[str, Any] = {
 }
 #: How often a producer begins one, where slaves may act.
 TRANSACTION_INTERVAL_MS = 150
+#: The group of our clients that pop.
+POP_GROUP = "P1"
+POP_ROUTES_MS = 1_000
 #: Later than the end of any simulation, by any of its clocks.
 FOR_EVER_MS = 1 << 60
 
@@ -81,10 +86,20 @@ class GroupPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PopPlan:
+    """A group of our clients that pop all topics; another one pops each topic in order."""
+
+    members: int
+    invisible_ms: int
+    retries_max: int
+    handling: Handling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
     """The processes of a cluster.
 
-    is_sync: brokers flush before they acknowledge. slave_count: of the first masters, one each.
+    is_sync: brokers flush before they acknowledge. slave_count: of the first masters, one each, or two.
     waits_for_slaves: masters acknowledge what a slave has. has_acting_slaves: slaves deliver what waits while
     their masters are gone.
     """
@@ -95,6 +110,8 @@ class ClusterPlan:
     slave_count: int = 0
     waits_for_slaves: bool = False
     has_acting_slaves: bool = False
+    has_second_slaves: bool = False
+    pops: PopPlan | None = None
     kafka_groups: tuple[KafkaGroupPlan, ...] = ()
 
 
@@ -119,6 +136,8 @@ class Cluster(Watcher):
         config = NameServerConfig(support_acting_master=plan.has_acting_slaves)
         self.transactions: list[SimulatedTransactions] = []
         self.poppers: list[SimulatedPopper] = []
+        self.pops = plan.pops
+        self.pop_members: list[SimulatedPopMember] = []
         self.name_servers = [
             SimulatedNameServer(world, number, config) for number in range(1, plan.name_server_count + 1)
         ]
@@ -135,6 +154,10 @@ class Cluster(Watcher):
             master.name: self._new_slave(master, number)
             for number, master in enumerate(list(self.brokers.values())[: plan.slave_count], 1)
         }
+        self.second_slaves = {
+            name: self._new_slave(slave.master, number, broker_id=2)
+            for number, (name, slave) in enumerate(self.slaves.items() if plan.has_second_slaves else (), 1)
+        }
         kafka_addresses = [f"{each.config.broker_ip}:{KAFKA_PORT}" for each in self.brokers.values()]
         self.kafka = KafkaMembers(world, plan.kafka_groups, kafka_addresses)
         self._joined = self._produced = 0
@@ -143,7 +166,7 @@ class Cluster(Watcher):
         self._admin.start()
         self._remotes = simulated_remotes(world.network, self._admin)
         world.history.watchers.append(self)
-        for broker in (*self.brokers.values(), *self.slaves.values()):
+        for broker in (*self.brokers.values(), *self.every_slave):
             broker.start()
 
     def _new_broker(self, name: str, number: int, *, has_slave: bool) -> SimulatedBroker:
@@ -161,12 +184,13 @@ class Cluster(Watcher):
             **(CHECKS if self.has_acting_slaves else {}),
         )
 
-    def _new_slave(self, master: SimulatedBroker, number: int) -> SimulatedSlave:
+    def _new_slave(self, master: SimulatedBroker, number: int, broker_id: int = 1) -> SimulatedSlave:
         return SimulatedSlave(
             self.world,
             master,
-            f"10.0.1.{number}",
+            f"10.0.{broker_id}.{number}",
             self._addresses,
+            broker_id=broker_id,
             flush_disk_type=master.config.flush_disk_type,
             enable_slave_acting_master=self.has_acting_slaves,
             enable_remote_escape=self.has_acting_slaves,
@@ -177,6 +201,16 @@ class Cluster(Watcher):
     def now_ms(self) -> MonotonicMs:
         """Return the monotonic time."""
         return self.world.time.now_ms
+
+    @property
+    def every_slave(self) -> list[SimulatedSlave]:
+        """Return all slaves."""
+        return [*self.slaves.values(), *self.second_slaves.values()]
+
+    def popping(self) -> dict[str, list[str]]:
+        """Return the groups that pop, with their topics."""
+        groups = {popper.group: [popper.topic] for popper in self.poppers}
+        return groups | ({POP_GROUP: list(self.topics)} if self.pops is not None else {})
 
     def hands_over_cleanly(self, group: str) -> bool:
         """Return whether handovers cause no redeliveries unless something fails."""
@@ -239,6 +273,18 @@ class Cluster(Watcher):
         call = reset_offsets(group, topic, timestamp_ms=0, force=False)
         ask(self._remotes, self.brokers[broker].address, call, done)
 
+    def set_back_pops(self, broker: str, group: str, topic: str) -> None:
+        """Have a broker reset a group that pops to the beginning of a topic."""
+        self.world.history.pops_set_back(group, topic, broker, is_done=False)
+
+        def done(outcome: object) -> None:
+            if not isinstance(outcome, LibraError):
+                self.world.history.happened(Happening.POPS_SET_BACK, group)
+                self.world.history.pops_set_back(group, topic, broker, is_done=True)
+
+        call = reset_offsets(group, topic, timestamp_ms=0)
+        ask(self._remotes, self.brokers[broker].address, call, done)
+
     def delete_group(self, broker: str, group: str) -> None:
         """Delete a subscription group at a broker, except for its offsets."""
 
@@ -297,7 +343,13 @@ class Cluster(Watcher):
                     interval_ms=TRANSACTION_INTERVAL_MS,
                 )
             )
-            self.poppers.append(SimulatedPopper(self.world, topic, list(self.brokers.values()), self.slaves))
+        if self.has_acting_slaves or self.pops is not None:
+            slaves = {
+                name: [each for each in self.every_slave if each.master.name == name] for name in self.slaves
+            }
+            masters = list(self.brokers.values())
+            is_in_order = self.pops is not None
+            self.poppers.append(SimulatedPopper(self.world, topic, masters, slaves, in_order=is_in_order))
 
     def join(
         self, plan: GroupPlan, kind: int | None = None, *, instead_of: SimulatedConsumer | None = None
@@ -344,6 +396,38 @@ class Cluster(Watcher):
         member = SimulatedConsumer(self.world, name, member_plan, self._addresses, disk=disk)
         self.members.append(member)
         return member
+
+    def join_pops(self) -> None:
+        """Start a member of the group that pops."""
+        plan = self.pops
+        assert plan is not None, "there is such a group"
+        name = f"pop-member-{len(self.pop_members) + 1}"
+        settings = ConsumerSettings(
+            group=POP_GROUP,
+            client_id=name,
+            consume_from=ConsumeFrom.FIRST_OFFSET,
+            route_refresh_ms=POP_ROUTES_MS,
+            pop=True,
+            invisible_ms=plan.invisible_ms,
+        )
+        self.world.history.note(name, f"joins {POP_GROUP}")
+        member = MemberPlan(settings, {topic: parse_tag_filter("*") for topic in self.topics}, plan.handling)
+        self.pop_members.append(SimulatedPopMember(self.world, name, member, self._addresses))
+
+    def make_pop_groups(self) -> None:
+        """Create the groups that pop at every broker: their messages have few attempts."""
+        assert self.pops is not None, "there are such groups"
+        for group in self.popping():
+            config = SubscriptionGroupConfig(group_name=group, retry_max_times=self.pops.retries_max)
+            for broker in self.brokers.values():
+                self._make_group(broker.address, config)
+
+    def _make_group(self, address: str, config: SubscriptionGroupConfig) -> None:
+        def answered(outcome: object) -> None:
+            if isinstance(outcome, LibraError):
+                self._admin.after(ADMIN_AGAIN_MS, lambda: self._make_group(address, config))
+
+        ask(self._remotes, address, create_group(config), answered)
 
     def member(self, name: str) -> SimulatedConsumer:
         """Return the member of that name, alive or not."""

@@ -70,8 +70,17 @@ class Watcher:
     def deferred(self, broker: str, topic: str, message_id: str, requested_ms: MonotonicMs) -> None:
         """A producer's message for a later time was acknowledged."""
 
-    def acknowledged(self, group: str, topic: str, message_id: str) -> None:
-        """A member has acknowledged a popped message; the broker may not have answered."""
+    def popped(self, group: str, topic: str, message_id: str, arrived_ms: MonotonicMs) -> None:
+        """A handler gets a popped message, which arrived then."""
+
+    def acknowledged(self, group: str, topic: str, message_id: str, by: str | None = None) -> None:
+        """A member has acknowledged a popped message. by: the process that took it in time, if any did."""
+
+    def pops_set_back(self, group: str, topic: str, broker: str, *, is_done: bool) -> None:
+        """A group that pops is to read a broker's part of a topic again; is_done: the broker says so."""
+
+    def slave_ended(self, name: str, durable_to: int | None) -> None:
+        """A slave ended; see `broker_died`."""
 
     def rolled_back(self, message_id: str) -> None:
         """A producer begins a transaction that it will roll back."""
@@ -223,9 +232,24 @@ class History(Watcher):
         for notify in self._watching("deferred"):
             notify(broker, topic, message_id, requested_ms)
 
-    def acknowledged(self, group: str, topic: str, message_id: str) -> None:
+    def popped(self, group: str, topic: str, message_id: str, arrived_ms: MonotonicMs) -> None:
+        for notify in self._watching("popped"):
+            notify(group, topic, message_id, arrived_ms)
+
+    def acknowledged(self, group: str, topic: str, message_id: str, by: str | None = None) -> None:
         for notify in self._watching("acknowledged"):
-            notify(group, topic, message_id)
+            notify(group, topic, message_id, by)
+
+    def pops_set_back(self, group: str, topic: str, broker: str, *, is_done: bool) -> None:
+        if is_done:
+            self.note(group, f"is set back in {topic}@{broker}")
+        for notify in self._watching("pops_set_back"):
+            notify(group, topic, broker, is_done=is_done)
+
+    def slave_ended(self, name: str, durable_to: int | None) -> None:
+        self.note(name, "killed" if durable_to is None else "power cut")
+        for notify in self._watching("slave_ended"):
+            notify(name, durable_to)
 
     def rolled_back(self, message_id: str) -> None:
         for notify in self._watching("rolled_back"):

@@ -130,6 +130,10 @@ class Simulation:
         for plan, count in zip(scenario.groups, scenario.members, strict=True):
             for _ in range(count * len(plan.topics)):
                 cluster.join(plan)
+        if scenario.pops is not None:
+            cluster.make_pop_groups()
+            for _ in range(scenario.pops.members):
+                cluster.join_pops()
         time.at(begin_ms + KAFKA_AFTER_MS, cluster.kafka.join_all)
         if any(plan.handling.slow_chance for plan in scenario.groups):
             self.world.history.disturbed("handlers are slower than members may be with giving up queues")

@@ -25,7 +25,13 @@ from libramq.testing.invariants.ownership import (
     HandoversAreShort,
     ReadersKeepTheirQueues,
 )
-from libramq.testing.invariants.pops import AttemptsComeOnce, PoppedAtLeastOnce
+from libramq.testing.invariants.pops import (
+    AcknowledgedStaysDone,
+    AttemptsComeOnce,
+    DeadLettersWereSeen,
+    PoppedAtLeastOnce,
+    ResetsReplay,
+)
 from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
 from libramq.testing.invariants.retries import RetriesAreExact
@@ -61,6 +67,9 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     RolledBackStaysHidden,
     PoppedAtLeastOnce,
     AttemptsComeOnce,
+    AcknowledgedStaysDone,
+    DeadLettersWereSeen,
+    ResetsReplay,
 )
 
 #: Those of Kafka's groups, where there are any.

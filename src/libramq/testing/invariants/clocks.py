@@ -60,7 +60,7 @@ class ClocksChangeNothing(Invariant):
             broker = node.broker
             if broker is None:
                 continue
-            if broker.store.failure is not None:  # Due messages cannot be stored.
+            if broker.store.failure is not None or node.process.is_paused:  # Nothing due can be stored.
                 self.broker_died(name, None)
                 continue
             self._look_at_delays(name, broker, now_ms)

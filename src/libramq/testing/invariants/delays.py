@@ -14,6 +14,7 @@ from libramq.message import names
 from libramq.testing.invariants.consumption import is_abandoned
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.progress import messages_of
+from libramq.testing.invariants.slaves import OfPairs
 from libramq.testing.scenarios.happening import Happening
 
 if TYPE_CHECKING:
@@ -72,33 +73,26 @@ class DelayedMessagesArrive(Invariant):
                     yield member.audience, topic, message_id
 
 
-class DelayedMessagesComeOnce(Invariant):
+class DelayedMessagesComeOnce(OfPairs):
     """Check that a message that waits is delivered once, by its own master or by another one.
 
-    As often as it waits: producers repeat what was not acknowledged. It is judged while nothing fails but
-    masters with slaves: after a send without an answer, a slave repeats it, too. A broker that was killed may
-    deliver timer messages of its last seconds twice itself (`docs/duplicates.md`). And a transaction whose
-    end the slave had not copied is still open there.
+    As often as it waits: producers repeat what was not acknowledged. After a send without an answer, a slave
+    repeats it, too. A broker that was killed may deliver timer messages of its last seconds twice itself
+    (`docs/duplicates.md`). And a transaction whose end the slave had not copied is still open there.
     """
 
     name = "a message that waits is delivered once, whoever delivers it"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
-        self._is_judged = True
         self._sent_to: dict[str, str] = {}
         self._topics: set[str] = set()
         #: Up to where slaves had copied the logs of masters that are gone; what they had not, of each master.
         self._copied_to: dict[str, int] = {}
         self._not_copied: dict[str, list[range]] = defaultdict(list)
 
-    def disturbed(self, what: str) -> None:
-        name, _, how = what.partition(" ")
-        is_master = name in self.cluster.slaves and how.startswith(("is killed", "loses power"))
-        self._is_judged &= is_master or name.startswith("member")
-
     def broker_died(self, name: str, durable_to: int | None) -> None:
-        self._is_judged &= durable_to is None or self.cluster.is_sync
+        super().broker_died(name, durable_to)
         slave = self.cluster.slaves.get(name)
         if slave is not None:
             self._copied_to[name] = slave.broker.store.end if slave.broker is not None else 0
@@ -106,9 +100,6 @@ class DelayedMessagesComeOnce(Invariant):
     def broker_recovered(self, name: str, broker: "Broker") -> None:
         if name in self._copied_to:
             self._not_copied[name].append(range(self._copied_to.pop(name), broker.store.visible_offset))
-
-    def topic_deleted(self, name: str, topic: str) -> None:
-        self._is_judged = False
 
     def deferred(self, broker: str, topic: str, message_id: str, requested_ms: MonotonicMs) -> None:
         self._sent_to[message_id] = broker
@@ -123,6 +114,8 @@ class DelayedMessagesComeOnce(Invariant):
             placed = list(self._messages(topic))
             delivered = [(broker, message_id) for broker, message_id, _ in placed]
             for broker, message_id, place in placed:
+                if self.may_repeat(broker, place):
+                    waited[message_id] += 1
                 if message_id in half_messages and any(place in each for each in self._not_copied[broker]):
                     waited[message_id] += 1
                 if self._sent_to.get(message_id, broker) != broker:

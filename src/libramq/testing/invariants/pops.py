@@ -1,14 +1,18 @@
 """Invariants of messages that are popped, and redelivered by their own master or another one."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from libramq.clock import MonotonicMs
 from libramq.message import names
+from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.testing.invariants.invariant import Invariant
+from libramq.testing.invariants.messages import messages_in
 from libramq.testing.invariants.progress import messages_of
+from libramq.testing.invariants.slaves import LAST_MOMENT_MS, OfPairs
 from libramq.testing.scenarios.happening import Happening
 
 if TYPE_CHECKING:
@@ -18,8 +22,8 @@ if TYPE_CHECKING:
 class PoppedAtLeastOnce(Invariant):
     """Check that a group that pops acknowledges every message in the end, from whichever broker.
 
-    Under ASYNC_FLUSH a power cut may take a message from its master, and its redelivery from any: after one
-    nothing that was sent before is judged.
+    Or that it is a dead letter. Under ASYNC_FLUSH a power cut may take a message from its master, and its
+    redelivery from any: after one nothing that was sent before is judged.
     """
 
     name = "every message that is popped is acknowledged in the end"
@@ -27,9 +31,9 @@ class PoppedAtLeastOnce(Invariant):
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
-        #: Message ids by topic.
+        #: Message ids by topic, and by group and topic.
         self._awaited: dict[str, set[str]] = defaultdict(set)
-        self._done: dict[str, set[str]] = defaultdict(set)
+        self._done: dict[tuple[str, str], set[str]] = defaultdict(set)
 
     def stored(
         self,
@@ -40,7 +44,7 @@ class PoppedAtLeastOnce(Invariant):
         requested_ms: MonotonicMs,
     ) -> None:
         is_lost = self.cluster.cuts_ms and not self.cluster.is_sync
-        if self.cluster.poppers and not is_lost and not self.cluster.was_deleted(queue, requested_ms):
+        if self.cluster.popping() and not is_lost and not self.cluster.was_deleted(queue, requested_ms):
             self._awaited[queue.topic].add(message_id)
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
@@ -50,65 +54,226 @@ class PoppedAtLeastOnce(Invariant):
     def topic_deleted(self, name: str, topic: str) -> None:
         self._awaited.pop(topic, None)
 
-    def acknowledged(self, group: str, topic: str, message_id: str) -> None:
-        if message_id not in self._done[topic]:
-            self._done[topic].add(message_id)
+    def acknowledged(self, group: str, topic: str, message_id: str, by: str | None = None) -> None:
+        if message_id not in self._done[group, topic]:
+            self._done[group, topic].add(message_id)
             self.progressed_ms = self.cluster.now_ms
 
     def is_met(self) -> bool:
-        return all(ids <= self._done[topic] for topic, ids in self._awaited.items())
+        return not any(True for _ in self._missing())
 
     def finish(self) -> None:
-        for topic, ids in self._awaited.items():
-            for message_id in sorted(ids - self._done[topic]):
-                self.broken(f"{message_id} of {topic} was never acknowledged")
+        for group, topic, message_id in self._missing():
+            self.broken(f"{message_id} of {topic} was never acknowledged by {group}")
+
+    def _missing(self) -> Iterator[tuple[str, str, str]]:
+        for group, topics in self.cluster.popping().items():
+            for topic in topics:
+                missing = self._awaited[topic] - self._done[group, topic]
+                for message_id in sorted(missing - dead_letters(self.cluster, group) if missing else ()):
+                    yield group, topic, message_id
 
 
-class AttemptsComeOnce(Invariant):
+def dead_letters(cluster: "Cluster", group: str) -> set[str]:
+    """Return the ids of a group's dead letters."""
+    return {
+        message_id
+        for node in cluster.brokers.values()
+        if node.broker is not None
+        for message_id in messages_in(
+            node.broker, MessageQueue(names.dlq_topic(group), node.name, 0)
+        ).values()
+    }
+
+
+class DeadLettersWereSeen(Invariant):
+    """Check that no message becomes a dead letter that no handler of its group got.
+
+    It is judged while only slaves end, and brokers once: what is popped and does not arrive is an attempt.
+    """
+
+    name = "no message becomes a dead letter that no handler saw"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._seen: dict[str, set[str]] = defaultdict(set)
+        self._is_judged = True
+        self._ends = 0
+
+    def disturbed(self, what: str) -> None:
+        self._ends += what.partition(" ")[0] in self.cluster.brokers
+        self._is_judged &= what.startswith(("broker", "slave", "popping", "member"))
+
+    def popped(self, group: str, topic: str, message_id: str, arrived_ms: MonotonicMs) -> None:
+        self._seen[group].add(message_id)
+
+    def finish(self) -> None:
+        if not self._is_judged or self._ends > 1:
+            return
+        for group in self.cluster.popping():
+            for message_id in sorted(dead_letters(self.cluster, group) - self._seen[group]):
+                self.broken(f"{message_id} is a dead letter of {group}")
+
+
+@dataclass(slots=True)
+class _Replay:
+    """A reset, and the messages that its group has to read again: those stored when it was requested."""
+
+    requested_ms: MonotonicMs
+    group: str
+    topic: str
+    broker: str
+    missing: set[str]
+    is_due: bool = False
+
+
+class ResetsReplay(Invariant):
+    """Check that a group that pops reads everything again after a reset to the beginning."""
+
+    name = "after a reset a group that pops reads every message again"
+    within_ms = 60_000
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._stored: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._replays: list[_Replay] = []
+
+    def stored(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        physical_offset: int,
+        message_id: str,
+        requested_ms: MonotonicMs,
+    ) -> None:
+        if self.cluster.popping():
+            self._stored[queue.broker_name, queue.topic].add(message_id)
+
+    def pops_set_back(self, group: str, topic: str, broker: str, *, is_done: bool) -> None:
+        if not is_done:
+            replay = _Replay(self.cluster.now_ms, group, topic, broker, {*self._stored[broker, topic]})
+            self._replays.append(replay)
+            return
+        for replay in self._replays:
+            if (replay.group, replay.topic, replay.broker) == (group, topic, broker):
+                replay.is_due = True
+
+    def popped(self, group: str, topic: str, message_id: str, arrived_ms: MonotonicMs) -> None:
+        for replay in self._replays:
+            if replay.group == group and arrived_ms >= replay.requested_ms and message_id in replay.missing:
+                replay.missing.discard(message_id)
+                self.progressed_ms = self.cluster.now_ms
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        if durable_to is not None and not self.cluster.is_sync:
+            self._forget(lambda broker, _: broker == name)
+
+    def topic_deleted(self, name: str, topic: str) -> None:
+        self._forget(lambda *which: which == (name, topic))
+
+    def _forget(self, is_gone: Callable[[str, str], bool]) -> None:
+        self._stored = defaultdict(set, {key: ids for key, ids in self._stored.items() if not is_gone(*key)})
+        self._replays = [each for each in self._replays if not is_gone(each.broker, each.topic)]
+
+    def is_met(self) -> bool:
+        return not any(replay.is_due and replay.missing for replay in self._replays)
+
+    def finish(self) -> None:
+        for replay in self._replays:
+            if replay.is_due and replay.missing:
+                what = f"{len(replay.missing)} messages of {replay.topic}@{replay.broker}"
+                self.broken(f"{replay.group} was set back, and did not read {what}: {min(replay.missing)}")
+
+
+class AcknowledgedStaysDone(OfPairs):
+    """Check that a popped message that a broker took as acknowledged, in time, is not handed out again.
+
+    In order, what follows a message that comes again comes with it.
+    """
+
+    name = "a popped message that is acknowledged is not popped again"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._done: dict[tuple[str, str], tuple[str, MonotonicMs]] = {}
+        self._again: dict[tuple[str, str], str] = {}
+
+    def acknowledged(self, group: str, topic: str, message_id: str, by: str | None = None) -> None:
+        if by is not None:
+            self._done[group, message_id] = by, self.cluster.now_ms
+
+    def popped(self, group: str, topic: str, message_id: str, arrived_ms: MonotonicMs) -> None:
+        done = self._done.get((group, message_id))
+        if done is not None and self.cluster.has_acting_slaves:
+            ago_ms = self.cluster.now_ms - done[1]
+            self._again.setdefault(
+                (group, message_id), f"{done[0]} took its acknowledgement {ago_ms} ms before"
+            )
+
+    def disturbed(self, what: str) -> None:
+        super().disturbed(what)
+        self._forget_last()
+
+    def slave_ended(self, name: str, durable_to: int | None) -> None:
+        super().slave_ended(name, durable_to)
+        self._forget_last()
+
+    def _forget_last(self) -> None:
+        """Forget what others may not have copied."""
+        known_ms = self.cluster.now_ms - LAST_MOMENT_MS
+        self._done = {key: done for key, done in self._done.items() if done[1] <= known_ms}
+
+    def pops_set_back(self, group: str, topic: str, broker: str, *, is_done: bool) -> None:
+        self._is_judged = False
+
+    def finish(self) -> None:
+        for popper in self.cluster.poppers if self._is_judged else ():
+            placed = list(messages_at(self.cluster, popper.topic))
+            sent = Counter(message.message_id for _, message in placed)
+            placed += messages_at(self.cluster, names.pop_retry_topic(popper.topic, popper.group))
+            excused = {
+                message.message_id
+                for broker, message in placed
+                if self.may_repeat(broker, message.physical_offset)
+            }
+            for (group, message_id), what in self._again.items():
+                if group == popper.group and sent[message_id] == 1 and message_id not in excused:
+                    self.broken(f"{group} pops {message_id} again; {what}")
+
+
+class AttemptsComeOnce(OfPairs):
     """Check that each attempt of a popped message comes once, from its own master or from another one.
 
-    As often as producers have sent it. It is judged while nothing fails but masters with slaves: after a send
-    without an answer a slave repeats it.
+    As often as producers have sent it. After a send without an answer a slave repeats it.
     """
 
     name = "an attempt of a message that is popped comes once"
 
-    def __init__(self, cluster: "Cluster") -> None:
-        super().__init__(cluster)
-        self._is_judged = True
-
-    def disturbed(self, what: str) -> None:
-        name, _, how = what.partition(" ")
-        is_master = name in self.cluster.slaves and how.startswith(("is killed", "loses power"))
-        self._is_judged &= is_master or name.startswith("member")
-
-    def broker_died(self, name: str, durable_to: int | None) -> None:
-        self._is_judged &= durable_to is None or self.cluster.is_sync
-
-    def topic_deleted(self, name: str, topic: str) -> None:
-        self._is_judged = False
-
     def finish(self) -> None:
         for popper in self.cluster.poppers:
             topic = popper.topic
-            sent = Counter(message_id for _, message_id, _ in self._messages(topic))
-            homes = {message_id: broker for broker, message_id, _ in self._messages(topic)}
+            sent = Counter(message.message_id for _, message in messages_at(self.cluster, topic))
+            homes = {message.message_id: broker for broker, message in messages_at(self.cluster, topic)}
             attempts: Counter[tuple[str, int]] = Counter()
-            retry_topic = names.pop_retry_topic(topic, popper.group)
-            for broker, message_id, times in self._messages(retry_topic):
-                attempts[message_id, times] += 1
-                if homes.get(message_id, broker) != broker:
-                    self.cluster.world.history.happened(Happening.REVIVED_ELSEWHERE, message_id)
-            for (message_id, times), count in attempts.items():
-                if self._is_judged and count > sent[message_id]:
+            excused: set[tuple[str, int]] = set()
+            for broker, message in messages_at(self.cluster, names.pop_retry_topic(topic, popper.group)):
+                attempt = message.message_id, message.reconsume_times
+                attempts[attempt] += 1
+                if self.may_repeat(broker, message.physical_offset):
+                    excused.add(attempt)
+                if homes.get(message.message_id, broker) != broker:
+                    self.cluster.world.history.happened(Happening.REVIVED_ELSEWHERE, message.message_id)
+            for attempt, count in attempts.items():
+                message_id, times = attempt
+                if self._is_judged and count > sent[message_id] + (attempt in excused):
                     what = f"attempt {times} of {message_id} of {topic} came {count} times"
                     self.broken(f"{what}; it was sent {sent[message_id]} times")
 
-    def _messages(self, topic: str) -> Iterator[tuple[str, str, int]]:
-        """Yield broker, id and attempts of the messages of a topic."""
-        for name, node in self.cluster.brokers.items():
-            store = node.broker.store if node.broker is not None else None
-            for queue_id in store.queue_ids(topic) if store is not None else ():
-                assert node.broker is not None
-                for message in messages_of(node.broker, (topic, queue_id)):
-                    yield name, message.message_id, message.reconsume_times
+
+def messages_at(cluster: "Cluster", topic: str) -> Iterator[tuple[str, MessageExt]]:
+    """Yield broker and message of all that is in a topic."""
+    for name, node in cluster.brokers.items():
+        for queue_id in node.broker.store.queue_ids(topic) if node.broker is not None else ():
+            assert node.broker is not None
+            for message in messages_of(node.broker, (topic, queue_id)):
+                yield name, message

@@ -1,6 +1,6 @@
 """Invariants of slaves: they copy, and let members read on."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Final
 
 from libramq.clock import MonotonicMs
@@ -17,6 +17,76 @@ if TYPE_CHECKING:
 
 #: Many times a round trip of 20 ms.
 LAG_MS_MAX: Final = 1_000
+
+
+#: What an acting slave did for so long before it ended may be done again: other slaves copy it, and it is
+#: written, once a second.
+LAST_MOMENT_MS: Final = 1_500
+#: How long a slave that is back has to run before it knows what its master has done.
+SETTLED_MS: Final = 5_000
+
+
+class OfPairs(Invariant):
+    """The base of rules that say what comes once: they are judged while only masters, slaves that act, and
+    members fail.
+    """
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._is_judged = True
+        #: The ends of logs after the last steps, and by broker what was stored just before a slave ended.
+        self._ends: deque[tuple[MonotonicMs, dict[str, int]]] = deque(maxlen=LAST_MOMENT_MS // 100 + 1)
+        self._last_moments: dict[str, list[range]] = defaultdict(list)
+        #: When each slave last did not run, and when it last had all that its master has.
+        self._away_ms: dict[str, MonotonicMs] = {}
+        self._had_all: dict[str, MonotonicMs] = {}
+
+    def step(self) -> None:
+        if not self.cluster.has_acting_slaves:
+            return
+        now_ms = self.cluster.now_ms
+        self._ends.append((now_ms, _log_ends(self.cluster)))
+        for slave in self.cluster.every_slave:
+            if slave.broker is None:
+                self._away_ms[slave.name] = now_ms
+            elif slave.is_caught_up:
+                self._had_all[slave.name] = now_ms
+
+    def disturbed(self, what: str) -> None:
+        name, _, how = what.partition(" ")
+        is_master = name in self.cluster.slaves and how.startswith(("is killed", "loses power", "freezes"))
+        self._is_judged &= is_master or name.startswith(("member", "acting"))
+        if is_master and any(
+            each.master.name == name and not self._knows(each) for each in self.cluster.every_slave
+        ):
+            self._is_judged = False
+
+    def _knows(self, slave: "SimulatedSlave") -> bool:
+        """Return whether a slave that begins to act knows what its master has done."""
+        now_ms, never_ms = self.cluster.now_ms, MonotonicMs(0)
+        is_settled = now_ms - self._away_ms.get(slave.name, never_ms) >= SETTLED_MS
+        return is_settled and now_ms - self._had_all.get(slave.name, never_ms) <= LAG_MS_MAX
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        self._is_judged &= durable_to is None or self.cluster.is_sync
+
+    def slave_ended(self, name: str, durable_to: int | None) -> None:
+        self._is_judged &= durable_to is None or self.cluster.is_sync
+        if self._ends:
+            now = _log_ends(self.cluster)
+            for broker, begin in self._ends[0][1].items():
+                self._last_moments[broker].append(range(begin, now.get(broker, begin)))
+
+    def topic_deleted(self, name: str, topic: str) -> None:
+        self._is_judged = False
+
+    def may_repeat(self, broker: str, place: int) -> bool:
+        """Return whether what is stored at a place of a log may be repeated: a slave ended right after it."""
+        return any(place in each for each in self._last_moments[broker])
+
+
+def _log_ends(cluster: "Cluster") -> dict[str, int]:
+    return {name: node.broker.store.end for name, node in cluster.brokers.items() if node.broker is not None}
 
 
 class SlavesOnlyRead(Invariant):
@@ -44,7 +114,7 @@ class SlavesHaveTheLog(Invariant):
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
-        #: By master: an end of its log that its slave has not reached, or has just reached, and since when.
+        #: By slave: an end of its master's log that it has not reached, or has just reached, and since when.
         self._ends: dict[str, tuple[int, MonotonicMs]] = {}
         #: Masters that a power cut left nothing of a log that their slave had begun to copy.
         self._lost_everything: set[str] = set()
@@ -53,30 +123,30 @@ class SlavesHaveTheLog(Invariant):
         if durable_to == 0:
             self._lost_everything.update(
                 slave.master.name
-                for slave in self.cluster.slaves.values()
+                for slave in self.cluster.every_slave
                 if slave.master.name == name and slave.broker is not None and slave.broker.store.end
             )
 
     def step(self) -> None:
-        for name, slave in self.cluster.slaves.items():
+        for slave in self.cluster.every_slave:
             ours, theirs = slave.broker, slave.master.broker
             if ours is None or theirs is None:
                 continue
-            end = self._ends.get(name, (0, 0))[0]
+            end = self._ends.get(slave.name, (0, 0))[0]
             if end <= ours.store.end or end > theirs.store.end:
-                self._ends[name] = (theirs.store.end, self.cluster.now_ms)
+                self._ends[slave.name] = (theirs.store.end, self.cluster.now_ms)
 
     def is_met(self) -> bool:
-        return all(self._has_followed(slave) for slave in self.cluster.slaves.values())
+        return all(map(self._has_followed, self.cluster.every_slave))
 
     def _has_followed(self, slave: "SimulatedSlave") -> bool:
         if slave.is_caught_up or slave.master.name in self._lost_everything:
             return True  # Nothing is common to both logs: an operator has to remove the slave's.
-        noted = self._ends.get(slave.master.name)
+        noted = self._ends.get(slave.name)
         return slave.is_copying and noted is not None and self.cluster.now_ms - noted[1] <= LAG_MS_MAX
 
     def finish(self) -> None:
-        for slave in self.cluster.slaves.values():
+        for slave in self.cluster.every_slave:
             if not self._has_followed(slave):
                 self.broken(f"{slave.name} has not caught up with its master")
             difference = _difference(slave)

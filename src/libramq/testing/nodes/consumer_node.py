@@ -63,7 +63,7 @@ class _MemberNetwork(ConsumerNetwork):
         assigned = ServerAssignedQueues(settings.group, settings.client_id, self.ask) if plan.asks else None
         if assigned is not None:
             settings = replace(settings, strategy=assigned.strategy)
-        super().__init__(settings, plan.subscriptions, failed=_raise, **parts)
+        super().__init__(settings, plan.subscriptions, failed=fail, **parts)
         if assigned is not None:
             self._performers[fx.FetchConsumerList] = partial(
                 assigned.fetch, fetched=self.core.consumer_list_fetched
@@ -126,7 +126,7 @@ class SimulatedConsumer:
         self._handlers = SimulatedHandlers(
             self.process, plan.handling, world.stream(name), began=self._handling_began, ended=self._handled
         )
-        self.network = self._new_network()
+        self.network: ConsumerNetwork = self._new_network()
         self.process.after(0, self._start)
 
     @property
@@ -165,7 +165,7 @@ class SimulatedConsumer:
     def _stopped(self, _: None) -> None:
         self.process.after(0, self.kill)
 
-    def _new_network(self) -> ConsumerNetwork:
+    def _new_network(self) -> Any:
         world, settings = self._world, self.plan.settings
         directory = Path(f"/{DIRECTORY}")
         offsets = LocalOffsetStore(directory, self.client_id, self.group, self.disk)
@@ -219,7 +219,7 @@ _CHANGES: Final[Mapping[type[Any], str]] = {
 }
 
 
-def _raise(_: str, error: Exception) -> None:
+def fail(_: str, error: Exception) -> None:
     """Let an invariant violated during an effect end the simulation."""
     raise error
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from libramq.client.popping.popped import ack_header, messages_of
+from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, RemoteError
 from libramq.message.message import MessageExt
 from libramq.remoting.pop_headers import PopMessageHeader
@@ -30,23 +31,33 @@ FORGOTTEN_CHANCE: Final = 0.3
 HANDLING_MS_MAX: Final = 1_500
 SLOW_MS_MAX: Final = 8_000
 SLOW_CHANCE: Final = 0.2
+#: An acknowledgement of the last moment may come too late, by another clock.
+LATE_MS: Final = 500
+#: What was popped at a slave its master hands out again, unless all before it is done.
+NEVER_MS: Final = MonotonicMs(0)
 
 
 class SimulatedPopper:
-    """One member. masters: of which it pops; slaves: by their names, where it does so instead."""
+    """One member. masters: of which it pops; slaves: by their names, one of which it asks instead.
+
+    in_order: a queue's next messages come once these are acknowledged, or visible again.
+    """
 
     def __init__(
         self,
         world: World,
         topic: str,
         masters: Sequence[SimulatedBroker],
-        slaves: Mapping[str, SimulatedBroker],
+        slaves: Mapping[str, Sequence[SimulatedBroker]],
+        *,
+        in_order: bool = False,
     ) -> None:
-        self.name = f"popper-{topic}"
-        self.group = f"POPPERS-{topic}"
+        self.name = f"{'orderly-' if in_order else ''}popper-{topic}"
+        self.group = f"{'ORDERLY-' if in_order else ''}POPPERS-{topic}"
         self._world = world
         self.topic = topic
         self._masters, self._slaves = masters, slaves
+        self._in_order = in_order
         self._random = world.stream(self.name)
         self._forgets = True
         self.process = Process(self.name, world.time, clock=world.clock(self.name))
@@ -58,9 +69,14 @@ class SimulatedPopper:
         """Acknowledge everything from now on."""
         self._forgets = False
 
+    def _slave_of(self, master: SimulatedBroker) -> SimulatedBroker | None:
+        """Return the slave that acts for a master, if one does: the first that runs."""
+        slaves = self._slaves.get(master.name, ())
+        return next((each for each in slaves if each.process.is_alive), slaves[0] if slaves else None)
+
     def _pop_next(self) -> None:
         master = self._random.choice(self._masters)
-        slave = self._slaves.get(master.name)
+        slave = self._slave_of(master)
         header = PopMessageHeader(
             consumer_group=self.group,
             topic=self.topic,
@@ -69,50 +85,57 @@ class SimulatedPopper:
             invisible_time=self._random.choice(INVISIBLE_MS),
             poll_time=0,
             init_mode=0,
+            order=self._in_order or None,
             lb_max_msg_nums=MESSAGES_MAX if self._forgets else None,  # As our clients do, and as Apache's.
         )
+        in_time_ms = self._world.time.now_ms + header.invisible_time - LATE_MS
 
         def answered(reply: PopReply | LibraError) -> None:
             if isinstance(reply, RemoteError) and slave is not None:
                 ask(self._remotes, slave.address, pop_message(header), popped_at_slave)
             else:
-                self._popped(master, reply)
+                self._popped(master, reply, in_time_ms)
 
         def popped_at_slave(reply: PopReply | LibraError) -> None:
             if not isinstance(reply, LibraError) and reply.body:
                 self._world.history.happened(Happening.POPPED_AT_SLAVE, self.topic)
-            self._popped(master, reply)
+            self._popped(master, reply, NEVER_MS)
 
         ask(self._remotes, master.address, pop_message(header), answered)
         self.process.after(POP_EVERY_MS, self._pop_next)
 
-    def _popped(self, master: SimulatedBroker, reply: PopReply | LibraError) -> None:
+    def _popped(self, master: SimulatedBroker, reply: PopReply | LibraError, in_time_ms: MonotonicMs) -> None:
         if isinstance(reply, LibraError) or not reply.body:
             return
+        if self._in_order:
+            self._world.history.happened(Happening.POPPED_IN_ORDER, self.topic)
         for message in messages_of(reply, master.name, self.topic):
+            self._world.history.popped(self.group, self.topic, message.message_id, self._world.time.now_ms)
             if not self._forgets or self._random.random() >= FORGOTTEN_CHANCE:
                 is_slow = self._random.random() < SLOW_CHANCE
                 handling_ms = self._random.randint(1, SLOW_MS_MAX if is_slow else HANDLING_MS_MAX)
-                self.process.after(handling_ms, partial(self._acknowledge, master, message))
+                self.process.after(handling_ms, partial(self._acknowledge, master, message, in_time_ms))
 
-    def _acknowledge(self, master: SimulatedBroker, message: MessageExt) -> None:
+    def _acknowledge(self, master: SimulatedBroker, message: MessageExt, in_time_ms: MonotonicMs) -> None:
         """Acknowledge a message, at its master's slave if the master does not answer."""
         call = ack_message(ack_header(self.group, message))
-        slave = self._slaves.get(master.name)
+        slave = self._slave_of(master)
+        is_in_time = self._world.time.now_ms < in_time_ms
 
-        def acknowledged(outcome: object) -> None:
+        def acknowledged(by: str, outcome: object) -> None:
             # Without an answer it is done, or comes again.
-            self._world.history.acknowledged(self.group, self.topic, message.message_id)
+            taken_by = by if is_in_time and not isinstance(outcome, LibraError) else None
+            self._world.history.acknowledged(self.group, self.topic, message.message_id, taken_by)
 
         def answered(outcome: object) -> None:
             if isinstance(outcome, RemoteError) and slave is not None:
-                ask(self._remotes, slave.address, call, acknowledged_at_slave)
+                ask(self._remotes, slave.address, call, partial(acknowledged_at_slave, slave.name))
             else:
-                acknowledged(outcome)
+                acknowledged(master.name, outcome)
 
-        def acknowledged_at_slave(outcome: object) -> None:
+        def acknowledged_at_slave(by: str, outcome: object) -> None:
             if not isinstance(outcome, LibraError):
                 self._world.history.happened(Happening.ACKNOWLEDGED_AT_SLAVE, message.message_id)
-            acknowledged(outcome)
+            acknowledged(by, outcome)
 
         ask(self._remotes, master.address, call, answered)

@@ -12,25 +12,34 @@ from libramq.replication.ha_client import State
 from libramq.testing.nodes.broker_node import SimulatedBroker
 from libramq.testing.world import SeededSecretBits, World
 
-_SLAVE_OF: Final = "slave of "
+_SLAVE: Final = "slave"
+_OF: Final = " of "
 
 
 class SimulatedSlave(SimulatedBroker):
     """One slave process. Its end is no end of its master: invariants of masters do not hear of it."""
 
     def __init__(
-        self, world: World, master: SimulatedBroker, ip: str, name_servers: Sequence[str], **options: Any
+        self,
+        world: World,
+        master: SimulatedBroker,
+        ip: str,
+        name_servers: Sequence[str],
+        *,
+        broker_id: int = 1,
+        **options: Any,
     ) -> None:
         self.master = master
         #: Whether a power cut may have taken what our master has, which we have not copied again yet.
         self.may_lack = False
         as_slave = {
             "broker_name": master.name,
-            "broker_id": 1,
+            "broker_id": broker_id,
             "broker_role": "SLAVE",
             "slave_read_enable": True,
         }
-        super().__init__(world, f"{_SLAVE_OF}{master.name}", ip, name_servers, **as_slave, **options)
+        which = _SLAVE if broker_id == 1 else f"{_SLAVE} {broker_id}"
+        super().__init__(world, f"{which}{_OF}{master.name}", ip, name_servers, **as_slave, **options)
 
     def promoted(self) -> Broker:
         """Return what a master would be that is started on a copy of our disk, as it is now."""
@@ -50,7 +59,7 @@ class SimulatedSlave(SimulatedBroker):
 
     def _note_end(self, durable_to: int | None) -> None:
         self.may_lack |= durable_to is not None and self.config.flush_disk_type == "ASYNC_FLUSH"
-        self._world.history.note(self.name, "killed" if durable_to is None else "power cut")
+        self._world.history.slave_ended(self.name, durable_to)
 
     def _note_rebalance(self, event: RebalanceEvent) -> None:
         pass  # It sees its own connections only, and stores nothing of its own.
@@ -77,9 +86,9 @@ class SimulatedSlave(SimulatedBroker):
 
 def master_name(process_name: str) -> str:
     """Return the broker name of a broker process: a slave's is its master's."""
-    return process_name.removeprefix(_SLAVE_OF)
+    return process_name.rpartition(_OF)[2]
 
 
 def is_slave(process_name: str) -> bool:
     """Return whether a broker process is a slave."""
-    return process_name.startswith(_SLAVE_OF)
+    return process_name.startswith(_SLAVE)

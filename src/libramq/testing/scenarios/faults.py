@@ -57,7 +57,8 @@ class Faults(KafkaFaults):
             network.unblock(source, target)
         for name_server in cluster.name_servers:
             name_server.start()
-        for broker in (*cluster.brokers.values(), *cluster.slaves.values()):
+        for broker in (*cluster.brokers.values(), *cluster.every_slave):
+            broker.process.resume()
             broker.disk.heal()
             broker.start()
         for member in cluster.members:
@@ -169,6 +170,15 @@ class Faults(KafkaFaults):
         member = self._cluster.join(plan)
         go = member.kill if self._random.random() < 0.5 else member.stop
         self._world.time.at(self._world.time.now_ms + leaves_ms, lambda: go() if member.is_alive else None)
+
+    def kill_popper(self) -> None:
+        """Kill a member of the group that pops, and start another one."""
+        alive = [member for member in self._cluster.pop_members if member.is_alive]
+        if alive:
+            member = self._pops.choice(alive)
+            self._disturb(f"{member.name} is killed")
+            member.kill()
+            self._cluster.join_pops()
 
     # Servers.
 
@@ -374,7 +384,8 @@ ACTIONS: Final[Mapping[str, Callable[[Faults], None]]] = {
         "remove", "grow", "shrink", "make_again", "delete_group", "reset_offsets", "restart_broker",
         "kill_broker", "cut_power", "cut_off_broker", "restart_name_server", "split_name_servers",
         "set_clock", "partition", "split_brokers", "split", "reset", "deafen", "spoil_disk", "end_master",
-        "end_slave", "part_slave", "kafka_join", "kafka_stop", "kafka_kill", "kafka_sleep", "kafka_bounce",
-        "kafka_oversleep", "kafka_cut_off", "end_coordinator",
+        "end_slave", "part_slave", "end_acting", "freeze_master", "lose_slave", "reset_pops",
+        "set_back_in_time", "kill_popper", "kafka_join", "kafka_stop", "kafka_kill", "kafka_sleep",
+        "kafka_bounce", "kafka_oversleep", "kafka_cut_off", "end_coordinator",
     )
 }  # fmt: skip

@@ -52,6 +52,8 @@ class Happening(StrEnum):
     REVIVED_ELSEWHERE = "an acting slave has another master redeliver what was popped"
     ACKNOWLEDGED_AT_SLAVE = "an acting slave takes the acknowledgement of a popped message"
     POPPED_AT_SLAVE = "an acting slave hands out messages to a group that pops"
+    ACTING_ENDED = "a slave that acts ends"
+    MASTER_FROZE = "a master freezes for longer than its registration"
     READ_FROM_SLAVE = "a member reads on from a slave under its opening"
     # Groups of Kafka's members.
     KAFKA_GROUP = "a Kafka group"
@@ -62,6 +64,10 @@ class Happening(StrEnum):
     KAFKA_AMID = "a coordinator ends amid a rebalance of a Kafka group"
     KAFKA_KEPT = "a coordinator restarts, and its Kafka members keep their partitions"
     KAFKA_TAKEN_OVER = "another broker takes a Kafka group over, and continues with its members"
+    # Groups that pop.
+    POPPED_IN_ORDER = "a group pops in order"
+    POPS_SET_BACK = "an operator sets a group that pops back"
+    SET_BACK_IN_TIME = "a broker starts again with its clock set back"
     # Name servers.
     NAME_SERVER_KILLED = "a name server is killed"
     ROUTES_DIFFER = "name servers do not agree on a topic"

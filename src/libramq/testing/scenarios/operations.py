@@ -11,6 +11,8 @@ from libramq.testing.world import World
 QUEUES_MAX: Final = 12
 #: How long a topic has fewer queues.
 AWAY_MS_MAX: Final = 3_000
+#: By how much a broker's clock is set back while it does not run.
+BACK_MS_MAX: Final = 3_600_000
 
 
 class Operations(FaultTargets):
@@ -19,6 +21,7 @@ class Operations(FaultTargets):
     def __init__(self, world: World, cluster: Cluster, groups: tuple[GroupPlan, ...]) -> None:
         super().__init__(world, cluster, groups)
         self._operations = world.stream("operations")  # A separate stream: seeds keep their histories.
+        self._pops = world.stream("operations on groups that pop")
         self._shrunk: dict[str, int] = {}
 
     def remove(self) -> None:
@@ -92,6 +95,26 @@ class Operations(FaultTargets):
         """Give topics all their queues again."""
         for topic in list(self._shrunk):
             self._grow_back(topic)
+
+    def reset_pops(self) -> None:
+        """Reset a group that pops to the beginning of a topic."""
+        if not self._cluster.popping():
+            return
+        group, topics = self._pops.choice(sorted(self._cluster.popping().items()))
+        topic = self._pops.choice(topics)
+        self._disturb(f"popping {group} is set back in {topic}")
+        for name in self._cluster.brokers:
+            self._cluster.set_back_pops(name, group, topic)
+
+    def set_back_in_time(self) -> None:
+        """Kill a broker, and start it again with its clock set back."""
+        broker = self._cluster.brokers[self._pops.choice(list(self._cluster.brokers))]
+        by_ms = self._pops.randint(1, BACK_MS_MAX)
+        self._happened(Happening.SET_BACK_IN_TIME, broker.name)
+        self._disturb(f"{broker.name} is killed, and its clock set back by {by_ms} ms")
+        broker.kill()
+        broker.process.clock.set_wall(-by_ms)
+        self._later(self._pops.randint(1, AWAY_MS_MAX), broker.start)
 
     def reset_offsets(self) -> None:
         """Reset a group to the beginning of a topic."""

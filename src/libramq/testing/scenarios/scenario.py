@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Final
 
-from libramq.testing.cluster import ClusterPlan, GroupPlan
+from libramq.testing.cluster import ClusterPlan, GroupPlan, PopPlan
 from libramq.testing.nodes.handlers import Handling
 from libramq.testing.nodes.kafka_facts import KafkaGroupPlan
 
@@ -28,6 +28,15 @@ SLAVES: Final = ("end_master", "end_master", "end_slave", "part_slave")
 SLAVES_CHANCE: Final = 0.1
 SYNC_MASTER_CHANCE: Final = 0.5
 ACTING_CHANCE: Final = 0.08
+#: How else a master with slaves that act fails, when that is known to its slaves, and how long it takes.
+PAIRS: Final = ("end_acting", "end_acting", "freeze_master")
+PAIRS_CHANCE: Final = 0.08
+PAIRS_AT_MS: Final = (7_000, 12_000)
+PAIRS_MS: Final = 55_000
+#: Groups that pop where no slave acts, more often where a SYNC_MASTER waits for its slave.
+POPS_CHANCE: Final = 0.08
+WAITING_POPS_CHANCE: Final = 0.5
+POPS: Final = ("reset_pops", "reset_pops", "set_back_in_time", "kill_popper")
 #: How often nothing but masters fails, so that what waits must come exactly once.
 ONLY_MASTERS_CHANCE: Final = 0.5
 #: So often that members find a slave while its master is away.
@@ -83,7 +92,62 @@ def draw_scenario(seed: int, *, has_kafka: bool = False) -> Scenario:
     """The scenario of a seed. has_kafka: with Kafka's groups, if there are no slaves."""
     scenario = _with_splits(_with_short_sessions(_with_operations(_draw(seed), seed), seed), seed)
     scenario = _with_acting_slaves(_with_slaves(scenario, seed), seed)
-    return _with_kafka(scenario, seed, is_certain=has_kafka)
+    scenario = _with_kafka(_with_pairs(scenario, seed), seed, is_certain=has_kafka)
+    return _with_pops(scenario, seed)
+
+
+def _with_pops(scenario: Scenario, seed: int) -> Scenario:
+    """Add groups that pop to some scenarios without Kafka's groups; where slaves act there are some."""
+    chance = random.Random(f"{seed}/groups that pop")
+    likely = WAITING_POPS_CHANCE if scenario.waits_for_slaves else POPS_CHANCE
+    if scenario.kafka_groups or scenario.has_acting_slaves or chance.random() >= likely:
+        return scenario
+    duration_ms = scenario.duration_ms + chance.randint(5, 15) * 1_000
+    menu = (*POPS, *("lose_slave",) * 3) if scenario.waits_for_slaves else POPS
+    more = [
+        (chance.randint(3_000, duration_ms - 1_000), chance.choice(menu)) for _ in range(chance.randint(1, 3))
+    ]
+    plan = PopPlan(
+        members=chance.randint(1, 2),
+        invisible_ms=chance.choice((1_000, 3_000)),
+        retries_max=chance.choice((1, 2, 16)),
+        handling=Handling(
+            duration_ms_max=chance.choice((5, 500)),
+            concurrency=chance.choice((1, 20)),
+            slow_chance=chance.choice((0.0, 0.05)),
+            slow_ms=5_000,
+        ),
+    )
+    return replace(
+        scenario, pops=plan, duration_ms=duration_ms, actions=tuple(sorted([*scenario.actions, *more]))
+    )
+
+
+def _with_pairs(scenario: Scenario, seed: int) -> Scenario:
+    """Give the first of several brokers slaves that act, and have it freeze, or a slave end that acts.
+
+    In some scenarios without slaves; nothing else fails, so that what waits must come exactly once.
+    """
+    chance = random.Random(f"{seed}/pairs whose slaves act")
+    if scenario.slave_count or scenario.broker_count == 1 or chance.random() >= PAIRS_CHANCE:
+        return scenario
+    at_ms, has_second = chance.randint(*PAIRS_AT_MS), chance.random() < 0.5
+    actions = [each for each in scenario.actions if each[1] in CALM and each[1] != "set_clock"]
+    return replace(
+        scenario,
+        slave_count=1,
+        has_acting_slaves=True,
+        has_second_slaves=has_second,
+        waits_for_slaves=not has_second and chance.random() < SYNC_MASTER_CHANCE,  # Of two, one would do.
+        duration_ms=at_ms + PAIRS_MS,
+        groups=tuple(
+            replace(
+                group, route_refresh_ms=ROUTE_REFRESH_MS, handling=replace(group.handling, slow_chance=0.0)
+            )
+            for group in scenario.groups
+        ),
+        actions=tuple(sorted([*actions, (at_ms, chance.choice(PAIRS))])),
+    )
 
 
 def _with_kafka(scenario: Scenario, seed: int, *, is_certain: bool) -> Scenario:

@@ -14,6 +14,12 @@ AWAY_MS_MIN: Final = 2_000
 AWAY_MS_MAX: Final = 8_000
 #: A slave that acts looks for its master every 3 s, and then asks for routes.
 ACTING_AWAY_MS: Final = (5_000, 20_000)
+#: How long a master is away whose acting slave ends, when that does, and for how long if there is one.
+LONG_AWAY_MS: Final = (25_000, 45_000)
+ACTS_MS: Final = (8_000, 15_000)
+SLAVE_AWAY_MS: Final = (500, 4_000)
+#: Name servers drop a broker after 10 s, where slaves act.
+FROZEN_MS: Final = (12_000, 45_000)
 
 
 class SlaveFaults(Operations):
@@ -53,6 +59,47 @@ class SlaveFaults(Operations):
             for source, target in (ends, ends[::-1]):
                 self._world.network.block(source, target, keeps=False)
                 self._later(away_ms, partial(self._world.network.unblock, source, target))
+
+    def end_acting(self) -> None:
+        """End a master, and its slave once that acts; where there is a second slave, that one acts on."""
+        slave, is_power = self._slave(), self._slaves.random() < 0.5
+        away_ms, acts_ms = self._slaves.randint(*LONG_AWAY_MS), self._slaves.randint(*ACTS_MS)
+        back_ms = self._slaves.randint(*SLAVE_AWAY_MS)
+        end = self._slaves.choice((SimulatedSlave.stop, SimulatedSlave.kill, SimulatedSlave.cut_power))
+        if slave is None:
+            return
+        master = slave.master
+        self._disturb(f"{master.name} {'loses power' if is_power else 'is killed'}, for {away_ms} ms")
+        (master.cut_power if is_power else master.kill)()
+        self._later(away_ms, master.start)
+        if self._cluster.second_slaves:
+            back_ms = away_ms
+
+        def end_slave() -> None:
+            if not self._ended and slave.process.is_alive and not master.process.is_alive:
+                self._happened(Happening.ACTING_ENDED, slave.name)
+                self._disturb(f"acting {slave.name} ends, for {back_ms} ms")
+                end(slave)
+                self._later(back_ms, slave.start)
+
+        self._later(acts_ms, end_slave)
+
+    def freeze_master(self) -> None:
+        """Freeze a master until others have taken it for dead."""
+        slave, frozen_ms = self._slave(), self._slaves.randint(*FROZEN_MS)
+        if slave is not None and slave.master.process.is_alive:
+            self._happened(Happening.MASTER_FROZE, slave.master.name)
+            self._disturb(f"{slave.master.name} freezes for {frozen_ms} ms")
+            slave.master.process.pause()
+            self._later(frozen_ms, slave.master.process.resume)
+
+    def lose_slave(self) -> None:
+        """End a slave for long: its SYNC_MASTER can confirm nothing."""
+        slave, away_ms = self._slave(), self._slaves.randint(*ACTING_AWAY_MS)
+        if slave is not None:
+            self._disturb(f"{slave.name} is killed, for {away_ms} ms")
+            slave.kill()
+            self._later(away_ms, slave.start)
 
     def _slave(self) -> SimulatedSlave | None:
         slaves = list(self._cluster.slaves.values())
