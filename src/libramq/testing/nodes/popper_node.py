@@ -31,6 +31,7 @@ FORGOTTEN_CHANCE: Final = 0.3
 HANDLING_MS_MAX: Final = 1_500
 SLOW_MS_MAX: Final = 8_000
 SLOW_CHANCE: Final = 0.2
+IN_ORDER_MS_MAX: Final = 300
 #: An acknowledgement of the last moment may come too late, by another clock.
 LATE_MS: Final = 500
 #: What was popped at a slave its master hands out again, unless all before it is done.
@@ -112,9 +113,15 @@ class SimulatedPopper:
         for message in messages_of(reply, master.name, self.topic):
             self._world.history.popped(self.group, self.topic, message.message_id, self._world.time.now_ms)
             if not self._forgets or self._random.random() >= FORGOTTEN_CHANCE:
-                is_slow = self._random.random() < SLOW_CHANCE
-                handling_ms = self._random.randint(1, SLOW_MS_MAX if is_slow else HANDLING_MS_MAX)
-                self.process.after(handling_ms, partial(self._acknowledge, master, message, in_time_ms))
+                self.process.after(
+                    self._handling_ms(), partial(self._acknowledge, master, message, in_time_ms)
+                )
+
+    def _handling_ms(self) -> int:
+        if self._in_order:  # What is slow has all that follows come again.
+            return self._random.randint(1, IN_ORDER_MS_MAX)
+        is_slow = self._random.random() < SLOW_CHANCE
+        return self._random.randint(1, SLOW_MS_MAX if is_slow else HANDLING_MS_MAX)
 
     def _acknowledge(self, master: SimulatedBroker, message: MessageExt, in_time_ms: MonotonicMs) -> None:
         """Acknowledge a message, at its master's slave if the master does not answer."""

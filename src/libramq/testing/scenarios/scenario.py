@@ -36,6 +36,7 @@ PAIRS_MS: Final = 55_000
 #: Groups that pop where no slave acts, more often where a SYNC_MASTER waits for its slave.
 POPS_CHANCE: Final = 0.08
 WAITING_POPS_CHANCE: Final = 0.5
+ONLY_SLAVES_CHANCE: Final = 0.5
 POPS: Final = ("reset_pops", "reset_pops", "set_back_in_time", "kill_popper")
 #: How often nothing but masters fails, so that what waits must come exactly once.
 ONLY_MASTERS_CHANCE: Final = 0.5
@@ -97,30 +98,33 @@ def draw_scenario(seed: int, *, has_kafka: bool = False) -> Scenario:
 
 
 def _with_pops(scenario: Scenario, seed: int) -> Scenario:
-    """Add groups that pop to some scenarios without Kafka's groups; where slaves act there are some."""
+    """Add groups that pop to some scenarios without Kafka's groups; where slaves act there are some.
+
+    Where a SYNC_MASTER waits for its slave, nothing fails but that in half of them.
+    """
     chance = random.Random(f"{seed}/groups that pop")
     likely = WAITING_POPS_CHANCE if scenario.waits_for_slaves else POPS_CHANCE
     if scenario.kafka_groups or scenario.has_acting_slaves or chance.random() >= likely:
         return scenario
     duration_ms = scenario.duration_ms + chance.randint(5, 15) * 1_000
-    menu = (*POPS, *("lose_slave",) * 3) if scenario.waits_for_slaves else POPS
+    is_calm = scenario.waits_for_slaves and chance.random() < ONLY_SLAVES_CHANCE
+    menu = POPS if not scenario.waits_for_slaves else ("lose_slave",) if is_calm else (*POPS, "lose_slave")
+    actions = [each for each in scenario.actions if each[1] in CALM or not is_calm]
     more = [
         (chance.randint(3_000, duration_ms - 1_000), chance.choice(menu)) for _ in range(chance.randint(1, 3))
     ]
     plan = PopPlan(
         members=chance.randint(1, 2),
         invisible_ms=chance.choice((1_000, 3_000)),
-        retries_max=chance.choice((1, 2, 16)),
+        retries_max=1 if is_calm else chance.choice((1, 2, 16)),
         handling=Handling(
-            duration_ms_max=chance.choice((5, 500)),
-            concurrency=chance.choice((1, 20)),
-            slow_chance=chance.choice((0.0, 0.05)),
+            duration_ms_max=chance.choice((5, 100)),
+            concurrency=chance.choice((5, 20)),
+            slow_chance=chance.choice((0.0, 0.02)),
             slow_ms=5_000,
         ),
     )
-    return replace(
-        scenario, pops=plan, duration_ms=duration_ms, actions=tuple(sorted([*scenario.actions, *more]))
-    )
+    return replace(scenario, pops=plan, duration_ms=duration_ms, actions=tuple(sorted([*actions, *more])))
 
 
 def _with_pairs(scenario: Scenario, seed: int) -> Scenario:

@@ -20,6 +20,8 @@ ACTS_MS: Final = (8_000, 15_000)
 SLAVE_AWAY_MS: Final = (500, 4_000)
 #: Name servers drop a broker after 10 s, where slaves act.
 FROZEN_MS: Final = (12_000, 45_000)
+#: How often a slave that is away long is frozen: its master sees that it is gone only after 20 s.
+FROZEN_CHANCE: Final = 0.7
 
 
 class SlaveFaults(Operations):
@@ -94,12 +96,13 @@ class SlaveFaults(Operations):
             self._later(frozen_ms, slave.master.process.resume)
 
     def lose_slave(self) -> None:
-        """End a slave for long: its SYNC_MASTER can confirm nothing."""
+        """Kill or freeze a slave for long: its SYNC_MASTER can confirm nothing."""
         slave, away_ms = self._slave(), self._slaves.randint(*ACTING_AWAY_MS)
+        is_frozen = self._slaves.random() < FROZEN_CHANCE
         if slave is not None:
-            self._disturb(f"{slave.name} is killed, for {away_ms} ms")
-            slave.kill()
-            self._later(away_ms, slave.start)
+            self._disturb(f"{slave.name} {'freezes' if is_frozen else 'is killed'}, for {away_ms} ms")
+            (slave.process.pause if is_frozen else slave.kill)()
+            self._later(away_ms, slave.process.resume if is_frozen else slave.start)
 
     def _slave(self) -> SimulatedSlave | None:
         slaves = list(self._cluster.slaves.values())
