@@ -7,7 +7,7 @@
     ├── InvalidResult               a handler's return value does not say which messages are done
     ├── BufferFull                  the producer's send buffer is full
     ├── SubscriptionsDiffer         members of one group have different subscriptions: some messages are lost
-    ├── HandlerTooSlow              a handler exceeds max_processing_ms; its member has left the group
+    ├── HandlerTooSlow              a handler exceeds max_processing_ms; others get its member's queues
     ├── CommitFailed                offsets were not committed: their queue has moved to another member
     ├── LoopClosed                  the event loop was closed before its consumer was stopped
     ├── StoreError                  the store directory cannot be used as it is
@@ -117,7 +117,7 @@ class SubscriptionsDiffer(LibraError):
 
 
 class HandlerTooSlow(LibraError):
-    """A handler exceeds max_processing_ms; its member has left the group until the handler is done."""
+    """A handler exceeds max_processing_ms; others get its member's queues until the handler is done."""
 
 
 class CommitFailed(LibraError):

@@ -29,6 +29,16 @@ class Claim(NamedTuple):
     epoch: int
 
 
+class Attempts(NamedTuple):
+    """The attempts that the message at an offset has behind it, where its queue is read in order."""
+
+    offset: int = 0
+    times: int = 0
+
+
+NO_ATTEMPTS: Final = Attempts()
+
+
 class Opened(NamedTuple):
     """A fence's answer to an opening.
 
@@ -38,12 +48,14 @@ class Opened(NamedTuple):
     recovered_end: where the queue ended when its broker was started after a kill, if messages that the member
     has read may have been lost; later ones have their numbers.
     topic_start: where in the log the topic begins, if another one of its name was deleted; 0: none was.
+    attempts: what the message at `offset` has behind it, if the queue is read in order.
     """
 
     offset: int | None
     former_epoch: int | None = None
     recovered_end: int | None = None
     topic_start: int = 0
+    attempts: int = 0
 
 
 #: Members and epochs by queue.
@@ -56,6 +68,7 @@ class FenceGrant:
 
     epoch: the group's. complete: these are all queues of the group at this broker; others have no owner.
     client_ids: by member, when the members begin to allocate for themselves: they take precedence for locks.
+    attempts: of the messages at which queues in order were released.
     """
 
     group: str
@@ -64,6 +77,7 @@ class FenceGrant:
     claims: Claims = field(default_factory=dict)
     complete: bool = False
     client_ids: Mapping[str, str] = field(default_factory=dict)
+    attempts: Mapping[MessageQueue, Attempts] = field(default_factory=dict)
 
     @property
     def highest_epoch(self) -> int:

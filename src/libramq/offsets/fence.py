@@ -22,7 +22,15 @@ from typing import Final
 
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
-from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_CLIENT, MODE_EPOCHS, Claim, FenceGrant, FenceReport
+from libramq.fencing import (
+    EPOCHS_AHEAD_MAX,
+    MODE_CLIENT,
+    MODE_EPOCHS,
+    NO_ATTEMPTS,
+    Claim,
+    FenceGrant,
+    FenceReport,
+)
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
@@ -140,9 +148,12 @@ class Fences:
         if grant.complete:
             fence.grants.clear()
             fence.void.clear()
+            fence.attempts.clear()
             fence.is_grant_complete = True
         fence.grants |= grants
         fence.void -= grants.keys()
+        for queue, attempts in grant.attempts.items():
+            fence.attempts[queue.topic, queue.queue_id] = attempts
         return fence.epoch
 
     def _record_mode(self, grant: FenceGrant) -> None:
@@ -214,6 +225,12 @@ class Fences:
         """Return where a queue ended at the start that put the present opening in doubt; None if none did."""
         fence = self._groups.get(group)
         return None if fence is None else fence.recovered_ends.get((topic, queue_id))
+
+    def attempts(self, group: str, topic: str, queue_id: int, offset: int | None) -> int:
+        """Return how many attempts the message at which a queue is opened has behind it."""
+        fence = self._groups.get(group)
+        known = NO_ATTEMPTS if fence is None else fence.attempts.get((topic, queue_id), NO_ATTEMPTS)
+        return known.times if known.offset == offset else 0
 
     def check(self, group: str, topic: str, queue_id: int, member: str | None, epoch: int | None) -> None:
         """Check a member's pull, or any commit. Raises NotYetGranted, Fenced.
@@ -308,6 +325,7 @@ class Fences:
                 fence.committed_over.pop(key, None)
             fence.grants = {key: claim for key, claim in fence.grants.items() if key[0] != topic}
             fence.void = {key for key in fence.void if key[0] != topic}
+            fence.attempts = {key: known for key, known in fence.attempts.items() if key[0] != topic}
 
     def _leave_behind(self, group: str, epoch: int) -> None:
         if epoch <= self._left_behind.get(group, 0):

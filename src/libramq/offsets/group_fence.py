@@ -5,7 +5,7 @@ from typing import Final
 
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
-from libramq.fencing import MODE_EPOCHS, Claim
+from libramq.fencing import MODE_EPOCHS, Attempts, Claim
 
 #: The opening of a queue that nobody has opened: every epoch is above it.
 NOBODY: Final = Claim("", 0)
@@ -17,7 +17,7 @@ class GroupFence:
 
     unconfirmed: queues whose readers have to open them again. recovered_ends: where these ended then.
     void: queues whose grant was unused when a coordinator gathered; until they are granted again, their last
-    reader need not be their owner.
+    reader need not be their owner. attempts: what the coordinator has passed on from former owners.
     """
 
     epoch: int = 0
@@ -28,6 +28,7 @@ class GroupFence:
     unconfirmed: set[tuple[str, int]] = field(default_factory=set)
     recovered_ends: dict[tuple[str, int], int] = field(default_factory=dict)
     void: set[tuple[str, int]] = field(default_factory=set)
+    attempts: dict[tuple[str, int], Attempts] = field(default_factory=dict)
     #: The newest connection over which a queue was committed, and under which opening. It is in no file,
     #: since no connection outlives the process.
     committed_over: dict[tuple[str, int], tuple[Claim, int]] = field(default_factory=dict)

@@ -60,12 +60,15 @@ def release_queues(
     *,
     uncommitted: Sequence[QueueGrant] = (),
     leaving: bool = False,
+    slow: bool = False,
 ) -> Call[None]:
     """Notify the coordinator of released queues. leaving: we stop, and more will follow.
 
+    slow: others are to have our queues, until we say otherwise.
+
     uncommitted: those of which handled messages may be redelivered.
     """
-    body = GroupReleaseBody(queues=list(queues), leaving=leaving, uncommitted=list(uncommitted))
+    body = GroupReleaseBody(queues=list(queues), leaving=leaving, slow=slow, uncommitted=list(uncommitted))
     return group_call(
         RequestCode.GROUP_RELEASE,
         h.GroupMemberHeader(consumer_group=group, lb_member=member),
@@ -104,7 +107,8 @@ def _opened(reply: Command) -> Opened:
     texts = [reply.ext.get(name) for name in ("offset", "lbFormerEpoch", "lbRecoveredEnd")]
     offset, former_epoch, recovered_end = (None if text is None else int(text) for text in texts)
     topic_start = int(reply.ext.get("lbTopicStart", 0))
-    return Opened(offset, former_epoch, recovered_end, topic_start)
+    attempts = int(reply.ext.get("lbAttempts", 0))
+    return Opened(offset, former_epoch, recovered_end, topic_start, attempts)
 
 
 def open_queue(group: str, queue: MessageQueue, member: str, epoch: int) -> Call[Opened]:

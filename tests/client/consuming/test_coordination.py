@@ -2,6 +2,7 @@
 the mode.
 """
 
+import msgspec
 import pytest
 
 from libramq.client.consuming import effects as fx
@@ -763,7 +764,7 @@ def test_a_member_consumes_until_its_lease_ends_while_the_coordinator_is_away():
 
 
 def test_a_handler_that_runs_too_long_costs_the_membership_until_it_is_done():
-    """Its queues go to other members, and the reason is reported."""
+    """If its coordinator is of 0.1.0: its queues go to other members, and the reason is reported."""
     talk = Member(max_processing_ms=1_000, session_ms=600_000).holding(q(0), q(1))
     running, other = talk.busy(q(0), 0), talk.busy(q(1), 0)
     talk.at(500)
@@ -794,6 +795,41 @@ def test_a_handler_that_never_ends_is_abandoned_and_its_member_returns():
     assert talk.of(fx.SendBack) == []  # Its queue's next owner delivers it.
     assert talk.handled((running, HandlerOutcome.SUCCESS)) == []
     assert talk.at(6_000) == []
+
+
+def slow_member(**settings):
+    """A member of which one handler is overdue; its coordinator knows what that means."""
+    talk = Member(max_processing_ms=1_000, session_ms=600_000, **settings).holding(q(0), q(1))
+    talk.polled(msgspec.structs.replace(assigned(q(0), q(1)), knows_slow=True))
+    (running,) = talk.busy(q(0), 0)
+    talk.at(1_100)
+    return talk, running
+
+
+def test_a_slow_member_says_so_and_goes_on():
+    """Its success counts, and it says that it is over."""
+    talk, running = slow_member()
+    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", (), slow=True)]
+    assert talk.core.owned() == [q(0), q(1)]
+    talk.handled((running, HandlerOutcome.SUCCESS))
+    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", ())]
+    assert talk.of(fx.SendBack) == talk.of(fx.LeaveGroup) == []
+    talk.at(1_300)
+    assert [each.offset for each in talk.of(fx.CommitOffset)] == [1]
+
+
+def test_what_a_slow_handler_has_is_sent_back_when_its_queue_is_revoked():
+    """The member is slow until the handler returns, which may be never: until consume_timeout_ms at most."""
+    talk, running = slow_member(consume_timeout_ms=3_000)
+    talk.polled(msgspec.structs.replace(assigned(epoch=2, revoke=[q(0), q(1)]), knows_slow=True))
+    assert talk.of(fx.Abandon) == [fx.Abandon((running,))]
+    (sent,) = talk.of(fx.SendBack)
+    talk._(talk.core.sent_back(sent, talk.now_ms, ok=True))
+    assert talk.of(fx.CommitOffset)[-1].offset == 1
+    assert talk.question.body.slow
+    talk.at(3_400)
+    assert talk.of(fx.ReleaseQueues)[-1].slow is False
+    assert talk.handled((running, HandlerOutcome.SUCCESS)) == []
 
 
 # Modes

@@ -37,7 +37,9 @@ def queues_of(topic: str, count: int, broker: str = "b") -> list[MessageQueue]:
 @dataclass
 class Consumer:
     """One honest member. drains: it releases revoked queues at once. is_leaving: it is stopping slowly.
-    waits: its joins are answered with its assignment. is_alone: no other client is connected to its broker.
+
+    is_slow: one of its handlers takes too long. waits: its joins are answered with its assignment. is_alone:
+    no other client is connected to its broker.
     """
 
     client_id: str
@@ -51,6 +53,7 @@ class Consumer:
     drains: bool = True
     is_silent: bool = False
     is_leaving: bool = False
+    is_slow: bool = False
     waits: bool = False
     is_alone: bool = False
     member: str | None = None
@@ -154,6 +157,7 @@ class Surroundings:
             epoch=consumer.epoch,
             held=dict(consumer.held),
             is_leaving=consumer.is_leaving,
+            is_slow=consumer.is_slow,
         )
         ticket = self.ticket(consumer)
         consumer.polls.add(ticket)
@@ -162,7 +166,12 @@ class Surroundings:
 
     def release(self, consumer: Consumer) -> None:
         """Release everything that is revoked."""
-        release = Release(group=GROUP, member=consumer.member or "", queues=dict(consumer.revoked))
+        release = Release(
+            group=GROUP,
+            member=consumer.member or "",
+            queues=dict(consumer.revoked),
+            is_slow=consumer.is_slow,
+        )
         for queue in consumer.revoked:
             consumer.held.pop(queue, None)
         consumer.revoked.clear()
@@ -178,7 +187,11 @@ class Surroundings:
         """Release some queues, whether they are revoked or not."""
         given_up = {queue: consumer.held.pop(queue) for queue in queues}
         release = Release(
-            group=GROUP, member=consumer.member or "", queues=given_up, is_leaving=consumer.is_leaving
+            group=GROUP,
+            member=consumer.member or "",
+            queues=given_up,
+            is_leaving=consumer.is_leaving,
+            is_slow=consumer.is_slow,
         )
         ticket = self.ticket(consumer)
         self.do(self.coordinator.release(ticket, consumer.peer, release, now_ms=self.now_ms))

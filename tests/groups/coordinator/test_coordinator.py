@@ -281,6 +281,39 @@ def test_leaving_frees_queues_at_once_and_records_the_reason():
     assert reasons(group) == [Reason.MEMBER_LEFT, Reason.PROCESSING_TIMEOUT]
 
 
+def test_a_slow_members_queues_go_to_others_until_its_handler_is_done():
+    """The members stay members; queues that no other member may have stay with the slow one."""
+    group = group_of("alice", "bob")
+    alone = group.add("carol", topics=("U",))
+    group.tell("U", queues_of("U", 2))
+    group.run(100)
+    bob = group.consumers["bob"]
+    for slow in (bob, alone):
+        slow.is_slow = True
+        group.give_up(slow)
+    group.run(100)
+    assert group.loads() == {"alice": 8, "bob": 0, "carol": 2}
+    bob.is_slow = False
+    group.give_up(bob)
+    group.run(100)
+    assert group.loads() == {"alice": 4, "bob": 4, "carol": 2}
+
+
+def test_where_all_members_are_slow_no_queue_moves():
+    """None of them is better than another. One that is lost has its queues taken over all the same."""
+    group = group_of("alice", "bob")
+    before = group.owners()
+    for slow in group.consumers.values():
+        slow.is_slow = True
+    for slow in group.consumers.values():
+        group.give_up(slow)
+    group.run(100)
+    assert group.owners() == before
+    group.leave(group.consumers["bob"])
+    group.run(100)
+    assert group.loads() == {"alice": 8}
+
+
 def test_the_epoch_continues_after_the_last_member_left():
     group = group_of("alice")
     group.leave(group.consumers["alice"])

@@ -241,6 +241,15 @@ class CoordinatorMachine(RuleBasedStateMachine):
         consumer = self.pick(n)
         consumer.drains, consumer.is_silent = drains, is_silent
 
+    @precondition(has_consumers)
+    @rule(n=st.integers(0, 9), is_slow=st.booleans())
+    def hang(self, n, is_slow):
+        """Let a handler run too long, or end."""
+        consumer = self.pick(n)
+        if consumer.member is not None:
+            consumer.is_slow = is_slow
+            self.cluster.give_up(consumer)
+
     @precondition(lambda self: self.may_lie and self.has_consumers())
     @rule(n=st.integers(0, 9), queues=st.lists(st.integers(0, 6), max_size=4), epoch=st.integers(-1, 30))
     def lie(self, n, queues, epoch):
@@ -281,7 +290,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         cluster = self.cluster
         cluster.stock()
         for consumer in list(cluster.consumers.values()):
-            consumer.drains, consumer.is_silent = True, False
+            consumer.drains, consumer.is_silent, consumer.is_slow = True, False, False
             if consumer.is_leaving:
                 cluster.leave(consumer)
         cluster.run(2 * SESSION_MS)

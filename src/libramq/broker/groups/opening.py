@@ -136,7 +136,8 @@ class QueueOpening:
         recovered_end = self._fences.recovered_end(group, topic, queue_id)
         # Records before this place in the log are of a deleted topic of the same name.
         topic_start = self._store.deletions.end_of(topic)
-        return Opened(offset, former_epoch, recovered_end, topic_start)
+        attempts = self._fences.attempts(group, topic, queue_id, offset)
+        return Opened(offset, former_epoch, recovered_end, topic_start, attempts)
 
     def _end_pulls(self, queue: QueueToOpen) -> None:
         group, topic, queue_id, owner = queue

@@ -73,7 +73,7 @@ class ConsumerSettings:
     after this time without a response from it we start no handler; we send a request every third of it.
     revoke_timeout_ms: how long running handlers and the listener may take, together, for a revoked queue;
     then the coordinator gives it to another member. It waits at least 1 s.
-    max_processing_ms: while a handler runs longer than this, the member leaves its group.
+    max_processing_ms: while a handler runs longer than this, others get the member's queues.
     fetches: the program fetches messages itself (`Consumer`); they are not passed to handlers.
     auto_commit: offsets are committed without a request of the program. assigns: the program chooses its
     queues, and is no member of the group.

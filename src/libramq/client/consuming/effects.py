@@ -268,7 +268,7 @@ class PollGroup:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseQueues:
-    """Notify the coordinator of released queues. leaving: we stop.
+    """Notify the coordinator of released queues. leaving: we stop. slow: a handler takes too long.
 
     uncommitted: queues whose last handled messages are not committed.
     """
@@ -277,6 +277,7 @@ class ReleaseQueues:
     member: str
     queues: tuple[QueueGrant, ...]
     leaving: bool = False
+    slow: bool = False
     uncommitted: tuple[QueueGrant, ...] = ()
 
 

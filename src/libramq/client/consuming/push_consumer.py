@@ -45,7 +45,8 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
     brokers, or while the group has a member that allocates for itself, all members allocate for themselves.
     session_ms: after this time without a request from this member its queues go to others (10 s); the member
     starts no handler while it has not heard from its coordinator for this long.
-    max_processing_ms: while a handler runs longer than this (5 min), the member leaves the group.
+    max_processing_ms: while a handler runs longer than this (5 min), other members get the queues of this
+    one, and its message with an attempt counted; if there are none, its success counts.
     instance_id: makes this a static member: restarted within its session under the same name, it keeps its
     queues, and nothing moves. It must be unique in the group.
     consume_timeout_ms: messages whose handler runs longer than this (15 min) are redelivered as if it had

@@ -16,6 +16,7 @@ class SignalRouting:
         self._locking = parts.locking
         self._rebalancing = parts.rebalancing
         self._coordination = parts.coordination
+        self._deadlines = parts.deadlines
 
     def rebalance(self, now_ms: MonotonicMs) -> Steps:
         """Begin a round, unless a coordinator allocates."""
@@ -33,6 +34,8 @@ class SignalRouting:
                 self._locking.unlocked(signal)
             case sg.QueueReleased():
                 self._coordination.released(signal)
+            case sg.Overrun(deliveries):
+                return self._deadlines.overrun(deliveries, now_ms)
             case sg.RebalanceSoon():
                 if is_running and self._coordination.allocates:
                     self._rebalancing.soon(now_ms)

@@ -3,9 +3,11 @@
 A part returns them beside its effects; `PushConsumerCore` passes them on before it returns to its shell.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from libramq.client.consuming.effects import Effect
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import QueueGrant
 
@@ -53,6 +55,13 @@ class QueueReleased:
 
 
 @dataclass(frozen=True, slots=True)
+class Overrun:
+    """Handlers have passed max_processing_ms, and their queues are about to be granted to others."""
+
+    deliveries: Sequence[Delivery]
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerMissing:
     """The routes lack a broker that we need: look for it."""
 
@@ -71,6 +80,7 @@ Signal = (
     | LockWanted
     | Unlocked
     | QueueReleased
+    | Overrun
     | BrokerMissing
     | SubscriptionUnknown
 )

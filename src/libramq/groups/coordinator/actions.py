@@ -128,8 +128,7 @@ def poll_inquiry(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
 def _hold_poll(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
     member = event.member
     group.balance.add_duplicates(event.duplicates)
-    if event.is_leaving:
-        group.balance.depart(member.profile, now_ms=now_ms)
+    _note_pace(group, member, is_leaving=event.is_leaving, is_slow=event.is_slow, now_ms=now_ms)
     if member.poll is not None:
         group.answer(member, now_ms)
     group.members.seen(member, event.peer, now_ms=now_ms)
@@ -138,19 +137,29 @@ def _hold_poll(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
 
 def release(group: Group, event: ev.Released, now_ms: MonotonicMs) -> None:
     """Free the queues that a member released; ignore those that are not its own."""
+    member, sent = event.member, event.release
     group.publication.effects.append(Answer(event.ticket))
-    if event.is_leaving:
-        group.balance.depart(event.member.profile, now_ms=now_ms)
-    group.members.seen(event.member, event.peer, now_ms=now_ms)
-    group.members.released(event.member, event.queues)
-    group.balance.queues.release(event.member.id, event.queues, event.committed)
+    _note_pace(group, member, is_leaving=sent.is_leaving, is_slow=sent.is_slow, now_ms=now_ms)
+    group.members.seen(member, event.peer, now_ms=now_ms)
+    group.members.released(member, sent.queues)
+    group.balance.queues.release(member.id, sent.queues, sent.committed, sent.attempts)
     group.balance.hand_over(now_ms=now_ms)
+
+
+def _note_pace(group: Group, member: Member, *, is_leaving: bool, is_slow: bool, now_ms: MonotonicMs) -> None:
+    if is_leaving:
+        group.balance.depart(member.profile, now_ms=now_ms)
+    if is_slow != (member.id in group.members.slow):
+        reason = Reason.PROCESSING_TIMEOUT if is_slow else Reason.MEMBER_JOINED
+        group.balance.touch(reason, member.profile.client_id, now_ms=now_ms)
+        group.members.slow ^= {member.id}
 
 
 def leave(group: Group, event: ev.Left, now_ms: MonotonicMs) -> None:
     """Remove a member that leaves; its queues are free at once."""
     group.publication.effects.append(Answer(event.ticket))
-    group.balance.queues.release(event.member.id, event.committed, event.committed)
+    committed = event.leave.committed
+    group.balance.queues.release(event.member.id, committed, committed, event.leave.attempts)
     _expel(group, event.member, event.reason, event.member.profile.client_id, now_ms)
 
 

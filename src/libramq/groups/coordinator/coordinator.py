@@ -107,7 +107,9 @@ class Coordinator(Generic[P, T]):
         try:
             group, member = self._require(poll.group, poll.member)
             self._shared.check_listed(poll.held, len(member.held))
-            event = ev.Polled(ticket, peer, member, poll.epoch, poll.held, poll.duplicates, poll.is_leaving)
+            event = ev.Polled(
+                ticket, peer, member, poll.epoch, poll.held, poll.duplicates, poll.is_leaving, poll.is_slow
+            )
             group.handle(event, now_ms=now_ms)
         except BrokerError as error:
             return [refusal(ticket, error)]
@@ -118,8 +120,7 @@ class Coordinator(Generic[P, T]):
         try:
             check_listed(release.queues)
             group, member = self._require(release.group, release.member)
-            event = ev.Released(ticket, peer, member, release.queues, release.is_leaving, release.committed)
-            group.handle(event, now_ms=now_ms)
+            group.handle(ev.Released(ticket, peer, member, release), now_ms=now_ms)
         except BrokerError as error:
             return [refusal(ticket, error)]
         return group.publish(now_ms=now_ms)
@@ -131,7 +132,7 @@ class Coordinator(Generic[P, T]):
         try:
             check_listed(leave.committed)
             group, member = self._require(leave.group, leave.member)
-            group.handle(ev.Left(ticket, member, reason, leave.committed), now_ms=now_ms)
+            group.handle(ev.Left(ticket, member, reason, leave), now_ms=now_ms)
         except BrokerError as error:
             return [refusal(ticket, error)]
         return group.publish(now_ms=now_ms)

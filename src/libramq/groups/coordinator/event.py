@@ -3,17 +3,16 @@
 Requests of members and operators, ends of connections and sessions, topics, stock members, fences, time.
 """
 
-from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from libramq.fencing import FenceReport
 from libramq.groups.coordinator.group.assigning import Made
 from libramq.groups.coordinator.group.member import GroupMember
-from libramq.groups.coordinator.group.request import Held, Join
+from libramq.groups.coordinator.group.request import Held, Join, Leave, Release
 from libramq.groups.coordinator.group.saved_state import MemberProfile
 from libramq.groups.rebalance_event import Reason
-from libramq.message.queue import MessageQueue
 
 Member = GroupMember[Any, Any]
 
@@ -45,28 +44,27 @@ class Polled:
     held: Held
     duplicates: int = 0
     is_leaving: bool = False
+    is_slow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A member has released queues. committed: those whose handled messages are all committed."""
+    """A member has released queues."""
 
     ticket: Any
     peer: Any
     member: Member
-    queues: Held
-    is_leaving: bool = False
-    committed: Container[MessageQueue] = frozenset()
+    release: Release
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A member leaves. committed: queues whose handled messages are all committed."""
+    """A member leaves."""
 
     ticket: Any
     member: Member
     reason: Reason
-    committed: Held = field(default_factory=dict)
+    leave: Leave
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from libramq.fencing import MODE_EPOCHS, Claim, Claims, FenceGrant, FenceReport, Opened
+from libramq.fencing import MODE_EPOCHS, NO_ATTEMPTS, Attempts, Claim, Claims, FenceGrant, FenceReport, Opened
 from libramq.formats.document import Document
 from libramq.groups import assignment_tables
 from libramq.groups.assignment_tables import AssignmentUpdate
@@ -16,13 +16,18 @@ from libramq.message.queue import MessageQueue
 
 
 class QueueGrant(Document, frozen=True, kw_only=True):
-    """A queue and the epoch of its grant. member: the owner, if the request does not imply it."""
+    """A queue and the epoch of its grant. member: the owner, if the request does not imply it.
+
+    attempts: what the message at `offset` has behind it, where its queue is read in order.
+    """
 
     topic: str
     broker_name: str
     queue_id: int
     epoch: int
     member: str = ""
+    offset: int = 0
+    attempts: int = 0
 
     @property
     def queue(self) -> MessageQueue:
@@ -30,7 +35,9 @@ class QueueGrant(Document, frozen=True, kw_only=True):
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
     @classmethod
-    def of(cls, queue: MessageQueue, epoch: int, member: str = "") -> "QueueGrant":
+    def of(
+        cls, queue: MessageQueue, epoch: int, member: str = "", attempts: Attempts = NO_ATTEMPTS
+    ) -> "QueueGrant":
         """Return the grant of a queue."""
         return cls(
             topic=queue.topic,
@@ -38,17 +45,28 @@ class QueueGrant(Document, frozen=True, kw_only=True):
             queue_id=queue.queue_id,
             epoch=epoch,
             member=member,
+            offset=attempts.offset,
+            attempts=attempts.times,
         )
 
 
-def grants_of(claims: Claims) -> list[QueueGrant]:
+def grants_of(claims: Claims, attempts: Mapping[MessageQueue, Attempts] | None = None) -> list[QueueGrant]:
     """Return the owners of queues in the form of bodies."""
-    return [QueueGrant.of(queue, claim.epoch, claim.member) for queue, claim in claims.items()]
+    attempts = attempts or {}
+    return [
+        QueueGrant.of(queue, claim.epoch, claim.member, attempts.get(queue, NO_ATTEMPTS))
+        for queue, claim in claims.items()
+    ]
 
 
 def claims_of(grants: Iterable[QueueGrant]) -> dict[MessageQueue, Claim]:
     """Return the owners of queues from a body; of several grants of a queue the last."""
     return {grant.queue: Claim(grant.member, grant.epoch) for grant in grants}
+
+
+def attempts_of(grants: Iterable[QueueGrant]) -> dict[MessageQueue, Attempts]:
+    """Return the attempts of queues that have any from a body."""
+    return {grant.queue: Attempts(grant.offset, grant.attempts) for grant in grants if grant.attempts > 0}
 
 
 def epochs_of(grants: Iterable[QueueGrant]) -> dict[MessageQueue, int]:
@@ -66,6 +84,7 @@ class QueueOpened(Document, frozen=True, kw_only=True):
     former_epoch: int | None = None
     recovered_end: int | None = None
     topic_start: int = 0
+    attempts: int = 0
 
     @classmethod
     def of(cls, queue: MessageQueue, opened: Opened) -> "QueueOpened":
@@ -78,12 +97,15 @@ class QueueOpened(Document, frozen=True, kw_only=True):
             former_epoch=opened.former_epoch,
             recovered_end=opened.recovered_end,
             topic_start=opened.topic_start,
+            attempts=opened.attempts,
         )
 
     def value(self) -> tuple[MessageQueue, Opened]:
         """Return the queue and its opening."""
         queue = MessageQueue(self.topic, self.broker_name, self.queue_id)
-        return queue, Opened(self.offset, self.former_epoch, self.recovered_end, self.topic_start)
+        return queue, Opened(
+            self.offset, self.former_epoch, self.recovered_end, self.topic_start, self.attempts
+        )
 
 
 class GroupJoinBody(Document, frozen=True, kw_only=True):
@@ -98,16 +120,18 @@ class GroupJoinBody(Document, frozen=True, kw_only=True):
 class GroupPollBody(Document, frozen=True, kw_only=True):
     """GROUP_POLL: the queues the member holds, with their epochs; duplicates seen since the last poll.
 
-    leaving: it stops, and releases its queues as they are drained.
+    leaving: it stops, and releases its queues as they are drained. slow: one of its handlers has passed
+    max_processing_ms, and others are to have its queues until that is done.
     """
 
     held: list[QueueGrant] = []
     duplicates: int = 0
     leaving: bool = False
+    slow: bool = False
 
 
 class GroupReleaseBody(Document, frozen=True, kw_only=True):
-    """GROUP_RELEASE: queues that a member has released. leaving: as in GROUP_POLL.
+    """GROUP_RELEASE: queues that a member has released. leaving, slow: as in GROUP_POLL.
 
     uncommitted: those of which it has handled more than was acknowledged as committed; None: unknown, as in
     0.2.0.
@@ -115,6 +139,7 @@ class GroupReleaseBody(Document, frozen=True, kw_only=True):
 
     queues: list[QueueGrant] = []
     leaving: bool = False
+    slow: bool = False
     uncommitted: list[QueueGrant] | None = None
 
 
@@ -132,7 +157,7 @@ class GroupAssignment(Document, frozen=True, kw_only=True):
     """The reply to GROUP_JOIN and GROUP_POLL: the queues that the member may hold now, and those to release.
 
     opened: those of the queues that were opened for it under these grants. warning: a problem of the group,
-    for the member's user; "" for none.
+    for the member's user; "" for none. knows_slow: the coordinator heeds `slow`, and 0.1.0 does not.
     """
 
     epoch: int
@@ -141,6 +166,7 @@ class GroupAssignment(Document, frozen=True, kw_only=True):
     revoke: list[QueueGrant] = []
     opened: list[QueueOpened] = []
     warning: str = ""
+    knows_slow: bool = False
 
 
 class PeerMember(Document, frozen=True, kw_only=True):
@@ -271,7 +297,7 @@ class PeerGrantBody(Document, frozen=True, kw_only=True):
             group=grant.group,
             epoch=grant.epoch,
             mode=grant.mode,
-            grants=grants_of(grant.claims),
+            grants=grants_of(grant.claims, grant.attempts),
             complete=grant.complete,
             client_ids=dict(grant.client_ids),
         )
@@ -285,6 +311,7 @@ class PeerGrantBody(Document, frozen=True, kw_only=True):
             claims=claims_of(self.grants),
             complete=self.complete,
             client_ids=self.client_ids,
+            attempts=attempts_of(self.grants),
         )
 
 

@@ -96,5 +96,6 @@ def _reply(answer: Answer[Any], openings: Openings | None = None) -> Reply:
         revoke=[grant(queue, epoch) for queue, epoch in assignment.revoke.items()],
         opened=[bodies.QueueOpened.of(queue, opened) for queue, opened in (openings or {}).items()],
         warning=assignment.warning,
+        knows_slow=True,
     )
     return Reply(answer.code, answer.remark, ext, encode_body(body))

@@ -95,6 +95,7 @@ class GroupRequests:
             held=bodies.epochs_of(body.held),
             duplicates=body.duplicates,
             is_leaving=body.leaving,
+            is_slow=body.slow,
         )
         waiter = self._waiter(request, header, poll.member, poll.held)
         self._coordination.poll(waiter, poll, cost_bytes=len(request.command.body))
@@ -113,7 +114,9 @@ class GroupRequests:
             member=header.lb_member,
             queues=bodies.epochs_of(body.queues),
             is_leaving=body.leaving,
+            is_slow=body.slow,
             committed=_committed(body),
+            attempts=bodies.attempts_of(body.queues),
         )
         waiter = AnswerWaiter(request, self._answer)
         self._coordination.release(waiter, release, cost_bytes=len(request.command.body))
@@ -130,6 +133,7 @@ class GroupRequests:
             member=header.lb_member,
             reason=body.reason,
             committed=bodies.epochs_of(body.queues),
+            attempts=bodies.attempts_of(body.queues),
         )
         waiter = AnswerWaiter(request, self._answer)
         self._coordination.leave(waiter, leave, cost_bytes=len(request.command.body))

@@ -39,4 +39,5 @@ def _reply(opened: Opened) -> Reply:
     offset = {} if opened.offset is None else {"offset": str(opened.offset)}
     end = {} if opened.recovered_end is None else {"lbRecoveredEnd": str(opened.recovered_end)}
     start = {"lbTopicStart": str(opened.topic_start)} if opened.topic_start else {}
-    return Reply(ext=offset | end | start | {"lbFormerEpoch": str(opened.former_epoch)})
+    attempts = {"lbAttempts": str(opened.attempts)} if opened.attempts else {}
+    return Reply(ext=offset | end | start | attempts | {"lbFormerEpoch": str(opened.former_epoch)})

@@ -80,8 +80,8 @@ class Consumer(Positions):
 
     group: the consumer group, to which offsets belong in either case; give consumers that `assign` one of
     their own: a coordinated group refuses them. consume_from, consume_timestamp_ms: where to begin in a queue
-    without a committed offset. max_processing_ms: a member that keeps messages longer (5 min) leaves its
-    group until its next call. broadcasting, strategy, instance_id, the hooks and all others: as for
+    without a committed offset. max_processing_ms: others get the queues of a member that keeps messages
+    longer (5 min), until its next call. broadcasting, strategy, instance_id, the hooks and all others: as for
     PushConsumer. Failed messages are not redelivered by the broker, as a PushConsumer's are: seek back, or do
     not commit.
     """

@@ -16,6 +16,7 @@ from libramq.client.consuming.membership.lease import Lease
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.ownership.state import QueueState
 from libramq.client.consuming.signals import Steps
+from libramq.fencing import NO_ATTEMPTS
 from libramq.message.message import MessageExt
 from libramq.message.names import retry_topic
 
@@ -32,6 +33,8 @@ class Delivering:
     def arrived(self, owned: OwnedQueue, messages: Sequence[MessageExt]) -> Steps:
         """Handle the messages of a pull."""
         if self._orderly:
+            if messages and owned.former_attempts.times:
+                _count_former(owned, messages[0])
             owned.work.waiting.extend(messages)
             return self.next(owned)
         deliveries = [Delivery(owned, portion) for portion in self._cut(owned, messages)]
@@ -94,3 +97,11 @@ class Delivering:
             else:
                 cut.append([message])
         return cut
+
+
+def _count_former(owned: OwnedQueue, first: MessageExt) -> None:
+    """Go on counting the attempts of a message with which the queue's former owner had failed."""
+    offset, times = owned.former_attempts
+    owned.former_attempts = NO_ATTEMPTS
+    if first.queue_offset == offset:
+        first.reconsume_times = max(first.reconsume_times, times)

@@ -54,23 +54,38 @@ class HandlerDeadlines:
     def due(self, now_ms: MonotonicMs) -> Steps:
         """Abandon overdue handlers, as if they had failed."""
         self.watch(now_ms)
+        timeout_ms = self._settings.consume_timeout_ms
+        expired = [each for each in self._abandoned if now_ms - each.began_ms > timeout_ms]
+        steps = self._coordination.ended(expired, now_ms)
         late = self._late(now_ms)
+        if not late:
+            return steps
+        failed = [(delivery, HandlerOutcome.LATER) for delivery in late]
+        return [*steps, fx.Abandon(tuple(late)), *self._ended(failed, now_ms)]
+
+    def overrun(self, deliveries: Sequence[Delivery], now_ms: MonotonicMs) -> Steps:
+        """Abandon handlers that have passed max_processing_ms, as if they had failed.
+
+        The member counts as slow until they return, or consume_timeout_ms is over.
+        """
+        late = self._abandon(deliveries)
         if not late:
             return []
         failed = [(delivery, HandlerOutcome.LATER) for delivery in late]
-        return [fx.Abandon(tuple(late)), *self._ended(failed, now_ms)]
+        return [fx.Abandon(tuple(late)), *self._consumption.handled(failed, now_ms)]
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Steps:
         """Handle results; those of abandoned handlers are ignored."""
-        counting = []
+        counting, returned = [], []
         for result in results:
             delivery = result[0]
             self._table.returned(delivery)
             if delivery in self._abandoned:
                 self._abandoned.discard(delivery)
+                returned.append(delivery)
             else:
                 counting.append(result)
-        return self._ended(counting, now_ms)
+        return self._ended(counting, now_ms) + self._coordination.ended(returned, now_ms)
 
     def _ended(self, results: Sequence[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Steps:
         effects = self._consumption.handled(results, now_ms)
@@ -83,8 +98,7 @@ class HandlerDeadlines:
             for delivery in self._table.running()
             if delivery not in self._abandoned and now_ms - delivery.began_ms > timeout_ms
         ]
-        for delivery in late[: self._settings.threads - len(self._abandoned)]:
-            self._abandoned.add(delivery)
+        self._abandon(late)
         for delivery in late:
             first = delivery.messages[0]
             log.error(
@@ -94,5 +108,12 @@ class HandlerDeadlines:
                 topic=first.topic,
                 message_id=first.message_id,
                 consume_timeout_ms=timeout_ms,
+                configured="PushConsumer(consume_timeout_ms=…)",
             )
         return [delivery for delivery in late if delivery in self._abandoned]
+
+    def _abandon(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Abandon as many as may be; return them."""
+        abandoned = deliveries[: self._settings.threads - len(self._abandoned)]
+        self._abandoned.update(abandoned)
+        return abandoned

@@ -1,5 +1,8 @@
 """The overdue handlers: those that have run longer than allowed (max_processing_ms).
 
+    overdue ─► the coordinator hears of it ─┬► others get our queues: the message is sent back from them
+                                            └► there are no others: a success counts, however late
+
 Kafka's client leaves its group for the same reason (max.poll.interval.ms).
 """
 
@@ -10,6 +13,7 @@ from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.due import Due, ProcessingDue
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.ownership.queue_table import QueueTable
+from libramq.client.consuming.ownership.state import QueueState
 from libramq.client.consuming.timers import DueItems
 from libramq.clock import MonotonicMs
 
@@ -34,16 +38,22 @@ class Overdue:
         """Set the next check."""
         self._timers.at(now_ms + min(self._max_ms // CHECKS, CHECK_MS_MAX), ProcessingDue())
 
-    def look(self, now_ms: MonotonicMs) -> None:
-        """Find the overdue handlers of owned queues; queues being given up have a deadline of their own."""
-        for owned in self._table.each():
-            if owned.is_ours:
-                self._deliveries.update(
-                    delivery
-                    for delivery in owned.work.deliveries
-                    if delivery.is_under_way and now_ms - delivery.began_ms > self._max_ms
-                )
+    def look(self, now_ms: MonotonicMs) -> list[Delivery]:
+        """Find the overdue handlers; return those whose queues are about to be granted to others."""
+        late = [
+            delivery
+            for owned in self._table.each()
+            for delivery in owned.work.deliveries
+            if delivery.is_under_way and now_ms - delivery.began_ms > self._max_ms
+        ]
+        self._deliveries.update(late)
+        return [each for each in late if _is_revoked(each)]
 
     def ended(self, deliveries: Iterable[Delivery]) -> None:
         """Note that handlers have returned."""
         self._deliveries.difference_update(deliveries)
+
+
+def _is_revoked(delivery: Delivery) -> bool:
+    owned = delivery.owned
+    return owned.is_revoked_by_coordinator and owned.state is QueueState.DRAINING

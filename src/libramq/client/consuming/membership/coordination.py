@@ -84,6 +84,8 @@ class MemberCoordination:
         self._release_due_ms: MonotonicMs | None = None
         self._is_leaving = self._is_leave_sent = False
         self._overdue = Overdue(settings, own.timers, own.table)
+        #: What the coordinator was told last; it is repeated with each poll.
+        self._is_slow_sent = False
         #: Revoked queues that were released; the coordinator is to be notified.
         self._released: list[sg.QueueReleased] = []
 
@@ -134,12 +136,21 @@ class MemberCoordination:
     def requests(self, now_ms: MonotonicMs) -> Steps:
         """Return the requests to send to the coordinator now."""
         found: Steps = []
-        if self._released or (self._is_leaving and not self._is_leave_sent):
+        if (
+            self._released
+            or (self._is_leaving and not self._is_leave_sent)
+            or self._is_slow != self._is_slow_sent
+        ):
             found = self._releases(now_ms)
         question = self._membership.request(
-            self._held, self._duplicates.count, now_ms, leaving=self._is_leaving
+            self._held, self._duplicates.count, now_ms, leaving=self._is_leaving, slow=self._is_slow
         )
         return [*found, question] if question is not None else found
+
+    @property
+    def _is_slow(self) -> bool:
+        """Return whether others are to have our queues while a handler runs."""
+        return bool(self._overdue) and self._mode == MODE_EPOCHS
 
     def rearm(self, now_ms: MonotonicMs) -> None:
         """Set the timers again after all were cleared."""
@@ -185,6 +196,7 @@ class MemberCoordination:
         """Return the report of released queues, once the last of those that are drained has followed."""
         if not self._membership.member:
             self._released.clear()
+            self._is_slow_sent = self._is_slow  # The first poll says so.
             return []
         if self._release_due_ms is None:
             self._release_due_ms = now_ms + RELEASE_LINGER_MS
@@ -198,8 +210,13 @@ class MemberCoordination:
         uncommitted = tuple(each.grant for each in self._released if not each.is_committed)
         self._released.clear()
         self._is_leave_sent = self._is_leaving
+        self._is_slow_sent = self._is_slow
         known = self._membership
-        return [fx.ReleaseQueues(known.coordinator, known.member, queues, self._is_leaving, uncommitted)]
+        return [
+            fx.ReleaseQueues(
+                known.coordinator, known.member, queues, self._is_leaving, self._is_slow, uncommitted
+            )
+        ]
 
     # Responses of the coordinator.
 
@@ -289,6 +306,7 @@ class MemberCoordination:
             owned.is_revoked_by_coordinator = owned.queue not in claims
             if owned.is_revoked_by_coordinator:
                 found += self._own.handle(owned, ev.Revoked(self._settings.revoke_timeout_ms), now_ms)
+        found += self._look_for_overdue(now_ms)
         opened = dict(each.value() for each in assignment.opened)
         for queue, claim in claims.items():
             if claim.epoch:  # Else the coordinator only repeats what we reported, until it knows more.
@@ -311,19 +329,35 @@ class MemberCoordination:
     # Handlers that run too long.
 
     def check_handlers(self, now_ms: MonotonicMs) -> Steps:
-        """Leave the group when a handler exceeds its time; we rejoin when it is done."""
+        """Have others get our queues when a handler exceeds its time; we get some again when it is done."""
         self._overdue.watch(now_ms)
         if self._mode != MODE_EPOCHS or self._own.closing or not self._membership.is_on:
             return []
-        self._overdue.look(now_ms)
-        if not self._overdue:
-            return []
-        error = HandlerTooSlow(
-            f"a handler runs longer than max_processing_ms={self._settings.max_processing_ms}; the "
-            f"consumer has left group {self._settings.group} until it is done"
-        )
-        self._troubles.begin("handler", error)
+        steps = self._look_for_overdue(now_ms)
+        if not self._overdue or self._membership.coordinator_knows_slow:
+            return steps
         return self._lose_all(now_ms) + self._leave("processing_timeout")
+
+    def _look_for_overdue(self, now_ms: MonotonicMs) -> Steps:
+        """Find overdue handlers; those whose queues are about to be granted to others are abandoned."""
+        was_slow = bool(self._overdue)
+        revoked = self._overdue.look(now_ms)
+        if self._overdue and not was_slow:
+            limit = f"max_processing_ms={self._settings.max_processing_ms}"
+            group = self._settings.group
+            program = "Consumer" if self._settings.fetches else "PushConsumer"
+            log.warning(
+                "a handler has passed its limit; other members, if there are any, get the queues of this one",
+                group=group,
+                limit=limit,
+                configured=f"{program}(max_processing_ms=…)",
+            )
+            error = HandlerTooSlow(
+                f"a handler runs longer than {limit}; other members of group {group} get the queues of this "
+                f"one until it is done, and its messages with an attempt counted"
+            )
+            self._troubles.begin("handler", error)
+        return [sg.Overrun(revoked)] if revoked and not self._settings.fetches else []
 
     def ended(self, deliveries: Iterable[Delivery], now_ms: MonotonicMs) -> Steps:
         """Note that handlers have returned."""

@@ -99,6 +99,11 @@ class Membership:
         self._former_self = ""
 
     @property
+    def coordinator_knows_slow(self) -> bool:
+        """Return whether the coordinator gives a slow member's queues to others; 0.1.0 does not."""
+        return self._last is not None and self._last.knows_slow
+
+    @property
     def is_on(self) -> bool:
         """Return whether we are a member, or will be one after the next answer."""
         return self._step is not Step.OFF and not self.is_replaced
@@ -126,6 +131,7 @@ class Membership:
         now_ms: MonotonicMs,
         *,
         leaving: bool = False,
+        slow: bool = False,
     ) -> fx.FindGroup | fx.JoinGroup | fx.PollGroup | None:
         """Return the next request; None while one is under way, or during a pause."""
         if self._step is Step.OFF or self._is_asking or now_ms < self._due_ms:
@@ -157,7 +163,7 @@ class Membership:
             )
             question = fx.JoinGroup(self.coordinator, self._number + 1, timeout_ms, now_ms, header, body)
         else:
-            body_of_poll = GroupPollBody(held=held(), duplicates=duplicates, leaving=leaving)
+            body_of_poll = GroupPollBody(held=held(), duplicates=duplicates, leaving=leaving, slow=slow)
             # It is held for a third of the session; the second half is for finding another coordinator.
             timeout_ms = max(session_ms // 3 + ANSWER_MS_MIN, session_ms // 2)
             epoch = self._last.epoch if self._last is not None else 0

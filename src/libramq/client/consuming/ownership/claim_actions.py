@@ -17,7 +17,7 @@ from libramq.client.consuming.ownership.state import QueueState
 from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
 from libramq.errors import Fenced
-from libramq.fencing import Opened
+from libramq.fencing import Attempts, Opened
 
 
 def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs) -> Steps:
@@ -27,6 +27,7 @@ def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs
         if event.opened is not None:
             owned.state = QueueState.OPENING
             owned.claim = owned.claim.accepted(event.claim, event.opened.topic_start)
+            _note_attempts(owned, event.opened)
             return own.announce(owned) + begin_at_committed(own, owned, event.opened.offset, now_ms)
     if own.uses_locks:
         return _lock(owned)
@@ -56,6 +57,7 @@ def want_again(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: Mon
 def begin_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Steps:
     """Begin a queue at the offset that its fence returned."""
     owned.claim = owned.claim.accepted(event.claim, event.answer.topic_start)
+    _note_attempts(owned, event.answer)
     return begin_at_committed(own, owned, event.answer.offset, now_ms)
 
 
@@ -131,6 +133,11 @@ def forget_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now
     """Go on giving up a queue, without a coordinator."""
     owned.claim = NO_CLAIM
     return []
+
+
+def _note_attempts(owned: OwnedQueue, opened: Opened) -> None:
+    if opened.attempts and opened.offset is not None:
+        owned.former_attempts = Attempts(opened.offset, opened.attempts)
 
 
 def _lock(owned: OwnedQueue) -> Steps:

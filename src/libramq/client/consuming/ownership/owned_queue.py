@@ -17,6 +17,7 @@ from libramq.client.consuming.ownership.queue_lock import QueueLock
 from libramq.client.consuming.ownership.state import OURS, QueueState
 from libramq.client.consuming.pulling.pull_cursor import PullCursor
 from libramq.clock import MonotonicMs
+from libramq.fencing import NO_ATTEMPTS, Attempts
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 
@@ -117,6 +118,8 @@ class OwnedQueue:
         self._new_held = new_held
         self.held = new_held()
         self.work = QueueWork()
+        #: In order: what its former owner has counted of the message at which we begin.
+        self.former_attempts = NO_ATTEMPTS
         #: Whether the listener has been notified of it.
         self.is_announced = False
         #: When its offset is to be queried, or queried again.
@@ -137,6 +140,13 @@ class OwnedQueue:
             delivery.drop()
         self.work.deliveries.clear()
         self.held = self._new_held()
+
+    def attempts_behind(self) -> Attempts:
+        """Return what its next owner has to know of the message that comes next, if it is read in order."""
+        if not self.work.waiting:
+            return self.former_attempts
+        first = self.work.waiting[0]
+        return Attempts(first.queue_offset, first.reconsume_times) if first.reconsume_times else NO_ATTEMPTS
 
     @property
     def is_ours(self) -> bool:

@@ -130,7 +130,8 @@ def complete_release(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> 
     if owned.is_wanted_again:
         steps += own.take(owned.queue, now_ms, delay_ms=0, claim=granted)
     elif granted is not None and owned.is_revoked_by_coordinator:
-        steps.append(sg.QueueReleased(QueueGrant.of(owned.queue, granted.epoch), is_committed))
+        grant = QueueGrant.of(owned.queue, granted.epoch, attempts=owned.attempts_behind())
+        steps.append(sg.QueueReleased(grant, is_committed))
     return steps
 
 

@@ -79,6 +79,7 @@ class MemberRequests:
             effect.queues,
             uncommitted=effect.uncommitted,
             leaving=effect.leaving,
+            slow=effect.slow,
         )
         self._ask(effect.address, call, answered, RELEASE_TIMEOUT_MS)
 

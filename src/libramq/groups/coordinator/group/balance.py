@@ -4,7 +4,7 @@ touched → COLLECT_MS → a target by the strategy → handovers → settled
                        of a large group on a thread (`assigning.py`)
 """
 
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping
 from typing import Any, Final, TypeVar
 
 from libramq.clock import MonotonicMs
@@ -160,8 +160,7 @@ class GroupBalance:
             self._work = work
             return [Assign(self._group, work)]
         made = work.made()
-        target = {**self._kept(profiles, existing), **made.target} if absent else made.target
-        return [*self._aim(target, made.minimum, now_ms=now_ms)]
+        return [*self._aim({**self._kept(existing), **made.target}, made.minimum, now_ms=now_ms)]
 
     def awaits(self, work: Assigning) -> bool:
         """Return whether the result of this work is awaited."""
@@ -199,7 +198,7 @@ class GroupBalance:
         """Return a target without what has changed since: queues stay where they are instead."""
         profiles, existing = self._members.staying, set(self._topics.queues(self.queues))
         topics = {profile.member: profile.subscriptions for profile in profiles}
-        target = self._kept(profiles, existing)
+        target = self._kept(existing)
         for queue, member in made.items():
             if queue in existing and queue.broker_name not in self._topics.watched.absent:
                 for each in (member, self.queues.holder(queue)):
@@ -208,21 +207,22 @@ class GroupBalance:
                         break
         return target
 
-    def _kept(
-        self, profiles: Sequence[MemberProfile], existing: Container[MessageQueue]
-    ) -> dict[MessageQueue, str]:
-        """Return the holders of queues whose master is gone: they read on from its slave.
+    def _kept(self, existing: Container[MessageQueue]) -> dict[MessageQueue, str]:
+        """Return the holders of queues that nobody else may get.
 
-        They could not commit before they released such a queue, and nobody else could open it. A queue
-        without a holder is assigned when its master is back.
+        Queues whose master is gone: members read on from its slave, could not commit before they released
+        one, and nobody else could open it. One without a holder is assigned when its master is back.
+        And queues of slow members, unless others are assigned them.
         """
-        if not self._topics.watched.absent:
+        absent, members = self._topics.watched.absent, self._members
+        if not absent and not members.slow:
             return {}
-        topics = {profile.member: profile.subscriptions for profile in profiles}
+        topics = {each.member: each.subscriptions for each in members.profiles}
         return {
             queue: holding.member
             for queue, holding in self.queues.holdings.items()
-            if queue.broker_name in self._topics.watched.absent
+            if (queue.broker_name in absent or holding.member in members.slow)
+            and holding.member not in members.leaving
             and queue in existing
             and queue.topic in topics.get(holding.member, ())
         }

@@ -81,6 +81,8 @@ class GroupMembership(Generic[P, T]):
         self._replaced: dict[str, str] = {}
         #: Ids of members that stop: they get no more queues, and release those they hold.
         self.leaving: set[str] = set()
+        #: Ids of members with a handler that takes too long: others get their queues, if there are any.
+        self.slow: set[str] = set()
 
     def __len__(self) -> int:
         return len(self.members)
@@ -218,6 +220,7 @@ class GroupMembership(Generic[P, T]):
         """Remove a member."""
         del self.members[member.id]
         self.leaving.discard(member.id)
+        self.slow.discard(member.id)
         self._shared.member_count -= 1
         self._shared.subscription_bytes -= member.profile.subscription_bytes
         self._shared.held_count -= len(member.held)
@@ -232,8 +235,9 @@ class GroupMembership(Generic[P, T]):
 
     @property
     def staying(self) -> list[MemberProfile]:
-        """Return the profiles of members that are not leaving."""
-        return [profile for profile in self.profiles if profile.member not in self.leaving]
+        """Return the profiles of members that are neither leaving nor slow; of the slow if all are."""
+        staying = [profile for profile in self.profiles if profile.member not in self.leaving]
+        return [profile for profile in staying if profile.member not in self.slow] or staying
 
     @property
     def client_ids(self) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Container, Mapping
 from typing import Self
 
 from libramq.clock import MonotonicMs
-from libramq.fencing import Claim, Claims
+from libramq.fencing import Attempts, Claim, Claims
 from libramq.groups.handover_ledger import HandoverLedger, Holding
 from libramq.message.queue import MessageQueue
 
@@ -33,6 +33,8 @@ class QueueHandover(HandoverLedger):
         #: The earliest time at which a revoked queue has to be taken from its holder.
         self.overdue_at_ms: MonotonicMs | None = None
         self.unheld: dict[MessageQueue, None] = {}
+        #: Of the messages at which queues in order were released last.
+        self.attempts: dict[MessageQueue, Attempts] = {}
         self._gone: set[str] = set()
         self._committed: dict[MessageQueue, bool] = {}
         self._last: dict[MessageQueue, int] = {}
@@ -108,7 +110,11 @@ class QueueHandover(HandoverLedger):
             self.to_notify[self.target[queue]] = None
 
     def release(
-        self, member: str, queues: Mapping[MessageQueue, int], committed: Container[MessageQueue] = ()
+        self,
+        member: str,
+        queues: Mapping[MessageQueue, int],
+        committed: Container[MessageQueue] = (),
+        attempts: Mapping[MessageQueue, Attempts] | None = None,
     ) -> None:
         """Release a member's queues, each under that epoch; others than its own are ignored.
 
@@ -118,6 +124,9 @@ class QueueHandover(HandoverLedger):
             holding = self.holdings.get(queue)
             if holding is not None and holding.member == member and holding.epoch == epoch:
                 self._free_queue(queue, is_committed=queue in committed)
+                self.attempts.pop(queue, None)
+                if attempts and queue in attempts:
+                    self.attempts[queue] = attempts[queue]
 
     def release_unlisted(self, member: str, held: Container[MessageQueue]) -> None:
         """Release the revoked queues that a member does not list as held."""
@@ -190,6 +199,7 @@ class QueueHandover(HandoverLedger):
                 self.drop(queue)
             self._floor = max(self._floor, self._last.pop(queue, 0))
             self._committed.pop(queue, None)
+            self.attempts.pop(queue, None)
 
     def vanish_at(self, topic: str, broker_name: str) -> None:
         """Remove the queues of a topic at one broker."""

@@ -7,6 +7,7 @@ from typing import Final
 from libramq.balance.group import CAPACITY_MAX
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
+from libramq.fencing import Attempts
 from libramq.groups.coordinator.group.saved_state import REVOKE_TIMEOUT_MS, MemberProfile
 from libramq.groups.limits import SUBSCRIPTIONS_MAX
 from libramq.message import names
@@ -62,7 +63,7 @@ class Join:
 class Poll:
     """A member polls for its assignment. epoch: its current one's; duplicates: seen since the last poll.
 
-    is_leaving: it stops, and releases its queues as they are drained.
+    is_leaving: it stops, and releases its queues as they are drained. is_slow: a handler takes too long.
     """
 
     group: str
@@ -71,20 +72,24 @@ class Poll:
     held: Held = field(default_factory=dict)
     duplicates: int = 0
     is_leaving: bool = False
+    is_slow: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A member has released queues. is_leaving: as in a poll.
+    """A member has released queues. is_leaving, is_slow: as in a poll.
 
     committed: those of them whose handled messages are all committed, so that none is redelivered.
+    attempts: of the messages at which queues in order are released.
     """
 
     group: str
     member: str
     queues: Held
     is_leaving: bool = False
+    is_slow: bool = False
     committed: frozenset[MessageQueue] = frozenset()
+    attempts: Mapping[MessageQueue, Attempts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +97,14 @@ class Leave:
     """A member leaves. reason: a rebalance reason; any but `processing_timeout` counts as `member_left`.
 
     committed: queues whose handled messages are all committed; messages of the others may be redelivered.
+    attempts: as in a release.
     """
 
     group: str
     member: str
     reason: str = "member_left"
     committed: Held = field(default_factory=dict)
+    attempts: Mapping[MessageQueue, Attempts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
