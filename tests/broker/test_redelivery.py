@@ -337,3 +337,24 @@ def test_a_compressed_body_is_sent_back_as_it_is(talk, peer):
 def test_the_origin_of_a_send_back_cannot_inject_properties(failed, peer, name):
     assert send_back(failed, peer, 0, origin_msg_id=name) == C.MESSAGE_ILLEGAL
     assert failed.broker.store.max_offset(SCHEDULE, 2) == 0
+
+
+# Retries whose topic no member subscribes to.
+
+
+def test_a_retry_without_a_subscriber_is_a_dead_letter_after_a_day(failed, peer, caplog):
+    """Until then it comes again each minute, and no attempt is counted."""
+
+    def pass_on(offset):
+        assert send_back(failed, peer, offset, lb_uncounted=True, lb_pass_on_ms=1_000) == C.SUCCESS
+
+    pass_on(0)
+    for passed_ms in (0, 86_400_000 - 180_000, 0):
+        failed.clock.set_wall(passed_ms)
+        failed.advance(60_000)
+        *_, waiting = failed.messages("%RETRY%G")
+        assert (waiting.reconsume_times, failed.messages("%DLQ%G")) == (0, [])
+        pass_on(waiting.physical_offset)
+    (dead,) = failed.messages("%DLQ%G")
+    assert dead.body == b"x"
+    assert "no member of its group has subscribed to its topic" in caplog.text

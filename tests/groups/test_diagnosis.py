@@ -69,9 +69,12 @@ def test_the_order_of_tags_does_not_matter():
     )
 
 
-def test_in_a_coordinated_group_different_tags_are_reported_and_different_topics_are_not():
+def test_in_a_coordinated_group_different_tags_and_different_topics_are_reported():
     one = member("alice", subscriptions={"T": "a", "U": "*"})
-    assert found(one, member("bob", subscriptions={"T": "a"}), is_coordinated=True) == []
+    assert found(one, member("bob", subscriptions={"U": "*", "T": "a"}), is_coordinated=True) == []
+    ((kind, _, text),) = found(one, member("bob", subscriptions={"T": "a"}), is_coordinated=True)
+    assert kind is Kind.SUBSCRIPTIONS_DIFFER
+    assert text.startswith("alice subscribe to T, U; bob subscribe to T: retries go through the broker")
     ((kind, _, text),) = found(one, member("bob", subscriptions={"T": "b"}), is_coordinated=True)
     assert kind is Kind.SUBSCRIPTIONS_DIFFER
     assert text.startswith("of T, alice wants 'a' and bob wants 'b': ")

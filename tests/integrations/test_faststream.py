@@ -332,3 +332,27 @@ def test_without_faststream_the_extra_is_named():
     program = "import sys; sys.modules['faststream'] = None; import libramq.integrations.faststream"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert run.stderr.splitlines()[-1].endswith("needs FastStream 0.7: pip install 'libramq[faststream]'")
+
+
+async def test_subscribers_of_one_group_get_the_retries_of_their_own_topics():
+    """They are members of one group with different topics, and one of them reads its retry queue."""
+    async with Broker(message_delay_level="1s 1s 1s 1s 1s") as one:
+        broker = RocketMQBroker(one.namesrv, ack_policy=AckPolicy.NACK_ON_ERROR)
+        calls = Calls()
+
+        def handler_of(topic):
+            async def handle(body: str):
+                calls(topic, body)
+                if calls.all.count((topic, body)) == 1:
+                    raise ZeroDivisionError
+
+            return handle
+
+        for topic in ("T", "U"):
+            subscribe = broker.subscriber(topic, group="both", consume_from="earliest", max_reconsume_times=1)
+            subscribe(handler_of(topic))
+        async with TestApp(FastStream(broker)):
+            for topic in ("T", "U"):
+                await broker.publish("x", topic)
+            await calls.wait(4)
+    assert sorted(calls.all) == [("T", "x"), ("T", "x"), ("U", "x"), ("U", "x")]

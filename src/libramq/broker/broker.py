@@ -64,6 +64,7 @@ from libramq.broker.processor.messages.cold_lookups import ColdLookups
 from libramq.broker.processor.messages.pull_message import PullMessage
 from libramq.broker.processor.messages.query_message import QueryMessage
 from libramq.broker.processor.messages.queue_offset import QueueOffsets
+from libramq.broker.processor.messages.send_back import SendBack
 from libramq.broker.producing_parts import ProducingParts
 from libramq.broker.start_up import StartUp
 from libramq.broker.transaction_parts import TransactionParts
@@ -200,7 +201,7 @@ class Broker:
         )
         self.held: HeldPulls[Pull] = HeldPulls(self.kernel.purgatory)
         requirements = Requirements(self.topics, self.groups)
-        redelivery = Redelivery(self.topics, randomness)
+        redelivery = self._redelivery = Redelivery(self.topics, randomness)
         files, kernel = self._files, self.kernel
         self.transactions = TransactionParts(
             self.config, files, self.offsets, self.producers, kernel, self._responder, self.authorizer
@@ -214,7 +215,6 @@ class Broker:
             self.replication,
             self.locks,
             self.kernel,
-            authorizer=self.authorizer,
             unique_id=unique_id,
             randomness=randomness,
         )
@@ -352,7 +352,15 @@ class Broker:
         parts, store, auth = self._group_parts, self.store, self.authorizer
         answered = self._clients.answered
         self._calls = client_calls(self.tables, parts, store, auth, self.kernel, self._responder, answered)
-        for late in (self._calls, replies(self.config, self._sends, self.producers, self._calls)):
+        send_back = SendBack(
+            log=self._files.log,
+            groups=self.groups,
+            redelivery=self._redelivery,
+            schedule=self.schedule,
+            authorizer=auth,
+            calls=self._calls,
+        )
+        for late in (self._calls, send_back, replies(self.config, self._sends, self.producers, self._calls)):
             self._processors.update(late.processors())
         self.replication.refuse(self._processors, self._batch_processors, self.pop.at_slave)
         if self._slaves is not None:

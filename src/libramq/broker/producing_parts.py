@@ -3,7 +3,6 @@
 import random
 from typing import Any
 
-from libramq.auth.authorizer import Authorizer
 from libramq.broker.cluster.replication import Replication
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
@@ -11,7 +10,6 @@ from libramq.broker.messages.appending import Appending
 from libramq.broker.messages.creation_rate import CreationRate
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.stored_properties import BrokerProperties
-from libramq.broker.processor.messages.send_back import SendBack
 from libramq.broker.processor.messages.send_message import SendMessage
 from libramq.broker.processor.messages.timer_requests import TimerRequests
 from libramq.broker.transactions.transactions import Transactions
@@ -36,7 +34,6 @@ class ProducingParts:
         locks: QueueLocks,
         kernel: Kernel,
         *,
-        authorizer: Authorizer,
         unique_id: UniqueIdGenerator,
         randomness: random.Random,
     ) -> None:
@@ -74,15 +71,7 @@ class ProducingParts:
             reject_transactions=config.reject_transaction_message,
             randomness=randomness,
         )
-        send_back = SendBack(
-            store=files.store,
-            log=files.log,
-            groups=tables.groups,
-            redelivery=redelivery,
-            schedule=files.schedule,
-            authorizer=authorizer,
-        )
-        self.services: list[Any] = [self.sends, send_back, _timer_requests(config, files)]
+        self.services: list[Any] = [self.sends, _timer_requests(config, files)]
 
 
 def _timer_requests(config: BrokerConfig, files: BrokerFiles) -> TimerRequests:

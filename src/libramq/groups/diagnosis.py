@@ -1,10 +1,8 @@
 """The diagnosis: problems of a consumer group that its members cannot see.
 
-        strategies_differ       queues that two members read, or none, although all members know the member
-        list duplicate_client_ids    two connections under one client id: both allocate the same queues to
-        themselves subscriptions_differ    members with different topics or tags in one group; in a
-        coordinated group, whose
-                                coordinator knows who reads which topic, different tags of one topic
+        strategies_differ       queues that two members read, or none, although all know the member list
+        duplicate_client_ids    two connections under one client id: both take the same queues
+        subscriptions_differ    members with different topics or tags in one group
         idle_members            more members than queues
         slow_heartbeats         fewer than three heartbeats in the time after which brokers remove a member
 
@@ -81,7 +79,7 @@ def diagnose(group: GroupSeen) -> list[Diagnosis]:
     return [
         *_strategies(group.read_by_two, group.read_by_none),
         *_client_ids(group.connected),
-        *(_tags(group.connected) if group.is_coordinated else _subscriptions(group.connected)),
+        *_subscriptions(group),
         *_idle(group),
         *_heartbeats(group.connected),
     ]
@@ -137,15 +135,18 @@ def _client_ids(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
             )
 
 
-def _subscriptions(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
+def _subscriptions(group: GroupSeen) -> Iterable[Diagnosis]:
+    conflict = ""
+    if group.is_coordinated:
+        conflict = tag_conflict((one.client_id, one.subscriptions) for one in group.connected)
     members: dict[tuple[str, ...], list[str]] = {}
     known: dict[int, tuple[str, ...]] = {}
-    for one in connected:
+    for one in () if conflict else group.connected:
         wanted = known.get(id(one.subscriptions))  # Members with equal subscriptions share one mapping.
         if wanted is None:
             wanted = known[id(one.subscriptions)] = tuple(
                 sorted(
-                    f"{topic} {canonical(tags)}"
+                    topic if group.is_coordinated else f"{topic} {canonical(tags)}"
                     for topic, tags in one.subscriptions.items()
                     if _is_own(topic)
                 )
@@ -155,16 +156,14 @@ def _subscriptions(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
         lots = [
             f"{_named(ids)} subscribe to {_named(wanted) or 'nothing'}" for wanted, ids in members.items()
         ]
-        yield Diagnosis(
-            Kind.SUBSCRIPTIONS_DIFFER,
-            "",
-            f"{_named(lots, '; ')}: queues go to members that do not read them, and the latest tags apply "
-            "to all; give all members the same subscriptions, or separate groups",
+        what = (
+            "retries go through the broker to members that subscribe to their topics, one at a time"
+            if group.is_coordinated
+            else "queues go to members that do not read them, and the latest tags apply to all"
         )
-
-
-def _tags(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
-    conflict = tag_conflict((one.client_id, one.subscriptions) for one in connected)
+        conflict = (
+            f"{_named(lots, '; ')}: {what}; give all members the same subscriptions, or separate groups"
+        )
     if conflict:
         yield Diagnosis(Kind.SUBSCRIPTIONS_DIFFER, "", conflict)
 

@@ -79,6 +79,8 @@ TIMER_DELAY_LEVEL: Final = "TIMER_DELAY_LEVEL"
 BORN_HOST: Final = "__BORNHOST"
 BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 CRC32: Final = "__CRC32#"
+#: Ours: since when a retry has waited for a member that subscribes to its topic.
+NO_SUBSCRIBER_SINCE: Final = "LIBRA_NO_SUBSCRIBER_SINCE"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 

@@ -3,6 +3,8 @@
 Upstream: remoting/protocol/header/namesrv/*.java, header/*.java.
 """
 
+from typing import Final
+
 from libramq.remoting.headers import Header, Int, Long
 
 # Name server.
@@ -114,6 +116,13 @@ class RunningInfoHeader(Header):
     consumer_group: str
     client_id: str
     jstack_enable: bool = False
+
+
+#: In CONSUME_MESSAGE_DIRECTLY to a member: it is a retry of the group, and no operator's test.
+PASSED_ON: Final = "lbPassedOn"
+#: In the member's answer: how the retry comes again.
+DELAY_LEVEL: Final = "lbDelayLevel"
+UNCOUNTED: Final = "lbUncounted"
 
 
 class ConsumeDirectlyHeader(Header):

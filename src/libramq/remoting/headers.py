@@ -97,7 +97,10 @@ class SendMessageHeaderV2(SendMessageHeader):
 
 
 class SendBackHeader(Header):
-    """CONSUMER_SEND_MSG_BACK: redeliver this message later. lb_uncounted: it was no attempt."""
+    """CONSUMER_SEND_MSG_BACK: redeliver this message later. lb_uncounted: it was no attempt.
+
+    lb_pass_on_ms: the member has no handler for its topic; one that subscribes gets it now, for so long.
+    """
 
     offset: Long
     group: str
@@ -106,6 +109,7 @@ class SendBackHeader(Header):
     origin_topic: str | None = None
     max_reconsume_times: Int | None = None
     lb_uncounted: bool | None = None
+    lb_pass_on_ms: Int | None = None
 
 
 class EndTransactionHeader(Header):

@@ -44,6 +44,7 @@ class MessageLog:
         self._store = store
         #: Stores messages by one write; returns one result per message or run.
         self.append: Callable[[Sequence[StoreMessage | MessageRun]], list[AppendResult]] = store.append_batch
+        self.message_at, self.record_at = store.message_at, store.record_at
         #: Whether messages are acknowledged once they are on the disk, or at slaves.
         self.must_wait = waits_for_slaves or store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
 

@@ -123,7 +123,8 @@ class Abandon:
 class SendBack:
     """Have a message redelivered later → `sent_back`. delay_level: see handling/send_back.py.
 
-    is_counted: as an attempt; only our brokers know how not to.
+    is_counted: as an attempt; only our brokers know how not to. pass_on_ms: a member that subscribes to its
+    topic gets it, for so long; 0: none needs to.
     """
 
     delivery: Delivery
@@ -131,6 +132,7 @@ class SendBack:
     address: str
     delay_level: int = 0
     is_counted: bool = True
+    pass_on_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ class MemberNetwork(ABC, Generic[E]):
         of_queues = []
         for delivery, ending in results:
             if isinstance(delivery, DirectDelivery):
-                delivery.ended(delivery.result(ending))
+                delivery.ended(delivery.result(ending), ending)
             else:
                 of_queues.append((delivery, ending))
         self._perform(self._core.handled(of_queues, self._clock.monotonic_ms()))

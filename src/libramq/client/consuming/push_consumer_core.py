@@ -81,6 +81,11 @@ class PushConsumerCore:
         """Return the phase of its life."""
         return self._phase
 
+    @property
+    def begins_handlers(self) -> bool:
+        """Return whether handlers may begin: the consumer is neither paused nor stopping."""
+        return self._phase is Phase.RUNNING and not self._table.is_all_paused
+
     def owned(self) -> list[MessageQueue]:
         """Return our queues, sorted."""
         return self._table.ours()

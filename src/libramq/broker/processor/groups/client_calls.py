@@ -54,7 +54,7 @@ _NOT_PASSED_ON: Final = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
 
 #: Takes the answers of members by client id, and returns the operator's; called when all are there, or
 #: in the end.
-Collect = Callable[[Mapping[str, Command]], Reply]
+Collect = Callable[[Mapping[str, Command]], Outcome]
 
 
 class Target(NamedTuple):
@@ -108,6 +108,7 @@ class ClientCalls:
     ) -> None:
         self._otherwise = otherwise
         self._clients = clients
+        self.broker_name = clients.broker_name
         self._topics = topics
         self._groups = groups
         self._store = store
@@ -117,6 +118,7 @@ class ClientCalls:
         self._responder = responder
         self._calls: dict[tuple[Connection, int], _Call] = {}
         self._number = FIRST_NUMBER
+        self._turn = 0
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -204,6 +206,18 @@ class ClientCalls:
 
     # Calls.
 
+    def subscriber(self, group_name: str, topic: str, asking: Connection) -> Member[Connection] | None:
+        """Return a member of a group that subscribes to a topic, other than the one that asks."""
+        group = self._clients.group(group_name)
+        members = group.members.values() if group is not None else ()
+        found = [
+            each
+            for each in members
+            if topic in each.subscriptions and each.peer is not asking and each.version >= VERSION_WITH_CALLS
+        ]
+        self._turn += 1
+        return found[self._turn % len(found)] if found else None
+
     def call(
         self,
         request: Request,
@@ -255,7 +269,11 @@ class ClientCalls:
 
     def reply(self, call: _Call) -> None:
         """Reply to an operator with the answers received so far."""
-        self._responder.answer(call.request, call.collect(call.answers))
+        try:
+            outcome = call.collect(call.answers)
+        except LibraError as error:  # A member's answer cannot be read, or what follows is refused.
+            outcome = Reply(ResponseCode.SYSTEM_ERROR, str(error))
+        self._responder.answer(call.request, outcome)
 
     def _reply_to_all_answers(self, call: _Call) -> None:
         if not call.waiting and self._purgatory.release(call):

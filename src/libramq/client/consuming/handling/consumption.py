@@ -1,6 +1,7 @@
 """The consumption: what happens after a handler has returned.
 
         done               ─► removed, offset advances
+        foreign            ─► handled by a member with its topic, or sent back uncounted ─► removed
         busy               ─► sent back uncounted ─► removed
           at Apache's      ─► kept, and passed to a handler again, after a while
         retried, rejected  ─► sent back to the broker ─► removed
@@ -82,6 +83,10 @@ class Consumption:
                 if is_current:
                     found += self._delivering.not_begun(delivery) + self._go_on(delivery, now_ms)
                 continue
+            if ending is HandlerOutcome.FOREIGN:
+                if is_current:
+                    found += self._pass_on(delivery, now_ms) + self._go_on(delivery, now_ms)
+                continue
             not_done = _not_done(ending, delivery.messages)
             done = not_done.done(delivery.messages) if not_done else delivery.messages
             if done:
@@ -147,6 +152,20 @@ class Consumption:
                 message_id=message.message_id,
             )
             found += self._send_back(delivery, message, DEAD_LETTER, now_ms)
+        return found
+
+    def _pass_on(self, delivery: Delivery, now_ms: MonotonicMs) -> Steps:
+        """Have a member handle retries whose topic this one does not subscribe to; only our brokers can."""
+        found: Steps = []
+        for message in delivery.messages:
+            address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
+            if address in self._contacts.offering:
+                delivery.owned.work.sending_back += 1
+                for_ms = self._settings.consume_timeout_ms
+                found.append(fx.SendBack(delivery, message, address, is_counted=False, pass_on_ms=for_ms))
+            else:
+                log.warning("a redelivered message has a topic without a handler", topic=message.topic)
+                found += self._retry(delivery, [(message, None)], now_ms)
         return found
 
     def _wait(self, delivery: Delivery, busy: Iterable[tuple[MessageExt, int]], now_ms: MonotonicMs) -> Steps:

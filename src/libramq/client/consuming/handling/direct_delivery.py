@@ -1,5 +1,7 @@
 """The direct delivery: an operator passes a message to a consumer's handler, outside of its queues.
 
+So does a broker with a retry that reached a member of the group which does not subscribe to its topic.
+
 It does not block the queue, and its result neither moves an offset nor sends the message back.
 Upstream: ConsumeMessageConcurrentlyService.consumeMessageDirectly.
 """
@@ -29,7 +31,7 @@ class DirectDelivery(Delivery):
         *,
         orderly: bool,
         monotonic_ms: Callable[[], MonotonicMs],
-        ended: Callable[[ConsumeDirectlyResult], None],
+        ended: Callable[[ConsumeDirectlyResult, Ending], None],
     ) -> None:
         self.messages = messages
         self.started = False

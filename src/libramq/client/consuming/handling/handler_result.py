@@ -92,11 +92,15 @@ HandlerResult = None | bool | Retry | Reject | Busy | Sequence[Retry | Reject | 
 
 
 class HandlerOutcome(Enum):
-    """The outcome of a handler. SKIPPED: it never began, its queue was taken away."""
+    """The outcome of a handler. SKIPPED: it never began, its queue was taken away.
+
+    FOREIGN: the member has none for the topic, which others of its group subscribe to.
+    """
 
     SUCCESS = "success"
     LATER = "later"
     SKIPPED = "skipped"
+    FOREIGN = "foreign"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

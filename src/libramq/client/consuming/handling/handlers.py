@@ -59,8 +59,7 @@ class Handlers:
                 for_threads.append(delivery)
             else:
                 # The group's retry topic may hold messages of topics that this member does not subscribe to.
-                log.warning("a redelivered message has a topic without a handler", topic=topic)
-                self._report(delivery, HandlerOutcome.LATER)
+                self._report(delivery, HandlerOutcome.FOREIGN)
         if for_threads:
             self._threads.put(for_threads)
         if for_loop:

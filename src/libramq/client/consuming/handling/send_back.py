@@ -39,7 +39,12 @@ def delay_level(after_ms: int | None) -> int:
 
 
 def send_back_header(
-    message: MessageExt, settings: ConsumerSettings, delay_level: int, *, is_counted: bool = True
+    message: MessageExt,
+    settings: ConsumerSettings,
+    delay_level: int,
+    *,
+    is_counted: bool = True,
+    pass_on_ms: int = 0,
 ) -> SendBackHeader:
     """Return the request by which the broker redelivers its stored message, or makes it a dead letter."""
     return SendBackHeader(
@@ -50,6 +55,7 @@ def send_back_header(
         origin_topic=message.topic,
         max_reconsume_times=settings.retries_max,
         lb_uncounted=None if is_counted else True,
+        lb_pass_on_ms=pass_on_ms or None,
     )
 
 

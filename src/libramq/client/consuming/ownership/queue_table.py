@@ -101,6 +101,11 @@ class QueueTable:
 
     # The user's marks, which outlast ownership.
 
+    @property
+    def is_all_paused(self) -> bool:
+        """Return whether the user has paused all queues."""
+        return self._all_paused
+
     def is_paused(self, queue: MessageQueue) -> bool:
         """Return whether the user has paused a queue, whether it is ours or not."""
         return self._all_paused or queue in self._paused

@@ -77,6 +77,11 @@ class PopConsumerCore:
         )  # fmt: skip
         return min((each for each in due_ms if each is not None), default=None)
 
+    @property
+    def begins_handlers(self) -> bool:
+        """Return whether handlers may begin: the consumer is neither paused nor stopping."""
+        return self._phase is Phase.RUNNING and not self._holding.is_paused
+
     # Start and time.
 
     def start(self, now: Now) -> list[PopEffect]:

@@ -12,6 +12,8 @@ from typing import Final, Generic, Protocol, TypeVar
 from libramq import __version__
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.direct_delivery import DirectDelivery
+from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
+from libramq.client.consuming.handling.send_back import DEAD_LETTER, delay_level
 from libramq.client.consuming.membership.subscription import Subscriptions, with_retry_topic
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.running_info import held_offsets, running_info
@@ -25,6 +27,7 @@ from libramq.message.names import retry_topic
 from libramq.message.properties import RETRY_TOPIC
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
+from libramq.remoting.admin_headers import DELAY_LEVEL, PASSED_ON, UNCOUNTED
 from libramq.remoting.body.administration import ConsumeDirectlyResult, ConsumerStatus
 from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.command import Command, reply_to
@@ -53,6 +56,10 @@ Answer = Callable[[Command], None]
 
 class Served(Protocol[E_co]):
     """The core, as far as brokers ask something of it."""
+
+    @property
+    def begins_handlers(self) -> bool:
+        """Return whether handlers may begin: the consumer is neither paused nor stopping."""
 
     def process_queues(self) -> Sequence[OwnedQueue]:
         """Return the queues that are ours or being given up."""
@@ -158,6 +165,10 @@ class BrokerRequests(Generic[E]):
             remark = "this consumer fetches its messages, and has no handler to pass one to"
             answer(reply_to(request, ResponseCode.SYSTEM_ERROR, remark=remark))
             return
+        is_retry = PASSED_ON in request.ext
+        if is_retry and not self._core.begins_handlers:
+            answer(reply_to(request, ResponseCode.SYSTEM_BUSY, remark="this consumer begins no handlers now"))
+            return
         if self._direct_count >= DIRECT_MAX:
             remark = f"{DIRECT_MAX} messages are processed directly already; try again"
             answer(reply_to(request, ResponseCode.SYSTEM_BUSY, remark=remark))
@@ -168,9 +179,10 @@ class BrokerRequests(Generic[E]):
             answer(reply_to(request, ResponseCode.SYSTEM_ERROR, remark=str(error)))
             return
 
-        def ended(result: ConsumeDirectlyResult) -> None:
+        def ended(result: ConsumeDirectlyResult, ending: Ending) -> None:
             self._direct_count -= 1
-            answer(reply_to(request, ResponseCode.SUCCESS, body=encode_body(result)))
+            ext = _redelivery(ending) if is_retry else {}
+            answer(reply_to(request, ResponseCode.SUCCESS, ext=ext, body=encode_body(result)))
 
         self._direct_count += 1
         delivery = DirectDelivery(
@@ -179,7 +191,8 @@ class BrokerRequests(Generic[E]):
             monotonic_ms=self._clock.monotonic_ms,
             ended=ended,
         )
-        log.info("an operator has a message processed", topic=message.topic, id=message.message_id)
+        if not is_retry:
+            log.info("an operator has a message processed", topic=message.topic, id=message.message_id)
         self._deliver((delivery,))
 
     def _message(self, request: Command) -> MessageExt:
@@ -197,6 +210,17 @@ class BrokerRequests(Generic[E]):
     def _not_here(self, request: Command, group: str | None) -> Command:
         remark = f"The Consumer Group <{group}> not exist in this consumer"
         return reply_to(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+
+def _redelivery(ending: Ending) -> dict[str, str]:
+    """Return how a retry comes again that was passed on to us."""
+    if not isinstance(ending, NotDone):
+        return {UNCOUNTED: "true"} if ending is HandlerOutcome.SKIPPED else {}
+    if ending.rejects:
+        return {DELAY_LEVEL: str(DEAD_LETTER)}
+    if ending.busy:
+        return {DELAY_LEVEL: str(delay_level(ending.busy[0][1])), UNCOUNTED: "true"}
+    return {DELAY_LEVEL: str(delay_level(ending.retries[0][1]))}
 
 
 def _threads() -> str:

@@ -201,9 +201,14 @@ class ConsumerRequests:
             return self._core.sent_back(effect, now_ms, ok=outcome is None)
 
         header = send_back_header(
-            effect.message, self._settings, effect.delay_level, is_counted=effect.is_counted
+            effect.message,
+            self._settings,
+            effect.delay_level,
+            is_counted=effect.is_counted,
+            pass_on_ms=effect.pass_on_ms,
         )
-        self._ask(effect.address, calls.send_back(header), answered, SEND_BACK_TIMEOUT_MS)
+        timeout_ms = effect.pass_on_ms + SEND_BACK_TIMEOUT_MS
+        self._ask(effect.address, calls.send_back(header), answered, timeout_ms)
 
     def _send_copy(self, effect: fx.SendCopy) -> None:
         def answered(outcome: calls.SendReply | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
