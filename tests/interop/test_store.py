@@ -143,6 +143,35 @@ def test_each_broker_reads_and_continues_the_others_store(tmp_path: Path) -> Non
     store.close()
 
 
+def test_apache_serves_queues_that_were_built_again(tmp_path: Path) -> None:
+    """Of each queue another file is lost: the first, one in the middle, the last."""
+    root, home, clock = tmp_path / "store", tmp_path / "home", ManualClock()
+    store = open_ours(root, clock)
+    append_ours(store, clock, 1500)
+    expected = seen(store)
+    store.close()
+    for queue_id, file in ((0, 0), (1, 2), (2, 4)):
+        (root / "consumequeue" / TOPIC / str(queue_id) / f"{file * CONSUME_QUEUE_FILE:020d}").unlink()
+    store = open_ours(root, clock)
+    assert seen(store) == expected
+    assert remove_old_files(store, 2) == 2
+    expected = seen(store)
+    store.close()
+    min((root / "consumequeue" / TOPIC / "0").iterdir()).unlink()
+    store = open_ours(root, clock)
+    assert seen(store) == expected
+    store.close()
+
+    found = run_apache(root, home, append=9)
+    assert set(expected) < set(said(found))
+    assert len(said(found)) == len(expected) + 9
+    first = min((root / "consumequeue" / TOPIC / "1").iterdir())
+    first.unlink()  # Of Apache's store, which notes no count of units.
+    store = open_ours(root, clock)
+    assert seen(store) == said(found)
+    store.close()
+
+
 @pytest.mark.parametrize("end", ["clean stop", "kill"])
 def test_apache_serves_the_messages_left_after_our_cleaning(tmp_path: Path, end: str) -> None:
     """Old files of the commit log are removed, and the consume queue files that refer to them."""

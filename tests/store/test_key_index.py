@@ -392,3 +392,23 @@ def test_index_files_have_apaches_layout(tmp_path: Path, store: MessageStore) ->
     assert int.from_bytes(entry[16:]) == 1
     with closing(IndexFile(Disk(), path, slots=7, entries_max=1_000)) as index:
         assert list(index.chain(key_hash("T", "k"), 0, FOREVER)) == [index.header.end_offset, 0]
+
+
+@pytest.mark.parametrize("lost", [(0,), (1,), (-1,), (0, 1), (1, 3)], ids=str)
+def test_a_lost_file_is_built_again(tmp_path: Path, store: MessageStore, lost: tuple[int, ...]) -> None:
+    """Its messages were not found by their keys any more, and nothing said so."""
+    for number in range(40):
+        add(store, str(number), keys=f"key{number}")
+    found = [[str(number)] for number in range(40)]
+    index = index_of(tmp_path, entries_max=8)
+    assert [bodies(index, store, f"key{number}") for number in range(40)] == found
+    names = sorted((tmp_path / "index").iterdir())
+    assert len(names) > 4
+    for number in lost:
+        names[number].unlink()
+    index = index_of(tmp_path, entries_max=8)
+    assert [bodies(index, store, f"key{number}") for number in range(40)] == found
+    before = {path: path.stat().st_ino for path in (tmp_path / "index").iterdir()}
+    index = index_of(tmp_path, entries_max=8)
+    assert bodies(index, store, "key0") == ["0"]
+    assert {path: path.stat().st_ino for path in (tmp_path / "index").iterdir()} == before

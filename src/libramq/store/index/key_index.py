@@ -139,12 +139,15 @@ class KeyIndex:
         if self._names and not self._is_trusted:
             self._remove(self._names.pop())
         self._is_trusted = True
+        after = -1
         for count, name in enumerate(self._names):
             with closing(self._file(name)) as index:
-                is_empty = index.header.next_entry == 1 and name != self._names[-1]
-                if is_empty or not index.is_possible:
+                header = index.header
+                is_empty = header.next_entry == 1 and name != self._names[-1]
+                if is_empty or not index.is_possible or self._lacks(after, header.begin_offset):
                     self._remove_from(count)
                     break
+            after = header.end_offset
         while self._names:
             with closing(self._file(self._names[-1])) as index:
                 header = index.header
@@ -155,6 +158,18 @@ class KeyIndex:
             self._remove(self._names.pop())  # Empty, or of another log than this one is now.
         self.last_timestamp_ms, self.last_offset = 0, -1
         return 0
+
+    def _lacks(self, after: int, begin: int) -> bool:
+        """Return whether the log has a message with keys between two index files: one was lost."""
+        with closing(ReadOnlyFiles(self._filesystem, self._log_directory)) as files:
+            start = max(after, files.min_offset)
+            for found in LogScan(files, start, protected=begin) if start < begin else ():
+                if isinstance(found, RecordHead) and found.physical_offset > after:
+                    if found.physical_offset >= begin:
+                        return False
+                    if _keys(files, found):
+                        return True
+        return False
 
     def _was_cut(self) -> bool:
         """Return whether the newest indexed record is gone: slaves' logs are cut where they differ."""
@@ -247,7 +262,7 @@ class KeyIndex:
 
     def _remove_from(self, count: int) -> None:
         """Keep so many files, and remove those after them."""
-        log.warning("an index file is damaged; it is built again", file=self._names[count])
+        log.warning("an index file is damaged, or one before it lost; built again", file=self._names[count])
         while len(self._names) > count:
             self._remove(self._names.pop())
 

@@ -19,6 +19,8 @@ from libramq.filesystem import FileSystem, safe_child
 from libramq.store.open_files import OpenFiles
 
 NAME_DIGITS: Final = 20
+#: Ours: missing files that are made again as holes; where more are missing, a name is not to be believed.
+FILLED_FILES_MAX: Final = 1_000
 
 
 class FileRange(NamedTuple):
@@ -76,11 +78,14 @@ class Segments:
         """Return where the last file ends."""
         return self.starts[-1] + self.file_size if self.starts else 0
 
-    def load(self, *, clean: bool, is_gone: Callable[[int], bool] = lambda _: False) -> None:
+    def load(
+        self, *, clean: bool, is_gone: Callable[[int], bool] = lambda _: False, unit_bytes: int = 0
+    ) -> None:
         """Find the files; StoreCorrupt where they cannot be one run.
 
         is_gone: whether nobody needs what lies before the end of a file. Then the next one may be missing: it
         was removed, and a crash came before those in front of it were.
+        unit_bytes: the size of units that can be built again, so that a hole takes the place of what is lost.
         """
         starts: list[int] = []
         found = self._filesystem.listdir(self.directory)
@@ -92,8 +97,8 @@ class Segments:
             if size == 0 and name == names[-1]:  # The process was killed between creating and sizing it.
                 self._filesystem.unlink(path)
                 continue
-            if size < self.file_size and not clean:  # The process was killed while its size was set.
-                self._give_size(path)
+            if size < self.file_size and (unit_bytes or not clean):  # It was killed while the size was set.
+                self._give_size(path, kept=size - size % unit_bytes if unit_bytes else size)
             elif size != self.file_size:
                 raise StoreCorrupt(
                     f"{path} has {size} bytes instead of {self.file_size}; was its configured size changed?"
@@ -102,12 +107,51 @@ class Segments:
             if not follows and is_gone(starts[-1] + self.file_size):
                 while starts:
                     self._remove(starts.pop())
+            elif unit_bytes and starts and self._fill(starts, start):
+                pass
             elif start % self.file_size or not follows:
                 raise StoreCorrupt(f"{path} does not follow the file before it; one is missing")
             starts.append(start)
         self.starts = starts
-        # A killed process may have created files without having synced their names.
-        self._has_new_names = bool(starts) and not clean
+        # A killed process may have created files without having synced their names; `_fill` makes some.
+        self._has_new_names = bool(starts) and (not clean or bool(unit_bytes and len(starts) > len(names)))
+
+    def _fill(self, starts: list[int], until: int) -> bool:
+        """Make the files again, as holes, between the last of these and the next; False if that cannot be."""
+        missing = range(starts[-1] + self.file_size, until, self.file_size)
+        if until % self.file_size or len(missing) > FILLED_FILES_MAX:
+            return False
+        for start in missing:
+            self._give_size(self.path(start))
+            starts.append(start)
+        return True
+
+    def begin_at(self, start: int) -> None:
+        """Add files before the first, the last of them first, until one begins there."""
+        while self.starts[0] > start:
+            before = self.starts[0] - self.file_size
+            self._give_size(self.path(before))
+            self.starts.insert(0, before)
+        self._has_new_names = True
+
+    def remove_first(self) -> None:
+        """Remove the first file."""
+        self._remove(self.starts.pop(0))
+
+    def write_whole(self, offset: int, data: bytes, unit_bytes: int) -> None:
+        """Write to files that were lost and wait for the disk; the first unit of each is written last.
+
+        So a file whose writing did not come to its end begins with a hole, and is lost still.
+        """
+        while data:
+            start = self.start_of(offset)
+            part, data = data[: start + self.file_size - offset], data[start + self.file_size - offset :]
+            file = self._files.get(self.path(start))
+            self._filesystem.pwrite(file, part[unit_bytes:], offset - start + unit_bytes)
+            self._filesystem.fsync(file)
+            self._filesystem.pwrite(file, part[:unit_bytes], offset - start)
+            self._filesystem.fsync(file)
+            offset += len(part)
 
     def path(self, start: int) -> Path:
         """Return the file that begins at an offset."""
@@ -238,9 +282,10 @@ class Segments:
         self._resized.clear()
         self._has_new_names = False
 
-    def _give_size(self, path: Path) -> None:
+    def _give_size(self, path: Path, kept: int = 0) -> None:
         file = self._filesystem.open(path, write=True, create=True)
         try:
+            self._filesystem.truncate(file, kept)
             self._filesystem.truncate(file, self.file_size)
         finally:
             self._filesystem.close(file)

@@ -114,6 +114,14 @@ class BatchConsumeQueue(ConsumeQueue):
                 self.write_out()
         return True
 
+    def number_at(self, place: int) -> int:
+        """Return the number of the first message of the unit at a place; waits for the disk."""
+        return int(self.unit_at(place)[4])
+
+    def with_tail(self, unit: bytes, number: int, count: int, stored_ms: int) -> bytes:
+        """Return a unit of 46 bytes."""
+        return unit + batch_tail(stored_ms, number, count)
+
     def batches(self, offset: int, count: int, units_max: int = UNITS_MAX) -> list[BatchUnit]:
         """Return the units of [offset, offset + count), as far as one file has them; waits for the disk."""
         first, last = self._places(offset, count, units_max)

@@ -26,22 +26,26 @@ class BatchQueueCheck:
     """The units of one queue of batches, as `QueueCheck` has those of others; all are kept in memory."""
 
     def __init__(self, filesystem: FileSystem, directory: Path) -> None:
-        files = ReadOnlyFiles(filesystem, directory)
+        files = ReadOnlyFiles(filesystem, directory, may_lack=True)
         try:
-            if files.file_size % BATCH_UNIT_BYTES or files.end % BATCH_UNIT_BYTES:
-                size = files.end - files.starts[-1]
-                raise StoreCorrupt(
-                    f"{directory}: a file with {size} bytes has no whole units; it is cut short"
-                )
+            if any(start % files.file_size for start in files.starts):
+                raise StoreCorrupt(f"{directory}: its files have no names that fit their size")
+            sizes = {start: min(files.file_size, files.end - start) for start in files.starts}
             parts = [
-                np.frombuffer(files.read(start, min(files.file_size, files.end - start)), dtype=_UNITS)
-                for start in files.starts
+                np.frombuffer(files.read(start, size - size % BATCH_UNIT_BYTES), dtype=_UNITS)
+                for start, size in sizes.items()
             ]
         finally:
             files.close()
         units = np.concatenate(parts) if parts else np.empty(0, dtype=_UNITS)
-        written = np.flatnonzero((units["size"] > 0) & (units["physical"] >= 0) & (units["count"] > 0))
-        self._units = units[: int(written[-1]) + 1] if len(written) else units[:0]
+        is_unit = (units["size"] > 0) & (units["physical"] >= 0) & (units["count"] > 0)
+        written = np.flatnonzero(is_unit)
+        end = int(written[-1]) + 1 if len(written) else 0
+        self._units = units[:end][is_unit[:end]]
+        #: Whether files before the last are missing, or have holes.
+        self._has_holes = len(self._units) < end or (
+            len(files.starts) > 1 and files.starts[-1] - files.starts[0] != files.file_size * (len(parts) - 1)
+        )
         self._bases = self._units["base"].astype(np.int64)
         self.first = int(self._bases[0]) if len(self._units) else 0
         self.next = self.physical_end = self.matched_count = 0
@@ -58,6 +62,10 @@ class BatchQueueCheck:
             return None
         unit = self._units[at]
         return int(unit["physical"]), int(unit["size"]), int(unit["code"])
+
+    def is_lost(self, number: int) -> bool:
+        """Return whether units that are missing between others were lost with their files."""
+        return self._has_holes and self.first <= number < self.next
 
     def count_units(self, log_start: int, log_end: int, damages: Sequence[Damage]) -> UnitCounts:
         """Count the units by where they point."""

@@ -47,7 +47,7 @@ class ConsumeQueue:
     unit_bytes: ClassVar[int] = UNIT_BYTES
 
     __slots__ = (
-        "_first_physical", "_pending", "_written", "extension", "last_physical_end", "max_offset",
+        "_first_physical", "_pending", "_written", "extension", "holes", "last_physical_end", "max_offset",
         "min_offset", "queue_id", "segments", "synced", "topic", "visible_max",
     )  # fmt: skip
 
@@ -62,6 +62,8 @@ class ConsumeQueue:
         self.min_offset = 0
         self.last_physical_end = 0
         self.synced = 0
+        #: Places between others that have no units, as their files were lost: (first, end) of each.
+        self.holes: list[tuple[int, int]] = []
         self._pending = bytearray()
         self._written = 0
         #: Where message 0 lies, once somebody has asked: that may take a read of the disk.
@@ -200,16 +202,74 @@ class ConsumeQueue:
             last = next(self._units_in(self.segments.read(position - self.unit_bytes, self.unit_bytes)))
             return self._is_unit(last) and last[0] < physical_min
 
-        self.segments.load(clean=clean, is_gone=is_gone)
+        self.segments.load(clean=clean, is_gone=is_gone, unit_bytes=self.unit_bytes)
         if not self.segments.starts:
             return
+        lost = self._find_holes(self.segments.starts[-1] if clean else self._unsure_from())
         end = self._end_after_clean_stop() if clean else self._end_after_kill()
+        if lost and end * self.unit_bytes == self.segments.min_offset:  # No entry is left.
+            self.segments.remove_all()
+            return
+        while self.holes and self.holes[-1][1] >= end:  # They have no entry behind them.
+            lost, end = True, min(end, self.holes.pop()[0])
         self._written = end
         self.synced = end if clean else min(end, self.segments.min_offset // self.unit_bytes)
-        if not clean:
+        if lost or not clean:
             self.segments.zero_after(end * self.unit_bytes)
         self.max_offset = self.visible_max = self._loaded(end)
         self._read_last()
+
+    def _find_holes(self, until: int) -> bool:
+        """Find the files before a position that were lost or are empty. Return whether the first went so."""
+        goes = False
+        count = self.segments.file_size // self.unit_bytes
+        for start in [each for each in self.segments.starts if each < until]:
+            first = start // self.unit_bytes
+            if self._is_unit(self.unit_at(first)) and self._is_unit(self.unit_at(first + count - 1)):
+                continue
+            if start == self.segments.min_offset:
+                self.segments.remove_first()
+                goes = True
+            elif self.holes and self.holes[-1][1] == first:
+                self.holes[-1] = self.holes[-1][0], first + count
+            else:
+                self.holes.append((first, first + count))
+        return goes
+
+    def unit_at(self, place: int) -> tuple[Any, ...]:
+        """Return what the files have at a place; waits for the disk."""
+        return next(self._units_in(self.segments.read(place * self.unit_bytes, self.unit_bytes)))
+
+    def number_at(self, place: int) -> int:
+        """Return the number of the first message of the unit at a place; waits for the disk."""
+        return place
+
+    def with_tail(self, unit: bytes, number: int, count: int, stored_ms: int) -> bytes:
+        """Return a unit of 20 bytes as it is in the files."""
+        return unit
+
+    def restore(self, low: int, end: int, units: bytes, *, before: int) -> None:
+        """Give lost places [low, end) their units, the last of them; blank ones come before these.
+
+        low: nothing is before 0. before: what blank units hold, a place of the log.
+        """
+        size = self.unit_bytes
+        first = end - len(units) // size
+        if not units and not low:
+            return
+        number = next(self._units_in(units[:size]))[4] if units and self.is_batch else self.number_at(end)
+        low = low or self.segments.start_of(first * size) // size
+        blank = UNIT.pack(before, BLANK_SIZE, 0)
+        numbers = range(number - (first - low), number)
+        blanks = b"".join([self.with_tail(blank, max(0, each), 1, 0) for each in numbers])
+        self.segments.begin_at(min(self.segments.min_offset, low * size))
+        self.segments.write_whole(low * size, blanks + units, size)
+
+    def restored(self) -> None:
+        """Read again what depends on the units: lost ones are there."""
+        self.holes.clear()
+        self.max_offset = self.visible_max = self._loaded(self._written)
+        self._first_physical = None
 
     def _loaded(self, end: int) -> int:
         """Return the number after the last message, in files whose units end at a place."""
@@ -320,13 +380,17 @@ class ConsumeQueue:
         units = list(self._units_in(data))
         return bisect_left(range(count), True, key=lambda place: not self._is_unit(units[place]))
 
-    def _end_after_kill(self) -> int:
-        """Find the end after a power cut, when pages may be missing anywhere in the last files."""
+    def _unsure_from(self) -> int:
+        """Return where the files begin of which a power cut may have lost pages."""
         unsynced_from = self.segments.end - _LOAD_UNITS_MIN * self.unit_bytes
-        position = min(
+        return min(
             self.segments.starts[-_LOAD_FILES:][0],
             next(start for start in self.segments.starts if start + self.segments.file_size > unsynced_from),
         )
+
+    def _end_after_kill(self) -> int:
+        """Find the end after a power cut, when pages may be missing anywhere in the last files."""
+        position = self._unsure_from()
         while position < self.segments.end:
             file_end = self.segments.start_of(position) + self.segments.file_size
             data = self.segments.read(position, min(_LOAD_UNITS * self.unit_bytes, file_end - position))

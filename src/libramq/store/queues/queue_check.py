@@ -43,24 +43,31 @@ def count_units(
 class QueueCheck:
     """The units of one queue. matched_count: how many point to their records.
 
-    Raises StoreCorrupt if a file is missing between others, or cut short.
+    Raises StoreCorrupt if its files cannot be the queue's.
     """
 
     def __init__(self, filesystem: FileSystem, directory: Path) -> None:
-        self._files = ReadOnlyFiles(filesystem, directory)
-        if self._files.file_size % UNIT_BYTES or self._files.end % UNIT_BYTES:
-            size = self._files.end - self._files.starts[-1]
-            raise StoreCorrupt(f"{directory}: a file with {size} bytes has no whole units; it is cut short")
+        self._files = ReadOnlyFiles(filesystem, directory, may_lack=True)
+        if any(start % self._files.file_size for start in self._files.starts):
+            raise StoreCorrupt(f"{directory}: its files have no names that fit their size")
         self._near: tuple[int, bytes] = 0, b""
+        while len(self._files.starts) > 1 and self.is_lost(self._files.min_offset // UNIT_BYTES):
+            self._files.starts.pop(0)
         self.first = self._files.min_offset // UNIT_BYTES
         self.next = self._find_next()
         last = self.unit(self.next - 1) if self.next > self.first else None
         self.physical_end = 0 if last is None else last[0] + (0 if last[1] == BLANK_SIZE else last[1])
         self.matched_count = 0
 
+    def is_lost(self, number: int) -> bool:
+        """Return whether the whole file with a unit is missing or has holes, so that a start builds it."""
+        start = self._files.start_of(number * UNIT_BYTES)
+        ends = start, start + self._files.file_size - UNIT_BYTES
+        return start < self._files.starts[-1] and not all(self.unit(at // UNIT_BYTES) for at in ends)
+
     def unit(self, number: int) -> tuple[int, int, int] | None:
         """Return a unit: physical offset, size, tag code; None if none was written."""
-        if not self.first <= number < self._files.end // UNIT_BYTES:
+        if not self._files.min_offset // UNIT_BYTES <= number < self._files.end // UNIT_BYTES:
             return None
         start, data = self._near
         if not start <= number < start + len(data) // UNIT_BYTES:

@@ -27,14 +27,19 @@ class FileRemoved(StoreCorrupt):
 class ReadOnlyFiles:
     """The files of a directory, opened when they are read."""
 
-    def __init__(self, filesystem: FileSystem, directory: Path) -> None:
+    def __init__(self, filesystem: FileSystem, directory: Path, *, may_lack: bool = False) -> None:
+        """may_lack: files that are missing, empty or cut are no error, but zeroes."""
         self.starts: list[int] = []
         self.file_size = 0
         self.end = 0
         self._filesystem = filesystem
         self._directory = directory
         self._open: dict[int, int] = {}
+        self._may_lack = may_lack
         names = filesystem.listdir(directory)
+        if may_lack:
+            self._find(names)
+            return
         for name in names:
             if len(name) == NAME_DIGITS and name.isascii() and name.isdecimal():
                 try:
@@ -58,6 +63,8 @@ class ReadOnlyFiles:
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes of one file; fewer at its end."""
         start = self.start_of(offset)
+        if self._may_lack and start not in self.starts:
+            return bytes(size)
         file = self._open.get(start)
         if file is None:
             path = self._directory / f"{start:0{NAME_DIGITS}d}"
@@ -69,7 +76,8 @@ class ReadOnlyFiles:
             if len(self._open) >= OPEN_MAX:
                 self._filesystem.close(self._open.pop(next(iter(self._open))))
             self._open[start] = file
-        return self._filesystem.pread(file, size, offset - start)
+        data = self._filesystem.pread(file, size, offset - start)
+        return data.ljust(size, b"\0") if self._may_lack and start != self.starts[-1] else data
 
     def read_across(self, offset: int, size: int) -> bytes:
         """Return bytes from as many files as necessary."""
@@ -87,6 +95,14 @@ class ReadOnlyFiles:
         """Close the descriptors."""
         while self._open:
             self._filesystem.close(self._open.popitem()[1])
+
+    def _find(self, names: list[str]) -> None:
+        names = [name for name in names if len(name) == NAME_DIGITS and name.isascii() and name.isdecimal()]
+        sizes = {int(name): self._filesystem.size(self._directory / name) for name in names}
+        self.starts = [start for start, size in sorted(sizes.items()) if size]
+        if self.starts:
+            self.file_size = max(sizes.values())
+            self.end = self.starts[-1] + sizes[self.starts[-1]]
 
     def _add(self, start: int, size: int, *, is_last: bool) -> None:
         if not size:

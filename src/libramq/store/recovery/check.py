@@ -13,6 +13,7 @@ from pathlib import Path
 
 from libramq.errors import StoreCorrupt, StoreError, StoreLocked
 from libramq.filesystem import FileSystem
+from libramq.message.inner_batch import message_count
 from libramq.message.record import RECORD_BYTES_MAX, RecordHead, peek_record
 from libramq.message.sys_flag import is_queued
 from libramq.store.config import StoreConfig
@@ -25,6 +26,7 @@ from libramq.store.queues.queue_extension import TAG_CODE_MIN
 from libramq.store.queues.span_cursor import QueueKey
 from libramq.store.reading.read_only_files import ReadOnlyFiles
 from libramq.store.recovery.kept_aside import ZEROES_MAX, written_size
+from libramq.store.recovery.lost_units import Run
 from libramq.store.recovery.opening import ABORT
 from libramq.store.recovery.recovery_point import RecoveryPoint, RecoveryPointFile
 from libramq.store.retention.deletions import Deletions
@@ -36,9 +38,9 @@ Seen = Callable[[RecordHead | Damage], None]
 class QueueFindings:
     """The units of all queues against the records of the log.
 
-    missing_count: records without a unit, except those that the next recovery reads. wrong_count: units that
-    point elsewhere than to their record. stray_count: units that point to no record. unreadable: queues whose
-    files are not contiguous, and why.
+    missing_count: records without a unit, except those behind the recovery point; if files were lost, the
+    next start builds their units. wrong_count: units that point elsewhere than to their record. stray_count:
+    units that point to no record. unreadable: queues whose files cannot be theirs, and why.
     """
 
     queue_count: int = 0
@@ -76,7 +78,7 @@ class StoreReport:
 
     @property
     def is_damaged(self) -> bool:
-        """Return whether there is damage that no recovery repairs by itself."""
+        """Return whether anything is lost or wrong that was on the disk."""
         queues = self.queues
         return bool(
             self.damages
@@ -118,6 +120,10 @@ class _Check:
         abort = filesystem.read_text(root / ABORT)
         point = RecoveryPointFile(filesystem, root).load()
         self._is_closed = abort is None
+        #: Records of queues before their first units, which may be the lost ones.
+        self._fronts: dict[QueueKey, Run] = {}
+        #: Where units of queues that were lost end; 0: no queue's end was.
+        self._lost_before = 0
         self._point = point if abort is None or (point is not None and point.is_of(abort)) else None
         self._deletions = Deletions(filesystem, root)
         if self._point is not None:
@@ -160,7 +166,7 @@ class _Check:
             begin = point.dispatched
         units = sum(queue.next for queue in self._queues.values())
         if point is not None and units < point.units and units_end <= point.flushed:  # Queues were lost.
-            begin = 0
+            begin, self._lost_before = 0, report.known_end if self._is_closed else point.dispatched
         report.recovered_from = max(begin, log.min_offset)
 
     def _read_log(self) -> None:
@@ -191,9 +197,11 @@ class _Check:
         report, queues, at = self.report, self.report.queues, head.physical_offset
         queue = self._queues.get(key)
         unit = queue.unit(number) if queue is not None else None
-        is_before = queue is not None and number < queue.first  # Its file of the log was about to be removed.
-        if is_before or at < self._deletions.end_of(key[0]) or self._was_reused(head, unit):
+        is_older = queue is not None and number >= queue.next and at < queue.physical_end
+        if at < self._deletions.end_of(key[0]) or is_older or self._was_reused(head, unit):
             report.deleted_count += 1
+        elif queue is not None and number < queue.first:
+            self._take_before(head, key, number)
         elif queue is not None and unit is not None and unit[0] == at:
             queue.matched_count += 1
             is_code_elsewhere = unit[2] < TAG_CODE_MIN
@@ -202,12 +210,23 @@ class _Check:
             )
         elif at >= report.recovered_from:
             report.recovered_unit_count += 1
+            queues.missing_count += at < self._lost_before
         elif queue is None:  # If queues are lost, recovery begins before it.
             report.deleted_count += 1
         elif unit is None:
             queues.missing_count += 1
+            report.recovered_unit_count += queue.is_lost(number)
         else:
             queues.wrong_count += 1
+
+    def _take_before(self, head: RecordHead, key: QueueKey, number: int) -> None:
+        """Take a record before its queue's first unit: deleted, or lost with the queue's first files."""
+        run = self._fronts.setdefault(key, Run())
+        before = run.count
+        if head.physical_offset < self._deletions.end_in_queue(*key):
+            self.report.deleted_count += 1
+        elif not run.add(number, message_count(head)):
+            self.report.deleted_count += before
 
     def _was_reused(self, head: RecordHead, unit: tuple[int, int, int] | None) -> bool:
         """Return whether a record's number belongs to a later one: its topic was deleted and made again."""
@@ -222,6 +241,12 @@ class _Check:
 
     def _count_units(self) -> None:
         report, queues = self.report, self.report.queues
+        for key, run in self._fronts.items():
+            if run.next_number == self._queues[key].first:
+                queues.missing_count += run.count
+                report.recovered_unit_count += run.count
+            else:
+                report.deleted_count += run.count
         queues.queue_count = len(self._queues)
         for queue in self._queues.values():
             counts = queue.count_units(self._log.min_offset, report.log_end, report.damages)

@@ -20,6 +20,7 @@ from libramq.store.config import StoreConfig
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 from libramq.store.recovery.kept_aside import keep_aside
+from libramq.store.recovery.lost_units import restore_lost_ends, restore_lost_units
 from libramq.store.recovery.recovery import (
     Beginning,
     RecoveryReport,
@@ -78,15 +79,21 @@ class StoreOpening:
         self._log.segments.load(clean=clean)
         self._queues.load(clean=clean, physical_min=self._log.min_offset)
         self._delete_queues()
+        restore_lost_units(self._log, self._queues, self._deletions)
         begin = begin_after_stop if clean else begin_after_crash
-        beginning = begin(self._log, self._queues, trusted)
-        self._explain(beginning, clean=clean, trusted=trusted)
-        beginning = face_lost_files(self._log, self._queues, beginning, self._config.damaged)
+        found = begin(self._log, self._queues, trusted)
+        beginning = face_lost_files(self._log, self._queues, found, self._config.damaged)
         if clean:
             start = (point or RecoveryPoint()).next_generation(
                 self._now_ms, flushed=beginning.known_end, dispatched=beginning.start
             )
             self._mark(start, abort)
+        if beginning.lacks_units and trusted is not None and beginning is found:
+            restore_lost_ends(self._log, self._queues, self._deletions, beginning.known_end)
+            beginning = begin(self._log, self._queues, trusted)
+            if not beginning.lacks_units:
+                log.warning("the last files of consume queues were lost; they are built from the commit log")
+        self._explain(beginning, clean=clean, trusted=trusted)
         try:
             report = self._recover(beginning, clean=clean)
         except StoreDamaged:

@@ -3,9 +3,9 @@
     consumequeue/T ─► libra.removed/0 ─► gone
 
 A rename takes microseconds, whatever the directory has, and a topic of the same name can be made at once. A
-kill amid the removal leaves nothing in the place of the topic, where a queue without some of its files would
-keep the store from opening. Before files are removed the rename is on the disk. What is left is removed by
-the next opening. Where a power cut undoes the rename, the whole topic is back, and `Deletions` knows that it
+kill amid the removal leaves nothing in the place of the topic, where an opening would build again what a
+queue lacks. Before files are removed the rename is on the disk. What is left is removed by the next opening.
+Where a power cut undoes the rename, the whole topic is back, and `Deletions` knows that it
 was deleted.
 
 Apache's brokers do not look into the directory.

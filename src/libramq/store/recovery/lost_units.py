@@ -1,0 +1,156 @@
+"""The lost units: files of consume queues that are gone, and what the log gives back for them.
+
+    unit      0 … 99 │ 100 … 199 │ 200 …        the file with 100 to 199 is gone
+    log       … 98 99 │ 100 101 … 198 199 │ 200      one run up to the first entry that is there: given back
+
+A queue may begin later than the log only where its files were removed with the log's, or its messages were
+deleted; else its first files were lost. Records are given back only if their numbers run without a gap, in
+the log's order, up to the first entry that is there. So those of a topic that was deleted and made again stay
+away, also where nothing has a note of the deletion (Apache's stores).
+
+A queue of which every file is gone has no such entry: `recover` builds it with all others.
+"""
+
+from collections.abc import Iterator
+
+from libramq.logs import get_logger
+from libramq.message.inner_batch import message_count
+from libramq.message.record import RecordHead
+from libramq.message.sys_flag import is_queued
+from libramq.store.log.commit_log import CommitLog
+from libramq.store.log.log_scan import LogScan
+from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.queues.dispatch import unit_tag_code
+from libramq.store.queues.light_queues import LIGHT_QUEUE_ID
+from libramq.store.queues.span_cursor import QueueKey
+from libramq.store.retention.deletions import Deletions
+
+log = get_logger(__name__)
+
+
+class Run:
+    """Records of a queue without a gap in their numbers; another number begins another run."""
+
+    __slots__ = ("count", "next_number")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.next_number = -1
+
+    def add(self, number: int, message_count: int) -> bool:
+        """Add a record; return whether it continues the run."""
+        continues = number == self.next_number
+        self.count = self.count + 1 if continues else 1
+        self.next_number = number + message_count
+        return continues
+
+
+class LostUnits:
+    """Places [low, end) of a queue without units, between places of the log; low 0: from the beginning on."""
+
+    def __init__(self, queue: ConsumeQueue, low: int, end: int, after: int) -> None:
+        self.queue = queue
+        self.low, self.end = low, end
+        self.after, self.before = after, int(queue.unit_at(end)[0])
+        self.number = queue.number_at(end)
+        self._run = Run()
+        self._units = bytearray()
+
+    @property
+    def has_records(self) -> bool:
+        """Return whether the log has a record that may be one of the lost."""
+        return self._run.count > 0
+
+    def offer(self, head: RecordHead, number: int, unit: bytes) -> None:
+        """Take a record of the queue if it may be one of the lost."""
+        if self.after <= head.physical_offset < self.before:
+            count = message_count(head)
+            if not self._run.add(number, count):
+                self._units.clear()
+            self._units += self.queue.with_tail(unit, number, count, head.store_timestamp_ms)
+
+    def restore(self) -> int:
+        """Write what was found, and blank units in place of the rest; return how many were found."""
+        room = (self.end - self.low) * self.queue.unit_bytes
+        units = bytes(self._units[-room:]) if self._run.next_number == self.number else b""
+        self.queue.restore(self.low, self.end, units, before=self.after if self.low else 0)
+        return len(units) // self.queue.unit_bytes
+
+
+def lost_units(queue: ConsumeQueue, log_start: int, deletions: Deletions) -> Iterator[LostUnits]:
+    """Yield what a queue lacks, as its files say; waits for the disk."""
+    starts = queue.segments.starts
+    first = queue.segments.min_offset // queue.unit_bytes if starts else 0
+    if first and queue.written > first:
+        limit = max(log_start, deletions.end_in_queue(queue.topic, queue.queue_id))
+        unit = queue.unit_at(first)
+        if unit[0] > limit and unit[1] != BLANK_SIZE:
+            yield LostUnits(queue, 0, first, limit)
+    for low, end in queue.holes:
+        physical, size = queue.unit_at(low - 1)[:2]
+        yield LostUnits(queue, low, end, physical + (0 if size == BLANK_SIZE else size))
+
+
+def restore_lost_units(log_: CommitLog, queues: ConsumeQueueTable, deletions: Deletions) -> None:
+    """Give queues back what files between or before others had; waits for the disk."""
+    lost: dict[QueueKey, list[LostUnits]] = {}
+    for queue in queues:
+        if found := list(lost_units(queue, log_.min_offset, deletions)):
+            lost[queue.topic, queue.queue_id] = found
+    if not lost:
+        return
+    every = [each for found in lost.values() for each in found]
+    for head, key, number in _records(log_, queues, every):
+        unit = UNIT.pack(head.physical_offset, head.size, unit_tag_code(head))
+        for each in lost.get(key, ()):
+            each.offer(head, number, unit)
+    for found in lost.values():
+        queue = found[0].queue
+        restored = sum([each.restore() for each in found])
+        queue.restored()
+        queues.unsynced[queue] = None
+        if any(each.has_records for each in found):  # Else its first file begins where the log does.
+            log.warning(
+                "files of a consume queue were lost; what the commit log has of them is built again",
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                units=restored,
+            )
+
+
+def restore_lost_ends(
+    log_: CommitLog, queues: ConsumeQueueTable, deletions: Deletions, known_end: int
+) -> None:
+    """Give queues back what their last files had; waits for the disk."""
+    begin = max(log_.min_offset, min([queue.last_physical_end for queue in queues], default=0))
+    for head, (topic, queue_id), number in _records_between(log_, queues, begin, known_end):
+        queue = queues.get(topic, queue_id)
+        at = head.physical_offset
+        if queue is None or at < max(queue.last_physical_end, deletions.end_of(topic)):
+            continue
+        if number == queue.max_offset:
+            unit = UNIT.pack(at, head.size, unit_tag_code(head))
+            count, stored_ms = message_count(head), head.store_timestamp_ms
+            queue.rebuild(number, unit, at, at + head.size, count=count, stored_ms=stored_ms)
+            queues.pending[queue] = None
+
+
+def _records(
+    log_: CommitLog, queues: ConsumeQueueTable, lost: list[LostUnits]
+) -> Iterator[tuple[RecordHead, QueueKey, int]]:
+    begin, end = min(each.after for each in lost), max(each.before for each in lost)
+    return _records_between(log_, queues, max(begin, log_.min_offset), end)
+
+
+def _records_between(
+    log_: CommitLog, queues: ConsumeQueueTable, begin: int, end: int
+) -> Iterator[tuple[RecordHead, QueueKey, int]]:
+    """Yield the records of the log with each queue that they are in, and their numbers there."""
+    for head in LogScan(log_.segments, begin, protected=min(end, log_.segments.end), refuses_nuls=False):
+        if head.offset >= end if not isinstance(head, RecordHead) else head.physical_offset >= end:
+            return
+        if isinstance(head, RecordHead) and is_queued(head.sys_flag):
+            yield head, (head.topic, head.queue_id), head.queue_offset
+            for place in queues.light_places(head):
+                yield head, (place.name, LIGHT_QUEUE_ID), place.queue_offset

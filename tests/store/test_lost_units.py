@@ -1,0 +1,239 @@
+"""Files of consume queues that are lost: built again from the log, where it has their records."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from libramq.filesystem import LocalFileSystem
+from libramq.message import decode_records
+from libramq.store import MessageStore
+from libramq.store.recovery.check import StoreReport, check_store
+from tests.store.stores import flush, kill, message, open_store, remove_old_files
+
+QUEUE_BYTES = 200  # Ten units a file.
+
+
+def check(root: Path) -> StoreReport:
+    return check_store(root, LocalFileSystem())
+
+
+def filled(root: Path, count: int = 35, topic: str = "T", **options: object) -> MessageStore:
+    store = open_store(root, **options)
+    append(store, range(count), topic)
+    return store
+
+
+def append(store: MessageStore, numbers: range, topic: str = "T", queue_id: int = 0) -> None:
+    for number in numbers:
+        assert store.append_batch([message(b"%d" % number, topic=topic, queue_id=queue_id)])[0].is_ok
+
+
+def read(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    found: list[bytes] = []
+    offset = store.min_offset(topic, queue_id)
+    while offset < store.max_offset(topic, queue_id):
+        result = store.read(topic, queue_id, offset, 32)
+        found += [each.body for each in decode_records(b"".join(result.data))]
+        assert result.next_offset > offset
+        offset = result.next_offset
+    return found
+
+
+def bodies(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def file(root: Path, number: int, topic: str = "T") -> Path:
+    return root / "consumequeue" / topic / "0" / f"{number * QUEUE_BYTES:020d}"
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:70])
+
+
+LOSSES: dict[str, Callable[[Path], None]] = {
+    "removed": Path.unlink, "emptied": emptied, "zeroed": zeroed, "cut": cut
+}  # fmt: skip
+
+
+#: Without a whole file nobody knows what size they had.
+SOME = [(0,), (1,), (2,), (3,), (1, 2), (0, 2), (0, 3), (2, 3)]
+CASES = [(how, lost) for how in LOSSES for lost in (*SOME, (0, 1, 2, 3)) if how != "cut" or lost in SOME]
+
+
+@pytest.mark.parametrize("stop", ["close", "kill"])
+@pytest.mark.parametrize(("how", "lost"), CASES, ids=str)
+def test_a_lost_file_of_a_queue_is_built_again(
+    tmp_path: Path, lost: tuple[int, ...], how: str, stop: str, caplog
+):
+    """At the front nothing said so, and its messages were unreadable; in the middle the start failed."""
+    store = filled(tmp_path)
+    append(store, range(7), "Other")
+    flush(store)
+    store.close() if stop == "close" else kill(store)
+    for number in lost:
+        LOSSES[how](file(tmp_path, number))
+    report = check(tmp_path)
+    missing = sum({3: 5}.get(number, 10) for number in lost)
+    if how == "cut":  # Some units are there.
+        assert 0 < report.queues.missing_count <= missing
+    else:
+        assert report.queues.missing_count == report.recovered_unit_count == missing
+    assert report.is_damaged
+    assert report.queues.unreadable == []
+    store = open_store(tmp_path)
+    assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (0, 35)
+    assert read(store) == bodies(35)
+    assert "lost" in caplog.text
+    append(store, range(35, 37))
+    store.close()
+    report = check(tmp_path)
+    assert not report.is_damaged
+    assert (report.queues.unit_count, report.record_count) == (44, 44)
+    caplog.clear()
+    store = open_store(tmp_path)
+    assert read(store) == bodies(37)
+    assert caplog.text == ""
+    store.close()
+
+
+def test_a_start_that_is_killed_amid_the_building_does_it_again(tmp_path: Path):
+    """A file that was made and not filled is as good as lost."""
+    filled(tmp_path).close()
+    for number in (0, 1):
+        zeroed(file(tmp_path, number))
+    store = open_store(tmp_path)
+    assert read(store) == bodies(35)
+    kill(store)
+    store = open_store(tmp_path)
+    assert read(store) == bodies(35)
+    store.close()
+
+
+@pytest.mark.parametrize("has_notes", [True, False], ids=["ours", "Apache's"])
+def test_messages_of_a_topic_that_was_made_again_stay_gone(tmp_path: Path, has_notes: bool):
+    """Apache's broker notes no deletion; the numbers begin again where the new topic does."""
+    store = filled(tmp_path, 47)
+    append(store, range(12), "Gone")
+    store.delete_topic("T")
+    store.delete_topic("Gone")
+    append(store, range(1000, 1035))
+    store.close()
+    if not has_notes:
+        (tmp_path / "libra.deletions").unlink(missing_ok=True)
+        (tmp_path / "libra.checkpoint").unlink()
+    file(tmp_path, 0).unlink()
+    file(tmp_path, 1).unlink()
+    assert check(tmp_path).queues.missing_count == 20
+    store = open_store(tmp_path)
+    assert read(store) == [b"%d" % number for number in range(1000, 1035)]
+    assert store.topics() == {"T"}
+    store.close()
+
+
+def test_only_a_run_up_to_the_first_entry_that_is_there_is_built(tmp_path: Path):
+    """A record that cannot be read ends it: what is before stays away."""
+    store = filled(tmp_path)
+    unit = store._queues.get("T", 0).unit(4)
+    store.close()
+    data = bytearray((tmp_path / "commitlog" / f"{0:020d}").read_bytes())
+    data[unit[0] + 4] ^= 255
+    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(data)
+    file(tmp_path, 0).unlink()
+    report = check(tmp_path)
+    assert report.queues.missing_count == 5
+    store = open_store(tmp_path)
+    assert read(store) == bodies(35)[5:]
+    assert store.min_offset("T", 0) == 5
+    store.close()
+
+
+def test_a_queue_that_begins_with_the_log_lacks_nothing(tmp_path: Path, caplog):
+    """Its first files were removed with those of the log."""
+    store = filled(tmp_path, 70)
+    store.close()
+    store = open_store(tmp_path)
+    remove_old_files(store, 3)
+    first = store.min_offset("T", 0)
+    assert first >= 10
+    expected = read(store)
+    store.close()
+    assert not file(tmp_path, 0).exists()
+    assert check(tmp_path).queues.missing_count == 0
+    caplog.clear()
+    store = open_store(tmp_path)
+    assert (store.min_offset("T", 0), read(store)) == (first, expected)
+    assert caplog.text == ""
+    store.close()
+
+
+def test_of_a_lost_file_whose_log_is_partly_gone_the_rest_is_built(tmp_path: Path):
+    store = filled(tmp_path, 70)
+    store.close()
+    store = open_store(tmp_path)
+    remove_old_files(store, 3)
+    first, expected = store.min_offset("T", 0), read(store)
+    store.close()
+    min(path for path in file(tmp_path, 0).parent.iterdir()).unlink()
+    store = open_store(tmp_path)
+    assert (store.min_offset("T", 0), read(store)) == (first, expected)
+    store.close()
+
+
+def test_deleted_messages_of_a_queue_stay_gone(tmp_path: Path):
+    """DeleteRecords, and every removal of a file before the beginning that it set."""
+    store = filled(tmp_path)
+    store.raise_min_offset("T", 0, 25)
+    store.close()
+    file(tmp_path, 0).unlink()
+    file(tmp_path, 1).unlink()
+    store = open_store(tmp_path)
+    assert read(store) == bodies(35)[25:]
+    store.close()
+
+
+@pytest.mark.parametrize("lost", [(0,), (1,), (0, 1), (3,)], ids=str)
+def test_lost_files_of_a_light_queue_are_built_again(tmp_path: Path, lost: tuple[int, ...]):
+    options = {"light_queues_max": 10}
+    store = open_store(tmp_path, **options)
+    for number in range(35):
+        light = message(b"%d" % number, queue_id=number % 3)
+        light.properties_text += b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02"
+        assert store.append_batch([light])[0].is_ok
+    store.close()
+    for number in lost:
+        file(tmp_path, number, "%LMQ%a").unlink()
+    assert check(tmp_path).is_damaged
+    store = open_store(tmp_path, **options)
+    assert read(store, "%LMQ%a") == bodies(35)
+    store.close()
+
+
+@pytest.mark.parametrize("stop", ["close", "kill"])
+@pytest.mark.parametrize("lost", [(0,), (1,), (0, 2), (3,)], ids=str)
+def test_lost_files_of_a_queue_of_batches_are_built_again(tmp_path: Path, lost: tuple[int, ...], stop: str):
+    options = {"mapped_file_size_batch_consume_queue": 460}
+    store = open_store(tmp_path, **options)
+    store.keep_in_batches("T")
+    append(store, range(35))
+    flush(store)
+    store.close() if stop == "close" else kill(store)
+    for number in lost:
+        (tmp_path / "batchconsumequeue" / "T" / "0" / f"{number * 460:020d}").unlink()
+    report = check(tmp_path)
+    assert report.is_damaged
+    assert report.queues.missing_count == sum({3: 5}.get(number, 10) for number in lost)
+    store = open_store(tmp_path, **options)
+    assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (0, 35)
+    assert read(store) == bodies(35)
+    store.close()
+    assert not check(tmp_path).is_damaged
