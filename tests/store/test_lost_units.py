@@ -140,6 +140,20 @@ def test_messages_of_a_topic_that_was_made_again_stay_gone(tmp_path: Path, has_n
     store.close()
 
 
+def test_a_queue_without_any_entry_is_that_of_the_newer_topic(tmp_path: Path):
+    store = filled(tmp_path, 47)
+    store.delete_topic("T")
+    append(store, range(1000, 1035))
+    append(store, range(3), "Other")
+    store.close()
+    (tmp_path / "libra.deletions").unlink(missing_ok=True)
+    for number in range(4):
+        file(tmp_path, number).unlink()
+    store = open_store(tmp_path)
+    assert read(store) == [b"%d" % number for number in range(1000, 1035)]
+    store.close()
+
+
 def test_only_a_run_up_to_the_first_entry_that_is_there_is_built(tmp_path: Path):
     """A record that cannot be read ends it: what is before stays away."""
     store = filled(tmp_path)

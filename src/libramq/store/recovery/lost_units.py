@@ -68,7 +68,8 @@ class LostUnits:
             count = message_count(head)
             if not self._run.add(number, count):
                 self._units.clear()
-            self._units += self.queue.with_tail(unit, number, count, head.store_timestamp_ms)
+            if self._run.next_number <= self.number:  # Others are too many for the lost places.
+                self._units += self.queue.with_tail(unit, number, count, head.store_timestamp_ms)
 
     def restore(self) -> int:
         """Write what was found, and blank units in place of the rest; return how many were found."""
@@ -110,7 +111,7 @@ def restore_lost_units(log_: CommitLog, queues: ConsumeQueueTable, deletions: De
         restored = sum([each.restore() for each in found])
         queue.restored()
         queues.unsynced[queue] = None
-        if any(each.has_records for each in found):  # Else its first file begins where the log does.
+        if any(each.low or each.has_records for each in found):  # Else it begins where the log does.
             log.warning(
                 "files of a consume queue were lost; what the commit log has of them is built again",
                 topic=queue.topic,
@@ -122,12 +123,17 @@ def restore_lost_units(log_: CommitLog, queues: ConsumeQueueTable, deletions: De
 def restore_lost_ends(
     log_: CommitLog, queues: ConsumeQueueTable, deletions: Deletions, known_end: int
 ) -> None:
-    """Give queues back what their last files had; waits for the disk."""
+    """Give queues back what their last files had; waits for the disk.
+
+    Not those without any entry: of which of several topics of that name they are, `recover` finds out.
+    """
     begin = max(log_.min_offset, min([queue.last_physical_end for queue in queues], default=0))
     for head, (topic, queue_id), number in _records_between(log_, queues, begin, known_end):
         queue = queues.get(topic, queue_id)
         at = head.physical_offset
-        if queue is None or at < max(queue.last_physical_end, deletions.end_of(topic)):
+        if queue is None or not queue.last_physical_end:
+            continue
+        if at < max(queue.last_physical_end, deletions.end_of(topic)):
             continue
         if number == queue.max_offset:
             unit = UNIT.pack(at, head.size, unit_tag_code(head))
