@@ -5,7 +5,13 @@ import asyncio
 import pytest
 
 from libramq.client import Admin, PushConsumer
-from libramq.errors import ConfigError, ConsumerNotOnline, InvalidName, NameServerUnavailable, RouteNotFound
+from libramq.errors import (
+    ConfigError,
+    ConsumerNotOnline,
+    InvalidName,
+    NameServerUnavailable,
+    RouteNotFound,
+)
 from libramq.message.queue import MessageQueue
 from tests.client.fake_cluster import FakeBroker, FakeNameServer
 
@@ -89,3 +95,15 @@ async def test_mistakes_are_named(cluster):
             await admin.topic_route("Missing")
         with pytest.raises(RouteNotFound, match="group"):
             await admin.consume_stats("nobody")
+
+
+async def test_who_is_away_is_logged_when_a_group_is_asked_for(cluster, brokers, caplog):
+    """Its lag was that of the other brokers, without a word."""
+    brokers[0].topics["%RETRY%g"] = 1
+    async with Admin(namesrv=cluster.address) as admin:
+        for absent in (None, ["c"]):
+            cluster.absent = absent
+            assert "are away" not in caplog.text
+            with pytest.raises(ConsumerNotOnline):
+                await admin.consumer_connection("g")
+    assert "brokers that had a group are away" in caplog.text

@@ -24,6 +24,7 @@ from libramq.clock import Clock, SystemClock
 from libramq.errors import BrokerError, ConfigError, ConsumerNotOnline, NotCoordinator, RouteNotFound
 from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import PERM_READ, PERM_WRITE, TopicConfig
+from libramq.logs import get_logger
 from libramq.message.ids import decode_offset_id
 from libramq.message.names import dlq_topic, retry_topic, validate_group, validate_topic
 from libramq.message.queue import MessageQueue
@@ -43,6 +44,8 @@ from libramq.transport.access import Access
 from libramq.transport.address import join_address
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.tls import Tls
+
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -323,6 +326,12 @@ class Admin:
             raise RouteNotFound(
                 f"no broker knows group {group}: it is known once its first consumer has started"
             ) from None
+        if route.lb_absent_brokers:
+            log.warning(
+                "brokers that had a group are away, and what they know of it is missing",
+                group=group,
+                brokers=route.lb_absent_brokers,
+            )
         answers, error = [], None
         for broker in route.broker_datas:
             if broker.any_address is None:
