@@ -70,8 +70,8 @@ class Watcher:
     def deferred(self, broker: str, topic: str, message_id: str, requested_ms: MonotonicMs) -> None:
         """A producer's message for a later time was acknowledged."""
 
-    def popped(self, group: str, topic: str, message_id: str, arrived_ms: MonotonicMs) -> None:
-        """A handler gets a popped message, which arrived then."""
+    def popped(self, group: str, topic: str, broker: str, message_id: str, arrived_ms: MonotonicMs) -> None:
+        """A handler gets a popped message of a broker, which arrived then."""
 
     def acknowledged(self, group: str, topic: str, message_id: str, by: str | None = None) -> None:
         """A member has acknowledged a popped message. by: the process that took it in time, if any did."""
@@ -232,9 +232,9 @@ class History(Watcher):
         for notify in self._watching("deferred"):
             notify(broker, topic, message_id, requested_ms)
 
-    def popped(self, group: str, topic: str, message_id: str, arrived_ms: MonotonicMs) -> None:
+    def popped(self, group: str, topic: str, broker: str, message_id: str, arrived_ms: MonotonicMs) -> None:
         for notify in self._watching("popped"):
-            notify(group, topic, message_id, arrived_ms)
+            notify(group, topic, broker, message_id, arrived_ms)
 
     def acknowledged(self, group: str, topic: str, message_id: str, by: str | None = None) -> None:
         for notify in self._watching("acknowledged"):

@@ -70,14 +70,15 @@ class PoppedAtLeastOnce(Invariant):
         for group, topics in self.cluster.popping().items():
             for topic in topics:
                 missing = self._awaited[topic] - self._done[group, topic]
-                for message_id in sorted(missing - dead_letters(self.cluster, group) if missing else ()):
+                dead = {message_id for _, message_id in dead_letters(self.cluster, group)} if missing else ()
+                for message_id in sorted(missing.difference(dead)):
                     yield group, topic, message_id
 
 
-def dead_letters(cluster: "Cluster", group: str) -> set[str]:
-    """Return the ids of a group's dead letters."""
+def dead_letters(cluster: "Cluster", group: str) -> set[tuple[str, str]]:
+    """Return broker and id of a group's dead letters."""
     return {
-        message_id
+        (node.name, message_id)
         for node in cluster.brokers.values()
         if node.broker is not None
         for message_id in messages_in(
@@ -96,7 +97,7 @@ class DeadLettersWereSeen(Invariant):
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
-        self._seen: dict[str, set[str]] = defaultdict(set)
+        self._seen: dict[str, set[tuple[str, str]]] = defaultdict(set)
         self._is_judged = True
         self._ends = 0
 
@@ -104,15 +105,15 @@ class DeadLettersWereSeen(Invariant):
         self._ends += what.partition(" ")[0] in self.cluster.brokers
         self._is_judged &= what.startswith(("broker", "slave", "popping", "member"))
 
-    def popped(self, group: str, topic: str, message_id: str, arrived_ms: MonotonicMs) -> None:
-        self._seen[group].add(message_id)
+    def popped(self, group: str, topic: str, broker: str, message_id: str, arrived_ms: MonotonicMs) -> None:
+        self._seen[group].add((broker, message_id))
 
     def finish(self) -> None:
         if not self._is_judged or self._ends > 1:
             return
         for group in self.cluster.popping():
-            for message_id in sorted(dead_letters(self.cluster, group) - self._seen[group]):
-                self.broken(f"{message_id} is a dead letter of {group}")
+            for broker, message_id in sorted(dead_letters(self.cluster, group) - self._seen[group]):
+                self.broken(f"{message_id} is a dead letter of {group} at {broker}")
 
 
 @dataclass(slots=True)
@@ -146,7 +147,7 @@ class ResetsReplay(Invariant):
         message_id: str,
         requested_ms: MonotonicMs,
     ) -> None:
-        if self.cluster.popping():
+        if self.cluster.popping() and not self.cluster.was_deleted(queue, requested_ms):
             self._stored[queue.broker_name, queue.topic].add(message_id)
 
     def pops_set_back(self, group: str, topic: str, broker: str, *, is_done: bool) -> None:
@@ -158,7 +159,7 @@ class ResetsReplay(Invariant):
             if (replay.group, replay.topic, replay.broker) == (group, topic, broker):
                 replay.is_due = True
 
-    def popped(self, group: str, topic: str, message_id: str, arrived_ms: MonotonicMs) -> None:
+    def popped(self, group: str, topic: str, broker: str, message_id: str, arrived_ms: MonotonicMs) -> None:
         for replay in self._replays:
             if replay.group == group and arrived_ms >= replay.requested_ms and message_id in replay.missing:
                 replay.missing.discard(message_id)
@@ -202,7 +203,7 @@ class AcknowledgedStaysDone(OfPairs):
         if by is not None:
             self._done[group, message_id] = by, self.cluster.now_ms
 
-    def popped(self, group: str, topic: str, message_id: str, arrived_ms: MonotonicMs) -> None:
+    def popped(self, group: str, topic: str, broker: str, message_id: str, arrived_ms: MonotonicMs) -> None:
         done = self._done.get((group, message_id))
         if done is not None and self.cluster.has_acting_slaves:
             ago_ms = self.cluster.now_ms - done[1]

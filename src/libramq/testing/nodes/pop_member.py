@@ -45,7 +45,8 @@ class SimulatedPopMember(SimulatedConsumer):
     def _handling_began(self, delivery: Delivery) -> None:
         for message in delivery.messages:
             arrived_ms = self._arrived_ms[delivery]
-            self._world.history.popped(self.group, message.topic, message.message_id, arrived_ms)
+            where = message.topic, message.broker_name
+            self._world.history.popped(self.group, *where, message.message_id, arrived_ms)
 
     def _handled(self, delivery: Delivery, outcome: HandlerOutcome) -> None:
         if outcome is HandlerOutcome.SUCCESS:

@@ -111,7 +111,9 @@ class SimulatedPopper:
         if self._in_order:
             self._world.history.happened(Happening.POPPED_IN_ORDER, self.topic)
         for message in messages_of(reply, master.name, self.topic):
-            self._world.history.popped(self.group, self.topic, message.message_id, self._world.time.now_ms)
+            self._world.history.popped(
+                self.group, self.topic, master.name, message.message_id, self._world.time.now_ms
+            )
             if not self._forgets or self._random.random() >= FORGOTTEN_CHANCE:
                 self.process.after(
                     self._handling_ms(), partial(self._acknowledge, master, message, in_time_ms)

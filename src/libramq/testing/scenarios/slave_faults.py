@@ -20,8 +20,8 @@ ACTS_MS: Final = (8_000, 15_000)
 SLAVE_AWAY_MS: Final = (500, 4_000)
 #: Name servers drop a broker after 10 s, where slaves act.
 FROZEN_MS: Final = (12_000, 45_000)
-#: How often a slave that is away long is frozen: its master sees that it is gone only after 20 s.
-FROZEN_CHANCE: Final = 0.7
+#: How often a slave that is away long is frozen: its master waits for it in vain for 20 s.
+FROZEN_CHANCE: Final = 0.3
 
 
 class SlaveFaults(Operations):
