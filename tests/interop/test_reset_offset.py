@@ -1,15 +1,23 @@
-"""mqadmin's resetOffsetByTime for our members and Java's, connected or gone, at Apache's broker and ours."""
+"""Resets of groups for our members and Java's, connected or gone, at Apache's broker and ours.
+
+Those of groups that pop have the scenarios of Apache's OffsetResetForPopIT.
+"""
+
+from typing import Any
 
 import pytest
 
 from libramq.client import ConsumeFrom
 from libramq.message.queue import MessageQueue
 from libramq.sync import Admin, PushConsumer
+from tests.interop import wire
 from tests.interop.cluster import Cluster
 from tests.interop.process import PATIENCE_S
+from tests.interop.test_ordered_pop import Popper, bodies
 from tests.interop.test_our_client import Inbox
+from tests.interop.test_pop import popper, pops
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 
 COUNT = 6
 QUEUES = 2
@@ -135,11 +143,95 @@ def test_mqadmin_moves_a_group_of_ours_without_members(cluster: Cluster) -> None
         again.wait_count(COUNT)
 
 
-def test_mqadmin_moves_javas_members(cluster: Cluster) -> None:
+@pytest.mark.parametrize("program", ["Consume", "LitePull"])
+def test_mqadmin_moves_javas_members(cluster: Cluster, program: str) -> None:
+    """Its push consumer and its lite pull consumer, which ignores the broker's notice."""
     topic, group = filled(cluster)
-    program = cluster.consumer(group, topic, tags="*")
-    program.wait_count(COUNT, "message")
+    consumer = cluster.start(program, {"group": group, "topic": topic, "tags": "*"})
+    consumer.wait_count(COUNT, "message")
     cluster.wait_until(lambda: is_behind(cluster, group, topic, 0), "commits", within_s=PATIENCE_S)
     assert reset(cluster, group, topic) == [("0", 0), ("1", 0)]
-    program.wait_count(2 * COUNT, "message", within_s=3 * PATIENCE_S)  # Java's client pauses for 10 s.
-    program.finish()
+    consumer.wait_count(2 * COUNT, "message", within_s=3 * PATIENCE_S)
+    cluster.wait_until(lambda: is_behind(cluster, group, topic, 0), "commits", within_s=PATIENCE_S)
+
+
+def test_mqadmin_moves_javas_members_that_pop(cluster: Cluster) -> None:
+    topic, group = cluster.fresh_name("Popped"), cluster.fresh_name("group")
+    pops(cluster, topic, group)
+    for number in range(COUNT):
+        cluster.send(topic=topic, body=str(number))
+    member = popper(cluster, topic, group)
+    member.wait_count(COUNT, "message")
+    cluster.wait_committed(group, topic, COUNT)
+    cluster.admin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
+    member.wait_count(2 * COUNT, "message", within_s=2 * PATIENCE_S)
+    assert {each["body"] for each in member.of("message")[COUNT:]} == {str(number) for number in range(COUNT)}
+
+
+class Popping(Popper):
+    """A consumer of a topic with ten messages in queue 0, and the operator who resets its group."""
+
+    def __init__(self, cluster: Cluster, *, in_order: bool) -> None:
+        super().__init__(cluster)
+        self.in_order = in_order
+        self.send(0, *map(str, range(10)))
+        cluster.wait_stored(self.topic, 10)
+
+    def ask(self, **question: object) -> Any:
+        return super().ask(order=self.in_order, **question)
+
+    def reset(self, offset: int) -> None:
+        fields = {"group": self.group, "topic": self.topic, "queueId": "0", "offset": str(offset)}
+        more = {"timestamp": "-1", "isForce": "true"}
+        answer = wire.ask(self.cluster.broker_address, wire.INVOKE_BROKER_TO_RESET_OFFSET, fields | more)
+        assert answer.header["code"] == 0, answer.header
+
+    def run(self, resets: dict[int, list[int]], count: int) -> list[int]:
+        """Pop and acknowledge message by message; after so many, reset. Return the first `count` messages."""
+        seen: list[int] = []
+        while len(seen) < count:
+            (message,) = self.wait_pop(0, 1)
+            seen.append(int(message["body"]))
+            self.ack(message)
+            for offset in resets.get(len(seen), ()):
+                self.reset(offset)
+        assert self.pop(0) == []
+        return seen
+
+
+@pytest.mark.parametrize("in_order", [False, True], ids=["any order", "in order"])
+def test_what_was_popped_is_popped_again_after_a_reset(cluster: Cluster, in_order: bool) -> None:
+    """The first pop is in flight all the while, and its acknowledgements come late."""
+    popping = Popping(cluster, in_order=in_order)
+    before = popping.wait_pop(0, 10)
+    popping.reset(4)
+    again = popping.wait_pop(0, 6)
+    assert bodies(again) == [str(number) for number in range(4, 10)]
+    for message in before:
+        popping.ack(message)
+    assert popping.pop(0) == []
+    for message in again:
+        popping.ack(message)
+    popping.send(0, "last")
+    assert bodies(popping.wait_pop(0, 1)) == ["last"]
+
+
+@pytest.mark.parametrize("in_order", [False, True], ids=["any order", "in order"])
+def test_a_reset_before_the_first_pop_skips_messages(cluster: Cluster, in_order: bool) -> None:
+    popping = Popping(cluster, in_order=in_order)
+    popping.reset(4)
+    assert popping.run({}, 6) == list(range(4, 10))
+
+
+@pytest.mark.parametrize("in_order", [False, True], ids=["any order", "in order"])
+@pytest.mark.parametrize(
+    ("after", "offsets"),
+    [(5, [3]), (5, [3, 1]), (8, [5]), (1, [5]), (2, [5, 8])],
+    ids=["back", "back twice", "back late", "forwards", "forwards twice"],
+)
+def test_a_group_is_reset_while_it_pops(
+    cluster: Cluster, in_order: bool, after: int, offsets: list[int]
+) -> None:
+    popping = Popping(cluster, in_order=in_order)
+    expected = [*range(after), *range(offsets[-1], 10)]
+    assert popping.run({after: offsets}, len(expected)) == expected

@@ -24,9 +24,10 @@ import org.apache.rocketmq.remoting.protocol.header.ExtraInfoUtil;
 import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
 
 /**
- * Apache's client pops in order, as its proxy does: its push consumer cannot. Driven by JSON lines until "stop".
+ * Apache's client pops, in order unless asked otherwise, as its proxy does: its push consumer cannot. Driven by
+ * JSON lines until "stop".
  *
- * <p>{"ask": "pop", "queueId": n, "count": n, "invisible": ms, "attempt": id}
+ * <p>{"ask": "pop", "queueId": n, "count": n, "invisible": ms, "attempt": id, "order": boolean}
  * <br>{"ask": "ack", "handle": of a message} and {"ask": "change", "handle": of a message, "invisible": ms}
  *
  * <p>Properties: namesrv, broker (address), brokerName, group, topic.
@@ -80,7 +81,7 @@ public final class Pop {
         header.setInitMode(0);
         header.setExpType("TAG");
         header.setExp("*");
-        header.setOrder(true);
+        header.setOrder(question.getBooleanValue("order", true));
         header.setAttemptId(question.getString("attempt"));
         header.setPollTime(0);
         header.setBornTime(System.currentTimeMillis());
