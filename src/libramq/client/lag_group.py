@@ -42,7 +42,7 @@ class LagGroup:
     def commit(self, positions: Mapping[MessageQueue, int]) -> None:
         """Commit offsets, without confirmation."""
         for queue, offset in positions.items():
-            call = update_consumer_offset(self._group, queue, offset, oneway=True)
+            call = update_consumer_offset(self._group, queue, offset, oneway=True, is_mirrored=True)
             self._cluster.broker(queue).send_oneway(call.command())
 
     def _refuse(self, member_count: int) -> None:

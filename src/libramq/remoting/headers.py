@@ -169,7 +169,10 @@ class QueryConsumerOffsetHeader(Header):
 
 
 class UpdateConsumerOffsetHeader(Header):
-    """UPDATE_CONSUMER_OFFSET. lb_returned: by a slave, of what was committed there; it moves nothing back."""
+    """UPDATE_CONSUMER_OFFSET. lb_returned: by a slave, of what was committed there; it moves nothing back.
+
+    lb_mirrored: by a program that keeps its position itself, and shows it here; no operator's reset moves it.
+    """
 
     consumer_group: str
     topic: str
@@ -178,6 +181,7 @@ class UpdateConsumerOffsetHeader(Header):
     lb_member: str | None = None
     lb_queue_epoch: Long | None = None
     lb_returned: bool | None = None
+    lb_mirrored: bool | None = None
 
 
 class QueueHeader(Header):

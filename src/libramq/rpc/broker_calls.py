@@ -200,10 +200,12 @@ def update_consumer_offset(
     member: str | None = None,
     epoch: int | None = None,
     is_returned: bool = False,
+    is_mirrored: bool = False,
 ) -> Call[None]:
     """Commit a group's offset in a queue; raises Fenced.
 
     member, epoch: in a coordinated group, the queue's owner. is_returned: a slave returns it to its master.
+    is_mirrored: a program that keeps its position itself shows it.
     """
     header = h.UpdateConsumerOffsetHeader(
         consumer_group=group,
@@ -213,6 +215,7 @@ def update_consumer_offset(
         lb_member=member,
         lb_queue_epoch=epoch,
         lb_returned=is_returned or None,
+        lb_mirrored=is_mirrored or None,
     )
     return Call(RequestCode.UPDATE_CONSUMER_OFFSET, nothing, h.encode_header(header), oneway=oneway)
 

@@ -90,7 +90,7 @@ class ConsumerOffsetRequests:
                 member=header.lb_member,
                 epoch=header.lb_queue_epoch,
                 is_returned=bool(header.lb_returned),
-                ends_reset=header.lb_member is None and self._is_of_no_member(request, header),
+                ends_reset=bool(header.lb_mirrored) or self._is_of_mqadmin(request),
             )
         except Fenced:
             if header.lb_member is not None or not self._is_of_mqadmin(request):
@@ -99,14 +99,6 @@ class ConsumerOffsetRequests:
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
         return SUCCESS
-
-    def _is_of_no_member(self, request: Request, header: UpdateConsumerOffsetHeader) -> bool:
-        """Return whether a tool or a program sets an offset that is no member, and waits for the answer.
-
-        Java's members that are not known yet after a restart commit one-way.
-        """
-        is_awaited = not (request.command.is_oneway or header.lb_returned)
-        return is_awaited and not self._is_member(request.peer)
 
     def _is_of_mqadmin(self, request: Request) -> bool:
         command = request.command
