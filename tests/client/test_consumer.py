@@ -389,6 +389,21 @@ async def test_asking_for_more_in_any_task_says_that_all_is_done(namesrv, broker
     assert broker.offsets["g", "T", 0] == 1
 
 
+async def test_who_is_cancelled_at_once_has_asked_for_more_too(namesrv, broker):
+    """What was returned before is done, and does not come again."""
+    for number in range(4):
+        broker.put("T", 0, b"%d" % number)
+    async with subscribed(namesrv, auto_commit_interval_ms=60_000) as reader:
+        await reader.getmany(timeout_ms=60_000, max_records=2)
+        more = asyncio.create_task(reader.getmany(timeout_ms=60_000))
+        await asyncio.sleep(0)
+        more.cancel()
+        await asyncio.wait([more])
+        await reader.commit()
+        assert broker.offsets["g", "T", 0] == 2
+        assert (await reader.getone()).body == b"2"
+
+
 @FETCHES
 async def test_a_commit_by_name_says_that_what_comes_before_is_done(namesrv, broker, fetch):
     """The rest is still in hand: another task's stop does not count it."""

@@ -327,6 +327,44 @@ async def test_an_awaited_send_waits_behind_others_no_longer_than_its_time(names
     assert bodies(broker) == [b"other"]
 
 
+async def test_awaited_sends_leave_together_when_what_was_queued_is_answered(start):
+    """One after the other, a broker that is 10 ms away would get a hundred a second, and the rest fail."""
+
+    class Patient(FakeBroker):
+        """Answers single messages when it has four of them."""
+
+        def __init__(self):
+            super().__init__("a", T=4)
+            self.waiting = []
+
+        def send_message_v2(self, peer, request):
+            self.waiting.append((peer, request))
+            if len(self.waiting) == 4:
+                for each in self.waiting:
+                    super().send_message_v2(*each)
+
+    broker = await start(Patient())
+    namesrv = await start(FakeNameServer(broker))
+    async with producer(namesrv, send_timeout_ms=5_000) as sender:
+        await sender.publish_queues("T")
+        sender.send_nowait(Message("T", b"0"), lambda outcome: None, queue=CHOSEN)
+        await asyncio.gather(*[sender.send(Message("T", b"%d" % n), queue=CHOSEN) for n in range(1, 5)])
+    assert [int(body) for body in bodies(broker)] == list(range(5))
+
+
+async def test_an_awaited_send_has_its_own_time_behind_one_without_an_answer(namesrv, broker):
+    broker.silence(RequestCode.SEND_BATCH_MESSAGE, times=100)
+    queued = []
+    async with producer(namesrv, send_timeout_ms=100) as sender:
+        await sender.publish_queues("T")
+        for number in range(2):  # The second one fails with the first, behind which it has waited.
+            message = Message("T", b"%d" % number, properties={names.WAIT: "false"} if number else {})
+            sender.send_nowait(message, queued.append, queue=CHOSEN)
+        await sender.send(Message("T", b"awaited"), queue=CHOSEN, timeout_ms=60_000)
+    assert [type(outcome) for outcome in queued] == [RequestTimeout] * 2
+    assert bodies(broker) == [b"awaited"]
+
+
 async def test_a_delayed_message_passes_others_of_its_queue(namesrv, broker):
     """It is stored elsewhere until its time has come."""
     broker.silence(RequestCode.SEND_BATCH_MESSAGE, times=100)

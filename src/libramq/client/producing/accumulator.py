@@ -21,11 +21,12 @@ BATCH_BYTES_MAX: Final = 1024 * 1024
 BATCH_COUNT_MAX: Final = 1000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Batch(Generic[T]):
     """Messages that are sent together. tokens: what each one's sender wants back with its result.
 
-    send: sends what is not to be part of a batch, by a request of its own.
+    send: sends what is not to be part of a batch, by a request of its own. is_awaited: its sender waits for
+    the answer, and has its own time for it.
     """
 
     topic: str
@@ -34,6 +35,7 @@ class Batch(Generic[T]):
     tokens: list[T] = field(default_factory=list)
     size: int = 0
     send: Callable[[Any], None] | None = None
+    is_awaited: bool = False
 
 
 class Accumulator(Generic[T]):
@@ -79,9 +81,11 @@ class Accumulator(Generic[T]):
 
     def discard(self, batch: Batch[T]) -> bool:
         """Remove a batch; return False if it has been taken."""
-        before = len(self._ready)
-        self._ready = deque(each for each in self._ready if each is not batch)
-        return len(self._ready) < before
+        try:
+            self._ready.remove(batch)
+        except ValueError:
+            return False
+        return True
 
     def open_batch(self, topic: str, size: int) -> Batch[T] | None:
         """Return the batch that a message of so many bytes joins, for any queue of its topic, if any."""
@@ -120,11 +124,11 @@ class Accumulator(Generic[T]):
         """Return the batches for a fixed queue that leave as soon as it is not blocked."""
         return [batch for batch in self._ready if batch.queue == queue]
 
-    def remove(self, count: int, queue: MessageQueue) -> list[Batch[T]]:
-        """Remove the first so many of these, and return them."""
-        removed = self.ready_for(queue)[:count]
-        gone = {id(batch) for batch in removed}
-        self._ready = deque(batch for batch in self._ready if id(batch) not in gone)
+    def remove(self, batches: Sequence[Batch[T]]) -> list[Batch[T]]:
+        """Remove those of these batches that still wait, and return them."""
+        wanted = {id(batch) for batch in batches}
+        removed = [batch for batch in self._ready if id(batch) in wanted]
+        self._ready = deque(batch for batch in self._ready if id(batch) not in wanted)
         return removed
 
     @property

@@ -6,7 +6,8 @@ Messages that cannot be sent yet stay in the accumulator, so batches grow when t
 takes the next queue: messages stay with a queue for one batch. At most IN_FLIGHT_BYTES_MAX are in flight, and
 one batch for a queue that was chosen: what is sent again, in halves perhaps, comes before what follows it. If
 that has no answer in time, those that waited behind it all the while have none either. What travels alone to
-such a queue takes its place among them; only delayed messages, which are stored elsewhere, pass.
+such a queue takes its place among them; only delayed messages, which are stored elsewhere, pass. Sends whose
+callers wait leave one right behind the other, as they do where nothing is before them.
 Upstream: ProduceAccumulator.java, DefaultMQProducerImpl (back pressure).
 """
 
@@ -86,8 +87,8 @@ class SendPipeline:
         self._buffered_bytes = self._in_flight_bytes = 0
         self._in_flight_batches: Counter[str] = Counter()  # Of topics; without those of a fixed queue.
         self._busy: set[str] = set()  # Topics with as many as may be in flight.
-        #: Fixed queues with a batch in flight: how many waited behind it when it left.
-        self._blocked: dict[MessageQueue, int] = {}
+        #: Fixed queues with a batch in flight: what waited behind it when it left.
+        self._blocked: dict[MessageQueue, list[Batch[Callback | None]]] = {}
         self._is_dispatching = self._sent_since_pause = False
         self._waiting_for_room: list[Callable[[None], None]] = []
         self._waiting_for_all: list[Callable[[LibraError | None], None]] = []
@@ -163,7 +164,7 @@ class SendPipeline:
     ) -> None:
         """Have messages sent by `send` when nothing for their queue is before them.
 
-        After wait_ms they are not, and fail. callbacks: one for each.
+        wait_ms: for awaited sends; after it they are not sent, and fail. callbacks: one for each.
         """
 
         timer: Timer | None = None
@@ -177,12 +178,16 @@ class SendPipeline:
 
             send(answered)
 
-        batch = Batch(queue.topic, queue, tokens=list(callbacks), size=size, send=send_them)
+        is_awaited = wait_ms is not None
+        batch = Batch(
+            queue.topic, queue, tokens=list(callbacks), size=size, send=send_them, is_awaited=is_awaited
+        )
         self._buffered_bytes += size
         self._accumulator.add_alone(batch)
         if wait_ms is not None:
             timer = self._timers.after(wait_ms, partial(self._waited_too_long, batch))
-        self._dispatch()
+        if queue not in self._blocked:
+            self._dispatch()
 
     def _waited_too_long(self, batch: Batch[Callback | None]) -> None:
         if self._accumulator.discard(batch):
@@ -338,8 +343,13 @@ class SendPipeline:
             return
         self._in_flight(batch.size)
         topic = batch.topic
+        if batch.is_awaited:
+            assert batch.send is not None, "it travels alone"
+            batch.send(partial(self._sent, batch.tokens, batch.size))
+            return
         if batch.queue is not None:
-            self._blocked[batch.queue] = len(self._accumulator.ready_for(batch.queue))
+            behind = self._accumulator.ready_for(batch.queue)
+            self._blocked[batch.queue] = [each for each in behind if not each.is_awaited]
         else:
             self._in_flight_batches[topic] += 1
             if self._in_flight_batches[topic] >= IN_FLIGHT_BATCHES_MAX:
@@ -363,7 +373,7 @@ class SendPipeline:
             behind = self._blocked.pop(queue)
             # They have waited for as long.
             if outcomes and isinstance(outcomes[-1], RequestTimeout | ConnectFailed):
-                late = self._accumulator.remove(behind, queue)
+                late = self._accumulator.remove(behind)
         else:
             self._busy.discard(topic)
             self._in_flight_batches[topic] -= 1

@@ -207,6 +207,7 @@ class Consumer(Positions):
         if max_records is not None:
             whole_number("max_records", max_records, 1)
         waiting = self._fetching()
+        waiting.buffer.finish()  # Now: who is cancelled in the next line has asked for more, too.
         await asyncio.sleep(0)  # Hooks are tasks of this loop, and must have their turn.
         deadline = waiting.now() + timeout_ms / 1000
         while True:
