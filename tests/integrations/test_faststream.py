@@ -240,6 +240,27 @@ async def test_what_was_read_is_done_at_the_stop_and_nobody_is_waited_for(one):
                 assert await message.decode() == body
 
 
+async def test_a_reader_that_is_cancelled_loses_no_message(one):
+    """Whatever turn of the loop it is cancelled in: the next read counted what it had fetched as done."""
+    broker = RocketMQBroker(one.namesrv)
+    subscriber = broker.subscriber("Orders", consume_from="earliest")
+    async with broker:
+        for number in range(12):
+            await broker.publish(str(number), "Orders", order_key="k")
+        await broker.start()
+        found = [await subscriber.get_one(timeout=PATIENCE_S)]
+        for turns in range(8):
+            reading = asyncio.create_task(subscriber.get_one(timeout=PATIENCE_S))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            reading.cancel()
+            found += await asyncio.gather(reading, return_exceptions=True)
+        found = [each for each in found if not isinstance(each, asyncio.CancelledError)]
+        while len(found) < 12:
+            found.append(await subscriber.get_one(timeout=PATIENCE_S))
+        assert [await each.decode() for each in found] == [str(number) for number in range(12)]
+
+
 async def test_a_stop_refuses_no_messages(one):
     """Those that came while it waited for a slow handler went to the retry topic."""
     calls, slow = Calls(), asyncio.Event()

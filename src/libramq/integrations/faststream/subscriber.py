@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from faststream._internal.endpoint.publisher import PublisherProto
 from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
@@ -26,8 +26,6 @@ from libramq.integrations.faststream.config import (
 from libramq.integrations.faststream.message import Received
 from libramq.integrations.faststream.publisher import ReplyPublisher
 from libramq.message.message import MessageExt
-
-T = TypeVar("T")
 
 #: Ours: how soon a topic that is not there yet is looked up again; the client's own period is 30 s.
 ROUTE_REFRESH_MS: Final = 1_000
@@ -138,20 +136,23 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
     async def get_one(self, *, timeout: float = 5.0) -> StreamMessage[Received] | None:
         """Return the next message; None if none came in time. Only without handlers."""
         consumer = self._without_handlers()
-        found = await _in_own_task(consumer.getmany(timeout_ms=int(timeout * 1000), max_records=1))
-        for messages in found.values():
-            return await self._parsed(messages[0])
-        return None
+
+        async def fetch() -> MessageExt | None:
+            found = await consumer.getmany(timeout_ms=int(timeout * 1000), max_records=1)
+            return next((messages[0] for messages in found.values()), None)
+
+        return await self._read(consumer, fetch())
 
     async def __aiter__(self) -> AsyncIterator[StreamMessage[Received]]:
         """Yield messages. Only without handlers."""
         consumer = self._without_handlers()
         while True:
             try:
-                message = await _in_own_task(anext(consumer))
+                message = await self._read(consumer, anext(consumer))
             except StopAsyncIteration:
                 return
-            yield await self._parsed(message)
+            assert message is not None, "it waits without end"
+            yield message
 
     def get_log_context(self, message: StreamMessage[Received] | None) -> dict[str, str]:
         """Return what the log's lines begin with."""
@@ -174,6 +175,23 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
         assert self._fetching is not None, "start the subscriber first"
         return self._fetching
 
+    async def _read(
+        self, consumer: Consumer, fetch: Coroutine[Any, Any, MessageExt | None]
+    ) -> StreamMessage[Received] | None:
+        """Fetch in a task that is done afterwards, and parse.
+
+        A broker stops its subscribers in tasks of its own. Whatever a task that still runs has fetched, the
+        consumer would wait for its next call. What was fetched for a caller that is cancelled comes again.
+        """
+        fetching = asyncio.create_task(fetch)
+        try:
+            message = await fetching
+            return None if message is None else await self._parsed(message)
+        except asyncio.CancelledError:
+            if fetching.done() and not fetching.cancelled() and fetching.exception() is None:
+                consumer._finish(is_done=False)
+            raise
+
     async def _parsed(self, message: MessageExt) -> StreamMessage[Received]:
         received = Received(message)
         context = self._outer_config.context
@@ -182,12 +200,3 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
         parsed = await process_msg(msg=received, middlewares=middlewares, parser=parser, decoder=decoder)
         assert parsed is not None, "it was received"
         return parsed
-
-
-async def _in_own_task(fetch: Coroutine[Any, Any, T]) -> T:
-    """Fetch in a task that is done afterwards.
-
-    A broker stops its subscribers in tasks of its own. Whatever a task that still runs has fetched, the
-    consumer would wait for its next call.
-    """
-    return await asyncio.create_task(fetch)
