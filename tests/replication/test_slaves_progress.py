@@ -1,13 +1,17 @@
 """What an acting slave has done is known to whoever delivers next: another slave, or its master."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from libramq.broker.cluster import slaves_progress
+from libramq.broker.cluster.returned_commits import OffsetTables, ReturnedCommits
+from libramq.broker.transactions.half import TRANSACTION_GROUP
 from libramq.codes import ResponseCode
+from libramq.errors import broker_error
 from libramq.message.names import TRANS_HALF_TOPIC
+from libramq.offsets.consumer_offset import SEPARATOR
 from tests.broker.brokers import Conversation
 from tests.broker.test_pop import Popper
 from tests.broker.test_transactions import end, prepare
@@ -147,6 +151,22 @@ def test_a_request_that_comes_first_after_a_freeze_is_served_after_the_answer(pa
     assert end(pair.master, FakePeer(), place).code == ResponseCode.SYSTEM_ERROR
     pair.run(2 * ROUND_MS)
     assert pair.master.messages("T") == []
+
+
+def test_a_master_that_thaws_may_send_its_table_before_it_asks(pair: Pair) -> None:
+    """The slave returned the offset of half messages as a group's, was refused, and forgot it (seed 47)."""
+    prepare(pair.master, FakePeer(), b"half")
+    pair.run(100)
+    pair.freeze_master()
+    pair.run(45 * SECONDS)
+    assert delivered(pair.other) == ["half"]
+    commits = pair.slave.broker.offsets.at_slave
+
+    def refuse(_: object, answered: Callable[[object], None]) -> None:
+        answered(broker_error(ResponseCode.NO_PERMISSION, "no"))
+
+    ReturnedCommits(commits, refuse).send(OffsetTables({}, {}))
+    assert commits.table[f"{TRANS_HALF_TOPIC}{SEPARATOR}{TRANSACTION_GROUP}"] == {0: 1}
 
 
 def test_a_master_that_name_servers_had_lost_asks_when_they_know_it_again(pair: Pair) -> None:

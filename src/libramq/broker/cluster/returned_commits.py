@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from libramq.broker.groups.offset_commits import CommitsAtSlave
+from libramq.broker.transactions import half
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
 from libramq.logs import get_logger
@@ -62,6 +63,8 @@ class ReturnedCommits:
                 self._at_slave.forget(key, queue_id, offset)
                 continue
             topic, _, group = key.partition(SEPARATOR)
+            if group == half.TRANSACTION_GROUP:
+                continue  # The master asks for it (`slaves_progress.py`), and refuses it from us.
             call = update_consumer_offset(group, MessageQueue(topic, "", queue_id), offset, is_returned=True)
             self._ask_master(call, partial(self._answered, master, key, queue_id, offset))
 
