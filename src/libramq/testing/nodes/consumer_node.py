@@ -151,6 +151,7 @@ class SimulatedConsumer:
         if self.process.is_alive:
             self.process.kill()
             self._world.network.died(self.process)
+            self.disk.process_died()
             self._world.history.note(self.name, "gone")
 
     def _start(self) -> None:
