@@ -150,6 +150,7 @@ class SimulatedConsumer:
         """Kill it, as by SIGKILL."""
         if self.process.is_alive:
             self.process.kill()
+            self.disk.process_died()
             self._world.network.died(self.process)
             self.disk.process_died()
             self._world.history.note(self.name, "gone")
