@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import libramq
+from tests.cli.forked import ForkedCommands
 
 COMMAND = [sys.executable, "-m", "libramq"]
 #: How long anything may take before it is a failure; a crowded machine needs ten seconds to start Python.
 SECONDS_MAX = 150
+_COMMANDS = ForkedCommands()
 SOURCE = str(Path(libramq.__file__).resolve().parent.parent)
 
 
@@ -29,17 +31,10 @@ def libra(
     cwd: Path | None = None,
     seconds: float = SECONDS_MAX,
 ) -> Result:
-    done = subprocess.run(
-        [*COMMAND, *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        env=environment(namesrv),
-        cwd=cwd,
-        timeout=seconds,
-        check=False,
+    given = list(arguments)
+    return Result(
+        *_COMMANDS.run(given, stdin=stdin, environment=environment(namesrv), cwd=cwd, seconds=seconds)
     )
-    return Result(done.returncode, done.stdout, done.stderr)
 
 
 def start(
