@@ -20,7 +20,7 @@ from tests.times import Times
 
 # How long one example takes says more about the machine's other work than about the code. A quick run has the
 # same examples every time; LIBRA_EXPLORE=1 (scripts/search sets it) looks for more and for new ones.
-settings.register_profile("quick", deadline=None, derandomize=True, max_examples=30)
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("thorough", deadline=None, max_examples=1_000)
 settings.load_profile("thorough" if "LIBRA_EXPLORE" in os.environ else "quick")
 

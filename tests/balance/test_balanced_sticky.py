@@ -5,7 +5,7 @@ large for both.
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from libramq.balance import Group, Member, balanced_sticky
 from libramq.errors import ConfigError
@@ -14,7 +14,6 @@ from tests.balance.examples import check_partition, group, groups, holding, load
 from tests.balance.reference import by_augmenting_paths, by_brute_force, is_optimal
 
 
-@settings(deadline=None, max_examples=150)
 @given(groups(queues_max=8, members_max=8))
 def test_the_result_is_optimal_up_to_eight_by_eight(of):
     """Loads come first, then moves, for any queues that members held and any subscriptions."""
@@ -23,7 +22,6 @@ def test_the_result_is_optimal_up_to_eight_by_eight(of):
     assert (loads(assignment), moves(of, assignment)) == by_brute_force(of)
 
 
-@settings(deadline=None, max_examples=60)
 @given(groups(queues_max=50, members_max=14, topics_max=8))
 def test_the_result_is_optimal_in_larger_groups(of):
     """Subscriptions differ; the groups are as large as the textbook's algorithm can handle."""
@@ -32,7 +30,6 @@ def test_the_result_is_optimal_in_larger_groups(of):
     assert (loads(assignment), moves(of, assignment)) == by_augmenting_paths(of)
 
 
-@settings(deadline=None, max_examples=60)
 @given(groups(queues_max=300, members_max=40, topics_max=8, alike=True))
 def test_equal_subscriptions_meet_the_lower_bound(of):
     """Loads differ by at most one. Members give up only their surplus, and those queues for which no
@@ -89,7 +86,6 @@ def test_the_proof_of_optimality_sees_a_needless_move_and_a_load_too_many():
     assert not is_optimal(of, {"a": t[:1], "b": [*t[1:], *u]})
 
 
-@settings(deadline=None, max_examples=60)
 @given(groups(queues_max=40, members_max=12, topics_max=6))
 def test_a_balanced_assignment_stays(of):
     """The second assignment equals the first, queue by queue."""
@@ -145,7 +141,6 @@ def test_capacities_share_in_proportion():
     assert {n: len(s) for n, s in weighted.items()} == {"a": 6, "b": 3, "c": 3}
 
 
-@settings(deadline=None, max_examples=60)
 @given(groups(queues_max=60, members_max=10, alike=True))
 def test_capacities_are_kept_to_within_one(of):
     """Each has its share, rounded; a second assignment moves nothing."""
@@ -163,7 +158,6 @@ def test_capacities_are_kept_to_within_one(of):
     assert {n: set(s) for n, s in again.items()} == {n: set(s) for n, s in assignment.items()}
 
 
-@settings(deadline=None, max_examples=60)
 @given(groups(queues_max=40, members_max=8))
 def test_capacities_hold_under_different_subscriptions(of):
     """Every queue has an owner, and a factor that is common to all members changes nothing."""

@@ -2,7 +2,7 @@
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.balance import Group, balanced_sticky
@@ -57,7 +57,6 @@ def test_capacities_weigh():
     assert (len(shares["a"]), len(shares["b"])) == (4, 2)
 
 
-@settings(deadline=None, max_examples=80)
 @given(groups(queues_max=40, members_max=8), st.integers(0, 1000))
 def test_no_single_move_evens_out_two_members(of, seed):
     """Every queue has an owner. A queue whose move would even out two members has moved; after that none

@@ -2,7 +2,7 @@
 its classes).
 """
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from libramq.balance import Group, Member, cooperative_sticky, kafka_range, round_robin, sticky
 from tests.balance.examples import check_partition, group, groups, loads, moves, queues
@@ -81,7 +81,6 @@ def test_sticky_keeps_partitions_under_different_subscriptions():
     assert text(after) == {"C1": ["t0p0", "t1p0", "t1p1"], "C2": ["t2p0", "t2p1", "t2p2"]}
 
 
-@settings(deadline=None, max_examples=60)
 @given(groups(queues_max=8, members_max=6))
 def test_sticky_is_as_even_and_as_sticky_as_can_be(of):
     """Both promises are checked against every possible assignment."""
@@ -99,7 +98,6 @@ def test_cooperative_sticky_moves_in_two_steps():
     assert text(second) == {"C0": ["t0p0", "t0p1"], "C1": ["t0p2", "t0p3"]}
 
 
-@settings(deadline=None, max_examples=60)
 @given(groups(queues_max=40, members_max=8))
 def test_cooperative_sticky_never_assigns_a_queue_that_another_holds(of):
     """No queue has two members at any time, and the second step completes the first."""

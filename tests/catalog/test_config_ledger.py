@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.catalog.config_ledger import ConfigLedger, run_fold
@@ -218,7 +218,6 @@ def test_apaches_own_file_is_read(tmp_path):
     assert topics.table.data_version.counter == 5
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     steps=st.lists(
         st.tuples(

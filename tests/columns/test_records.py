@@ -6,7 +6,7 @@ import struct
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.columns.record_starts import record_starts
@@ -67,7 +67,6 @@ def test_no_records_make_an_empty_batch():
     assert batch.schema == EVERYTHING
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(records(), min_size=1, max_size=8))
 def test_columns_equal_the_decoded_messages(stored: list[bytes]):
     data = b"".join(stored)
@@ -194,7 +193,6 @@ def test_an_inner_batch_is_refused():
         Records(plain_record(sys_flag=flags.INNER_BATCH))
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.integers(0, 109), st.integers(0, 255))
 def test_a_flipped_byte_is_refused_or_read_but_never_read_outside(place: int, value: int):
     record = plain_record(b"KEYS\x01k\x02TAGS\x01t\x02")

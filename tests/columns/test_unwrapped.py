@@ -3,7 +3,7 @@
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.columns.records import COLUMNS, Records, arrow_schema
@@ -99,7 +99,6 @@ def test_batches_of_other_protocols_are_refused():
         Records(wrapped(items(*EVEN), sys_flag=flags.INNER_BATCH), wrapped=True)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.binary(max_size=6), min_size=1, max_size=14), st.integers(0, 400), st.integers(1, 255))
 def test_whatever_byte_of_the_items_is_changed_the_rows_are_those_of_the_messages(bodies, place, bits):
     body = bytearray(encode_batch(items(*bodies)))

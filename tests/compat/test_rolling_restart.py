@@ -120,7 +120,14 @@ def test_members_of_both_versions_share_a_group(
     assert max(group.handled().values()) == 1
 
 
-@pytest.mark.parametrize("order", [("broker-a", "broker-b"), ("broker-b", "broker-a")], ids=" then ".join)
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param(("broker-a", "broker-b"), marks=pytest.mark.thorough),
+        ("broker-b", "broker-a"),
+    ],
+    ids=" then ".join,
+)
 def test_a_cluster_is_upgraded_process_by_process(
     cluster: Cluster, old: Path, new: Path, order: tuple[str, str]
 ):

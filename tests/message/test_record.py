@@ -5,7 +5,7 @@ import random
 import string
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.errors import InvalidMessage, RemoteProtocolError, StoreCorrupt
@@ -131,7 +131,6 @@ def test_a_record_is_none_until_it_is_whole():
     assert len(decode_records(RECORD * 3)) == 3
 
 
-@settings(max_examples=300)
 @given(st.binary(max_size=200), st.data())
 def test_garbage_raises_the_typed_error_and_nothing_else(garbage, data):
     """Random bytes, and right records with a few bytes of them changed."""

@@ -3,7 +3,7 @@
 import zlib
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from libramq.errors import BodyDamaged, RemoteProtocolError
@@ -142,7 +142,6 @@ def test_batches_of_other_protocols_are_not_unwrapped():
     assert message.queue_offset == 100
 
 
-@settings(max_examples=60, deadline=None)
 @example([b"a"], 36, 128)
 @given(st.lists(st.binary(max_size=6), min_size=1, max_size=14), st.integers(0, 400), st.integers(1, 255))
 def test_whatever_byte_is_changed_nothing_but_an_error_of_ours_comes(bodies, place, bits):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.errors import BrokerError, Fenced, NotYetGranted
@@ -336,7 +336,6 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=40))
-@settings(max_examples=300)
 def test_a_queue_has_one_reader_and_its_epoch_only_rises(steps: list[tuple[object, ...]]):
     book = Book()
     fences, opened = book.fences(), NOBODY

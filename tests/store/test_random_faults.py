@@ -32,6 +32,10 @@ QUEUES = 3
 Key = tuple[int, int]
 
 
+#: Those of each kind in a quick run; a thorough one plays others, and more.
+SEEDS = [*range(15), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(15, 200))]
+
+
 class SteppingTime(VirtualTime):
     """A clock that the run sets."""
 
@@ -305,7 +309,7 @@ class BatchRun(Run):
         self.damaged |= {key for key, (at, _) in self.ends.items() if at in places}
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_was_durable_survives_in_queues_of_batches(seed: int):
     run = BatchRun(seed, flips=seed % 2 == 1)
     for _ in range(150):
@@ -315,7 +319,7 @@ def test_whatever_was_durable_survives_in_queues_of_batches(seed: int):
     assert not run.disk.paths("/store/consumequeue/")
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_was_durable_survives_where_zeroes_are_written_ahead(seed: int):
     run = ZeroedRun(seed, flips=seed % 2 == 1)
     for _ in range(150):
@@ -323,7 +327,7 @@ def test_whatever_was_durable_survives_where_zeroes_are_written_ahead(seed: int)
     assert run.flips or not run.was_refused
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_was_durable_survives_where_queues_are_flushed_in_slices(seed: int):
     run = SlicedRun(seed, flips=False)
     for _ in range(150):
@@ -331,7 +335,7 @@ def test_whatever_was_durable_survives_where_queues_are_flushed_in_slices(seed: 
     assert not run.was_refused
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_was_durable_survives_power_cuts_and_clocks_that_are_set(seed: int):
     run = Run(seed, flips=False)
     for _ in range(150):
@@ -339,7 +343,7 @@ def test_whatever_was_durable_survives_power_cuts_and_clocks_that_are_set(seed: 
     assert not run.was_refused
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_flipped_bit_costs_its_own_message_and_no_other(seed: int):
     run = Run(seed, flips=True)
     for _ in range(150):

@@ -107,6 +107,7 @@ def test_slaves_that_end_and_are_out_of_reach_lose_nothing() -> None:
         assert report.is_ok, f"seed {seed}: {report.violation}\n" + "\n".join(report.lines)
 
 
+@pytest.mark.thorough
 def test_levels_that_a_slave_drops_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def drop(self: OtherMasters, window: Window, outgoing: object, accepted: Callable[[], None]) -> None:
         for place in range(len(window.messages)):
@@ -117,16 +118,19 @@ def test_levels_that_a_slave_drops_are_caught(monkeypatch: pytest.MonkeyPatch) -
     caught(DoneWhenDurable)
 
 
+@pytest.mark.thorough
 def test_timers_that_a_slave_drops_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EscapingTimers, "_find", lambda self, *slot: [])
     caught(DelayedMessagesArrive)
 
 
+@pytest.mark.thorough
 def test_a_master_that_does_not_ask_its_slave_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SlavesProgress, "_find", SlavesProgress._end)
     caught(DelayedMessagesComeOnce)
 
 
+@pytest.mark.thorough
 def test_a_slave_that_forgets_what_it_has_sent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def forget(self: EscapingLevels, level: int, window: Window) -> None:
         if window.is_done:
@@ -136,6 +140,7 @@ def test_a_slave_that_forgets_what_it_has_sent_is_caught(monkeypatch: pytest.Mon
     caught(DelayedMessagesComeOnce)
 
 
+@pytest.mark.thorough
 def test_half_messages_that_a_slave_sends_as_committed_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     outgoing = EscapingTransactions._outgoing
 
@@ -148,6 +153,7 @@ def test_half_messages_that_a_slave_sends_as_committed_are_caught(monkeypatch: p
     caught(RolledBackStaysHidden)
 
 
+@pytest.mark.thorough
 def test_half_messages_that_a_slave_drops_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def skip(self: EscapingTransactions, open_: OpenTransactions) -> tuple[list[MessageExt], bool]:
         open_.passed(self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID))
@@ -157,11 +163,13 @@ def test_half_messages_that_a_slave_drops_are_caught(monkeypatch: pytest.MonkeyP
     caught(DelayedMessagesArrive)
 
 
+@pytest.mark.thorough
 def test_pops_that_a_slave_drops_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EscapingPops, "_messages", lambda self, check_point: [])
     caught(PoppedAtLeastOnce)
 
 
+@pytest.mark.thorough
 def test_an_acknowledgement_at_a_slave_that_counts_for_others_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -169,11 +177,13 @@ def test_an_acknowledgement_at_a_slave_that_counts_for_others_is_caught(
     caught(PoppedAtLeastOnce, BUSY)
 
 
+@pytest.mark.thorough
 def test_pops_that_a_slave_forgets_it_has_passed_on_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EscapingPops, "_finish", EscapingPops._end_window)
     caught(AttemptsComeOnce)
 
 
+@pytest.mark.thorough
 def test_a_master_that_redelivers_what_its_slave_has_passed_on_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -181,6 +191,7 @@ def test_a_master_that_redelivers_what_its_slave_has_passed_on_is_caught(
     caught(AttemptsComeOnce)
 
 
+@pytest.mark.thorough
 def test_a_master_that_redelivers_before_it_has_asked_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = Reviving.__init__
     monkeypatch.setattr(Reviving, "__init__", lambda self, **parts: begin(self, **parts | {"is_held": False}))

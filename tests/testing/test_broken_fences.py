@@ -25,6 +25,8 @@ from libramq.testing.nodes.handlers import Handling
 from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import Simulation
 
+#: Faults of the simulator itself are looked for where it is changed.
+pytestmark = pytest.mark.thorough
 SEEDS_MAX = 60
 
 #: Handlers that take longer than members may take to release queues: their last actions are late.

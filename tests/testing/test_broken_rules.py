@@ -73,6 +73,8 @@ from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import RAISED, Simulation
 from tests.testing import test_acting_slaves
 
+#: Faults of the simulator itself are looked for where it is changed.
+pytestmark = pytest.mark.thorough
 SEEDS_MAX = 30
 
 OURS = GroupPlan(name="G", topics=(("T",),))

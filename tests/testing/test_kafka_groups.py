@@ -67,6 +67,7 @@ def test_without_a_deliberate_fault_it_passes(what: Scenario):
         assert report.is_ok, f"seed {seed}: {report.violation}\n" + "\n".join(report.lines)
 
 
+@pytest.mark.thorough
 def test_partitions_that_are_granted_before_they_are_given_up(monkeypatch: pytest.MonkeyPatch):
     def next_step(self, member):  # type: ignore[no-untyped-def]
         target = self.target.get(member.member_id, frozenset())
@@ -76,6 +77,7 @@ def test_partitions_that_are_granted_before_they_are_given_up(monkeypatch: pytes
     assert noticed(CHANGES) == "a partition of a Kafka group has one owner, and others are fenced"
 
 
+@pytest.mark.thorough
 def test_epochs_that_a_restart_forgets(monkeypatch: pytest.MonkeyPatch):
     """Members are forgotten with them, so they join a group that begins anew."""
     monkeypatch.setattr(ModernGroupRecords, "begin", lambda *_: None)
@@ -83,11 +85,13 @@ def test_epochs_that_a_restart_forgets(monkeypatch: pytest.MonkeyPatch):
     noticed(RESTARTS)
 
 
+@pytest.mark.thorough
 def test_members_that_a_restart_forgets(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ModernGroupRecords, "restored", lambda *_: iter(()))
     assert noticed(RESTARTS) == "nothing moves in a Kafka group that is balanced"
 
 
+@pytest.mark.thorough
 def test_commits_under_any_epoch(monkeypatch: pytest.MonkeyPatch):
     check = ModernGroup.may_use_offsets
 
@@ -99,6 +103,7 @@ def test_commits_under_any_epoch(monkeypatch: pytest.MonkeyPatch):
     assert noticed(CHANGES) == "a partition of a Kafka group has one owner, and others are fenced"
 
 
+@pytest.mark.thorough
 def test_sessions_that_never_end(monkeypatch: pytest.MonkeyPatch):
     """What a killed member had is owned by nobody."""
 
@@ -111,6 +116,7 @@ def test_sessions_that_never_end(monkeypatch: pytest.MonkeyPatch):
     assert noticed(CHANGES) == "every partition of a Kafka group is owned by one member soon after faults end"
 
 
+@pytest.mark.thorough
 def test_revocations_that_are_forgotten_in_a_restart(monkeypatch: pytest.MonkeyPatch):
     record = Tables.record_modern_group
 
@@ -123,17 +129,20 @@ def test_revocations_that_are_forgotten_in_a_restart(monkeypatch: pytest.MonkeyP
     noticed(RESTARTS)
 
 
+@pytest.mark.thorough
 def test_commits_that_stay_at_the_coordinator(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(GroupOffsets, "commit", lambda self, group, commits, done: done({}))
     assert noticed(SEVERAL) == "an acknowledged commit of a Kafka group does not go back"
 
 
+@pytest.mark.thorough
 def test_partitions_whose_numbers_are_forgotten_in_a_restart(monkeypatch: pytest.MonkeyPatch):
     """Until other brokers have answered, all numbers seemed to be those of this broker's queues."""
     monkeypatch.setattr(Nodes, "_numbers_itself", lambda self, topic: not self.known)
     noticed(SEVERAL)
 
 
+@pytest.mark.thorough
 def test_members_that_the_next_coordinator_forgets(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(GroupCopies, "claim_modern", lambda _: {})
     one = scenario("kill_broker", brokers=3)

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from libramq.errors import ConfigError
@@ -232,7 +232,6 @@ def test_doubles_have_javas_order(smaller, larger):
     assert compare_doubles(smaller, smaller) == compare_doubles(larger, larger) == 0
 
 
-@settings(max_examples=600)
 @given(EXPRESSIONS, st.lists(PROPERTIES, min_size=1, max_size=4))
 def test_a_compiled_filter_is_its_tree(expression, messages):
     """For random trees and messages the functions and a direct evaluation of the tree agree."""
@@ -252,7 +251,6 @@ _PIECES = st.sampled_from([
 ])  # fmt: skip
 
 
-@settings(max_examples=400)
 @given(st.one_of(st.text(max_size=200), st.lists(_PIECES, max_size=60).map(" ".join)))
 def test_whatever_the_text_it_is_parsed_or_refused(expression):
     try:

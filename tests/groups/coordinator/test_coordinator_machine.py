@@ -345,4 +345,4 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
 
 TestCoordinator = CoordinatorMachine.TestCase
-TestCoordinator.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCoordinator.settings = settings(stateful_step_count=40)
