@@ -56,7 +56,7 @@ class Holding:
         self._settling = settling
         self._released = released
         self._monotonic_ms = monotonic_ms
-        self._deliveries: set[PopDelivery] = set()
+        self._deliveries: dict[PopDelivery, None] = {}
         self._kept: list[PopDelivery] = []
         #: What is delivered again, and when: brokers would count each pop of it as an attempt.
         self._busy: list[tuple[MonotonicMs, PopDelivery]] = []
@@ -98,7 +98,7 @@ class Holding:
         delivery = PopDelivery(
             held, popped_ms=popped_ms, may_begin=not self.is_paused, monotonic_ms=self._monotonic_ms
         )
-        self._deliveries.add(delivery)
+        self._deliveries[delivery] = None
         return delivery
 
     def handled(self, delivery: Delivery, ending: Ending, now_ms: MonotonicMs) -> list[PopDelivery]:
@@ -109,7 +109,7 @@ class Holding:
             return []
         if ending is HandlerOutcome.SKIPPED:
             return self._not_begun(delivery, now_ms)
-        self._deliveries.discard(delivery)
+        self._deliveries.pop(delivery, None)
         self._settle(delivery, ending, now_ms)
         return []
 
@@ -128,7 +128,7 @@ class Holding:
                 continue  # A request failed, and is repeated.
             del self._lapsed[delivery]
             if not delivery.held:
-                self._deliveries.discard(delivery)
+                self._deliveries.pop(delivery, None)
             elif self.is_paused:
                 self._kept.append(delivery)
             else:
@@ -156,7 +156,7 @@ class Holding:
         for waiting in (self._kept, self._busy, self._lapsed):
             waiting.clear()
         for delivery in kept:
-            self._deliveries.discard(delivery)
+            self._deliveries.pop(delivery, None)
             self._unused += delivery.held
 
     def give_back(self, now_ms: MonotonicMs) -> None:
@@ -188,7 +188,7 @@ class Holding:
         late = self._late(now_ms)
         for delivery in late:
             self._abandoned.add(delivery)
-            self._deliveries.discard(delivery)
+            self._deliveries.pop(delivery, None)
             self._settle(delivery, HandlerOutcome.LATER, now_ms)
         half_ms = self._settings.invisible_ms // 2
         found = []
@@ -217,7 +217,7 @@ class Holding:
     def _not_begun(self, delivery: PopDelivery, now_ms: MonotonicMs) -> list[PopDelivery]:
         delivery.started = False
         if self._is_closing:
-            self._deliveries.discard(delivery)
+            self._deliveries.pop(delivery, None)
             self._unused += delivery.held
         elif self.is_paused:
             self._kept.append(delivery)

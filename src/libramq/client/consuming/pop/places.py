@@ -53,13 +53,14 @@ class Places:
 
     def routes_changed(self) -> None:
         """Take the places of the current routes; those that are gone are popped from no more."""
-        now = {
+        now = dict.fromkeys(  # In order: a set's would differ from process to process.
             Place(topic, queue.broker_name)
             for topic in self._topics
             for queue in self._routes.subscribe_queues(topic)
-        }
-        for place in now - self._states.keys():
-            self._states[place] = _State()
+        )
+        for place in now:
+            if place not in self._states:
+                self._states[place] = _State()
         for place, state in list(self._states.items()):
             if place not in now and not state.is_pending and not state.count:
                 del self._states[place]
