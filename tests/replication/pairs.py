@@ -106,6 +106,8 @@ class Pair:
         self.held_answers: list[Callable[[], None]] | None = None
         #: Whether the name server does not answer the master.
         self.leaves_master_alone = False
+        #: Whether name servers have lost the master, and nobody else has.
+        self.is_master_unlisted = False
         #: The most bytes of bodies that a broker sent to other processes at once.
         self.asked_bytes_max = 0
         self.wire: Wire | None = None
@@ -274,10 +276,11 @@ class Pair:
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             return self._route(command.ext["topic"])
         if command.code == RequestCode.REGISTER_BROKER:
-            ext = {"masterAddr": MASTER, "haServerAddr": HA} if self.is_reachable else {}
+            is_listed = self.is_reachable and not self.is_master_unlisted
+            ext = {"masterAddr": MASTER, "haServerAddr": HA} if is_listed else {}
             return Command(code=ResponseCode.SUCCESS, ext=ext)
         if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
-            masters = {0: MASTER} if self.is_reachable else {}
+            masters = {0: MASTER} if self.is_reachable and not self.is_master_unlisted else {}
             slaves = {1: SLAVE}
             if self.second is not None:
                 slaves = {} if self.slave.is_killed and SLAVE not in self.silent else slaves

@@ -362,7 +362,9 @@ class Broker:
         )
         for late in (self._calls, send_back, replies(self.config, self._sends, self.producers, self._calls)):
             self._processors.update(late.processors())
-        self.replication.refuse(self._processors, self._batch_processors, self.pop.at_slave)
+        self.replication.refuse(
+            self._processors, self._batch_processors, self.pop.at_slave, self._responder.answer
+        )
         if self._slaves is not None:
             code = RequestCode.END_TRANSACTION
             self._processors[code] = self._slaves.after_stalls(self._processors[code])

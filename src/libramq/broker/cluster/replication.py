@@ -16,7 +16,7 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.durability import Durability
 from libramq.broker.pop.pops_at_slave import PopsAtSlave
-from libramq.broker.processor.cluster.slave_refusals import refuse_at_slave
+from libramq.broker.processor.cluster.slave_refusals import Forwarding, refuse_at_slave
 from libramq.broker.processor.messages.ack_at_slave import AckAtSlave
 from libramq.broker.processor.messages.pop_at_slave import PopAtSlave
 from libramq.clock import MonotonicMs
@@ -92,8 +92,12 @@ class Replication:
         processors: dict[int, Processor],
         batch_processors: dict[int, BatchProcessor],
         pops: PopsAtSlave | None,
+        answer: Callable[[Request, Outcome], None],
     ) -> None:
-        """Have a slave refuse what only a master does. pops: what it has handed out."""
+        """Have a slave refuse what only a master does, or forward it. pops: what it has handed out.
+
+        answer: sends delayed replies.
+        """
         slave = self.slave
         if slave is None or pops is None:
             return
@@ -101,12 +105,16 @@ class Replication:
         refuse_at_slave(
             processors, batch_processors, is_readable=self._is_readable, is_acting=lambda: slave.is_acting
         )
-        PopAtSlave(pops, self._groups.__contains__, self._modes).serve(served, processors)
+        at_slave = PopAtSlave(
+            pops, self._groups.__contains__, self._modes, forwards=lambda: slave.is_named_for_master
+        )
+        at_slave.serve(served, processors)
         acks = AckAtSlave(pops, slave.escaping.acknowledge if slave.escaping is not None else lambda _: False)
         code = RequestCode.ACK_MESSAGE
         processors[code] = partial(acks.handle, processors[code])
         code = RequestCode.BATCH_ACK_MESSAGE
         processors[code] = partial(acks.handle_batch, processors[code])
+        Forwarding(slave, answer).serve(processors)
         code = RequestCode.GET_ALL_DELAY_OFFSET
         processors[code] = _awaiting(processors[code], lambda _: slave.answer_master())
         code = RequestCode.SLAVE_PROGRESS

@@ -7,7 +7,7 @@ Upstream: BrokerController.handleRegisterBrokerResult, SlaveSynchronize.java, De
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from libramq.broker.cluster.escaping import KEPT_MS, Escaping
 from libramq.broker.cluster.registration import Registration
@@ -27,9 +27,11 @@ from libramq.logs import get_logger
 from libramq.message.names import REVIVE_TOPIC_PREFIX, TIMER_TOPIC
 from libramq.message.properties import whole_number
 from libramq.remoting.body.route import ClusterInfo
+from libramq.remoting.command import Command
 from libramq.replication.ha_client import HAClient, Shared, State
 from libramq.replication.log_comparison import LogComparison
 from libramq.rpc.admin_calls import runtime_info
+from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import Master, cluster_info
 from libramq.rpc.question import Question, signing
 from libramq.rpc.slave_calls import record_at
@@ -70,7 +72,7 @@ class Slave:
         self.routes = SlaveRoutes(kernel.clock, self._ask, lambda: self.answered_last)
         #: Whether the name server that answered last knows a master.
         self._has_master = True
-        self._silent_until_ms = MonotonicMs(0)
+        self._silent_until_ms = self._look_again_ms = MonotonicMs(0)
         self.client = HAClient(
             self._store, kernel, compare=self._compare, may_cut=self._may_cut, was_cut=offsets.cut
         )
@@ -162,6 +164,22 @@ class Slave:
     def may_serve_pops(self) -> bool:
         """Return whether this slave acts, and knows what its master has popped, as far as it can."""
         return self.acts and (self.escaping is None or self.escaping.knows_popped)
+
+    @property
+    def is_named_for_master(self) -> bool:
+        """Return whether name servers have lost a master whose log is copied, and routes name this slave."""
+        return self._config.enable_slave_acting_master and not self._has_master and self.is_copying
+
+    def look_for_master(self) -> None:
+        """Ask name servers whether they have lost the master: a client takes this slave for it."""
+        now_ms = self._clock.monotonic_ms()
+        if self._has_master and self.is_copying and now_ms >= self._look_again_ms:
+            self._look_again_ms = now_ms + LOGGED_EVERY_MS
+            self._registration.announce()
+
+    def ask_master(self, call: Call[Command], answered: Callable[[Any], None], timeout_ms: int) -> None:
+        """Ask the master."""
+        self._ask(Question(self._master, call, answered, timeout_ms))
 
     def answer_master(self) -> bool:
         """Send nothing more for a master that is back; return whether answers are still awaited."""

@@ -7,17 +7,28 @@
     pops, locks, assignments, openings, coordinators: SYSTEM_BUSY; ours: a slave must not own any of these;
     an acting master locks queues, and serves pops (`pop_at_slave.py`, `ack_at_slave.py`)
 
+Name servers may have lost a master that the slave still copies. Then routes name the slave, which must not
+act: two brokers would hand out the same. It forwards locks and pops to its master (`Forwarding`).
+
 Upstream: SendMessageProcessor.rejectRequest, PullMessageProcessor.rejectRequest,
 AdminBrokerProcessor.validateSlave, resetOffsetInner.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from functools import partial
+from typing import Any, Final, Protocol
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
-from libramq.rpc.outcome import Outcome, Reply
+from libramq.errors import LibraError
+from libramq.remoting.command import Command
+from libramq.remoting.credentials import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
+from libramq.remoting.headers import decode_header
+from libramq.remoting.pop_headers import PopMessageHeader
+from libramq.rpc.call import Call
+from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import BatchProcessor, Processor, Request
+from libramq.waits.held_pulls import SUSPEND_MS_MAX
 
 _BUSY: Final = Reply(
     ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while: this is a slave"
@@ -75,6 +86,76 @@ _REFUSED: Final[Mapping[int, Reply]] = {
     R.CLONE_GROUP_OFFSET: _NO_RESET,
     R.RECALL_MESSAGE: Reply(ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, broker is slave"),
 }
+
+
+#: What is forwarded to a master that only name servers have lost.
+_FORWARDED: Final = (
+    R.LOCK_BATCH_MQ,
+    R.UNLOCK_BATCH_MQ,
+    R.POP_MESSAGE,
+    R.ACK_MESSAGE,
+    R.BATCH_ACK_MESSAGE,
+    R.CHANGE_MESSAGE_INVISIBLETIME,
+)
+#: Ours: requests under way, and how long the master has for one beside the time that it holds a pop.
+FORWARDED_MAX: Final = 1_000
+FORWARDED_MS: Final = 3_000
+#: Credentials of the sender, whom this slave has authorised; it signs for itself.
+_NOT_FORWARDED: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
+
+
+class LinkedSlave(Protocol):
+    """The slave whose master may be out of the name servers' reach alone."""
+
+    @property
+    def is_named_for_master(self) -> bool:
+        """Return whether name servers have lost a master whose log is copied."""
+        ...
+
+    def look_for_master(self) -> None:
+        """Ask name servers whether they have lost the master, unless that is known."""
+        ...
+
+    def ask_master(self, call: Call[Command], answered: Callable[[Any], None], timeout_ms: int) -> None:
+        """Ask the master."""
+        ...
+
+
+class Forwarding:
+    """Forwards requests to the master. answer: sends delayed replies."""
+
+    def __init__(self, slave: LinkedSlave, answer: Callable[[Request, Outcome], None]) -> None:
+        self._slave = slave
+        self._answer = answer
+        self._under_way = 0
+
+    def serve(self, processors: dict[int, Processor]) -> None:
+        """Put it before the processors of what it forwards."""
+        for code in _FORWARDED:
+            processors[code] = partial(self._handle, processors[code])
+
+    def _handle(self, serve: Processor, request: Request) -> Outcome:
+        if not self._slave.is_named_for_master:
+            self._slave.look_for_master()
+            return serve(request)
+        if self._under_way >= FORWARDED_MAX:
+            return _BUSY
+        command = request.command
+        hold_ms = 0
+        if command.code == R.POP_MESSAGE:
+            hold_ms = min(max(decode_header(command, PopMessageHeader).poll_time, 0), SUSPEND_MS_MAX)
+        ext = {name: value for name, value in command.ext.items() if name not in _NOT_FORWARDED}
+        call = Call(R(command.code), lambda reply: reply, ext, command.body, accepts=frozenset(ResponseCode))
+        self._under_way += 1
+        self._slave.ask_master(call, partial(self._answered, request), FORWARDED_MS + hold_ms)
+        return HOLD
+
+    def _answered(self, request: Request, reply: Command | LibraError) -> None:
+        self._under_way -= 1
+        if isinstance(reply, Command):
+            self._answer(request, Reply(reply.code, reply.remark, reply.ext, reply.body))
+        else:
+            self._answer(request, Reply(ResponseCode.SYSTEM_BUSY, f"this is a slave; its master: {reply}"))
 
 
 def refuse_at_slave(

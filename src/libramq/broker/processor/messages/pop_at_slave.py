@@ -21,9 +21,17 @@ from libramq.rpc.request_body import with_body
 
 
 class PopAtSlave:
-    """Serves what a slave otherwise refuses."""
+    """Serves what a slave otherwise refuses. forwards: whether it forwards pops to its master."""
 
-    def __init__(self, pops: PopsAtSlave, has_group: Callable[[str], bool], modes: RequestModes) -> None:
+    def __init__(
+        self,
+        pops: PopsAtSlave,
+        has_group: Callable[[str], bool],
+        modes: RequestModes,
+        *,
+        forwards: Callable[[], bool],
+    ) -> None:
+        self._forwards = forwards
         self._pops = pops
         self._has_group = has_group
         self._modes = modes
@@ -52,7 +60,7 @@ class PopAtSlave:
         return serve(request) if self._pops.has(key) else refuse(request)
 
     def _assign(self, serve: Processor, refuse: Processor, request: Request) -> Outcome:
-        if not self._pops.is_serving:
+        if not (self._pops.is_serving or self._forwards()):
             return refuse(request)
         return with_body(request, QueryAssignmentBody, partial(self._assign_queues, serve, refuse, request))
 
