@@ -235,8 +235,9 @@ class Slave:
         return True
 
     def _look(self, now_ms: MonotonicMs) -> None:
-        if self.client.state is not State.COPYING:
+        if not self.is_copying:
             self._kept_until_ms = now_ms + KEPT_MS
+        if not (self.is_copying and self._has_master):
             self._registration.announce()
         self._search.at(now_ms + SEARCH_MS)
 

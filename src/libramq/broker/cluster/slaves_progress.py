@@ -141,6 +141,9 @@ class SlavesProgress:
         self._is_asking = False
         self._turn = 0
         self._slaves: list[str] = []
+        #: What the slave that is dealt with has answered first.
+        self._answer = DelayAnswer()
+        self._popped: PassedOn | None = None
         self._again = kernel.deadlines.new(lambda _: self._next())
         self._give_up = kernel.deadlines.new(self._wait_no_longer)
         registration.observe_return(self._registered_again)
@@ -240,8 +243,8 @@ class SlavesProgress:
             self._retry()
         else:
             slave, levels = self._slaves.pop(0), self._ahead(answer.accounts)
-            then = partial(self._compare_journals, slave, answer.popped, lambda: self._compare(slave, levels))
-            self._compare_logs(slave, answer.others, then)
+            self._answer, self._popped = answer.others, answer.popped
+            self._compare_logs(slave, answer.others, partial(self._compare, slave, levels))
 
     def _compare_logs(self, slave: str, answer: DelayAnswer, done: Callable[[], None]) -> None:
         """Take over what groups committed at a slave, if its whole log is ours, too.
@@ -278,7 +281,13 @@ class SlavesProgress:
                 self._offsets.commit_forwards(group, topic, queue_id, offset)
 
     def _ask_half_messages(self, slave: str) -> None:
-        """Ask up to where a slave has passed on half messages, then ask the next slave."""
+        """Find out up to where a slave has passed on half messages; an older version's is asked.
+
+        Its answer counts: once it copies our log again, it has our older offset.
+        """
+        if self._answer.half_offset is not None:
+            self._passed_on(slave, self._answer.half_offset)
+            return
         queue = MessageQueue(names.TRANS_HALF_TOPIC, self._name, half.QUEUE_ID)
         call = query_consumer_offset(half.TRANSACTION_GROUP, queue)
         self._ask(slave, call, partial(self._passed_on, slave))
@@ -302,7 +311,10 @@ class SlavesProgress:
         self._compare_record(slave, names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset - 1, compared)
 
     def _ask_timers(self, slave: str) -> None:
-        """Ask up to which time a slave has sent timer messages, then ask the next slave."""
+        """Find out up to which time a slave has sent timer messages."""
+        if self._answer.timers is not None and len(self._answer.timers) == len(Again._fields):
+            self._sent_timers(slave, Again(*self._answer.timers))
+            return
         call = timer_checkpoint()
         self._ask(slave, call, partial(self._timers_answered, slave))
 
@@ -315,20 +327,23 @@ class SlavesProgress:
             log.warning(
                 "a slave does not say which timer messages it has sent", slave=slave, reason=str(error)
             )
-            self._next()
+            self._compare_journals(slave)
             return
-        again = Again(min(found.master_queue_offset, self._timer_end), found.read_ms)
+        self._sent_timers(slave, Again(found.master_queue_offset, found.read_ms))
+
+    def _sent_timers(self, slave: str, sent: Again) -> None:
+        again = Again(min(sent.until, self._timer_end), sent.from_ms)
         delivered_ms = self._timers.read_ms(self._clock.wall_ms())
         is_ours = again.until <= self._timers.queue_offset and again.from_ms <= delivered_ms
         if is_ours or again.until <= 0:
-            self._next()
+            self._compare_journals(slave)
             return
 
         def compared(is_equal: bool) -> None:
             if is_equal:
                 self._timers.take_over(again)
                 log.info("a slave has sent timer messages meanwhile", slave=slave, up_to_ms=again.from_ms)
-            self._next()
+            self._compare_journals(slave)
 
         self._compare_record(slave, names.TIMER_TOPIC, 0, again.until - 1, compared)
 
@@ -352,11 +367,15 @@ class SlavesProgress:
         else:
             self._ask(slave, record_at(units[0][0], record), answered)
 
-    def _compare_journals(self, slave: str, popped: PassedOn | None, done: Callable[[], None]) -> None:
-        """Acknowledge what a slave has passed on of what was popped here."""
+    def _compare_journals(self, slave: str) -> None:
+        """Acknowledge what a slave has passed on of what was popped here, then ask the next slave.
+
+        It comes last, as it may have to wait until slaves are in sync.
+        """
+        popped = self._popped
         until = min(popped.until, self._timer_end) if popped is not None else 0
         if popped is None or until <= 0:
-            done()
+            self._next()
             return
         passed_on = msgspec.structs.replace(popped, until=until)
 
@@ -368,7 +387,7 @@ class SlavesProgress:
             if is_equal:
                 acknowledge()
             else:
-                done()
+                self._next()
 
         def acknowledged(error: BaseException | None) -> None:
             if isinstance(error, BrokerError) and self._is_asking:  # Its slaves may not be in sync yet.
@@ -377,8 +396,7 @@ class SlavesProgress:
                 return
             if error is not None:
                 log.warning("what a slave has passed on comes again", slave=slave, reason=str(error))
-            if self._is_asking:
-                done()
+            self._next()
 
         self._compare_record(slave, names.TIMER_TOPIC, 0, until - 1, compared)
 
