@@ -9,7 +9,7 @@ Upstream: BrokerController.handleRegisterBrokerResult, SlaveSynchronize.java, De
 from collections.abc import Callable
 from typing import Any, Final
 
-from libramq.broker.cluster.escaping import KEPT_MS, Escaping
+from libramq.broker.cluster.escaping import KEPT_MS, PAUSE_MS, Escaping
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.slave_routes import SlaveRoutes
 from libramq.broker.cluster.slaves_progress import PeersProgress
@@ -88,6 +88,8 @@ class Slave:
         self._search.at(self._clock.monotonic_ms() + SEARCH_MS)
         registration.observe(self.registered)
         self._kept_until_ms = self._clock.monotonic_ms() + KEPT_MS
+        #: Until when nothing is handed out, as a master that is back has asked; it registers before.
+        self._paused_until_ms = self._clock.monotonic_ms()
         #: What other slaves do while the master is gone; None unless slaves act.
         self.peers: PeersProgress | None = None
         if config.enable_slave_acting_master:
@@ -100,6 +102,7 @@ class Slave:
         self._has_master, self.answered_last = master is not None, name_server
         if master is not None:
             self._name_server = name_server
+            self._paused_until_ms = self._clock.monotonic_ms()
             self._follow(master)
         elif self.peers is not None and not self.acts:
             self.peers.soon()
@@ -163,7 +166,8 @@ class Slave:
     @property
     def may_serve_pops(self) -> bool:
         """Return whether this slave acts, and knows what its master has popped, as far as it can."""
-        return self.acts and (self.escaping is None or self.escaping.knows_popped)
+        is_paused = self._clock.monotonic_ms() < self._paused_until_ms
+        return self.acts and not is_paused and (self.escaping is None or self.escaping.knows_popped)
 
     @property
     def is_named_for_master(self) -> bool:
@@ -182,7 +186,8 @@ class Slave:
         self._ask(Question(self._master, call, answered, timeout_ms))
 
     def answer_master(self) -> bool:
-        """Send nothing more for a master that is back; return whether answers are still awaited."""
+        """Deliver nothing more for a master that is back; return whether answers are still awaited."""
+        self._paused_until_ms = self._clock.monotonic_ms() + PAUSE_MS
         is_awaiting = self.escaping is not None and self.escaping.pause()
         self._files.passed_on.is_ahead = is_awaiting
         return is_awaiting
