@@ -66,6 +66,7 @@ class EscapingPops:
         self._new_names = config.enable_retry_topic_v2
         self._store = files.store
         self._groups = files.tables.groups
+        self._query = files.ledger.offsets.query
         self._file = files.passed_on
         self._unwritten = files.pop.unwritten
         self._save_soon = files.save_progress_soon
@@ -106,10 +107,14 @@ class EscapingPops:
     def acknowledge(self, done: Iterable[tuple[Key, bytes]]) -> bool:
         """Note messages that are done, those of a check point as a BitSet of Java's.
 
-        Return False while the journal is read. What was passed on already is forgotten.
+        Return False while the journal is read, and for a check point that has not come from the master: its
+        messages will be handed out here. What was passed on already is forgotten.
         """
         in_flight = self._in_flight
         if in_flight is None:
+            return False
+        done = list(done)
+        if any(in_flight.find(key) is None and self._is_behind(key) for key, _ in done):
             return False
         for key, bit_set in done:
             check_point = in_flight.find(key)
@@ -119,6 +124,14 @@ class EscapingPops:
                 if bits and check_point.origin >= 0:
                     self._file.acknowledge(check_point.origin, bits)
         return True
+
+    def _is_behind(self, key: Key) -> bool:
+        """Return whether this slave hands out what a check point begins with, as it knows of no pop."""
+        topic, group, queue_id, start_offset, _ = key
+        queue = group, topic, queue_id
+        position = self._unwritten.starts.get(queue, 0) if self._unwritten is not None else 0
+        committed = self._query(group, topic, queue_id) or 0
+        return start_offset >= max(position, committed)
 
     def end(self) -> None:
         """Forget what is in flight: a master is there, or the log is about to be cut."""
