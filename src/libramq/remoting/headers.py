@@ -348,7 +348,7 @@ class BrokerHeartbeatHeader(Header):
 class SlaveProgressHeader(Header):
     """SLAVE_PROGRESS: a slave asks another one of its master what that has done. Ours."""
 
-    broker_id: int
+    broker_id: Long
 
 
 class RouteHeader(Header):

@@ -13,6 +13,7 @@ from libramq.formats import fastjson
 from libramq.formats.document import encode_body
 from libramq.offsets import OffsetLedger
 from libramq.offsets.commits_ahead import COMMITS_AHEAD
+from libramq.remoting.headers import SlaveProgressHeader, decode_header
 from libramq.rpc.outcome import Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 
@@ -30,7 +31,7 @@ class SlaveTables:
         return {
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.consumer_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
-            RequestCode.SLAVE_PROGRESS: self.delay_offsets,
+            RequestCode.SLAVE_PROGRESS: self.progress,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
         }
 
@@ -43,6 +44,11 @@ class SlaveTables:
     def delay_offsets(self, request: Request) -> Outcome:
         """Return the delivered offset of each delay level, and what else a slave has done."""
         return Reply(body=encode_body(self._delays()))
+
+    def progress(self, request: Request) -> Outcome:
+        """Return the same to another slave, for which a slave may make way (`Slave.answer_peer`)."""
+        decode_header(request.command, SlaveProgressHeader)
+        return self.delay_offsets(request)
 
     def request_modes(self, request: Request) -> Outcome:
         """Return each group's mode of reading each topic."""
