@@ -47,6 +47,14 @@ class Listed(Conversation):
         self.coordinate()
         self.threads.run_all(Thread.COMPUTE)
 
+    def tick(self) -> None:
+        """Run what is due now; name servers answer heartbeats at once."""
+        super().tick()
+        beats = [each for each in self.performer.asked if each.call.code == R.BROKER_HEARTBEAT]
+        self.performer.asked = [each for each in self.performer.asked if each not in beats]
+        for question in beats:
+            question.answered(None)
+
     def registered_at(self) -> list[str]:
         """Return where the broker has registered since the last call, and answer each registration."""
         found: list[Question] = [each for each in self.performer.asked if each.call.code == R.REGISTER_BROKER]

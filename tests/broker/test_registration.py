@@ -15,7 +15,7 @@ from libramq.broker.cluster.registration import (
 from libramq.broker.config import BrokerConfig
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
-from libramq.errors import ConnectFailed
+from libramq.errors import ConnectFailed, broker_error
 from libramq.formats.tables import DataVersion, TopicConfig
 from libramq.kernel.effect import Thread
 from libramq.remoting.command import Command
@@ -98,6 +98,20 @@ def test_a_broker_sends_a_heartbeat_every_second_and_expires_after_ten(talk):
             "clusterName": "DefaultCluster", "brokerAddr": talk.config.address, "brokerName": "broker-a",
         }  # fmt: skip
     assert talk.take(R.BROKER_HEARTBEAT, TWO) == [], "it has not answered yet"
+
+
+def test_a_name_server_that_knows_no_heartbeats_is_not_taken_for_silent(talk):
+    """Apache's before 5.0 refuses them. Brokers registered twice, and a master held deliveries."""
+    talk.answer(ONE)
+    for _ in range(PERIOD_MS_MIN // 1_000):
+        talk.advance(1_000)
+        for beat in talk.take(R.BROKER_HEARTBEAT, ONE):
+            beat.answered(broker_error(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, None, where=ONE))
+    talk.encode()
+    talk.answer(ONE)
+    talk.advance(5)
+    talk.encode()
+    assert talk.take(R.REGISTER_BROKER, ONE) == []
 
 
 def test_name_servers_are_registered_with_independently(talk):

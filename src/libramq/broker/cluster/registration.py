@@ -16,6 +16,7 @@ from libramq.broker.cluster.name_server_list import NameServerList
 from libramq.broker.config import BrokerConfig
 from libramq.catalog import TopicTable
 from libramq.clock import MonotonicMs
+from libramq.errors import BrokerError
 from libramq.formats.tables import (
     PERM_INHERIT,
     DataVersion,
@@ -338,7 +339,8 @@ class Registration:
         )
 
         def answered(outcome: object) -> None:
-            if not isinstance(outcome, BaseException):  # A failure is detected by registrations.
+            # One that knows no heartbeats has answered, too. A failure is detected by registrations.
+            if isinstance(outcome, BrokerError) or not isinstance(outcome, BaseException):
                 self._note_answer(name_server)
 
         self._ask_signed(Question(name_server.address, broker_heartbeat(header), answered, HEARTBEAT_MS))
