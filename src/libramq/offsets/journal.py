@@ -9,6 +9,7 @@ twice changes nothing. Reading stops at the first incomplete record.
 Upstream has no journal: an Apache broker that is killed loses up to 5 s of commits.
 """
 
+import contextlib
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
@@ -78,6 +79,8 @@ class OffsetJournal:
         self._number = 0
         self._file: int | None = None
         self._end = 0
+        #: The files in which `replay` found nothing.
+        self._empty: list[int] = []
 
     @property
     def path(self) -> Path:
@@ -97,6 +100,8 @@ class OffsetJournal:
                 data = self._filesystem.pread(file, self._filesystem.file_size(file), 0)
             finally:
                 self._filesystem.close(file)
+            if not data:  # Begun by a fold, and the process was killed before the next commit.
+                self._empty.append(number)
             start = 0
             while (decoded := decode_offset_record(data, start)) is not None:
                 yield decoded[0]
@@ -142,6 +147,15 @@ class OffsetJournal:
         if self._file is not None:
             self._filesystem.close(self._file)
             self._file = None
+
+    def end(self) -> None:
+        """Close the newest file, and remove those to which nothing was written."""
+        if self._file is not None and not self._end:
+            self._empty.append(self._number)
+        self.close()
+        with contextlib.suppress(OSError):  # They do no harm.
+            for number in set(self._empty).intersection(self._numbers()):
+                self._filesystem.unlink(self._path(number))
 
     def _numbers(self) -> list[int]:
         names = self._filesystem.listdir(self._directory)

@@ -212,11 +212,11 @@ class OffsetLedger:
         try:
             self.persist(wall_ms)
         finally:
-            self._journal.close()
+            self._journal.end()
 
     def abandon(self) -> None:
-        """Close without a fold: the journals are kept."""
-        self._journal.close()
+        """Close without a fold: journals with anything in them are kept."""
+        self._journal.end()
 
     def _read(self) -> _Tables | None:
         own, other = self._read_file(self._path), self._read_file(self._other_path)
