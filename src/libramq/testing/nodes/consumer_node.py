@@ -152,7 +152,6 @@ class SimulatedConsumer:
             self.process.kill()
             self.disk.process_died()
             self._world.network.died(self.process)
-            self.disk.process_died()
             self._world.history.note(self.name, "gone")
 
     def _start(self) -> None:
