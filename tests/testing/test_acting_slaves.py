@@ -209,6 +209,12 @@ def test_acknowledgements_that_are_forgotten_are_caught(monkeypatch: pytest.Monk
     caught(AcknowledgedStaysDone)
 
 
+@pytest.mark.thorough
+def test_acknowledgements_that_a_slave_drops_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EscapingPops, "acknowledge", lambda self, done: True)
+    caught(AcknowledgedStaysDone, BUSY)
+
+
 def test_what_an_acting_slave_has_done_outlives_it() -> None:
     report = run(1, "end_acting", every_ms=50_000, has_second_slaves=True)
     assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)

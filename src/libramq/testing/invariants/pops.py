@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from libramq.clock import MonotonicMs
@@ -186,30 +186,50 @@ class ResetsReplay(Invariant):
                 self.broken(f"{replay.group} was set back, and did not read {what}: {min(replay.missing)}")
 
 
+@dataclass(slots=True)
+class _Done:
+    """An acknowledgement that a process took. log_ends: by broker, in the first step after it."""
+
+    by: str
+    at_ms: MonotonicMs
+    log_ends: dict[str, int] = field(default_factory=dict)
+
+
 class AcknowledgedStaysDone(OfPairs):
     """Check that a popped message that a broker took as acknowledged, in time, is not handed out again.
 
-    In order, what follows a message that comes again comes with it.
+    In order, what follows a message that comes again comes with it. A slave judges by its own wall clock when
+    a message is visible again: what it passed on before an acknowledgement reached it may come.
     """
 
     name = "a popped message that is acknowledged is not popped again"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
-        self._done: dict[tuple[str, str], tuple[str, MonotonicMs]] = {}
-        self._again: dict[tuple[str, str], str] = {}
+        self._done: dict[tuple[str, str], _Done] = {}
+        self._fresh: list[_Done] = []
+        self._again: list[tuple[str, str, _Done, int]] = []
+        #: Where the log of each broker ended, by the last step in which it ran.
+        self._log_ends: dict[str, int] = {}
 
     def acknowledged(self, group: str, topic: str, message_id: str, by: str | None = None) -> None:
-        if by is not None:
-            self._done[group, message_id] = by, self.cluster.now_ms
+        if by is not None and self.cluster.has_acting_slaves:
+            done = _Done(by, self.cluster.now_ms)
+            self._done[group, message_id] = done
+            self._fresh.append(done)
+
+    def step(self) -> None:
+        super().step()
+        if self._ends:
+            self._log_ends = {**self._log_ends, **self._ends[-1][1]}
+            for done in self._fresh:
+                done.log_ends = self._log_ends
+            self._fresh.clear()
 
     def popped(self, group: str, topic: str, broker: str, message_id: str, arrived_ms: MonotonicMs) -> None:
         done = self._done.get((group, message_id))
-        if done is not None and self.cluster.has_acting_slaves:
-            ago_ms = self.cluster.now_ms - done[1]
-            self._again.setdefault(
-                (group, message_id), f"{done[0]} took its acknowledgement {ago_ms} ms before"
-            )
+        if done is not None:
+            self._again.append((group, message_id, done, self.cluster.now_ms - done.at_ms))
 
     def disturbed(self, what: str) -> None:
         super().disturbed(what)
@@ -222,7 +242,7 @@ class AcknowledgedStaysDone(OfPairs):
     def _forget_last(self) -> None:
         """Forget what others may not have copied."""
         known_ms = self.cluster.now_ms - LAST_MOMENT_MS
-        self._done = {key: done for key, done in self._done.items() if done[1] <= known_ms}
+        self._done = {key: done for key, done in self._done.items() if done.at_ms <= known_ms}
 
     def pops_set_back(self, group: str, topic: str, broker: str, *, is_done: bool) -> None:
         self._is_judged = False
@@ -231,15 +251,30 @@ class AcknowledgedStaysDone(OfPairs):
         for popper in self.cluster.poppers if self._is_judged else ():
             placed = list(messages_at(self.cluster, popper.topic))
             sent = Counter(message.message_id for _, message in placed)
-            placed += messages_at(self.cluster, names.pop_retry_topic(popper.topic, popper.group))
+            homes = {message.message_id: broker for broker, message in placed}
+            copies = list(messages_at(self.cluster, names.pop_retry_topic(popper.topic, popper.group)))
             excused = {
                 message.message_id
-                for broker, message in placed
+                for broker, message in placed + copies
                 if self.may_repeat(broker, message.physical_offset)
             }
-            for (group, message_id), what in self._again.items():
-                if group == popper.group and sent[message_id] == 1 and message_id not in excused:
+            passed_on: dict[str, list[tuple[str, int]]] = defaultdict(list)
+            for broker, message in copies:
+                if homes.get(message.message_id, broker) != broker:
+                    passed_on[message.message_id].append((broker, message.physical_offset))
+            for group, message_id, done, ago_ms in self._again:
+                is_judged = group == popper.group and sent[message_id] == 1 and message_id not in excused
+                if is_judged and not self._was_too_late(done, passed_on[message_id]):
+                    what = f"{done.by} took its acknowledgement {ago_ms} ms before"
                     self.broken(f"{group} pops {message_id} again; {what}")
+
+    def _was_too_late(self, done: _Done, passed_on: list[tuple[str, int]]) -> bool:
+        """Return whether a slave had passed the message on, to a broker that does not know of this."""
+        masters = {slave.name: slave.master.name for slave in self.cluster.every_slave}
+        of_broker = masters.get(done.by, done.by)
+        return any(
+            broker != of_broker and place < done.log_ends.get(broker, 0) for broker, place in passed_on
+        )
 
 
 class AttemptsComeOnce(OfPairs):
