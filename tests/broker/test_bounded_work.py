@@ -382,6 +382,27 @@ def test_statistics_of_too_many_queues_are_refused(talk, peer, monkeypatch):
     assert "topic by topic" in reply.remark
 
 
+def test_taking_queues_to_read_looks_at_each_queue_once_and_not_for_each_group(talk, peer):
+    """With 1,024 queues and 3,000 groups the broker stood still for 3.6 s, with 20,000 groups for 26 s."""
+    talk.create_topic("S", queues=64)
+    for queue_id in range(64):
+        talk.send(peer, "S", queue_id=queue_id)
+    offsets, store = talk.broker.offsets, talk.broker.store
+    for number in range(100):
+        offsets.commit(f"G{number}", "S", 63, 1)
+    looked_at: list[int] = []
+    end_of = store.max_offset
+
+    def counted(topic, queue_id):
+        looked_at.append(queue_id)
+        return end_of(topic, queue_id)
+
+    store.max_offset = counted
+    header = h.CreateTopicHeader(topic="S", read_queue_nums=4, write_queue_nums=4, perm=6)
+    assert talk.ask(peer, R.UPDATE_AND_CREATE_TOPIC, header).code == C.SUCCESS
+    assert len(looked_at) <= 2 * 64
+
+
 def test_thousands_of_queues_are_locked_in_slices_and_encoded_by_a_thread(talk, peer, monkeypatch):
     count = 3 * queue_lock.QUEUES_PER_STEP + 5
     talk.broker.topics.put(
