@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from libramq.errors import StoreCorrupt
 from libramq.formats import fastjson
 from libramq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from tests.broker.brokers import Conversation
@@ -123,6 +124,25 @@ def test_every_table_is_as_new_in_its_backup(tmp_path: Path, how: str, caplog):
     again.close()
     for path in tables:
         assert f"{path} " in caplog.text
+
+
+def test_what_a_refused_start_says_helps(tmp_path: Path):
+    """It named one of the two files, or nothing; without that one it refused again, as before."""
+    talk = Conversation(tmp_path)
+    talk.create_topic("T")
+    talk.broker.offsets.commit("G", "T", 0, 0)
+    talk.close()
+    for path in (tmp_path / "config" / name for name in ("topics.json", "consumerOffset.json")):
+        backup = path.with_name(path.name + ".bak")
+        for each in (path, backup):
+            DAMAGES["cut"](each)
+        with pytest.raises(StoreCorrupt, match="repair one of the two, or remove both"):
+            Conversation(tmp_path)
+        path.unlink()
+        with pytest.raises(StoreCorrupt, match="repair one of the two, or remove both"):
+            Conversation(tmp_path)
+        backup.unlink()
+        Conversation(tmp_path).close()
 
 
 # Progress ahead of what it counts: a store that was repaired, or brought back, beside newer tables.

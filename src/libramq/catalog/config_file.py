@@ -38,8 +38,8 @@ class ConfigFile:
             found = read_with_backup(self._filesystem, self._path, decode)
         except ProtocolError as error:
             raise StoreCorrupt(
-                f"{self._path} cannot be read ({error}), and neither can a .bak of it; repair it, or"
-                " remove it to start with an empty configuration"
+                f"{self._path} cannot be read ({error}), and neither can a .bak of it; repair one of the"
+                " two, or remove both to start with an empty configuration"
             ) from error
         if found is None:
             return None

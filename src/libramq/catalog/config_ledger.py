@@ -10,7 +10,7 @@ journals back, and apply them to the newer table: so they are on the disk before
 would take back what came after it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -110,20 +110,25 @@ class ConfigLedger(Generic[C]):
 
     def append(self, name: str, config: C | None, version: DataVersion = NO_VERSION) -> None:
         """Journal one change; raises OSError if the disk refuses, and then it must not take effect."""
+        self.append_all((ConfigChange(name, config, version),))
+
+    def append_all(self, changes: Sequence[ConfigChange[C]]) -> None:
+        """Journal changes by one write; raises OSError, as above."""
         self._note_change()  # If it takes effect all the same, the next fold has it.
         self._journals.require()
         if self._file is None:
             self._begin()
         assert self._file is not None
-        line = msgspec.json.encode(ConfigChange(name, config, version)) + b"\n"
+        lines = b"".join([msgspec.json.encode(each) + b"\n" for each in changes])
         try:
-            self._filesystem.pwrite(self._file, line, self._end)
+            self._filesystem.pwrite(self._file, lines, self._end)
         except OSError:
             self._close()  # Half a line may be there: the next one goes to another file.
             raise
-        self._end += len(line)
-        if config is None:
-            self._config_file.forget(name)
+        self._end += len(lines)
+        for each in changes:
+            if each.config is None:
+                self._config_file.forget(each.name)
         self._journals.wrote(self._journal_path)
 
     def plan_fold(self, value: Callable[[], object]) -> FoldPlan | None:

@@ -10,7 +10,7 @@ group's offset is not beyond the end at which it was committed. Changes are pass
 writes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -20,6 +20,8 @@ SEPARATOR: Final = "@"
 COMMITS_AHEAD: Final = "libraCommitsAhead"
 #: Ours: commits ahead of all groups and queues, some 20 MB.
 COMMITS_AHEAD_MAX: Final = 100_000
+#: Ours: groups with commits ahead in one queue, which one message may end, each in 10 µs.
+COMMITS_AHEAD_OF_QUEUE_MAX: Final = 500
 
 
 class CommitAhead(msgspec.Struct, frozen=True):
@@ -29,6 +31,10 @@ class CommitAhead(msgspec.Struct, frozen=True):
     end: int
 
 
+#: Changes of entries, by name; None: it has ended.
+Changes = Mapping[str, CommitAhead | None]
+
+
 class CommitsAheadFile(msgspec.Struct, frozen=True):
     """The content of kafkaCommitsAhead.json."""
 
@@ -36,13 +42,15 @@ class CommitsAheadFile(msgspec.Struct, frozen=True):
 
 
 class CommitsAhead:
-    """The commits ahead of all groups. record: called with a change of an entry, None: it has ended."""
+    """The commits ahead of all groups. record: called with changes, for one write."""
 
-    def __init__(self, *, record: Callable[[str, CommitAhead | None], None] = lambda *_: None) -> None:
+    def __init__(self, *, record: Callable[[Changes], None] = lambda _: None) -> None:
         self._record = record
         #: By topic and queue id, so that a queue finds its own when messages arrive; then by group.
         self._queues: dict[tuple[str, int], dict[str, CommitAhead]] = {}
         self._count = 0
+        #: By queue: no commit is nearer to its end.
+        self._nearest: dict[tuple[str, int], int] = {}
         #: Entries that have ended: recorded once the commits that ended them are.
         self._ended: dict[str, None] = {}
 
@@ -58,9 +66,11 @@ class CommitsAhead:
         """Return the topics and queue ids that have commits ahead."""
         return list(self._queues)
 
-    def has_room(self) -> bool:
-        """Return whether another one may be kept."""
-        return self._count < COMMITS_AHEAD_MAX
+    def has_room(self, group: str, topic: str, queue_id: int) -> bool:
+        """Return whether a group's commit may be kept: its last one is, or there is room for another."""
+        commits = self._queues.get((topic, queue_id), {})
+        has_room = self._count < COMMITS_AHEAD_MAX and len(commits) < COMMITS_AHEAD_OF_QUEUE_MAX
+        return has_room or group in commits
 
     def put(self, group: str, topic: str, queue_id: int, commit: CommitAhead) -> None:
         """Keep a commit; raises what `record` raises."""
@@ -68,8 +78,13 @@ class CommitsAhead:
 
     def reached(self, topic: str, queue_id: int, end: int) -> list[tuple[str, int]]:
         """Return the groups whose commits a queue has reached, and their offsets."""
-        commits = self._queues.get((topic, queue_id), {})
-        return [(group, commit.offset) for group, commit in commits.items() if commit.offset <= end]
+        if self._nearest.get((topic, queue_id), end + 1) > end:  # Asked for each message.
+            return []
+        offsets = {group: each.offset for group, each in self._queues[topic, queue_id].items()}
+        self._nearest[topic, queue_id] = min(
+            (each for each in offsets.values() if each > end), default=end + 1
+        )
+        return [(group, offset) for group, offset in offsets.items() if offset <= end]
 
     def drop(self, group: str, topic: str, queue_id: int) -> None:
         """End a group's commit; it is recorded by `write`."""
@@ -103,10 +118,9 @@ class CommitsAhead:
 
     def write(self) -> None:
         """Record what has ended; raises what `record` raises."""
-        while self._ended:
-            name = next(iter(self._ended))
-            self._record(name, None)
-            del self._ended[name]
+        if self._ended:
+            self._record(self._ended)
+            self._ended.clear()
 
     def apply(self, name: str, commit: CommitAhead | None) -> None:
         """Apply an entry of the file or a change from its journal."""
@@ -121,8 +135,11 @@ class CommitsAhead:
         if commit is not None:
             commits[group] = commit
             self._count += 1
+            nearest = self._nearest.get((topic, queue_id), commit.offset)
+            self._nearest[topic, queue_id] = min(nearest, commit.offset)
         elif not commits:
             del self._queues[topic, queue_id]
+            self._nearest.pop((topic, queue_id), None)
 
     def file(self) -> CommitsAheadFile:
         """Return the content of the file."""
@@ -135,7 +152,7 @@ class CommitsAhead:
         )
 
     def _put(self, name: str, commit: CommitAhead) -> None:
-        self._record(name, commit)
+        self._record({name: commit})
         self._ended.pop(name, None)
         self.apply(name, commit)
 

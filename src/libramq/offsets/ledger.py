@@ -243,7 +243,8 @@ class OffsetLedger:
         except ProtocolError as failed:
             # Starting without offsets would send every group back to the beginning.
             raise StoreCorrupt(
-                f"{own_path} cannot be read ({failed}), and neither can its {BACKUP_SUFFIX}"
+                f"{own_path} cannot be read ({failed}), and neither can its {BACKUP_SUFFIX}; repair one of"
+                " the two, or remove both, and all groups begin anew"
             ) from failed
 
 

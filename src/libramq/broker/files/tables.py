@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from libramq.broker.config import BrokerConfig
 from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.config_file import ConfigFile
-from libramq.catalog.config_ledger import ConfigLedger, FoldPlan
+from libramq.catalog.config_ledger import ConfigChange, ConfigLedger, FoldPlan
 from libramq.catalog.journal_sync import JournalSync
 from libramq.catalog.request_modes import RequestModes, RequestModesFile
 from libramq.catalog.topic_table import TopicRules, TopicsFile
@@ -182,7 +182,9 @@ class Tables:
 
     def _load_commits_ahead(self) -> CommitsAhead:
         ledger = self._ledger("kafkaCommitsAhead.json", CommitAhead)
-        commits = CommitsAhead(record=ledger.append)
+        commits = CommitsAhead(
+            record=lambda changes: ledger.append_all([ConfigChange(*change) for change in changes.items()])
+        )
         file = ledger.load(CommitsAheadFile)
         for name, commit in file.commits.items() if file is not None else ():
             commits.apply(name, commit)

@@ -163,7 +163,7 @@ class OffsetCommits:
             return
         end, ahead = self._store.max_offset(topic, queue_id), self._ledger.offsets.ahead
         is_ahead = offset > end
-        if is_ahead and not ahead.has_room():
+        if is_ahead and not ahead.has_room(group, topic, queue_id):
             raise broker_error(ResponseCode.SYSTEM_BUSY, "too many offsets lie beyond the ends of queues")
         self.take_reset(group, topic, queue_id)
         self.commit(group, topic, queue_id, min(offset, end))

@@ -185,9 +185,7 @@ class TopicAdministration:
         for config in changed:
             before = self._topics.get(config.topic_name)
             if before is not None and config.read_queue_nums < before.read_queue_nums:
-                yield from self._unread.require_none(
-                    before, config.read_queue_nums, times, request.wall_ms
-                )
+                yield from self._unread.require_none(before, config.read_queue_nums, times, request.wall_ms)
         return times
 
     def create_list(self, request: Request) -> Outcome:
