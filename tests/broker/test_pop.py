@@ -574,6 +574,25 @@ def test_a_group_that_pops_settles_and_is_healthy(broker: Conversation):
     assert b'"unowned":0' in events[0].body.replace(b" ", b"")
 
 
+def test_what_was_popped_from_a_queue_is_acknowledged_after_the_queue_is_taken(tmp_path: Path):
+    """It was refused, so all that was in flight came again, and an attempt was counted."""
+    broker = Conversation(tmp_path)
+    broker.create_topic("T", queues=2)
+    popper = Popper(broker)
+    for body in (b"a", b"b"):
+        broker.send(FakePeer(), body=body, queue_id=1)
+    first, second = popper.pop()
+    broker.flush()
+    broker.advance(1_000)
+    assert broker.create_topic("T", queues=1).code == ResponseCode.SUCCESS
+    assert popper.ack(first).code == ResponseCode.SUCCESS
+    assert popper.change(second, 1_000).code == ResponseCode.SUCCESS
+    assert popper.ack(first, queue_id=2).code == ResponseCode.MESSAGE_ILLEGAL
+    broker.advance(20_000)
+    assert bodies(popper.pop()) == [b"b"]
+    broker.close()
+
+
 class Orderly(Popper):
     """A consumer that pops in order."""
 

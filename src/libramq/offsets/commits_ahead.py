@@ -74,7 +74,7 @@ class CommitsAhead:
 
     def put(self, group: str, topic: str, queue_id: int, commit: CommitAhead) -> None:
         """Keep a commit; raises what `record` raises."""
-        self._put(_name(group, topic, queue_id), commit)
+        self._put({_name(group, topic, queue_id): commit})
 
     def reached(self, topic: str, queue_id: int, end: int) -> list[tuple[str, int]]:
         """Return the groups whose commits a queue has reached, and their offsets."""
@@ -112,9 +112,9 @@ class CommitsAhead:
         own = self.file().commits
         for name in own.keys() - file.commits.keys():
             self._end(name)
-        for name, commit in file.commits.items():
-            if own.get(name) != commit:
-                self._put(name, commit)
+        changed = {name: commit for name, commit in file.commits.items() if own.get(name) != commit}
+        if changed:
+            self._put(changed)
 
     def write(self) -> None:
         """Record what has ended; raises what `record` raises."""
@@ -151,10 +151,11 @@ class CommitsAhead:
             }
         )
 
-    def _put(self, name: str, commit: CommitAhead) -> None:
-        self._record({name: commit})
-        self._ended.pop(name, None)
-        self.apply(name, commit)
+    def _put(self, commits: Mapping[str, CommitAhead]) -> None:
+        self._record(commits)
+        for name, commit in commits.items():
+            self._ended.pop(name, None)
+            self.apply(name, commit)
 
     def _end(self, name: str) -> None:
         self.apply(name, None)

@@ -51,9 +51,12 @@ class Acknowledging:
         self._in_flight = in_flight
 
     def check(self, topic: str, queue_id: int, offset: int) -> None:
-        """Raise BrokerError if a topic has no such queue, or the queue no such message."""
+        """Raise BrokerError if a topic has no such queue, or the queue no such message.
+
+        A queue that is no longer read from was popped from before.
+        """
         config = self._topics.require(topic)
-        if not 0 <= queue_id < config.read_queue_nums:
+        if not 0 <= queue_id < config.read_queue_nums and not self._store.max_offset(topic, queue_id):
             raise broker_error(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"queueId[{queue_id}] is illegal, topic:[{topic}]"
