@@ -142,6 +142,16 @@ def test_a_queue_that_lacks_a_file_is_damage(root: Path):
     assert report.is_damaged
 
 
+def test_a_queue_without_any_file_is_damage_in_a_store_that_was_not_ours(root: Path):
+    """The check ended with a ZeroDivisionError."""
+    (root / "libra.checkpoint").unlink()
+    for path in (root / "consumequeue" / "T" / "0").iterdir():
+        path.unlink()
+    report = check(root)
+    assert report.is_damaged
+    assert (report.queues.missing_count, report.recovered_unit_count) == (30, 0)
+
+
 def test_a_queue_file_that_holds_no_whole_units_is_damage(root: Path):
     """Such a file was cut short while it was copied."""
     path = root / "consumequeue" / "T" / "0" / f"{400:020d}"

@@ -61,6 +61,8 @@ class QueueCheck:
 
     def is_lost(self, number: int) -> bool:
         """Return whether the whole file with a unit is missing or has holes, so that a start builds it."""
+        if not self._files.starts:
+            return False
         start = self._files.start_of(number * UNIT_BYTES)
         ends = start, start + self._files.file_size - UNIT_BYTES
         return start < self._files.starts[-1] and not all(self.unit(at // UNIT_BYTES) for at in ends)
