@@ -251,3 +251,19 @@ def test_lost_files_of_a_queue_of_batches_are_built_again(tmp_path: Path, lost: 
     assert read(store) == bodies(35)
     store.close()
     assert not check(tmp_path).is_damaged
+
+
+def test_a_lost_queue_is_built_again_though_a_topic_was_deleted_before_the_kill(tmp_path: Path):
+    """Until more was stored, nobody knew how many entries there were: the lost queue was empty, silently."""
+    store = filled(tmp_path)
+    append(store, range(5), "deleted")
+    flush(store)
+    store.delete_topic("deleted")
+    kill(store)
+    for path in (tmp_path / "consumequeue" / "T" / "0").iterdir():
+        path.unlink()
+    assert check(tmp_path).recovered_unit_count == 35
+    store = open_store(tmp_path)
+    assert read(store) == bodies(35)
+    assert read(store, "deleted") == []
+    store.close()

@@ -213,8 +213,9 @@ class MessageStore(AppendedContents):
         """
         if may_be_awaited or self._queues.of_topic(topic):
             self.deletions.note(topic, self._log.end)
+        units = sum(queue.max_offset for queue in self._queues.of_topic(topic))
         self._queues.delete_topic(topic)
-        self._points.queues_deleted()
+        self._points.queues_deleted(units)
         self._flusher.queues_deleted()
         self.touched = {key: end for key, end in self.touched.items() if key[0] != topic}
 

@@ -75,10 +75,10 @@ class RecoveryPointWriter:
         self._planned = self._due = None
         self.put(self._point._replace(flushed=end, dispatched=end, units=self._queues.count_units()))
 
-    def queues_deleted(self) -> None:
-        """Forget how many units there were: queues were removed on purpose."""
+    def queues_deleted(self, units: int) -> None:
+        """Expect fewer units: queues were removed on purpose, which have so many by now."""
         self._planned = self._due = None
-        self._write(self._point._replace(units=UNKNOWN))
+        self._write(self._point._replace(units=max(self._point.units - units, UNKNOWN)))
 
     def cut(self, end: int) -> None:
         """Lower the point, before the log is cut at `end`, and wait for the disk; OSError if it refuses."""
