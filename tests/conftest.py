@@ -68,11 +68,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if (item.get_closest_marker("spark") is not None) != starts_spark]
         items[:] = [item for item in items if (item.get_closest_marker("spark") is not None) == starts_spark]
         config.hook.pytest_deselected(items=left_out)
+    if not config.getoption("--thorough"):
+        searches = [item for item in items if item.get_closest_marker("thorough") is not None]
+        items[:] = [item for item in items if item.get_closest_marker("thorough") is None]
+        config.hook.pytest_deselected(items=searches)
     config.stash[_sharing] = {item.path for item in items if any(map(item.get_closest_marker, SHARING))}
     wanted = config.getoption("--interop")
     for item in items:
-        if item.get_closest_marker("thorough") and not config.getoption("--thorough"):
-            item.add_marker(pytest.mark.skip(reason="scripts/test --thorough runs it"))
         if item.get_closest_marker("interop") is None:  # The keywords also hold the directory of that name.
             continue
         # Java programs start slowly and look around every 20 or 30 s; each wait inside has its own deadline.
