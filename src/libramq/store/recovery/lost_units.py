@@ -20,10 +20,9 @@ from libramq.message.sys_flag import is_queued
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.log_scan import LogScan
 from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
-from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable, QueueKey
 from libramq.store.queues.dispatch import unit_tag_code
 from libramq.store.queues.light_queues import LIGHT_QUEUE_ID
-from libramq.store.queues.span_cursor import QueueKey
 from libramq.store.retention.deletions import Deletions
 
 log = get_logger(__name__)
