@@ -1,12 +1,18 @@
 """Invariants: what they require, and what they must not."""
 
+from dataclasses import replace
+
 from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
+from libramq.testing.cluster import PopPlan
 from libramq.testing.history import Commit
 from libramq.testing.invariants.kafka_offsets import KafkaCommitsAreKept, KafkaConsumedAtLeastOnce
 from libramq.testing.invariants.offsets import CommitIsKept
 from libramq.testing.invariants.ownership import ReadersKeepTheirQueues
+from libramq.testing.invariants.pops import ResetsReplay
+from libramq.testing.nodes.handlers import Handling
 from libramq.testing.nodes.kafka_facts import KafkaCommit
+from libramq.testing.scenarios.scenario import draw_scenario
 from libramq.testing.simulation import Simulation
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -59,6 +65,21 @@ def test_a_kafka_commit_beyond_its_queues_end_sets_the_end():
     assert offsets.query("K", "T", 0) == 0
     kept.kafka_committed(commit, {("T", 0): 0})
     kept.step()
+
+
+def test_only_queues_that_a_broker_names_are_read_again_after_a_reset():
+    """A topic had fewer queues for a while; the others were left as they are (seed 6112800129)."""
+    pops = PopPlan(members=1, invisible_ms=1_000, retries_max=1, handling=Handling())
+    cluster = Simulation(1, scenario=replace(draw_scenario(1), pops=pops)).cluster
+    replays = ResetsReplay(cluster)
+    left_out = MessageQueue("T", "broker-a", 1)
+    replays.stored(QUEUE, 0, 0, "named", MonotonicMs(0))
+    replays.stored(left_out, 0, 0, "left out", MonotonicMs(0))
+    replays.pops_set_back("G", "T", "broker-a", None)
+    replays.pops_set_back("G", "T", "broker-a", [QUEUE])
+    assert not replays.is_met()
+    replays.popped("G", "T", "broker-a", "named", cluster.now_ms)
+    assert replays.is_met()
 
 
 class _Port:

@@ -275,12 +275,12 @@ class Cluster(Watcher):
 
     def set_back_pops(self, broker: str, group: str, topic: str) -> None:
         """Have a broker reset a group that pops to the beginning of a topic."""
-        self.world.history.pops_set_back(group, topic, broker, is_done=False)
+        self.world.history.pops_set_back(group, topic, broker, None)
 
-        def done(outcome: object) -> None:
+        def done(outcome: dict[MessageQueue, int] | LibraError) -> None:
             if not isinstance(outcome, LibraError):
                 self.world.history.happened(Happening.POPS_SET_BACK, group)
-                self.world.history.pops_set_back(group, topic, broker, is_done=True)
+                self.world.history.pops_set_back(group, topic, broker, outcome.keys())
 
         call = reset_offsets(group, topic, timestamp_ms=0)
         ask(self._remotes, self.brokers[broker].address, call, done)

@@ -6,7 +6,7 @@ for people, its checksum shows whether two runs were the same.
 
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
@@ -76,8 +76,10 @@ class Watcher:
     def acknowledged(self, group: str, topic: str, message_id: str, by: str | None = None) -> None:
         """A member has acknowledged a popped message. by: the process that took it in time, if any did."""
 
-    def pops_set_back(self, group: str, topic: str, broker: str, *, is_done: bool) -> None:
-        """A group that pops is to read a broker's part of a topic again; is_done: the broker says so."""
+    def pops_set_back(
+        self, group: str, topic: str, broker: str, queues: Collection[MessageQueue] | None
+    ) -> None:
+        """A group that pops is to read part of a topic again. queues: those that the broker then names."""
 
     def slave_ended(self, name: str, durable_to: int | None) -> None:
         """A slave ended; see `broker_died`."""
@@ -240,11 +242,13 @@ class History(Watcher):
         for notify in self._watching("acknowledged"):
             notify(group, topic, message_id, by)
 
-    def pops_set_back(self, group: str, topic: str, broker: str, *, is_done: bool) -> None:
-        if is_done:
-            self.note(group, f"is set back in {topic}@{broker}")
+    def pops_set_back(
+        self, group: str, topic: str, broker: str, queues: Collection[MessageQueue] | None
+    ) -> None:
+        if queues is not None:
+            self.note(group, f"is set back in {len(queues)} queues of {topic}@{broker}")
         for notify in self._watching("pops_set_back"):
-            notify(group, topic, broker, is_done=is_done)
+            notify(group, topic, broker, queues)
 
     def slave_ended(self, name: str, durable_to: int | None) -> None:
         self.note(name, "killed" if durable_to is None else "power cut")
