@@ -99,6 +99,10 @@ class Pair:
         self.silent: set[str] = set()
         #: Whether the master's process stands still.
         self.is_frozen = False
+        #: Whether the first slave's process stands still, and name servers have lost it.
+        self.is_slave_frozen = False
+        #: Whether the first slave and the name servers do not reach each other.
+        self.is_slave_lost = False
         self.loses_answers = False
         #: How many more requests the other master gets, before it is out of reach; None: any number.
         self.other_takes: int | None = None
@@ -209,7 +213,8 @@ class Pair:
     def _talks(self) -> list[Conversation]:
         open_ones = [self.slave, self.master, self.second, self.other]
         running = [talk for talk in open_ones if talk is not None and not talk.is_killed]
-        return [talk for talk in running if talk is not self.master or not self.is_frozen]
+        frozen = [self.master] * self.is_frozen + [self.slave] * self.is_slave_frozen
+        return [talk for talk in running if talk not in frozen]
 
     @property
     def _askers(self) -> list[Conversation]:
@@ -222,7 +227,8 @@ class Pair:
                 size = sum(len(question.command().body) for question in asked)
                 self.asked_bytes_max = max(self.asked_bytes_max, size)
                 for question in asked:
-                    if talk is self.master and self.leaves_master_alone and question.address == NAME_SERVER:
+                    is_cut = self.leaves_master_alone if talk is self.master else self.is_slave_lost
+                    if is_cut and talk is not self.second and question.address == NAME_SERVER:
                         question.done(ConnectionLost(f"{NAME_SERVER} is gone"))
                         talk.performer.follow()
                     elif not talk.is_killed:
@@ -262,7 +268,7 @@ class Pair:
             return self.master.ask(FakePeer(), command.code, command.ext, command.body)
         slave = {SLAVE: self.slave, SECOND: self.second}.get(address)
         if slave is not None:
-            if slave.is_killed or address in self.silent:
+            if slave not in self._talks or address in self.silent:
                 return ConnectionLost(f"{address} is gone")
             return slave.ask(FakePeer(), command.code, command.ext, command.body)
         if address == OTHER:
@@ -283,7 +289,8 @@ class Pair:
             masters = {0: MASTER} if self.is_reachable and not self.is_master_unlisted else {}
             slaves = {1: SLAVE}
             if self.second is not None:
-                slaves = {} if self.slave.is_killed and SLAVE not in self.silent else slaves
+                is_gone = self.is_slave_frozen or self.is_slave_lost or (self.slave.is_killed and SLAVE not in self.silent)
+                slaves = {} if is_gone else slaves
                 slaves |= {} if self.second.is_killed else {2: SECOND}
             broker = BrokerData(broker_name="broker-a", broker_addrs=masters | slaves)
             info = ClusterInfo(broker_addr_table={"broker-a": broker}, cluster_addr_table=self.clusters)

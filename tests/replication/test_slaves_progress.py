@@ -99,6 +99,70 @@ def test_a_slave_that_returns_goes_on_behind_the_one_that_acts(pair: Pair) -> No
     assert delivered(pair.other) == waiting()
 
 
+def test_a_slave_that_was_frozen_goes_on_behind_the_one_that_acted_meanwhile(pair: Pair) -> None:
+    second = pair.open_second(**ESCAPING)
+    pair.run(ROUND_MS)
+    leave_what_waits(pair)
+    lose_master(pair)
+    pair.run(5 * SECONDS)
+    pair.is_slave_frozen = True
+    pair.run(40 * SECONDS)
+    assert delivered(pair.other) == waiting()
+    pair.is_slave_frozen = False
+    pair.run(40 * SECONDS)
+    assert delivered(pair.other) == waiting()
+    assert refusal(second) == ResponseCode.SYSTEM_BUSY, "one slave acts"
+
+
+def test_a_slave_that_was_frozen_leaves_what_it_had_begun(pair: Pair) -> None:
+    pair.open_second(**ESCAPING)
+    pair.run(ROUND_MS)
+    send(pair, *numbered("timer"), TIMER_DELAY_SEC="10")
+    pair.run(100)
+    pair.other_takes = 16
+    lose_master(pair)
+    pair.run(15 * SECONDS)
+    assert delivered(pair.other) == numbered("timer")[:16]
+    pair.is_slave_frozen, pair.other_takes = True, None
+    pair.run(15 * SECONDS)
+    by_second = delivered(pair.other)
+    assert {*by_second} == {*numbered("timer")}
+    pair.is_slave_frozen = False
+    pair.run(40 * SECONDS)
+    assert delivered(pair.other) == by_second
+
+
+def test_a_slave_that_name_servers_had_lost_goes_on_behind_the_one_that_acted_meanwhile(pair: Pair) -> None:
+    pair.open_second(**ESCAPING)
+    pair.run(ROUND_MS)
+    leave_what_waits(pair)
+    lose_master(pair)
+    pair.run(5 * SECONDS)
+    pair.is_slave_lost = True
+    pair.run(40 * SECONDS)
+    assert delivered(pair.other) == waiting()
+    pair.is_slave_lost = False
+    pair.run(40 * SECONDS)
+    assert delivered(pair.other) == waiting()
+
+
+def test_a_slave_that_was_frozen_hands_out_nothing_before_it_has_asked(pair: Pair) -> None:
+    second = pair.open_second(**ESCAPING)
+    pair.run(ROUND_MS)
+    send(pair, "one", "two")
+    pair.run(100)
+    lose_master(pair)
+    pair.run(10 * SECONDS)
+    pair.is_slave_frozen = True
+    pair.run(10 * SECONDS)
+    ack(second, *pop(second, max_msg_nums=1))
+    pair.run(10 * SECONDS)
+    pair.is_slave_frozen = False
+    assert refusal(pair.slave) == ResponseCode.SYSTEM_BUSY
+    pair.run(5 * SECONDS)
+    assert texts(pop(pair.slave)) == ["two"]
+
+
 def test_commits_at_a_slave_that_dies_are_known_to_the_next_one(pair: Pair) -> None:
     second = pair.open_second(**ESCAPING)
     pair.run(ROUND_MS)

@@ -128,11 +128,16 @@ class Escaping:
 
     def forget(self) -> None:
         """Forget what is sent, as the log is about to be cut: its numbers may soon mean other messages."""
+        self.begin_again()
+        self._passed_on.is_ahead = False
+
+    def begin_again(self) -> None:
+        """Forget what is sent, and look at the log and the progress again once the slave acts."""
         self._levels.begin()
         self._transactions.begin()
         self._timers.end()
         self._pops.end()
-        self._was_acting = self._passed_on.is_ahead = False
+        self._was_acting = False
 
     @property
     def _is_midway(self) -> bool:

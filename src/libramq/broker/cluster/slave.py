@@ -192,6 +192,11 @@ class Slave:
         self._files.passed_on.is_ahead = is_awaiting
         return is_awaiting
 
+    def interrupted(self) -> None:
+        """Forget what is sent, but not what was: another slave may have acted meanwhile."""
+        if self.escaping is not None:
+            self.escaping.begin_again()
+
     def answer_peer(self, broker_id: int) -> bool:
         """Make way for a slave with a lower id; return whether answers are still awaited."""
         if self.peers is not None:

@@ -451,6 +451,10 @@ class FollowingSlave(Protocol):
         """Return whether slaves are to act for a master that is gone."""
         ...
 
+    def interrupted(self) -> None:
+        """Forget what was begun: another slave may have acted meanwhile."""
+        ...
+
 
 class PeersProgress:
     """Copies what the other slaves of a master that is gone have done, and says which of them acts."""
@@ -471,9 +475,8 @@ class PeersProgress:
         self._slave = slave
         self._due = kernel.deadlines.new(self._look)
         self._due.at(self._clock.monotonic_ms() + EVERY_MS)
-        #: Whether this slave is the one that acts, and knows what others have done before.
-        self.has_begun = False
-        self._confirmed_until_ms = self._clock.monotonic_ms()
+        self._has_begun = False
+        self._looked_ms = self._confirmed_ms = self._clock.monotonic_ms()
         #: When the master was found to be gone, and this slave the first of those that are left.
         self._since_ms: MonotonicMs | None = None
         #: Those that name servers know; those that have answered since; and those that have yet to.
@@ -484,9 +487,14 @@ class PeersProgress:
         self._copyings = 0
 
     @property
+    def has_begun(self) -> bool:
+        """Return whether this slave is the one that acts, and knows what others have done before."""
+        return self._has_begun and not self._is_overdue(self._looked_ms, self._clock.monotonic_ms())
+
+    @property
     def is_confirmed(self) -> bool:
         """Return whether this slave acts, and a name server has said so within seconds."""
-        return self.has_begun and self._clock.monotonic_ms() < self._confirmed_until_ms
+        return self.has_begun and self._clock.monotonic_ms() - self._confirmed_ms < CONFIRMED_MS
 
     def soon(self) -> None:
         """Look at once: the master may have come or gone."""
@@ -503,11 +511,24 @@ class PeersProgress:
             self._end()
 
     def _end(self) -> None:
-        self.has_begun, self._since_ms = False, None
+        self._has_begun, self._since_ms = False, None
         self._known.clear()
+
+    def _is_overdue(self, last_ms: MonotonicMs, now_ms: MonotonicMs) -> bool:
+        """Return whether another slave may have acted since, as this one was stalled or cut off."""
+        return bool(self._peers) and now_ms - last_ms >= STALL_MS_MIN
+
+    def _begin_again(self) -> None:
+        if self._has_begun:
+            log.info("another slave may have acted meanwhile; asking the others what they have delivered")
+            self._slave.interrupted()
+        self._end()
 
     def _look(self, now_ms: MonotonicMs) -> None:
         self._due.at(now_ms + EVERY_MS)
+        if self._is_overdue(self._looked_ms, now_ms):
+            self._begin_again()
+        self._looked_ms = now_ms
         if not self._slave.is_acting:
             self._end()
             return
@@ -524,11 +545,13 @@ class PeersProgress:
         if min(addresses, default=None) != self._id:
             self._end()
         else:
-            self._confirmed_until_ms = now_ms + CONFIRMED_MS
+            if self._is_overdue(self._confirmed_ms, now_ms):
+                self._begin_again()
+            self._confirmed_ms = now_ms
             if self._since_ms is None:
                 self._since_ms = now_ms
                 self._due.by(now_ms + PEERS_MS_MAX)
-        if not self.has_begun:
+        if not self._has_begun:
             for id_, address in self._peers.items():
                 if id_ not in self._awaited:
                     self._awaited.add(id_)
@@ -538,7 +561,8 @@ class PeersProgress:
 
     def _decide(self, now_ms: MonotonicMs) -> None:
         """Act, once the other slaves have said what they have done, or were silent for long enough."""
-        if self.has_begun or self._since_ms is None or now_ms >= self._confirmed_until_ms:
+        is_confirmed = now_ms - self._confirmed_ms < CONFIRMED_MS
+        if self._has_begun or self._since_ms is None or not is_confirmed:
             return
         silent = self._peers.keys() - self._known
         if not silent or now_ms - self._since_ms >= PEERS_MS_MAX:
@@ -547,7 +571,7 @@ class PeersProgress:
                     "other slaves do not say what they have delivered; it may be delivered again",
                     slaves=[self._peers[each] for each in sorted(silent)],
                 )
-            self.has_begun = True
+            self._has_begun = True
 
     def _answered(self, id_: int, address: str, copying: int, answer: Delivered | LibraError) -> None:
         if copying != self._copyings:
