@@ -289,7 +289,11 @@ class Pair:
             masters = {0: MASTER} if self.is_reachable and not self.is_master_unlisted else {}
             slaves = {1: SLAVE}
             if self.second is not None:
-                is_gone = self.is_slave_frozen or self.is_slave_lost or (self.slave.is_killed and SLAVE not in self.silent)
+                is_gone = (
+                    self.is_slave_frozen
+                    or self.is_slave_lost
+                    or (self.slave.is_killed and SLAVE not in self.silent)
+                )
                 slaves = {} if is_gone else slaves
                 slaves |= {} if self.second.is_killed else {2: SECOND}
             broker = BrokerData(broker_name="broker-a", broker_addrs=masters | slaves)
