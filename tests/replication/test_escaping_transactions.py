@@ -117,6 +117,32 @@ def test_a_transaction_of_which_there_are_copies_is_passed_on_once(pair: Pair) -
     assert halves(other(pair)) == [b"order"]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_copy_that_the_slave_had_not_got_ends_where_its_half_message_does(
+    pair: Pair, is_restarted: bool
+) -> None:
+    """The master has asked about it once more in the last moment before it died."""
+    other(pair).kill()
+    pair.open_other(transaction_check_interval_ms=600_000)
+    place = prepare(pair.master, FakePeer())
+    pair.run(100)
+    pair.part()
+    pair.run(2 * INTERVAL_MS)
+    assert len(halves(pair.master)) > 1
+    lose_master(pair)
+    pair.run(OLD_MS + 5 * SECONDS)
+    assert halves(other(pair)) == [b"order"]
+    return_master(pair)
+    if is_restarted:
+        lose_master(pair)
+        pair.return_master()
+    producer = producer_of(pair.master)
+    pair.run(3 * INTERVAL_MS)
+    assert checks(producer) == []
+    end(pair.master, producer, place)
+    assert bodies(pair.master) == []
+
+
 def test_a_slave_that_is_restarted_passes_on_nothing_twice(pair: Pair) -> None:
     prepare(pair.master, FakePeer())
     pair.run(100)

@@ -4,6 +4,7 @@ transactions    store what becomes of half messages     end_transaction    produ
 checking        asks them when they do not
 """
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from libramq.auth.authorizer import Authorizer
@@ -12,8 +13,9 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.processor.messages.end_transaction import EndTransaction, check_request
 from libramq.broker.processor.messages.resume_check import ResumeCheck
-from libramq.broker.transactions.checking import Checking, CheckRules
-from libramq.broker.transactions.loading import first_open, last_committed
+from libramq.broker.transactions import half
+from libramq.broker.transactions.checking import Checking, CheckRules, times_checked
+from libramq.broker.transactions.loading import READ_MAX, first_open, last_committed, messages_of
 from libramq.broker.transactions.transactions import Transactions
 from libramq.clock import read_clock
 from libramq.errors import BrokerError
@@ -21,6 +23,7 @@ from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
+from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.rpc.responder import Responder
@@ -43,7 +46,7 @@ class TransactionParts:
         responder: Responder,
         authorizer: Authorizer,
     ) -> None:
-        self._broker_name = config.broker_name
+        self._broker_name, self._store, self._clock = config.broker_name, files.store, kernel.clock
         self._producers = producers
         self._responder = responder
         self._check_count = 0
@@ -87,9 +90,31 @@ class TransactionParts:
             ResumeCheck(files.store, self.transactions),
         ]
 
-    def passed_on(self, half_offset: int) -> None:
-        """Note that a slave has passed on the open half messages before an offset."""
+    def passed_on(self, half_offset: int, read_until: int | None) -> Iterator[None]:
+        """Note that a slave has passed on the open half messages before an offset, in steps.
+
+        read_until: the end of the half topic there, if we have more. A later copy of what the slave had
+        before that offset only is ended: this broker asked about it in the last moment before it died.
+        Raises BrokerError.
+        """
         self.open.was_passed_on(half_offset)
+        store, end = self._store, self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
+        waiting: set[int] = set()
+        copies: dict[int, MessageExt] = {}
+        offset = half_offset
+        while read_until is not None and offset < end:
+            read = store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset, READ_MAX)
+            for message in messages_of(read):
+                first = half.first_offset(message)
+                if message.queue_offset < read_until:
+                    waiting.add(first)
+                elif first < read_until and first not in waiting and times_checked(message):
+                    copies[first] = message
+            offset = max(read.next_offset, offset + 1)
+            yield
+        for message in copies.values():
+            self.transactions.complete(message, read_clock(self._clock))
+            yield
         self.checking.want_commit()
 
     def _complete_last_commit(self, files: BrokerFiles, kernel: Kernel) -> None:

@@ -97,7 +97,7 @@ class Escaping:
             moved=files.save_progress_soon,
             ready=self._soon,
         )
-        self._transactions = EscapingTransactions(config, files.store, offsets, self._masters, kernel.clock)
+        self._transactions = EscapingTransactions(config, files, offsets, self._masters, kernel.clock)
         self._timers = EscapingTimers(config, files, self._masters, kernel.clock, self._soon)
         self._pops = EscapingPops(config, files, self._masters, kernel.clock, self._soon)
         self._has_timers = config.timer_wheel_enable

@@ -4,8 +4,9 @@
                                  sent ─► a half message there, and its producers are asked there
 
 What the slave has passed on is the committed offset of CID_RMQ_SYS_TRANS here; the master that returns takes
-it over, and refuses ends of what lies before it (`slaves_progress.py`). Ends are refused here, as by Apache's
-slave: producers end the half message at the other master, when that asks.
+it over, refuses ends of what lies before it, and ends later copies of that, which were not copied
+(`slaves_progress.py`). Ends are refused here, as by Apache's slave: producers end the half message at the
+other master, when that asks.
 
 Upstream: TransactionalMessageServiceImpl.check, EscapeBridge.putMessage.
 """
@@ -14,6 +15,7 @@ from typing import Final
 
 from libramq.broker.cluster.other_masters import WINDOW_BYTES_MAX, OtherMasters, Outgoing, Window
 from libramq.broker.config import BrokerConfig
+from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.transactions import half
 from libramq.broker.transactions.loading import Loading, first_open, last_committed, messages_of
@@ -23,7 +25,6 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.message.sys_flag import TRANSACTION_PREPARED
-from libramq.store.message_store import MessageStore
 
 #: Ours: half messages that are sent at once, and looked at in one turn.
 WINDOW_MAX: Final = 32
@@ -41,13 +42,13 @@ class EscapingTransactions:
     def __init__(
         self,
         config: BrokerConfig,
-        store: MessageStore,
+        files: BrokerFiles,
         offsets: OffsetCommits,
         masters: OtherMasters,
         clock: Clock,
     ) -> None:
         self._timeout_ms = config.transaction_timeout_ms
-        self._store = store
+        self._store, self._file = files.store, files.passed_on
         self._offsets = offsets
         self._masters = masters
         self._clock = clock
@@ -86,6 +87,7 @@ class EscapingTransactions:
 
     def _state(self) -> OpenTransactions:
         open_ = first_open(self._store, self._offsets)
+        self._file.halves_end_at(self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID))
         last = last_committed(self._store)
         if last is not None:  # The log ends between it and its operation message.
             open_.remember((last.queue_offset, half.first_offset(last)))

@@ -298,17 +298,28 @@ class SlavesProgress:
                 "a slave does not say which transactions it has passed on", slave=slave, reason=str(answer)
             )
         offset = min(answer, self._half_end) if isinstance(answer, int) else 0
-        if offset <= self._transactions.open.half_offset:
+        ends_at = self._popped.halves_until if self._popped is not None else -1
+        lacks_some = 0 < offset <= ends_at < self._half_end
+        if offset <= self._transactions.open.half_offset and not lacks_some:
             self._ask_timers(slave)
             return
 
         def compared(is_equal: bool) -> None:
             if is_equal:
-                self._transactions.passed_on(offset)
+                read_until = ends_at if lacks_some else None
+                self._take_steps(partial(self._transactions.passed_on, offset, read_until), taken_over)
+            else:
+                self._ask_timers(slave)
+
+        def taken_over(error: BaseException | None) -> None:
+            if error is None:
                 log.info("a slave has passed on open transactions meanwhile", slave=slave, up_to=offset)
+            else:
+                log.warning("open transactions may end twice", slave=slave, reason=str(error))
             self._ask_timers(slave)
 
-        self._compare_record(slave, names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset - 1, compared)
+        last = (ends_at if lacks_some else offset) - 1
+        self._compare_record(slave, names.TRANS_HALF_TOPIC, half.QUEUE_ID, last, compared)
 
     def _ask_timers(self, slave: str) -> None:
         """Find out up to which time a slave has sent timer messages."""
@@ -368,10 +379,7 @@ class SlavesProgress:
             self._ask(slave, record_at(units[0][0], record), answered)
 
     def _compare_journals(self, slave: str) -> None:
-        """Acknowledge what a slave has passed on of what was popped here, then ask the next slave.
-
-        It comes last, as it may have to wait until slaves are in sync.
-        """
+        """Acknowledge what a slave has passed on of what was popped here, then ask the next slave."""
         popped = self._popped
         until = min(popped.until, self._timer_end) if popped is not None else 0
         if popped is None or until <= 0:
@@ -379,26 +387,36 @@ class SlavesProgress:
             return
         passed_on = msgspec.structs.replace(popped, until=until)
 
-        def acknowledge() -> None:
-            self._step = self._ask_slave
-            self._steps.run(self._pop.passed_on(passed_on), acknowledged)
-
         def compared(is_equal: bool) -> None:
             if is_equal:
-                acknowledge()
+                self._take_steps(partial(self._pop.passed_on, passed_on), acknowledged)
             else:
                 self._next()
 
         def acknowledged(error: BaseException | None) -> None:
-            if isinstance(error, BrokerError) and self._is_asking:  # Its slaves may not be in sync yet.
-                self._step = acknowledge
-                self._retry()
-                return
             if error is not None:
                 log.warning("what a slave has passed on comes again", slave=slave, reason=str(error))
             self._next()
 
         self._compare_record(slave, names.TIMER_TOPIC, 0, until - 1, compared)
+
+    def _take_steps(
+        self, steps: Callable[[], Iterator[None]], done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Take some steps; again where they are refused, as slaves may not be in sync yet."""
+
+        def begin() -> None:
+            self._step = self._ask_slave
+            self._steps.run(steps(), ended)
+
+        def ended(error: BaseException | None) -> None:
+            if isinstance(error, BrokerError) and self._is_asking:
+                self._step = begin
+                self._retry()
+            else:
+                done(error)
+
+        begin()
 
     def _ahead(self, accounts: dict[int, LevelAccount]) -> list[tuple[int, LevelAccount]]:
         """Return the levels of which a slave has delivered more."""

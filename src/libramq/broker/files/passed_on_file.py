@@ -87,6 +87,10 @@ class PassedOnFile:
         """Note where the first check point in flight is in the master's journal; -1: that is unknown."""
         self.content = msgspec.structs.replace(self.content, place=place)
 
+    def halves_end_at(self, offset: int) -> None:
+        """Note where the half topic ends, as transactions are passed on from now on; -1: as none are."""
+        self.content = msgspec.structs.replace(self.content, halves_until=offset)
+
     def become_master(self, journal_end: int) -> PassedOn:
         """Return the account up to the journal's end, and begin an empty one: this is no slave any more."""
         passed_on = self.account.bounded(journal_end)

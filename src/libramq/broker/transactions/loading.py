@@ -66,7 +66,9 @@ class Loading:
             read = self._store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, self._half_next, READ_MAX)
             for message in messages_of(read):
                 first = half.first_offset(message)
-                if first < message.queue_offset < self._half_end and not self._open.has_ended(first):
+                # A slave may have passed on what lies before `half_offset` by now.
+                is_copy = max(first + 1, self._open.half_offset) <= message.queue_offset < self._half_end
+                if is_copy and not self._open.has_ended(first):
                     self._open.was_renewed(first, message.queue_offset)
             self._half_next = max(read.next_offset, self._half_next + 1)
         if self._op_next >= self._op_end and self._half_next >= self._half_end:
