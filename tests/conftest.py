@@ -83,13 +83,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the line that runs each failed test again."""
+    """Print the line that runs each failed test again; scripts/search repeats it."""
+    options = terminalreporter.config.option
+    explore = "LIBRA_EXPLORE=1 " if "LIBRA_EXPLORE" in os.environ else ""
+    examples = getattr(options, "hypothesis_seed", None)
+    chosen = {
+        "--thorough": options.thorough,
+        f"--seed {options.seed}": options.seed,
+        f"--hypothesis-seed {examples}": examples,
+    }
+    others = "".join(f" {option}" for option, is_chosen in chosen.items() if is_chosen)
     reports = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
     if failed := dict.fromkeys(report.nodeid for report in reports):
         terminalreporter.section("to run again")
         for nodeid in failed:
             interop = " --interop" if nodeid.startswith("tests/interop/") else ""
-            terminalreporter.write_line(f"scripts/test{interop} {shlex.quote(nodeid)}")
+            terminalreporter.write_line(f"{explore}scripts/test{interop}{others} {shlex.quote(nodeid)}")
 
 
 @pytest.fixture(scope="session")

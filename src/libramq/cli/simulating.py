@@ -105,19 +105,24 @@ class _Totals:
 
 
 def _explain(report: Report, steps: int | None, *, searches: bool) -> None:
-    """Print the violation and the command that repeats it; searches: with the fewest actions."""
+    """Print the violation and the command that repeats it; searches: then one with the fewest actions."""
     violation = report.violation
     assert violation is not None
-    most = _fewest_steps(report, steps) if searches else steps
-    only = "" if most is None else f" --steps {most}"
-    out = console()
-    for line in (
-        "",
-        f"seed {report.seed} broke the rule that {violation.invariant}:",
-        f"  {violation.what}",
-        f"repeat it: libra simulate --seed {report.seed}{only} --log",
-    ):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    repeat = f"repeat it: {_command(report.seed, steps)}"
+    _print(
+        "", f"seed {report.seed} broke the rule that {violation.invariant}:", f"  {violation.what}", repeat
+    )
+    if searches:  # It may take longer than the caller has.
+        _print(f"with as few steps as possible: {_command(report.seed, _fewest_steps(report, steps))}")
+
+
+def _command(seed: int, steps: int | None) -> str:
+    return f"libra simulate --seed {seed}{'' if steps is None else f' --steps {steps}'} --log"
+
+
+def _print(*lines: str) -> None:
+    for line in lines:
+        console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _fewest_steps(report: Report, steps: int | None) -> int:
