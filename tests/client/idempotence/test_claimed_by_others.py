@@ -78,6 +78,30 @@ async def test_at_a_broker_that_counts_every_return_the_message_is_kept(
     assert not broker.sent_back
 
 
+@pytest.mark.parametrize("is_plain", [True, False], ids=["plain", "coroutine"])
+async def test_in_order_nothing_passes_a_claimed_message(watch, is_plain):
+    """Its owner may have been killed in the middle of a batch, and the next one's batches begin elsewhere."""
+    seen = []
+
+    def handle(messages):
+        seen.extend(message.body for message in messages)
+        watch.touch()
+
+    async def handle_on_loop(messages):
+        handle(messages)
+
+    bodies = [b"0", b"1", b"2", b"3"]
+    store = MemoryStore(lease_ms=500)
+    with Broker() as broker:
+        async with Producer(group="p", namesrv=broker.namesrv, default_topic_queue_nums=1) as producer:
+            await producer.send_batch([Message("T", body) for body in bodies])
+        assert store.claim([":T:1"], "dead") == [ClaimResult.NEW]
+        handler = handle if is_plain else handle_on_loop
+        async with consumer(broker.namesrv, handler, store, orderly=True, batch_size=4):
+            await watch.until(lambda: len(seen) == len(bodies))
+    assert seen == bodies
+
+
 async def test_the_claim_of_a_hanging_handler_costs_one_attempt(watch):
     """The one in which it hung. The store in memory gives the message to the next when its lease is over."""
     attempts, hangs = [], threading.Event()

@@ -119,6 +119,18 @@ async def test_only_unfinished_messages_of_a_batch_are_handled_again(store, wrap
     assert handler.offsets == [[1, 2, 3], [2, 3]]
 
 
+async def test_messages_of_two_queues_may_have_one_offset(wrapped):
+    """Popped messages come from several queues: what failed is known by its queue, too."""
+    handler = Handler()
+    failed, done = message(1), message(1, queue_id=1)
+    done.properties["UNIQ_KEY"] = "another"
+    handler.results = [Retry(messages=[failed])]
+    call = wrapped(handler)
+    assert await call(failed, done) == [Retry(messages=[failed])]
+    assert await call(done) is True
+    assert handler.offsets == [[1, 1]]
+
+
 async def test_an_invalid_result_marks_nothing_as_done(wrapped):
     """It raises an error, and the messages are redelivered."""
     handler = Handler()

@@ -19,7 +19,7 @@ from libramq.balance import TopicRule
 from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver
 from libramq.client.consuming.consumer_settings import THREADS, ConsumeFrom
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, CommonOptions, GroupConsumer
-from libramq.client.consuming.handling.handlers import Handler, Handlers, check_handler
+from libramq.client.consuming.handling.handlers import Handler, Handlers, check_handler, in_order
 from libramq.client.consuming.handling.queue_listener import ErrorHook, QueueHook
 from libramq.client.consuming.member_network import MemberNetwork
 from libramq.client.consuming.pop.pop_network import PopNetwork
@@ -150,7 +150,10 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
     def _receiver(self) -> MakeReceiver:
         if not self._handlers:
             raise ConfigError("subscribe to a topic before starting the consumer")
-        return partial(Handlers, self._handlers, concurrency=self._settings.threads)
+        handlers = self._handlers
+        if self._settings.orderly:
+            handlers = {topic: in_order(handler) for topic, handler in handlers.items()}
+        return partial(Handlers, handlers, concurrency=self._settings.threads)
 
     async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
         """Leave the group: running handlers finish, their messages are committed, brokers are notified.

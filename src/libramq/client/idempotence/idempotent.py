@@ -3,6 +3,7 @@
 claimed by us        ─► handled ─► success: done · retried, rejected or failed: released
 done already         ─► skipped
 claimed by another   ─► skipped, and comes again, uncounted, when its claim may be over: the other may fail
+  in order           ─► so does all that is behind it
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from libramq.client.consuming.handling.handler_result import (
     Retry,
     ending_of,
 )
-from libramq.client.consuming.handling.handlers import Handler, is_async
+from libramq.client.consuming.handling.handlers import Handler, is_async, is_in_order
 from libramq.client.idempotence.store import BUSY_MS_MAX, ClaimResult, Store
 from libramq.errors import ConfigError
 from libramq.message import properties as names
@@ -49,11 +50,11 @@ def idempotent(handler: Handler, *, store: Store, key: Key = "unique_id", scope:
 
     within_ms = min(getattr(store, "lease_ms", BUSY_MS_MAX), BUSY_MS_MAX)
 
-    def keyed(messages: Sequence[MessageExt]) -> dict[str, MessageExt]:
+    def attempt_of(messages: Sequence[MessageExt]) -> _Attempt:
         found: dict[str, MessageExt] = {}
         for message in messages:
             found.setdefault(_bounded(f"{scope}:{message.topic}:{key_of(message)}"), message)
-        return found
+        return _Attempt(found, within_ms)
 
     async def finish(attempt: _Attempt, returned: object) -> HandlerResult:
         try:
@@ -70,13 +71,15 @@ def idempotent(handler: Handler, *, store: Store, key: Key = "unique_id", scope:
         async def start() -> object:
             return handler(attempt.messages)
 
-        attempt = _Attempt(keyed(messages), within_ms)
-        attempt.take(await _call(store, store.claim, attempt.keys, attempt.owner))
+        attempt = attempt_of(messages)
+        if behind := attempt.take(await _call(store, store.claim, attempt.keys, attempt.owner)):
+            await _call(store, store.release, behind, attempt.owner)
         return await finish(attempt, start()) if attempt.messages else attempt.result
 
     def handle(messages: list[MessageExt]) -> HandlerResult | Awaitable[HandlerResult]:
-        attempt = _Attempt(keyed(messages), within_ms)
-        attempt.take(store.claim(attempt.keys, attempt.owner))
+        attempt = attempt_of(messages)
+        if behind := attempt.take(store.claim(attempt.keys, attempt.owner)):
+            store.release(behind, attempt.owner)
         if not attempt.messages:
             return attempt.result
         returned: object = False
@@ -120,14 +123,22 @@ class _Attempt:
         """Return the messages for the handler."""
         return list(self._ours.values())
 
-    def take(self, claims: Sequence[ClaimResult]) -> None:
-        """Keep the messages that this call has claimed; others may be busy, or done already."""
+    def take(self, claims: Sequence[ClaimResult]) -> list[str]:
+        """Keep the messages that this call has claimed; others may be busy, or done already.
+
+        In order those behind a busy one wait with it: their keys, to be released, are returned.
+        """
         by_key, self._ours = self._ours, {}
+        behind = []
         for (key, message), claim in zip(by_key.items(), claims, strict=True):
-            if claim is ClaimResult.NEW:
-                self._ours[key] = message
-            elif claim is ClaimResult.BUSY:
+            waits = claim is ClaimResult.NEW and bool(self._busy) and is_in_order.get()
+            if waits:
+                behind.append(key)
+            if waits or claim is ClaimResult.BUSY:
                 self._busy.append(message)
+            elif claim is ClaimResult.NEW:
+                self._ours[key] = message
+        return behind
 
     def judge(self, returned: object) -> None:
         """Take the handler's return value; raises InvalidResult."""

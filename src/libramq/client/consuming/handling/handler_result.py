@@ -117,9 +117,9 @@ class NotDone:
 
     def done(self, messages: Iterable[MessageExt]) -> list[MessageExt]:
         """Return the messages of the delivery that are done."""
-        left = {message.queue_offset for message, _ in (*self.retries, *self.busy)}
-        left.update(message.queue_offset for message in self.rejects)
-        return [message for message in messages if message.queue_offset not in left]
+        left = {_place(message) for message, _ in (*self.retries, *self.busy)}
+        left.update(map(_place, self.rejects))
+        return [message for message in messages if _place(message) not in left]
 
     def results(self) -> "list[Retry | Reject | Busy]":
         """Return it in the form of a handler's result."""

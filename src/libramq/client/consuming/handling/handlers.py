@@ -10,6 +10,8 @@ Upstream: impl/consumer/ConsumeMessageConcurrentlyService.java.
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Final, cast
 
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, HandlerResult
 from libramq.client.consuming.handling.handler_tasks import HandlerTasks
@@ -23,6 +25,8 @@ log = get_logger(__name__)
 
 #: Called with messages of one topic; returns what handler_result.py lists.
 Handler = Callable[[list[MessageExt]], HandlerResult | Awaitable[HandlerResult]]
+#: Whether the running handler gets the messages of a queue in order: what is left holds up what is behind it.
+is_in_order: Final = ContextVar("is_in_order", default=False)
 
 
 class Handlers:
@@ -80,6 +84,23 @@ class Handlers:
     def close(self) -> None:
         """End the idle threads; a handler that does not return keeps its (daemon) thread."""
         self._threads.close()
+
+
+def in_order(handler: Handler) -> Handler:
+    """Return the handler as an orderly consumer calls it, with `is_in_order` set."""
+    if is_async(handler):
+
+        async def on_loop(messages: list[MessageExt]) -> HandlerResult:
+            is_in_order.set(True)  # In the context of the delivery's own task.
+            return await cast(Awaitable[HandlerResult], handler(messages))
+
+        return on_loop
+
+    def on_thread(messages: list[MessageExt]) -> HandlerResult | Awaitable[HandlerResult]:
+        is_in_order.set(True)  # The threads are the consumer's, too.
+        return handler(messages)
+
+    return on_thread
 
 
 def is_async(handler: Handler) -> bool:
