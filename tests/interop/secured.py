@@ -117,6 +117,7 @@ class Secured:
         private = load_pem_private_key(issued.private_key_pem.bytes(), None)
         key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         return {
+            "tls.server.mode": "permissive",
             "tls.test.mode.enable": False,
             "tls.server.certPath": chain,
             "tls.server.keyPath": key,

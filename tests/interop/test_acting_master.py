@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop import wire
-from tests.interop.apache import SMALL_STORE, ApacheBroker
+from tests.interop.apache import SMALL_STORE, TIMERS_FLUSHED, ApacheBroker
 from tests.interop.cluster import Cluster
 from tests.interop.libra import LibraServers
 from tests.interop.process import PATIENCE_S, Program
@@ -147,7 +147,7 @@ def start_pair(stack: ExitStack, root: Path, kind: str) -> tuple[LibraServers, s
         servers.start_slave("slave", NAME, enableRemoteEscape="true")
         return servers, f"127.0.0.1:{servers.ports['slave']}"
     of_slave = {"brokerRole": "SLAVE", "brokerId": 1, "enableRemoteEscape": "true"}
-    settings = {**SMALL_STORE, **acting, **of_slave}
+    settings = {**SMALL_STORE, **TIMERS_FLUSHED, **acting, **of_slave}
     apache = ApacheBroker(root / "slave", namesrv=servers.namesrv, name=NAME, settings=settings)
     stack.callback(apache.process.kill)
     apache.process.wait_line("boot success", within_s=PATIENCE_S)

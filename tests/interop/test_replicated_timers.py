@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop import wire
-from tests.interop.apache import SMALL_STORE, ApacheBroker
+from tests.interop.apache import SMALL_STORE, TIMERS_FLUSHED, ApacheBroker
 from tests.interop.cluster import Cluster
 from tests.interop.libra import LibraServers
 from tests.interop.process import PATIENCE_S
@@ -70,7 +70,10 @@ def test_our_slave_becomes_a_master_and_delivers_what_its_master_did_not(
     of_master = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 20_000}
     if kind == "apache":
         master = ApacheBroker(
-            tmp_path / "master", namesrv=servers.namesrv, name=MASTER, settings={**SMALL_STORE, **of_master}
+            tmp_path / "master",
+            namesrv=servers.namesrv,
+            name=MASTER,
+            settings={**SMALL_STORE, **TIMERS_FLUSHED, **of_master},
         )
         stack.callback(master.process.kill)
         master.wait_ready()
@@ -111,7 +114,7 @@ def test_apaches_slave_takes_over_our_checkpoint_and_metrics(stack: ExitStack, t
     stack.callback(servers.stop)
     cluster = Cluster("libra", servers.namesrv, tmp_path)
     stack.callback(cluster.stop_programs, keep_producers=False)
-    settings = {**SMALL_STORE, "brokerRole": "SLAVE", "brokerId": 1}
+    settings = {**SMALL_STORE, **TIMERS_FLUSHED, "brokerRole": "SLAVE", "brokerId": 1}
     slave = ApacheBroker(tmp_path / "slave", namesrv=servers.namesrv, name=MASTER, settings=settings)
     stack.callback(slave.process.kill)
     slave.process.wait_line("boot success", within_s=PATIENCE_S)
