@@ -132,7 +132,11 @@ def java_command(
     """Return the command of a Java program with this version of Kafka's clients."""
     settings = {"user.home": home, "java.io.tmpdir": home, **(properties or {})}
     # Java loads a class from the first jar that has it.
-    path = [f"{CACHE}/classes/programs.jar", f"{CACHE}/kafka/older/kafka-clients-{version}.jar", f"{CACHE}/kafka/*"]
+    path = [
+        f"{CACHE}/classes/programs.jar",
+        f"{CACHE}/kafka/older/kafka-clients-{version}.jar",
+        f"{CACHE}/kafka/*",
+    ]
     return [
         "java",
         *SMALL_JVM,
