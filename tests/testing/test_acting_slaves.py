@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +14,13 @@ from libramq.broker.cluster.escaping_timers import EscapingTimers
 from libramq.broker.cluster.escaping_transactions import EscapingTransactions
 from libramq.broker.cluster.other_masters import OtherMasters, Outgoing, Window
 from libramq.broker.cluster.slaves_progress import SlavesProgress
+from libramq.broker.files.passed_on_file import PassedOnFile
 from libramq.broker.pop.reviving import Reviving
 from libramq.broker.pop.state import PopState
 from libramq.broker.transactions import half
 from libramq.broker.transactions.open_transactions import OpenTransactions
 from libramq.codes import RequestCode
+from libramq.filesystem import FileSystem
 from libramq.message import names
 from libramq.message.message import MessageExt
 from libramq.message.properties import TRANSACTION_PREPARED
@@ -219,6 +222,29 @@ def test_what_an_acting_slave_has_done_outlives_it() -> None:
     report = run(1, "end_acting", every_ms=50_000, has_second_slaves=True)
     assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)
     assert report.happenings[Happening.ACTING_ENDED]
+
+
+def test_what_was_acknowledged_at_a_slave_that_was_restarted_stays_done() -> None:
+    """It would have been visible again only after the slave had been back."""
+    report = run(0, "end_acting", every_ms=50_000, has_long_pops=True)
+    assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)
+    assert report.happenings[Happening.ACTING_ENDED]
+
+
+@pytest.mark.thorough
+def test_acknowledgements_that_a_slave_forgets_at_its_restart_are_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin = PassedOnFile.__init__
+
+    def forget(self: PassedOnFile, filesystem: FileSystem, directory: Path) -> None:
+        begin(self, filesystem, directory)
+        self.keep(())
+
+    monkeypatch.setattr(PassedOnFile, "__init__", forget)
+    report = run(0, "end_acting", every_ms=50_000, has_long_pops=True)
+    assert report.violation is not None
+    assert report.violation.invariant == AcknowledgedStaysDone.name
 
 
 def test_a_master_that_was_taken_for_dead_repeats_nothing() -> None:

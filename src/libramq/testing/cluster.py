@@ -31,7 +31,7 @@ from libramq.testing.nodes.kafka_facts import KafkaGroupPlan
 from libramq.testing.nodes.kafka_members import KafkaMembers
 from libramq.testing.nodes.name_server_node import SimulatedNameServer
 from libramq.testing.nodes.pop_member import SimulatedPopMember
-from libramq.testing.nodes.popper_node import SimulatedPopper
+from libramq.testing.nodes.popper_node import INVISIBLE_MS, LONG_INVISIBLE_MS, SimulatedPopper
 from libramq.testing.nodes.producer_node import ProducerPlan, SimulatedProducer
 from libramq.testing.nodes.slave_node import SimulatedSlave
 from libramq.testing.nodes.transactions_node import SimulatedTransactions
@@ -101,7 +101,7 @@ class ClusterPlan:
 
     is_sync: brokers flush before they acknowledge. slave_count: of the first masters, one each, or two.
     waits_for_slaves: masters acknowledge what a slave has. has_acting_slaves: slaves deliver what waits while
-    their masters are gone.
+    their masters are gone. has_long_pops: what is popped may be invisible for longer than a slave acts.
     """
 
     broker_count: int
@@ -111,6 +111,7 @@ class ClusterPlan:
     waits_for_slaves: bool = False
     has_acting_slaves: bool = False
     has_second_slaves: bool = False
+    has_long_pops: bool = False
     pops: PopPlan | None = None
     kafka_groups: tuple[KafkaGroupPlan, ...] = ()
 
@@ -137,6 +138,7 @@ class Cluster(Watcher):
         self.transactions: list[SimulatedTransactions] = []
         self.poppers: list[SimulatedPopper] = []
         self.pops = plan.pops
+        self._invisible_ms = (*INVISIBLE_MS, *((LONG_INVISIBLE_MS,) if plan.has_long_pops else ()))
         self.pop_members: list[SimulatedPopMember] = []
         self.name_servers = [
             SimulatedNameServer(world, number, config) for number in range(1, plan.name_server_count + 1)
@@ -349,7 +351,16 @@ class Cluster(Watcher):
             }
             masters = list(self.brokers.values())
             is_in_order = self.pops is not None
-            self.poppers.append(SimulatedPopper(self.world, topic, masters, slaves, in_order=is_in_order))
+            self.poppers.append(
+                SimulatedPopper(
+                    self.world,
+                    topic,
+                    masters,
+                    slaves,
+                    in_order=is_in_order,
+                    invisible_ms=self._invisible_ms,
+                )
+            )
 
     def join(
         self, plan: GroupPlan, kind: int | None = None, *, instead_of: SimulatedConsumer | None = None

@@ -26,6 +26,7 @@ POP_EVERY_MS: Final = 250
 MESSAGES_MAX: Final = 16
 #: For how long what it pops is invisible: some times are over while a master is gone, some are not.
 INVISIBLE_MS: Final = (2_000, 5_000, 9_000)
+LONG_INVISIBLE_MS: Final = 30_000
 FORGOTTEN_CHANCE: Final = 0.3
 #: How long a handler takes; some take so long that a slave acts meanwhile.
 HANDLING_MS_MAX: Final = 1_500
@@ -52,13 +53,14 @@ class SimulatedPopper:
         slaves: Mapping[str, Sequence[SimulatedBroker]],
         *,
         in_order: bool = False,
+        invisible_ms: Sequence[int] = INVISIBLE_MS,
     ) -> None:
         self.name = f"{'orderly-' if in_order else ''}popper-{topic}"
         self.group = f"{'ORDERLY-' if in_order else ''}POPPERS-{topic}"
         self._world = world
         self.topic = topic
         self._masters, self._slaves = masters, slaves
-        self._in_order = in_order
+        self._in_order, self._invisible_ms = in_order, invisible_ms
         self._random = world.stream(self.name)
         self._forgets = True
         self.process = Process(self.name, world.time, clock=world.clock(self.name))
@@ -83,7 +85,7 @@ class SimulatedPopper:
             topic=self.topic,
             queue_id=-1,
             max_msg_nums=MESSAGES_MAX,
-            invisible_time=self._random.choice(INVISIBLE_MS),
+            invisible_time=self._random.choice(self._invisible_ms),
             poll_time=0,
             init_mode=0,
             order=self._in_order or None,

@@ -142,6 +142,7 @@ def _with_pairs(scenario: Scenario, seed: int) -> Scenario:
         slave_count=1,
         has_acting_slaves=True,
         has_second_slaves=has_second,
+        has_long_pops=True,
         waits_for_slaves=not has_second and chance.random() < SYNC_MASTER_CHANCE,  # Of two, one would do.
         duration_ms=at_ms + PAIRS_MS,
         groups=tuple(
