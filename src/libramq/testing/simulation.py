@@ -86,13 +86,14 @@ class Simulation:
         self.scenario = scenario or draw_scenario(seed)
         self.world = World(seed, lines_kept=lines_kept)
         self._steps = steps
-        self.cluster = Cluster(self.world, self.scenario)
+        self._raised = _Raised()
+        with _logged_to(self._raised):
+            self.cluster = Cluster(self.world, self.scenario)
         kinds = INVARIANTS + (KAFKA_INVARIANTS if self.scenario.kafka_groups else ())
         self.invariants = [invariant(self.cluster) for invariant in kinds]
         self.world.history.watchers += self.invariants
         self._stepping: list[Invariant] = []
         self._survey = Survey(self.cluster)
-        self._raised = _Raised()
 
     def run(self) -> Report:
         """Run to the end, or to the first violated invariant."""
