@@ -86,6 +86,7 @@ def make(
     bodies: list[bytes],
     rebalances: tuple[dict[str, Any], ...] = (),
     samples: list[tuple[Any, ...]] | None = None,
+    *,
     broadcasting: tuple[str, ...] = (),
 ) -> Made:
     rows = spark.createDataFrame([(bytearray(body),) for body in bodies], "body binary")
@@ -108,7 +109,10 @@ def stored(ms: int) -> datetime:
 
 @pytest.fixture(scope="module")
 def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Ten messages for alice, who leaves. Bob is redelivered four of them, and one fails."""
+    """Ten messages for alice, who leaves. Bob is redelivered four of them, and one fails.
+
+    Group sampled has samples of two queues, every 5 s: its lag is 10, rises to 100, and is 10 after 15 s.
+    """
     told = Traced()
     for number in range(10):
         told.handled(number, ALICE, REBALANCE_MS - 30_000 + number, born_ms=REBALANCE_MS - 30_050)
@@ -125,10 +129,30 @@ def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Mad
     told.records.append(
         Pub(REBALANCE_MS - 4_500, "R", "P", "Orders", ids, None, None, "h", 5, 1, 0, "o", True)
     )
+    told.handled(1, ALICE, TEN, group="sampled")
+    samples = [
+        ("sampled", "T", "a", queue, at(REBALANCE_MS - 5_000 + 5_000 * number), 1_000 + lag, 1_000)
+        for number, lag in enumerate((5, 20, 50, 30, 5, 0))
+        for queue in (0, 1)
+    ]
     whole = encode_trace(told.records)
     bodies = [whole, whole, b"\xff\x01\x02Pub\x01no number\x02", b""]  # A body may be stored twice.
-    directory = tmp_path_factory.mktemp("traces")
-    return make(spark, directory, bodies, (rebalance(), rebalance(group="silent")))
+    rebalances = tuple(rebalance(group=group) for group in ("G", "sampled", "silent"))
+    return make(spark, tmp_path_factory.mktemp("traces"), bodies, rebalances, [*samples, *samples[:4]])
+
+
+@pytest.fixture(scope="module")
+def calm(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Traces without events of rebalances and without samples."""
+    told = Traced()
+    told.handled(1, ALICE, TEN + 1_000)
+    told.handled(1, BOB, TEN + 2_000)
+    for client in (ALICE, BOB):
+        told.handled(1, client, TEN, group="everyone")
+    told.handled(1, ALICE, TEN, group="zones", born_ms=TEN + CLOCKS_APART_MS)  # As clocks differ.
+    told.handled(2, ALICE, TEN, group="zones", born_ms=TEN + 8 * 3_600_000)
+    bodies = [encode_trace(told.records)]
+    return make(spark, tmp_path_factory.mktemp("calm"), bodies, broadcasting=("everyone",))
 
 
 def test_a_redelivery_is_attributed_to_its_rebalance(made: Made):
@@ -148,7 +172,7 @@ def test_redeliveries_are_counted_by_cause(made: Made):
 
 
 def test_deliveries_are_summed_up_by_hour(made: Made):
-    mine, other = made.tables["deliveries"]
+    mine, other, _ = made.tables["deliveries"]
     assert other["group"] == "other"
     assert (other["deliveries"], other["failed"], other["duplicates"]) == (1, 0, 0)
     assert mine["hour"] == at(TEN)
@@ -160,7 +184,7 @@ def test_deliveries_are_summed_up_by_hour(made: Made):
 
 
 def test_the_effects_of_a_rebalance_are_listed(made: Made):
-    row, silent = made.tables["effects"]
+    row, _, silent = made.tables["effects"]
     assert (row["group"], row["reason"], row["at"]) == ("G", "session_expired", at(REBALANCE_MS))
     assert (row["duplicates"], row["succeeded_twice"]) == (4, 4)
     assert (row["before_p50_ms"], row["before_max_ms"]) == (54, 59)
@@ -176,7 +200,10 @@ def test_deliveries_and_duplicates_are_counted_by_client(made: Made):
         (row["group"], row["client"]): (row["deliveries"], row["duplicates"])
         for row in made.tables["clients"]
     }
-    assert found == {("G", ALICE_IS): (10, 0), ("G", BOB_IS): (18, 6), ("other", BOB_IS): (1, 0)}
+    assert found == {
+        ("G", ALICE_IS): (10, 0), ("G", BOB_IS): (18, 6), ("other", BOB_IS): (1, 0),
+        ("sampled", ALICE_IS): (1, 0),
+    }  # fmt: skip
 
 
 def test_unreadable_traces_are_counted_and_skipped(made: Made):
@@ -184,14 +211,10 @@ def test_unreadable_traces_are_counted_and_skipped(made: Made):
     assert made.remarks == ["trace records that could not be read: 2"]
 
 
-def test_without_events_duplicates_have_no_rebalance(spark: "SparkSession", tmp_path: Path):
-    told = Traced()
-    told.handled(1, ALICE, TEN + 1_000)
-    told.handled(1, BOB, TEN + 2_000)
-    one = make(spark, tmp_path, [encode_trace(told.records)])
-    assert [row["cause"] for row in one.duplicates] == ["unknown"]
-    assert one.tables["effects"] == []
-    page = rebalance_page(one.tables, TEN, ["no broker <records> rebalances"])
+def test_without_events_duplicates_have_no_rebalance(calm: Made):
+    assert [(row["group"], row["cause"]) for row in calm.duplicates] == [("G", "unknown")]
+    assert calm.tables["effects"] == []
+    page = rebalance_page(calm.tables, TEN, ["no broker <records> rebalances"])
     read = Balanced()
     read.feed(page)
     assert read.open == []
@@ -199,40 +222,21 @@ def test_without_events_duplicates_have_no_rebalance(spark: "SparkSession", tmp_
     assert "1messages redelivered" in read.text
 
 
-def test_groups_that_broadcast_are_left_out(spark: "SparkSession", tmp_path: Path):
-    told = Traced()
-    for client in (ALICE, BOB):
-        told.handled(1, client, TEN, group="everyone")
-    told.handled(2, ALICE, TEN)
-    one = make(spark, tmp_path, [encode_trace(told.records)], broadcasting=("everyone",))
-    assert [row["group"] for row in one.tables["deliveries"]] == ["G"]
-    assert one.duplicates == []
+def test_groups_that_broadcast_are_left_out(calm: Made):
+    assert [row["group"] for row in calm.tables["deliveries"]] == ["G", "zones"]
 
 
-def test_an_id_with_a_foreign_clock_gives_a_remark_instead_of_a_delay(spark: "SparkSession", tmp_path: Path):
-    told = Traced()
-    told.handled(1, ALICE, TEN, born_ms=TEN + CLOCKS_APART_MS)  # As clocks differ.
-    told.handled(2, ALICE, TEN, born_ms=TEN + 8 * 3_600_000)
-    one = make(spark, tmp_path, [encode_trace(told.records)])
-    (row,) = one.tables["deliveries"]
-    assert (row["deliveries"], row["delay_max_ms"], one.too_soon) == (2, 0, 1)
-    assert one.remarks == ["messages handled before they were made: 1; give producers_zone"]
+def test_an_id_with_a_foreign_clock_gives_a_remark_instead_of_a_delay(calm: Made):
+    _, row = calm.tables["deliveries"]
+    assert (row["deliveries"], row["delay_max_ms"], calm.too_soon) == (2, 0, 1)
+    assert calm.remarks == ["messages handled before they were made: 1; give producers_zone"]
 
 
-def test_lag_around_a_rebalance_is_shown(spark: "SparkSession", tmp_path: Path):
-    """Two queues sampled every 5 s; the lag is 10, rises to 100, and is 10 again after 15 s."""
-    samples = [
-        ("G", "T", "a", queue, at(REBALANCE_MS - 5_000 + 5_000 * number), 1_000 + lag, 1_000)
-        for number, lag in enumerate((5, 20, 50, 30, 5, 0))
-        for queue in (0, 1)
-    ]
-    told = Traced()
-    told.handled(1, ALICE, TEN)
-    twice = [*samples, *samples[:4]]
-    one = make(spark, tmp_path, [encode_trace(told.records)], (rebalance(),), twice)
-    (row,) = one.tables["effects"]
+def test_lag_around_a_rebalance_is_shown(made: Made):
+    _, row, silent = made.tables["effects"]
     assert (row["lag_before"], row["lag_peak"], row["lag_back_ms"]) == (10, 100, 15_000)
     assert row["duplicates"] == 0
+    assert silent["lag_peak"] is None
 
 
 def test_the_periods_of_a_group_do_not_overlap():
