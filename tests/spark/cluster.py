@@ -1,4 +1,4 @@
-"""A Spark standalone cluster of processes: a master and two workers, whose Python has no packages at all.
+"""A Spark standalone cluster of processes: a master and workers, whose Python has no packages at all.
 
 They are started by the lines of docs/clusters.md. Spark's environment variables set what a page need not:
 free ports, and how much of this machine a worker may take.
@@ -7,6 +7,7 @@ free ports, and how much of this machine a worker may take.
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,7 +31,7 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 
 class StandaloneCluster:
-    """A running cluster. `url` is its master's; `stop` ends it."""
+    """A running cluster of one worker, and of those that are added. `url` is its master's; `stop` ends it."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -39,7 +40,11 @@ class StandaloneCluster:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "bare"], check=True)
         self._master = self._daemon("Master", "master.Master")
         self._master.wait_line("Starting Spark master at ", within_s=START_SECONDS)
-        self._workers = [self._daemon(f"Worker{number}", "worker.Worker") for number in (1, 2)]
+        self._workers: list[Process] = []
+        self.add_worker()
+
+    def add_worker(self) -> None:
+        self._workers.append(self._daemon(f"Worker{len(self._workers)}", "worker.Worker"))
 
     def wait_ready(self) -> None:
         for worker in self._workers:
@@ -77,9 +82,9 @@ def environment(**more: str) -> dict[str, str]:
     return found | ({} if java is None else {"JAVA_HOME": str(java)}) | more
 
 
-def packages(directory: Path) -> Path:
+def packages(directory: Path, own: Sequence[str] = OWN) -> Path:
     """Make a directory with what workers need. It has links, because 240 MB of copies would test nothing
-    more.
+    more. own: which of LibraMQ's packages it has.
     """
     spec = find_spec("numpy")
     assert spec is not None
@@ -89,6 +94,6 @@ def packages(directory: Path) -> Path:
     for name in NEEDED:
         if (installed / name).exists():
             (directory / name).symlink_to(installed / name)
-    for own in OWN:
-        (directory / own).symlink_to(Path(SOURCE) / own)
+    for name in own:
+        (directory / name).symlink_to(Path(SOURCE) / name)
     return directory

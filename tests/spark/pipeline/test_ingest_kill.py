@@ -1,6 +1,6 @@
 """`libra pipeline run ingest`, killed at random moments, has every message exactly once in its table.
 
-One round, with both formats at once, as each starts a Java machine; LIBRA_KILL_ROUNDS=30 takes some minutes.
+Both formats at once; LIBRA_KILL_ROUNDS=30 takes some minutes: each round starts two Java machines.
 """
 
 import json
@@ -31,7 +31,7 @@ MESSAGES_A_ROUND = 1_000
 BATCH_MESSAGES = 200
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(ROUNDS * 120 + 600)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(ROUNDS * 120 + 600)]
 
 
 def start(file: Path) -> "subprocess.Popen[str]":

@@ -19,6 +19,7 @@ from libramq.sync import Producer
 from ...cli.commands import SECONDS_MAX, end, start, wait_gone
 from ...interop.cluster import SEND_TIMEOUT_MS
 from ...interop.libra import LibraUp
+from ..conftest import QUICK
 
 
 def java_process(pid: int) -> int | None:
@@ -69,7 +70,10 @@ def test_an_interrupt_while_the_process_is_started_ends_it(monkeypatch: pytest.M
 @pytest.mark.spark
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc to find processes")
 @pytest.mark.parametrize("moment", ["starting", "running"])
-def test_an_interrupt_ends_command_and_java(up: LibraUp, topic: str, tmp_path: Path, moment: str):
+def test_an_interrupt_ends_command_and_java(
+    up: LibraUp, topic: str, tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK["spark.driver.extraJavaOptions"])
     with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         producer.send(Message(topic, b"one"))
     (tmp_path / "ingest.toml").write_text(f"topics = ['{topic}']\ntable = 't'\nevery = '100ms'\n")
