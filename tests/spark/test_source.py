@@ -1,5 +1,9 @@
-"""Tests of `format("rocketmq")` in a real Spark session, with a broker that returns 32 messages a pull."""
+"""Tests of `format("rocketmq")` in a real Spark session, with a broker that returns 32 messages a pull.
 
+Of the readers they have what needs Spark; the rest is in test_batch_reader.py and test_stream_reader.py.
+"""
+
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,51 +134,6 @@ class TestBatch:
         assert frame.count() == 400
         assert frame.where("offset = 3").first().asDict() == {"offset": 3, "tag": "t"}
 
-    def test_a_query_reads_from_offset_to_offset(self, spark: "SparkSession", broker: FakeBroker):
-        frame = table(
-            spark,
-            broker,
-            startingOffsets='{"T:broker-a:0": 90}',
-            endingOffsets='{"T:broker-a:0": 95, "T:broker-a:1": 2}',
-        )
-        in_0_and_1 = [key for key in keys(frame) if key[2] < 2]
-        assert [key[2:] for key in in_0_and_1] == [*((0, offset) for offset in range(90, 95)), (1, 0), (1, 1)]
-
-    def test_deleted_messages_fail_the_query_unless_allowed(self, spark: "SparkSession", broker: FakeBroker):
-        broker.minimum[MessageQueue("T", "broker-a", 0)] = 50
-        start = '{"T:broker-a:0": 10}'
-        with pytest.raises(Exception, match="no longer holds the messages from offset 10 to 50"):
-            table(spark, broker, startingOffsets=start).count()
-        assert table(spark, broker, startingOffsets=start, failOnDataLoss="false").count() == 350
-
-    def test_tags_are_filtered_by_the_broker_and_compared_exactly(
-        self, spark: "SparkSession", broker: FakeBroker
-    ):
-        broker.fill("Tagged", 2, 200, tags=[b"red", b"rose", b"blue", b"green"])
-        frame = table(spark, broker, subscribe="Tagged", tags="red || blue")
-        assert {row.tag: row["count"] for row in frame.groupBy("tag").count().collect()} == {
-            "red": 100,
-            "blue": 100,
-        }
-        assert ("TAG", "red || blue") in broker.subscriptions
-
-    def test_refusal_of_sql_is_passed_on_before_a_task_starts(
-        self, spark: "SparkSession", broker: FakeBroker
-    ):
-        broker.refuses_sql = True
-        with pytest.raises(Exception, match="no filter by SQL92"):
-            table(spark, broker, sql="colour = 'red'").count()
-        assert len(broker.pulls) == 1
-
-    def test_topics_by_pattern_and_assigned_queues_are_read(self, spark: "SparkSession", broker: FakeBroker):
-        broker.fill("T2", 1, 7)
-        given = options(broker)
-        del given["subscribe"]
-        read = spark.read.format("rocketmq").options(**given)
-        assert read.option("subscribePattern", "T.?").load().count() == 407
-        read = spark.read.format("rocketmq").options(**given)
-        assert read.option("assign", '{"T": {"broker-a": [1, 3]}}').load().count() == 200
-
     def test_filters_are_pushed_down_where_option_and_setting_allow_it(
         self, spark: "SparkSession", broker: FakeBroker
     ):
@@ -196,39 +155,11 @@ class TestBatch:
         assert broker.pulls == [(10, 10)]
         assert table(spark, broker).where(where).count() == 10
 
-    def test_an_invalid_option_is_named(self, spark: "SparkSession", broker: FakeBroker):
-        with pytest.raises(Exception, match="did you mean startingOffsets"):
-            table(spark, broker, startingOffset="earliest").count()
+    def test_an_unreadable_topic_fails_a_query(self, spark: "SparkSession", broker: FakeBroker):
+        with pytest.raises(Exception, match="knows no topic Nowhere; create it"):
+            table(spark, broker, subscribe="Nowhere").count()
 
-    @pytest.mark.parametrize(
-        ("given", "says"),
-        [
-            ({"subscribe": "Nowhere"}, "knows no topic Nowhere; create it"),
-            ({"namesrv": "127.0.0.1:1"}, "no name server answered: cannot connect to 127.0.0.1:1"),
-            (
-                {"startingOffsets": '{"T": {"broker-a": {"0": 101}}}'},
-                "startingOffsets: .* ends at 100, 101 is",
-            ),
-            ({"endingOffsets": '{"T": {"broker-a": {"9": 1}}}'}, "endingOffsets names T:broker-a:9"),
-            ({"startingOffsets": '{"T": {'}, "startingOffsets=.*give earliest, latest, or JSON"),
-            ({"endingOffsetsByTimestamp": "[7]"}, r"endingOffsetsByTimestamp='\[7\]': give JSON"),
-            ({"startingTimestamp": "4000000000000"}, "startingTimestamp: .* no message stored at"),
-        ],
-    )
-    def test_unreadable_topics_are_reported_before_a_task_starts(
-        self, spark: "SparkSession", broker: FakeBroker, given: dict[str, str], says: str
-    ):
-        with pytest.raises(Exception, match=says):
-            table(spark, broker, **given).count()
-        assert broker.pulls == []
-
-    def test_the_second_name_server_is_used_when_the_first_is_away(
-        self, spark: "SparkSession", broker: FakeBroker
-    ):
-        frame = table(spark, broker, namesrv=f"127.0.0.1:1;{broker.address}")
-        assert keys(frame) == all_keys(broker)
-
-    def test_the_source_is_found_without_registration(self, spark: "SparkSession"):
+    def test_the_source_is_found_without_registration(self):
         """Spark imports modules named pyspark_…, so users need no call in their own sessions."""
         import pyspark_rocketmq
         from libramq.spark.reading.source import RocketMQSource
@@ -245,18 +176,8 @@ class TestStream:
         finish(stream(spark, broker, sink, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="100"))
         assert sink.rows == all_keys(broker)
         assert [len(batch) for _, batch in sorted(sink.batches.items())] == [100] * 4
-
-    def test_a_second_run_resumes_where_the_first_ended(
-        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
-    ):
-        first, second, third = Sink(), Sink(), Sink()
-        finish(stream(spark, broker, first, tmp_path, startingOffsets="earliest"))
-        broker.fill("T", 4, 10)
-        broker.fill("T", 6, 5)  # Two more queues, and five more messages in all.
-        finish(stream(spark, broker, second, tmp_path, startingOffsets="earliest"))
-        assert sorted(first.rows + second.rows) == all_keys(broker)
-        finish(stream(spark, broker, third, tmp_path, startingOffsets="earliest"))
-        assert third.rows == []
+        written = (tmp_path / "offsets" / "3").read_text().splitlines()[-1]
+        assert set(StreamOffset.decode(json.loads(written)).positions.values()) == {100}
 
     def test_crash_in_a_batch_replays_exactly_that_batch(
         self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
@@ -289,20 +210,9 @@ class TestStream:
         finish(stream(spark, broker, idle, tmp_path))
         assert idle.rows == []
 
-    def test_trigger_once_reads_everything_and_ends(
-        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
-    ):
-        sink = Sink()
-        source = spark.readStream.format("rocketmq").options(
-            **options(broker, startingOffsets="earliest", maxOffsetsPerTrigger="10")
-        )
-        writer = source.load().writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path))
-        finish(writer.trigger(once=True).start())
-        assert sink.rows == all_keys(broker)
-
-    @pytest.mark.parametrize("trigger", ["once", "availableNow"])
-    def test_bounded_queries_end_although_queues_appear(
-        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path, trigger: str
+    @pytest.mark.parametrize(("trigger", "runs"), [("once", 1), ("availableNow", 3)])
+    def test_bounded_queries_end_although_queues_appear_and_the_next_resumes(
+        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path, trigger: str, runs: int
     ):
         class Growing(Sink):
             def __call__(self, frame: "DataFrame", batch_id: int) -> None:
@@ -319,64 +229,32 @@ class TestStream:
         before = all_keys(broker)
         run(sink)
         assert sink.rows == before
-        for _ in range(2):  # A queue that is new enters with one batch and is read with the next.
+        for _ in range(runs - 1):  # A queue that is new enters with one batch and is read with the next.
             run(rest)
-        assert sorted(sink.rows + rest.rows) == all_keys(broker)
+        assert runs == 1 or sorted(sink.rows + rest.rows) == all_keys(broker)
 
-    @pytest.mark.parametrize("trigger", [{"availableNow": True}, {"processingTime": "0 seconds"}])
     def test_missing_queues_fail_a_query_unless_allowed(
-        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path, trigger: dict[str, Any]
+        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
     ):
         """They disappear between two runs."""
         sink, failed, after = Sink(), Sink(), Sink()
         finish(stream(spark, broker, sink, tmp_path, startingOffsets="earliest"))
         del broker.queues[MessageQueue("T", "broker-a", 3)]
         broker.fill("T", 3, 10)
-
-        def start(sink: Sink, **more: str) -> "StreamingQuery":
-            source = spark.readStream.format("rocketmq").options(**options(broker, **more)).load()
-            writer = source.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path))
-            return writer.trigger(**trigger).start()
-
+        query = stream(spark, broker, failed, tmp_path)
         with pytest.raises(Exception, match=r"queue T:broker-a:3 is gone.*failOnDataLoss=false continues"):
-            start(failed).awaitTermination(WAIT_SECONDS)
-        query = start(after, failOnDataLoss="false")
-        try:
-            while len(after.rows) < 30 and query.isActive:
-                query.processAllAvailable()
-        finally:
-            query.stop()
+            query.awaitTermination(WAIT_SECONDS)
+        finish(stream(spark, broker, after, tmp_path, failOnDataLoss="false"))
         assert failed.rows == []
         assert sorted({*sink.rows, *after.rows} - set(sink.rows)) == after.rows
         assert set(all_keys(broker)) <= {*sink.rows, *after.rows}
 
-    @pytest.mark.parametrize(
-        ("given", "says"),
-        [
-            ({"subscribe": "Nowhere"}, "knows no topic Nowhere; create it"),
-            ({"namesrv": "127.0.0.1:1"}, "no name server answered: cannot connect to 127.0.0.1:1"),
-            ({"startingOffsets": '{"T": {'}, "startingOffsets=.*give earliest, latest, or JSON"),
-            ({"startingOffsets": '{"T:broker-a:0": 101}'}, "startingOffsets: .* ends at 100, 101 is"),
-            ({"startingOffset": "earliest"}, "did you mean startingOffsets"),
-            ({"endingOffsets": "latest"}, "endingOffsets is for batch queries"),
-        ],
-    )
-    def test_unreadable_topics_fail_a_stream_before_a_task_starts(
-        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path, given: dict[str, str], says: str
-    ):
-        sink = Sink()
-        with pytest.raises(Exception, match=says):
-            stream(spark, broker, sink, tmp_path, **given).awaitTermination(WAIT_SECONDS)
-        assert sink.batches == {}
-        assert broker.pulls == []
-
-    def test_broker_that_restarts_loses_and_repeats_nothing(
+    def test_an_unreadable_topic_fails_a_stream(
         self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
     ):
-        sink = Sink()
-        broker.hang_up_after = 5
-        finish(stream(spark, broker, sink, tmp_path, startingOffsets="earliest"))
-        assert sink.rows == all_keys(broker)
+        query = stream(spark, broker, Sink(), tmp_path, subscribe="Nowhere")
+        with pytest.raises(Exception, match="knows no topic Nowhere; create it"):
+            query.awaitTermination(WAIT_SECONDS)
 
     def test_a_live_stream_starts_at_the_latest(
         self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
@@ -396,12 +274,3 @@ class TestStream:
             query.stop()
         assert sink.rows == sorted(set(all_keys(broker)) - set(before))
         assert progress is not None
-
-    def test_checkpoint_holds_positions_by_queue(
-        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
-    ):
-        import json
-
-        finish(stream(spark, broker, Sink(), tmp_path, startingOffsets="earliest"))
-        written = (tmp_path / "offsets" / "0").read_text().splitlines()[-1]
-        assert set(StreamOffset.decode(json.loads(written)).positions.values()) == {100}

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+from pyspark.sql.types import LongType, StructField, StructType
 
-from libramq.errors import BrokerError, ConfigError
+from libramq.errors import BrokerError, ConfigError, LibraError
 from libramq.message.queue import MessageQueue
-from libramq.spark.reading.source import QueueRanges, QueuesStreamReader
+from libramq.spark.reading.source import QueueRanges, QueuesStreamReader, RocketMQSource
 from libramq.spark.source_options import SourceOptions
 
 from ..client.fake_broker import FakeBroker, serving
@@ -150,6 +151,34 @@ def test_idle_polls_do_not_reach_the_broker_seventy_times_a_second(broker: FakeB
         stream.latestOffset(end, EVERYTHING)
         stream.reportLatestOffset()
     assert len(broker.requests) <= 50 * len(broker.queues)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"subscribe": "Nowhere"}, "knows no topic Nowhere; create it"),
+        ({"namesrv": "127.0.0.1:1"}, "no name server answered: cannot connect to 127.0.0.1:1"),
+        ({"startingOffsets": '{"T": {'}, "startingOffsets=.*give earliest, latest, or JSON"),
+        ({"startingOffsets": '{"T:broker-a:0": 101}'}, "startingOffsets: .* ends at 100, 101 is"),
+        ({"startingOffset": "earliest"}, "did you mean startingOffsets"),
+        ({"endingOffsets": "latest"}, "endingOffsets is for batch queries"),
+    ],
+)
+def test_what_cannot_be_read_is_reported_before_a_task_starts(
+    broker: FakeBroker, given: dict[str, str], says: str
+):
+    source = RocketMQSource({"subscribe": "T", "namesrv": broker.address, **given})
+
+    def start() -> None:
+        stream = source.streamReader(StructType([StructField("offset", LongType())]))
+        try:
+            stream.initialOffset()
+        finally:
+            stream.stop()
+
+    with pytest.raises(LibraError, match=says):
+        start()
+    assert broker.pulls == []
 
 
 def test_the_reader_is_pickled_without_its_sockets(reader: Reader):
