@@ -1,6 +1,9 @@
 """One Spark session and one `libra up` for all tests that need them."""
 
+import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,25 +17,41 @@ if TYPE_CHECKING:
 
 QUEUES = 4
 
-# Starts in two thirds of the time; not for work that lasts.
-QUICK = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
-    "spark.driver.memory": "1g",
-    # A query of a few rows ends before its code would be compiled.
+# A query of a few rows ends before its code would be compiled, and its tasks need no second plan.
+INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
+# Starts in two thirds of the time; not for work that lasts.
+QUICK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+    "spark.driver.memory": "1g",
+    **INTERPRETED,
+}
+#: The standard error of the session's Java and of its Python workers: Spark's log.
+LOG = Path(tempfile.gettempdir()) / f"libramq-spark-{os.getpid()}.log"
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     from libramq.spark import session
 
-    made = session("libramq-tests", settings=QUICK)
+    ours, log = os.dup(2), os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 2)
+    try:
+        made = session("libramq-tests", settings=QUICK)
+    except Exception:
+        os.write(ours, LOG.read_bytes())
+        raise
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
+        os.close(log)
     made.sparkContext.setLogLevel("OFF")  # Tests make queries fail on purpose.
     yield made
     made.stop()
+    LOG.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from ..interop.cluster import SEND_TIMEOUT_MS
 from ..interop.libra import LibraUp
 from . import cluster_driver, page
 from .cluster import QUICK, SPARK_HOME, StandaloneCluster, environment, packages
+from .conftest import INTERPRETED
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -34,8 +35,8 @@ SMALL = {
     "spark.executor.extraJavaOptions": QUICK,
     "spark.driver.extraJavaOptions": QUICK,
     "spark.ui.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "1",
+    **INTERPRETED,
 }
 
 

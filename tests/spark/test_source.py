@@ -4,6 +4,8 @@ Of the readers they have what needs Spark; the rest is in test_batch_reader.py a
 """
 
 import json
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from libramq.spark.schema import COLUMNS, ddl
 from libramq.spark.source_options import SourceOptions
 
 from ..client.fake_broker import FIRST_STORED_MS, FakeBroker, serving
+from .conftest import LOG
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -248,6 +251,25 @@ class TestStream:
         assert failed.rows == []
         assert sorted({*sink.rows, *after.rows} - set(sink.rows)) == after.rows
         assert set(all_keys(broker)) <= {*sink.rows, *after.rows}
+
+    def test_lost_messages_are_in_sparks_log_with_time_level_and_query(
+        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
+    ):
+        """A batch is told by its plan, a stream by its task."""
+        broker.minimum[MessageQueue("T", "broker-a", 0)] = 50
+        given = {"startingOffsets": '{"T:broker-a:0": 10}', "failOnDataLoss": "false"}
+        assert table(spark, broker, **given).count() == 350
+        query = stream(spark, broker, Sink(), tmp_path, **given)
+        finish(query)
+        time_level = r"(?m)^\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARNING RocketMQ: "
+        wanted = (
+            "query of subscribe=T: queue T@broker-a:0 no longer holds the messages from offset 10 to 50 ",
+            f"query {query.id}, batch 0: messages 10 to 50 of queue T:broker-a:0 are lost; continuing after",
+        )
+        end_s = time.monotonic() + WAIT_SECONDS
+        while missing := [line for line in wanted if not re.search(time_level + line, LOG.read_text())]:
+            assert time.monotonic() < end_s, (missing, LOG.read_text())
+            time.sleep(0.05)  # A thread of Java's passes on what workers print.
 
     def test_an_unreadable_topic_fails_a_stream(
         self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path

@@ -19,7 +19,7 @@ from libramq.sync import Producer
 from ...cli.commands import SECONDS_MAX, end, start, wait_gone
 from ...interop.cluster import SEND_TIMEOUT_MS
 from ...interop.libra import LibraUp
-from ..conftest import QUICK
+from ..conftest import INTERPRETED, QUICK
 
 
 def java_process(pid: int) -> int | None:
@@ -77,7 +77,9 @@ def test_an_interrupt_ends_command_and_java(
     with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         producer.send(Message(topic, b"one"))
     (tmp_path / "ingest.toml").write_text(f"topics = ['{topic}']\ntable = 't'\nevery = '100ms'\n")
+    settings = [word for name in INTERPRETED for word in ("--conf", f"{name}={INTERPRETED[name]}")]
     command = ["pipeline", "run", "ingest", "--config", "ingest.toml", "-n", up.namesrv]
+    command += ["--master", "local[1]", *settings]
     process = start(command, cwd=tmp_path)
     try:
         while (java := java_process(process.pid)) is None:

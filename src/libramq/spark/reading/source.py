@@ -113,8 +113,9 @@ class QueuesReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         from libramq.spark.reading.planner import Planner
-        from libramq.spark.reading.worker import new_queue_reader
+        from libramq.spark.reading.worker import log_to_spark, new_queue_reader
 
+        log_to_spark(self._options.subscription)
         if self._options.store is not None:
             return self._store_partitions(self._options.store)
         with closing(new_queue_reader(self._options.connection)) as queues:
@@ -129,7 +130,9 @@ class QueuesReader(DataSourceReader):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         if isinstance(partition, StoreSpans):
             from libramq.spark.reading.store_queues import read_spans
+            from libramq.spark.reading.worker import log_to_spark
 
+            log_to_spark(self._options.subscription)
             return read_spans(self._options, self._columns, partition.spans)
         return _read(self._options, self._columns, partition)
 
@@ -176,8 +179,9 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             from libramq.client.lag_group import LagGroup
             from libramq.spark.reading.lag_mirror import LagMirror
             from libramq.spark.reading.planner import Planner
-            from libramq.spark.reading.worker import new_queue_reader
+            from libramq.spark.reading.worker import log_to_spark, new_queue_reader
 
+            log_to_spark(self._options.subscription)
             self._queues = queues = new_queue_reader(self._options.connection)
             self._planner = Planner(self._options, queues)
             if self._options.commit_group is not None:
@@ -248,7 +252,8 @@ def _groups(options: SourceOptions, ranges: Sequence[Range]) -> list[list[Range]
 def _read(
     options: SourceOptions, columns: tuple[str, ...], partition: InputPartition
 ) -> "Iterator[pa.RecordBatch]":
-    from libramq.spark.reading.worker import read_ranges
+    from libramq.spark.reading.worker import log_to_spark, read_ranges
 
     assert isinstance(partition, QueueRanges)
+    log_to_spark(options.subscription)
     return read_ranges(options, columns, partition.ranges)

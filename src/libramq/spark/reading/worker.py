@@ -5,6 +5,7 @@ Connections stay open from task to task, because Spark reuses its worker process
 
 import logging
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -28,6 +29,7 @@ from libramq.filter.tag import parse_tag_filter
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading.positions import Range
 from libramq.spark.reading.queue_json import queue_key
+from libramq.spark.reading.subscription import Subscription
 from libramq.spark.source_options import Connection, SourceOptions
 from libramq.transport.access import OPEN
 
@@ -38,6 +40,10 @@ log = logging.getLogger(__name__)
 BATCH_BYTES: Final = REPLY_BYTES_MAX // 2
 BATCH_ROWS: Final = 20_000
 READERS_MAX: Final = 8
+#: Spark's StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY, SQLExecution.EXECUTION_ID_KEY.
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+EXECUTION_ID: Final = "spark.sql.execution.id"
 
 _readers: dict[tuple[int, Connection], QueueReader] = {}
 
@@ -69,6 +75,47 @@ def pull_filter(connection: Connection) -> PullFilter:
     if connection.sql is not None:
         return PullFilter(connection.sql, "SQL92")
     return EVERYTHING if connection.tags is None else PullFilter(connection.tags, "TAG")
+
+
+class SparkLog(logging.Handler):
+    """Prints warnings in the form of Spark's log, which a worker's standard error is part of.
+
+    Without it Python prints their bare text. `reading` names the query outside of its tasks, where Spark does
+    not tell which one it is.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Spark's own: %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m
+        pattern = "%(asctime)s %(levelname)s RocketMQ: %(query)s: %(message)s"
+        self.setFormatter(logging.Formatter(pattern, "%y/%m/%d %H:%M:%S"))
+        self.reading = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        record.query = _query_of_task() or f"query of {self.reading}"
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
+_spark_log: Final = SparkLog()
+
+
+def log_to_spark(subscription: Subscription) -> None:
+    """Print warnings to Spark's log, unless a user's handlers or Spark's worker logging take them."""
+    logger = logging.getLogger("libramq")
+    if not logger.hasHandlers():
+        logger.addHandler(_spark_log)
+    _spark_log.reading = str(subscription)
+
+
+def _query_of_task() -> str | None:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return None
+    if stream := context.getLocalProperty(QUERY_ID):
+        return f"query {stream}, batch {context.getLocalProperty(BATCH_ID)}"
+    return f"query {context.getLocalProperty(EXECUTION_ID)}"
 
 
 def warn_of_loss(queue: MessageQueue, start: int, end: int) -> None:
