@@ -1,9 +1,8 @@
 """Three broker processes that serve Kafka's clients together."""
 
-import os
-import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,20 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from libramq.groups.coordinator.location import coordinator_of
-from tests.interop.libra import ENVIRONMENT, LIBRA, LibraServers
+from tests.cli.commands import libra
+from tests.interop.libra import LibraServers
 from tests.interop.ports import free_port
 from tests.interop.process import PATIENCE_S
 
 NAMES = ("broker-a", "broker-b", "broker-c")
 
 
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    """Call a function that waits a little for something, until it returns True."""
+def wait_until(holds: Callable[[], bool], what: str, *, pause_s: float = 0.02) -> None:
+    """Call a function until it returns True. pause_s: 0 for functions that wait a little themselves."""
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline, what
+        time.sleep(pause_s)
 
 
 class KafkaCluster:
@@ -46,6 +47,16 @@ class KafkaCluster:
     def kill(self, name: str) -> None:
         self.servers.kill(name)
 
+    @contextmanager
+    def killed(self, name: str) -> Iterator[None]:
+        """Kill a broker, and start it again at the end."""
+        self.kill(name)
+        try:
+            yield
+        finally:
+            self.start(name)
+            self.wait_brokers(len(self.names))
+
     def stop(self) -> None:
         self.servers.stop()
 
@@ -55,17 +66,9 @@ class KafkaCluster:
 
     def tool(self, *arguments: str) -> str:
         """Run a command of RocketMQ's tools, and return its output."""
-        command = [*LIBRA, "admin", *arguments, "-n", self.servers.namesrv]
-        run = subprocess.run(
-            command,
-            env={**os.environ, **ENVIRONMENT},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        assert run.returncode == 0, run.stderr
-        return run.stdout
+        run = libra("admin", *arguments, "-n", self.servers.namesrv)
+        assert run.code == 0, run.err
+        return run.out
 
     def admin(self, *names: str) -> AdminClient:
         """Return a client that begins with these brokers."""

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,17 @@ A, B, C = NAMES
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Return the brokers of all tests; one that is killed is started again by its test."""
     cluster = KafkaCluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    cluster = KafkaCluster(tmp_path_factory.mktemp("single"), (A,))
     try:
         yield cluster
     finally:
@@ -63,7 +72,7 @@ def read(consumer: Consumer, count: int) -> list[tuple[int, int, bytes | None]]:
             records.append((message.partition(), message.offset(), message.value()))
         return len(records) >= count
 
-    wait_until(is_there, f"{count} records")
+    wait_until(is_there, f"{count} records", pause_s=0)
     return records
 
 
@@ -75,7 +84,7 @@ def read_all(consumer: Consumer, wanted: set[tuple[int, int, bytes | None]]) -> 
         left.difference_update(read(consumer, 1))
         return not left
 
-    wait_until(are_there, f"{wanted}")
+    wait_until(are_there, f"{wanted}", pause_s=0)
 
 
 def committed(consumer: Consumer, topic: str, count: int) -> list[int]:
@@ -119,37 +128,36 @@ def test_a_group_reads_and_commits_at_every_broker(cluster: KafkaCluster, coordi
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_the_coordinator_is_killed_and_its_members_go_on(tmp_path: Path, protocol: str):
+def test_the_coordinator_is_killed_and_its_members_go_on(cluster: KafkaCluster, protocol: str):
     """Members ask for the successor, which knows them: nothing is revoked or assigned, and commits go on."""
-    cluster = KafkaCluster(tmp_path)
     changes: list[str] = []
-    try:
-        group = cluster.group_at(B)
-        cluster.create("kills", 6)
-        leaders = cluster.leaders("kills")
-        produce(cluster, "kills", range(6), b"a")
-        settings = {"group.protocol": "consumer"} if protocol == "consumer" else {}
-        consumer = cluster.consumer(group, **{"enable.auto.commit": False, **settings})
-        consumer.subscribe(
-            ["kills"],
-            on_assign=lambda *_: changes.append("assigned"),
-            on_revoke=lambda *_: changes.append("revoked"),
-        )
-        read(consumer, 6)
-        consumer.commit(asynchronous=False)
-        member_id = consumer.memberid()
-        cluster.kill(B)
+    topic = f"kills-{protocol}"
+    group = cluster.group_at(B, topic)
+    cluster.create(topic, 6)
+    leaders = leaders_of(cluster, topic, 6)
+    produce(cluster, topic, range(6), b"a")
+    settings = {"group.protocol": "consumer"} if protocol == "consumer" else {}
+    consumer = cluster.consumer(group, **{"enable.auto.commit": False, **settings})
+    consumer.subscribe(
+        [topic],
+        on_assign=lambda *_: changes.append("assigned"),
+        on_revoke=lambda *_: changes.append("revoked"),
+    )
+    read(consumer, 6)
+    consumer.commit(asynchronous=False)
+    member_id = consumer.memberid()
+    with cluster.killed(B):
         cluster.wait_brokers(2, A, C)
         left = {index for index, name in leaders.items() if name != B}
-        assert cluster.leaders("kills", A) == {
+        assert cluster.leaders(topic, A) == {
             index: leaders[index] if index in left else None for index in leaders
         }
         producer = cluster.producer()
         for index in left:
-            producer.produce("kills", b"b", partition=index)
+            producer.produce(topic, b"b", partition=index)
         assert producer.flush(PATIENCE_S) == 0
         read_all(consumer, {(index, 1, b"b") for index in left})
-        offsets = [TopicPartition("kills", each, 2) for each in sorted(left)]
+        offsets = [TopicPartition(topic, each, 2) for each in sorted(left)]
 
         def has_committed() -> bool:
             try:
@@ -160,29 +168,27 @@ def test_the_coordinator_is_killed_and_its_members_go_on(tmp_path: Path, protoco
             return True
 
         wait_until(has_committed, "a commit")
-        assert committed(consumer, "kills", 6) == [2 if index in left else 1 for index in range(6)]
+        assert committed(consumer, topic, 6) == [2 if index in left else 1 for index in range(6)]
         admin = cluster.admin(A, C)  # A client that is collected ends its requests.
         described = admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
         assert [each.member_id for each in described.members] == [member_id], "the successor knows it"
         assert changes == ["assigned"]
-        cluster.start(B)
-        cluster.wait_brokers(3)
-        produce(cluster, "kills", range(6), b"c")
-        read_all(consumer, {(index, 2 if index in left else 1, b"c") for index in range(6)})
-        consumer.close()
-    finally:
-        cluster.stop()
+    produce(cluster, topic, range(6), b"c")
+    read_all(consumer, {(index, 2 if index in left else 1, b"c") for index in range(6)})
+    consumer.close()
 
 
-def test_members_keep_their_partitions_while_their_broker_is_killed_and_restarted(tmp_path: Path):
+def test_members_keep_their_partitions_while_their_broker_is_killed_and_restarted(single: KafkaCluster):
     """KIP-848's members continue in their group: nothing is revoked or lost, and commits are accepted."""
-    cluster = KafkaCluster(tmp_path, (A,))
+    cluster = single
     events: list[str] = []
     consumers = []
     try:
         cluster.create("restart", 2)
         for _ in range(2):
-            consumer = cluster.consumer("g", **{"group.protocol": "consumer", "enable.auto.commit": False})
+            consumer = cluster.consumer(
+                "restart", **{"group.protocol": "consumer", "enable.auto.commit": False}
+            )
             consumer.subscribe(
                 ["restart"],
                 on_assign=lambda *_: events.append("assigned"),
@@ -205,32 +211,28 @@ def test_members_keep_their_partitions_while_their_broker_is_killed_and_restarte
                 offsets = [TopicPartition("restart", partition, offset + 1)]
                 each.commit(offsets=offsets, asynchronous=False)
             if value == b"a":
-                cluster.kill(A)
-                cluster.start(A)
-                cluster.wait_brokers(1)
+                with cluster.killed(A):
+                    pass
         assert events[before:] == []
         assert committed(consumers[0], "restart", 2) == [2, 2]
     finally:
         for each in consumers:
             each.close()
-        cluster.stop()
 
 
-def test_the_broker_resolves_a_pattern_for_librdkafka(tmp_path: Path):
-    cluster = KafkaCluster(tmp_path, (A,))
-    consumer = cluster.consumer("g", **{"group.protocol": "consumer"})
+def test_the_broker_resolves_a_pattern_for_librdkafka(single: KafkaCluster):
+    consumer = single.consumer("pattern", **{"group.protocol": "consumer"})
     try:
         for topic in ("fits-a", "other"):
-            cluster.create(topic, 1)
-            produce(cluster, topic, range(1), topic.encode())
+            single.create(topic, 1)
+            produce(single, topic, range(1), topic.encode())
         consumer.subscribe(["^fits-.*"])
         assert read(consumer, 1) == [(0, 0, b"fits-a")]
-        cluster.create("fits-b", 1)
-        produce(cluster, "fits-b", range(1), b"fits-b")
+        single.create("fits-b", 1)
+        produce(single, "fits-b", range(1), b"fits-b")
         assert read(consumer, 1) == [(0, 0, b"fits-b")]
     finally:
         consumer.close()
-        cluster.stop()
 
 
 def test_queues_of_rocketmqs_topics_have_the_same_numbers_at_all_brokers(cluster: KafkaCluster):
@@ -288,34 +290,30 @@ def test_kafkas_tools_set_the_offsets_of_a_group_of_our_consumers_once_it_has_no
     assert [each.offset for each in found.result(PATIENCE_S).topic_partitions] == [1, 1, 1]
 
 
-def test_an_idempotent_producer_stores_nothing_twice_while_a_broker_is_killed(tmp_path: Path):
-    cluster = KafkaCluster(tmp_path)
-    try:
-        cluster.create("once", 3)
-        options = {"enable.idempotence": True, "batch.num.messages": 20, "reconnect.backoff.max.ms": 200}
-        producer = cluster.producer(**options)
-        errors: list[Any] = []
-        acknowledged: list[tuple[int, int]] = []
+def test_an_idempotent_producer_stores_nothing_twice_while_a_broker_is_killed(cluster: KafkaCluster):
+    cluster.create("once", 3)
+    leaders_of(cluster, "once", 3)
+    options = {"enable.idempotence": True, "batch.num.messages": 20, "reconnect.backoff.max.ms": 200}
+    producer = cluster.producer(**options)
+    errors: list[Any] = []
+    acknowledged: list[tuple[int, int]] = []
 
-        def delivered(error: Any, message: Any) -> None:
-            if error is not None:
-                errors.append(error)
-            else:
-                acknowledged.append((message.partition(), message.offset()))
+    def delivered(error: Any, message: Any) -> None:
+        if error is not None:
+            errors.append(error)
+        else:
+            acknowledged.append((message.partition(), message.offset()))
 
-        for number in range(3_000):
-            producer.produce("once", b"%d" % number, partition=number % 3, on_delivery=delivered)
-        wait_until(lambda: producer.poll(0.1) >= 0 and len(acknowledged) >= 100, "some records")
-        cluster.kill(B)
+    for number in range(3_000):
+        producer.produce("once", b"%d" % number, partition=number % 3, on_delivery=delivered)
+    wait_until(lambda: producer.poll(0.1) >= 0 and len(acknowledged) >= 100, "some records", pause_s=0)
+    with cluster.killed(B):
         producer.poll(0.1)
-        cluster.start(B)
-        assert producer.flush(PATIENCE_S) == 0
-        assert not errors
-        assert sorted(acknowledged) == [(index, offset) for index in range(3) for offset in range(1_000)]
-        consumer = cluster.consumer(cluster.group_at(A))
-        consumer.subscribe(["once"])
-        values = [(partition, int(value or b"")) for partition, _, value in sorted(read(consumer, 3_000))]
-        assert values == [(index, number) for index in range(3) for number in range(index, 3_000, 3)]
-        consumer.close()
-    finally:
-        cluster.stop()
+    assert producer.flush(PATIENCE_S) == 0
+    assert not errors
+    assert sorted(acknowledged) == [(index, offset) for index in range(3) for offset in range(1_000)]
+    consumer = cluster.consumer(cluster.group_at(A, "once"))
+    consumer.subscribe(["once"])
+    values = [(partition, int(value or b"")) for partition, _, value in sorted(read(consumer, 3_000))]
+    assert values == [(index, number) for index in range(3) for number in range(index, 3_000, 3)]
+    consumer.close()

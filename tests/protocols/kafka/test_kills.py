@@ -12,8 +12,8 @@ from tests.interop.libra import LibraServers
 from tests.interop.ports import free_port
 
 TIMEOUT_S = 120
-KILLS = 4
-RECORDS = 6_000
+KILLS = 2
+RECORDS = 3_000
 PARTITIONS = 2
 
 
