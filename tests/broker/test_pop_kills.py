@@ -13,6 +13,7 @@ from libramq.message import MessageExt
 from tests.broker.brokers import Conversation
 from tests.broker.test_pop import Popper
 from tests.fakes import FakePeer, ManualClock
+from tests.quick import quick
 
 INVISIBLE_MS = 10_000
 
@@ -113,11 +114,12 @@ def count_writes(root: Path) -> int:
     return writes
 
 
-def test_a_kill_after_any_write_loses_nothing_and_shows_nothing_twice(tmp_path: Path):
+@pytest.mark.parametrize("step", quick([4, 1], 1))
+def test_a_kill_after_any_write_loses_nothing_and_shows_nothing_twice(tmp_path: Path, step: int):
     """Consumers saw what was sent before that write; the next process continues from a copy of the files."""
     writes = count_writes(tmp_path / "whole")
     assert writes > 20
-    for kill_at in range(1, writes + 1):
+    for kill_at in range(1, writes + 1, step):
         root, copy = tmp_path / f"run-{kill_at}", tmp_path / f"copy-{kill_at}"
         broker = Conversation(root)
         broker.create_topic("T", queues=1)
@@ -154,7 +156,7 @@ def _work_until_killed(broker: Conversation, witness: Witness, kill_at: int, cop
     return broker.clock
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", quick(range(12), 4))
 def test_random_work_with_kills_and_stops(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch):
     """Half of them pop as consumers of ours do: a pop has several check points."""
     dice = random.Random(seed)

@@ -14,6 +14,7 @@ from libramq.message.ids import encode_host
 from libramq.store import AppendStatus, FlushDiskType, MessageStore, ReadStatus, StoreMessage, run_flush
 from libramq.store.reading.read import warm
 from tests.fakes import ManualClock
+from tests.quick import quick
 from tests.store.stores import (
     BORN,
     Disk,
@@ -528,7 +529,7 @@ def test_queues_begin_later_after_old_files_are_deleted(tmp_path: Path):
     killed.close()
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", quick(range(25), 10))
 def test_the_store_agrees_with_plain_lists(tmp_path: Path, seed: int):
     """Random batches, reads, flushes, clean stops and kills are compared with lists in memory."""
     rng = random.Random(seed)

@@ -23,6 +23,7 @@ from libramq.store.retention.retention import Retention
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.process import PowerCut
 from libramq.testing.machine.virtual_time import VirtualTime
+from tests.quick import quick
 from tests.store.stores import kill, read_all
 
 FILE_SIZE = 8192
@@ -33,7 +34,7 @@ Key = tuple[int, int]
 
 
 #: Those of each kind in a quick run; a thorough one plays others, and more.
-SEEDS = [*range(15), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(15, 200))]
+SEEDS = quick(range(200), 8)
 
 
 class SteppingTime(VirtualTime):

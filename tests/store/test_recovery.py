@@ -13,6 +13,7 @@ from libramq.message import decode_records
 from libramq.store import MessageStore
 from libramq.store.queues.consume_queue import UNIT
 from tests.fakes import ManualClock
+from tests.quick import quick
 from tests.store.stores import Disk, bodies, copy_as_killed, flush, kill, message, open_store
 
 LOG = Path("commitlog") / f"{0:020d}"
@@ -31,11 +32,13 @@ def three_records(root: Path) -> tuple[bytes, list[int]]:
     return (root / LOG).read_bytes(), ends
 
 
-def test_a_log_cut_at_every_byte_keeps_the_whole_records(tmp_path: Path):
+@pytest.mark.parametrize("step", quick([5, 1], 1))
+def test_a_log_cut_at_every_byte_keeps_the_whole_records(tmp_path: Path, step: int):
     """A power cut tore the log: everything from the cut on is zero. The queues were already on the disk."""
     original = tmp_path / "original"
     data, ends = three_records(original)
-    for cut in range(ends[-1] + 1):
+    around_ends = {end + by for end in (0, *ends) for by in range(-1, 3) if 0 <= end + by <= ends[-1]}
+    for cut in sorted({*range(0, ends[-1], step), *around_ends}):
         root = copy_as_killed(original, tmp_path / "cut")
         (root / LOG).write_bytes(data[:cut] + bytes(len(data) - cut))
         store = open_store(root)

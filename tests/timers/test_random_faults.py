@@ -25,6 +25,7 @@ from libramq.timers.pop_entries import NoPop
 from libramq.timers.request import TimerOptions
 from libramq.timers.timer_checkpoint import read_timer_checkpoint
 from libramq.timers.timer_files import TimerFiles
+from tests.quick import quick
 from tests.store.stores import kill, read_all
 
 ROOT = Path("/store")
@@ -216,7 +217,7 @@ class Run:
 FOUND_SOMETHING = (1004, 1033, 1055, 1288, 4019, 4049)
 
 
-@pytest.mark.parametrize("seed", [*range(60), *FOUND_SOMETHING])
+@pytest.mark.parametrize("seed", [*FOUND_SOMETHING, *quick(range(60), 10)])
 def test_timer_messages_survive_kills_and_power_cuts(seed: int):
     run = Run(seed)
     for _ in range(STEPS):
@@ -224,7 +225,7 @@ def test_timer_messages_survive_kills_and_power_cuts(seed: int):
     run.finish()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", quick(range(20), 5))
 def test_without_faults_each_is_delivered_once_and_none_that_was_recalled(seed: int):
     run = Run(seed)
     for _ in range(STEPS):

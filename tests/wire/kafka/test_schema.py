@@ -129,7 +129,7 @@ def test_a_message_matches_kafkas_schema(module: str, version: int, side: str, i
     """Messages encoded by another implementation are decoded, and encoded again to the same bytes."""
     kind, kio_kind = ours(module, side), theirs(module, version, side)
     rng = random.Random(f"{module} {version} {side}")
-    for _ in range(30):
+    for _ in range(10):
         entity = random_entity(kio_kind, rng)
         buffer = BytesIO()
         entity_writer(kio_kind)(buffer, entity)
