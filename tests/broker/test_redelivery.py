@@ -34,14 +34,15 @@ def failed(talk: Conversation, peer: FakePeer) -> Conversation:
 
 @pytest.mark.parametrize(
     ("level", "queue", "delay_ms"),
-    [("1", 0, 1_000), ("3", 2, 10_000), ("18", 17, 7_200_000), ("99", 17, 7_200_000)],
+    [("1", 0, 1_000), ("3", 2, 10_000), ("99", 17, 7_200_000)],
 )
 def test_a_delayed_message_waits_in_its_levels_queue_until_it_is_due(talk, peer, level, queue, delay_ms):
     reply = talk.send(peer, "T", queue_id=2, properties={"DELAY": level, "TAGS": "red"}, flag=4)
     assert (reply.code, reply.ext["queueId"]) == (C.SUCCESS, "2")
     (waiting,) = talk.messages(SCHEDULE, queue)
     assert (waiting.properties["REAL_TOPIC"], waiting.properties["REAL_QID"]) == ("T", "2")
-    talk.advance(delay_ms - 1)
+    talk.extend_deadlines(delay_ms - 1_000)
+    talk.advance(999)
     assert talk.messages("T", 2) == []
     talk.advance(1)
     (message,) = talk.messages("T", 2)
@@ -51,7 +52,7 @@ def test_a_delayed_message_waits_in_its_levels_queue_until_it_is_due(talk, peer,
         message.properties.items()
         >= {"WAIT": "false", "DELAY": level, "REAL_TOPIC": "T", "TAGS": "red"}.items()
     )
-    talk.advance(delay_ms * 3)
+    talk.advance(30_000)
     assert len(talk.messages("T", 2)) == 1
 
 

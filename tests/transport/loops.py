@@ -35,8 +35,10 @@ def run_on(loop: str, scenario: Callable[[], Coroutine[Any, Any, None]], *, seco
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop run until a condition without an event holds; the scenario's deadline applies."""
-    while not condition():  # noqa: ASYNC110 - A transport sets no event.
-        await asyncio.sleep(0.001)
+    pause_s = 0.001
+    while not condition():
+        await asyncio.sleep(pause_s)
+        pause_s = min(1.1 * pause_s, 0.02)  # What takes seconds should not cost the processor as much.
 
 
 async def until_asked(condition: Callable[[], Coroutine[Any, Any, bool]]) -> None:
