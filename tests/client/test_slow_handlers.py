@@ -1,5 +1,6 @@
 """Handlers that run longer than max_processing_ms, at a real broker: what counts, and what others get."""
 
+import asyncio
 import threading
 from contextlib import AsyncExitStack
 
@@ -20,7 +21,7 @@ class Members:
     """The members of a group whose topic has one queue. calls: member, body and attempts, in order."""
 
     def __init__(self, namesrv, watch, stack):
-        self._namesrv = namesrv
+        self.namesrv = namesrv
         self._watch = watch
         self._stack = stack
         self.calls = []
@@ -28,7 +29,7 @@ class Members:
         self.hangs = {}
 
     async def send(self, body, broker_name="broker-a"):
-        async with Producer(group="p", namesrv=self._namesrv) as producer:
+        async with Producer(group="p", namesrv=self.namesrv) as producer:
             await producer.send(Message("T", body), queue=MessageQueue("T", broker_name, 0))
 
     async def join(self, name, *, hangs=False, result=None, **options):
@@ -49,7 +50,7 @@ class Members:
 
         options = {"consume_from": "earliest", "suspend_ms": 10, "max_processing_ms": LIMIT_MS} | options
         member = PushConsumer(
-            group="g", namesrv=self._namesrv, instance_name=name, on_error=on_error, **options
+            group="g", namesrv=self.namesrv, instance_name=name, on_error=on_error, **options
         )
         member.subscribe("T", "*", handle)
         await self._stack.enter_async_context(member)
@@ -133,3 +134,60 @@ async def test_in_order_attempts_are_counted_over_members_that_leave(members, un
     await until(lambda: any(call[1] == b"y" for call in members.of("two")))
     assert members.of("two")[: 6 - failed] == [("two", b"x", times) for times in range(failed, 6)]
     assert members.of("two")[6 - failed][1] == b"y"
+
+
+@pytest.mark.parametrize("members", [2], indirect=True)
+async def test_in_order_a_message_that_waits_for_a_thread_keeps_its_attempts(members, watch, until):
+    """It has failed, and would be handled again; the only thread is busy with another queue as it moves."""
+    blocks, let_go = threading.Event(), threading.Event()
+    failures, revoked = [], []
+
+    def handle(messages):
+        if messages[0].body == b"blocks":
+            blocks.set()
+            watch.touch()
+            let_go.wait()
+            return True
+        failures.append(messages[0].reconsume_times)
+        watch.touch()
+        return False
+
+    def on_revoked(queues):
+        revoked.extend(queue.broker_name for queue in queues)
+        watch.touch()
+
+    async with Producer(group="p", namesrv=members.namesrv) as producer:
+        failing, blocking = (MessageQueue("T", f"broker-{name}", 0) for name in "ab")
+        await producer.send(Message("T", b"fails"), queue=failing)
+        options = {"consume_from": "earliest", "suspend_ms": 10, "orderly": True, "threads": 1}
+        one = PushConsumer(group="g", namesrv=members.namesrv, on_revoked=on_revoked, **options)
+        one.subscribe("T", "*", handle)
+        async with one:
+            await until(lambda: failures)
+            await producer.send(Message("T", b"blocks"), queue=blocking)
+            await until(blocks.is_set)
+            for _ in range(30):  # Longer than suspend_ms.
+                await producer.send(Message("T", b"later"), queue=blocking)
+            stopping = asyncio.create_task(one.stop())
+            await until(lambda: failing.broker_name in revoked)
+            let_go.set()
+            await stopping
+    await members.join("two", orderly=True)
+    await until(lambda: any(call[1] == b"fails" for call in members.calls))
+    assert ("two", b"fails", len(failures)) in members.calls
+    assert failures == list(range(len(failures)))
+
+
+async def test_in_order_a_reset_counts_attempts_anew(members, until):
+    """What a former owner had counted was of the time before."""
+    await members.send(b"x")
+    one = await members.join("one", orderly=True, result=False)
+    await until(lambda: len(members.calls) == 2)
+    await one.stop()
+    await members.join("two", orderly=True)
+    await until(lambda: members.of("two"))
+    async with Admin(namesrv=members.namesrv) as admin:
+        await admin.reset_offsets("g", "T", 0)
+    await until(lambda: len(members.of("two")) == 2)
+    assert members.of("two")[0][2] >= 2
+    assert members.of("two")[1] == ("two", b"x", 0)

@@ -152,6 +152,8 @@ class Fences:
             fence.is_grant_complete = True
         fence.grants |= grants
         fence.void -= grants.keys()
+        for key in grants:
+            fence.attempts.pop(key, None)
         for queue, attempts in grant.attempts.items():
             fence.attempts[queue.topic, queue.queue_id] = attempts
         return fence.epoch
@@ -231,6 +233,12 @@ class Fences:
         fence = self._groups.get(group)
         known = NO_ATTEMPTS if fence is None else fence.attempts.get((topic, queue_id), NO_ATTEMPTS)
         return known.times if known.offset == offset else 0
+
+    def forget_attempts(self, group: str, topic: str, queue_id: int) -> None:
+        """Count anew: the queue is read again from another offset."""
+        fence = self._groups.get(group)
+        if fence is not None:
+            fence.attempts.pop((topic, queue_id), None)
 
     def check(self, group: str, topic: str, queue_id: int, member: str | None, epoch: int | None) -> None:
         """Check a member's pull, or any commit. Raises NotYetGranted, Fenced.

@@ -122,7 +122,8 @@ class QueueOpening:
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR, f"the opening cannot be journalled: {error}"
             ) from error
-        self._offsets.take_reset(group, topic, queue_id)
+        if self._offsets.take_reset(group, topic, queue_id) is not None:
+            self._fences.forget_attempts(group, topic, queue_id)
         former_epoch = claim.epoch  # It repeats its opening.
         if former is not None:
             was_open = former != NOBODY

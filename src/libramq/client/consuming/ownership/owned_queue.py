@@ -82,9 +82,13 @@ class QueueWork:
         """Return whether a handler runs, or a message is being sent back."""
         return self.sending_back > 0 or any(delivery.is_under_way for delivery in self.deliveries)
 
-    def drop_unstarted(self) -> None:
-        """Remove deliveries whose handlers have not begun."""
-        self.deliveries = {delivery for delivery in self.deliveries if delivery.started}
+    def drop_unstarted(self, *, in_order: bool) -> None:
+        """Remove deliveries whose handlers have not begun; in order their messages wait again."""
+        unstarted = {delivery for delivery in self.deliveries if not delivery.started}
+        self.deliveries -= unstarted
+        if in_order:
+            for delivery in unstarted:  # One at most.
+                self.waiting.extendleft(reversed(delivery.messages))
 
     def finished_offset(self) -> int | None:
         """Return the offset up to which the program has finished the messages it fetched."""

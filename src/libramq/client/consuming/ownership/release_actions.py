@@ -31,7 +31,8 @@ def revoke(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: Monoton
     owned.state = QueueState.DRAINING
     owned.revoked_ms = now_ms
     owned.is_wanted_again = False
-    owned.work.drop_unstarted()  # After the state has changed: see Delivery.begin.
+    # After the state has changed: see Delivery.begin.
+    owned.work.drop_unstarted(in_order=own.settings.orderly)
     if owned.work.is_under_way and event.drain_ms:
         own.timers.at(now_ms + event.drain_ms, DrainOver(owned.queue, owned.generation))
         return list(own.commits.commit([owned]))
@@ -129,6 +130,9 @@ def complete_release(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> 
     granted = owned.claim.granted
     if owned.is_wanted_again:
         steps += own.take(owned.queue, now_ms, delay_ms=0, claim=granted)
+        again = own.table.get(owned.queue)
+        if again is not None:
+            again.former_attempts = owned.attempts_behind()
     elif granted is not None and owned.is_revoked_by_coordinator:
         grant = QueueGrant.of(owned.queue, granted.epoch, attempts=owned.attempts_behind())
         steps.append(sg.QueueReleased(grant, is_committed))
