@@ -1,6 +1,5 @@
 """Acting slaves in the simulator: what waits is delivered once, whatever becomes of its master."""
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -84,13 +83,11 @@ def caught(rule: type[Invariant], *first: int) -> None:
     pytest.fail(f"{SEEDS_MAX} seeds did not break the rule that {rule.name}")
 
 
-@pytest.mark.parametrize("waits_for_slaves", [False, True])
+@pytest.mark.parametrize("waits_for_slaves", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_what_waits_is_delivered_once(waits_for_slaves: bool) -> None:
-    happened: Counter[Happening] = Counter()
-    for seed in (0, LONG):
-        report = run(seed, "end_master", "end_master", waits_for_slaves=waits_for_slaves)
-        assert report.is_ok, f"seed {seed}: {report.violation}\n" + "\n".join(report.lines)
-        happened.update(report.happenings)
+    report = run(LONG, "end_master", "end_master", waits_for_slaves=waits_for_slaves)
+    assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)
+    happened = report.happenings
     assert happened[Happening.ESCAPED]
     assert happened[Happening.PASSED_ON]
     assert happened[Happening.REVIVED_ELSEWHERE]
@@ -105,9 +102,8 @@ def test_a_transaction_whose_end_the_slave_had_not_copied_may_be_ended_again() -
 
 def test_slaves_that_end_and_are_out_of_reach_lose_nothing() -> None:
     ends = ("end_master", "end_slave", "part_slave", "end_master", "kill_broker", "end_slave", "end_master")
-    for seed in range(2):
-        report = run(seed, *ends, every_ms=4_000)
-        assert report.is_ok, f"seed {seed}: {report.violation}\n" + "\n".join(report.lines)
+    report = run(0, *ends, every_ms=4_000)
+    assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)
 
 
 @pytest.mark.thorough
@@ -219,7 +215,7 @@ def test_acknowledgements_that_a_slave_drops_are_caught(monkeypatch: pytest.Monk
 
 
 def test_what_an_acting_slave_has_done_outlives_it() -> None:
-    report = run(1, "end_acting", every_ms=50_000, has_second_slaves=True)
+    report = run(1, "end_acting", every_ms=30_000, has_second_slaves=True)
     assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)
     assert report.happenings[Happening.ACTING_ENDED]
 
@@ -248,7 +244,7 @@ def test_acknowledgements_that_a_slave_forgets_at_its_restart_are_caught(
 
 
 def test_a_master_that_was_taken_for_dead_repeats_nothing() -> None:
-    report = run(1, "freeze_master", every_ms=50_000)
+    report = run(1, "freeze_master", every_ms=30_000)
     assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)
     assert report.happenings[Happening.ESCAPED]
 

@@ -62,9 +62,8 @@ def noticed(what: Scenario, *first: int) -> str:
 
 @pytest.mark.parametrize("what", [CHANGES, RESTARTS, SEVERAL])
 def test_without_a_deliberate_fault_it_passes(what: Scenario):
-    for seed in range(2):
-        report = Simulation(seed, scenario=what).run()
-        assert report.is_ok, f"seed {seed}: {report.violation}\n" + "\n".join(report.lines)
+    report = Simulation(0, scenario=what).run()
+    assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)
 
 
 @pytest.mark.thorough

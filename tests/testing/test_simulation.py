@@ -17,9 +17,11 @@ from libramq.testing.scenarios.happening import Happening
 from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import Report, Simulation
 
-#: Those of a quick run; scripts/search plays others every day.
-SEEDS = 24
-SEEDS_A_TEST = 6
+#: Those of a quick run: cheap ones, in which most of what can happen happens. scripts/search plays others.
+SEEDS = (0, 1, 2, 4, 7, 8, 9, 12, 16, 21, 29, 30, 31, 33, 34, 36, 40, 48, 49, 50)
+SEEDS_A_TEST = 5
+#: One of a group of each kind; seed 9 has two dead letters.
+SEEDS_PLAYED_TWICE = (0, 1, 4, 9, 40)
 #: Commits that a fence refuses, and handovers whose coordinator ends, occur in 4 of 300 seeds: 200 would
 #: miss one of them now and then.
 SEEDS_OF_RARE_HAPPENINGS = 400
@@ -33,9 +35,9 @@ def run(seed: int) -> Report:
     return report
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_A_TEST))
+@pytest.mark.parametrize("first", range(0, len(SEEDS), SEEDS_A_TEST))
 def test_every_invariant_holds(first: int):
-    for seed in range(first, first + SEEDS_A_TEST):
+    for seed in SEEDS[first : first + SEEDS_A_TEST]:
         run(seed)
 
 
@@ -112,7 +114,7 @@ def test_a_broker_apart_from_the_name_server_only_loses_no_queue(monkeypatch: py
         disturb(self, what)
 
     monkeypatch.setattr(Faults, "_disturb", note)
-    for seed in range(5):
+    for seed in (2, 3):  # Each broker is apart in one of them; in one nobody hears of it.
         report = Simulation(seed, scenario=scenario).run()
         assert report.is_ok, f"seed {seed}: {report.violation}"
     for broker in ("broker-a", "broker-b"):
@@ -120,30 +122,32 @@ def test_a_broker_apart_from_the_name_server_only_loses_no_queue(monkeypatch: py
 
 
 def test_one_seed_is_one_history_in_any_process():
-    """It does not depend on the order of sets, which differs with string hashes.
-
-    Seed 9 has two dead letters.
-    """
+    """It does not depend on the order of sets, which differs with string hashes: ours are random."""
     program = (
         "from libramq.testing.simulation import Simulation\n"
-        "print(*(Simulation(seed).run().checksum for seed in (0, 1, 2, 3, 4, 5, 9)))"
+        f"print(*(Simulation(seed).run().checksum for seed in {SEEDS_PLAYED_TWICE}))"
     )
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env=os.environ | {"PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in ("1", "3")
-    ]
-    assert outputs[0] == outputs[1]
-    assert outputs[0].split() == [run(seed).checksum for seed in (0, 1, 2, 3, 4, 5, 9)]
+    other = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert other.stdout.split() == [run(seed).checksum for seed in SEEDS_PLAYED_TWICE]
 
 
-@pytest.mark.parametrize("orderly", [False, True])
-@pytest.mark.parametrize("stock_chance", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(
+    ("stock_chance", "orderly"),
+    [
+        (0.0, False),
+        (1.0, True),
+        *(
+            pytest.param(*kinds, marks=pytest.mark.thorough)
+            for kinds in [(0.0, True), (0.5, False), (0.5, True), (1.0, False)]
+        ),
+    ],
+)
 def test_setting_wall_clocks_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, stock_chance: float, orderly: bool
 ):
@@ -168,7 +172,7 @@ def test_setting_wall_clocks_changes_nothing(
         duration_ms=12_000,
         actions=tuple((1_500 + 1_100 * number, name) for number, name in enumerate(actions)),
     )
-    for seed in range(4):
+    for seed in range(2):
         histories = []
         for set_wall in (NodeClock.set_wall, lambda self, by_ms: None):
             monkeypatch.setattr(NodeClock, "set_wall", set_wall)
