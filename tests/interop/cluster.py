@@ -3,6 +3,7 @@
 import itertools
 import json
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from tests.interop.apache import BINARY_HEADERS, VIP_CHANNEL, MqAdmin, start_pro
 from tests.interop.process import PATIENCE_S, Event, Program
 
 POLL_S = 0.02
+#: Some conditions read whole files, and most waits are for a timer of seconds.
+POLL_S_MAX = 0.3
 PERM_READ_WRITE = 6
 # The clients' default is 3 s, too short for a busy machine: a retried send stores the message twice.
 SEND_TIMEOUT_MS = 30_000
@@ -34,7 +37,7 @@ class Cluster:
         self.broker_address: str = data["brokerAddrs"]["0"]
         self.admin = MqAdmin(home / "admin", namesrv)
         self._started: list[Program] = []
-        self._producers: dict[str, Program] = {}
+        self._shared: dict[str, Program] = {}
 
     def fresh_name(self, what: str) -> str:
         """Return a name of a topic or group that no other test uses."""
@@ -130,11 +133,13 @@ class Cluster:
     @staticmethod
     def wait_until(condition: Callable[[], bool], what: str, *, within_s: float) -> None:
         """Poll a condition: for changes at a server that no event announces."""
-        pause = threading.Event()
-        for _ in range(int(within_s / POLL_S)):
+        pause, pause_s = threading.Event(), POLL_S
+        end_s = time.monotonic() + within_s
+        while time.monotonic() < end_s:
             if condition():
                 return
-            pause.wait(POLL_S)
+            pause.wait(pause_s)
+            pause_s = min(2 * pause_s, POLL_S_MAX)
         raise AssertionError(f"{what} within {within_s} s")
 
     def start(self, main: str, properties: Mapping[str, object], *, dialect: str = "json") -> Program:
@@ -144,14 +149,19 @@ class Cluster:
         self._started.append(program)
         return program
 
+    def shared(self, main: str, properties: Mapping[str, object], *, dialect: str = "json") -> Program:
+        """Return the session's program of this kind: a JVM takes half a second of processor time to start."""
+        name = f"{main} {dialect}"
+        if name not in self._shared:
+            program = self.start(main, properties, dialect=dialect)
+            program.wait_event("started")
+            self._shared[name] = program
+        return self._shared[name]
+
     def producer(self, dialect: str = "json") -> Program:
-        """Return the session's producer for a dialect; it is shared because a JVM takes a second to start."""
-        if dialect not in self._producers:
-            settings = {"group": f"producers_{dialect}", "timeout": SEND_TIMEOUT_MS}
-            producer = self.start("Produce", settings, dialect=dialect)
-            producer.wait_event("started")
-            self._producers[dialect] = producer
-        return self._producers[dialect]
+        """Return the session's producer for a dialect."""
+        settings = {"group": f"producers_{dialect}", "timeout": SEND_TIMEOUT_MS}
+        return self.shared("Produce", settings, dialect=dialect)
 
     def consumer(self, group: str, topic: str, *, dialect: str = "json", **settings: object) -> Program:
         """Start a push consumer, and wait until it has its queues."""
@@ -167,11 +177,11 @@ class Cluster:
 
     def stop_programs(self, *, keep_producers: bool = True) -> None:
         """End the programs that a test has left running."""
-        kept = list(self._producers.values()) if keep_producers else []
+        kept = list(self._shared.values()) if keep_producers else []
         for program in self._started:
             if program not in kept:
                 program.stop()
         self._started = kept
         if not keep_producers:
-            self._producers = {}
+            self._shared = {}
             self.admin.stop()

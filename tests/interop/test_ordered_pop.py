@@ -25,14 +25,8 @@ class Popper:
         self.topic, self.group = cluster.fresh_name("Ordered"), cluster.fresh_name("group")
         cluster.create_topic(self.topic, QUEUES)
         cluster.admin("updateSubGroup", "-b", cluster.broker_address, "-g", self.group)
-        settings = {
-            "group": self.group,
-            "topic": self.topic,
-            "broker": cluster.broker_address,
-            "brokerName": cluster.broker_name,
-        }
-        self.program: Program = cluster.start("Pop", settings)
-        self.program.wait_event("started")
+        place = {"broker": cluster.broker_address, "brokerName": cluster.broker_name}
+        self.program: Program = cluster.shared("Pop", place)
 
     def send(self, queue_id: int, *bodies: str) -> None:
         for body in bodies:
@@ -40,7 +34,7 @@ class Popper:
             self.cluster.send(kind="queue", topic=self.topic, body=body, **where)
 
     def ask(self, **question: object) -> Any:
-        event = self.program.ask("answer", question)
+        event = self.program.ask("answer", {"group": self.group, "topic": self.topic, **question})
         assert "error" not in event, event
         return event["answer"]
 

@@ -25,20 +25,18 @@ import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
 
 /**
  * Apache's client pops, in order unless asked otherwise, as its proxy does: its push consumer cannot. Driven by
- * JSON lines until "stop".
+ * JSON lines until "stop", for any group.
  *
- * <p>{"ask": "pop", "queueId": n, "count": n, "invisible": ms, "attempt": id, "order": boolean}
+ * <p>{"group": g, "topic": t, "ask": "pop", "queueId": n, "count": n, "invisible": ms, "attempt": id, "order": boolean}
  * <br>{"ask": "ack", "handle": of a message} and {"ask": "change", "handle": of a message, "invisible": ms}
  *
- * <p>Properties: namesrv, broker (address), brokerName, group, topic.
+ * <p>Properties: namesrv, broker (address), brokerName.
  */
 public final class Pop {
     private static final PrintStream OUT =
         new PrintStream(new FileOutputStream(FileDescriptor.out), false, StandardCharsets.UTF_8);
     private static final String BROKER = System.getProperty("broker");
     private static final String BROKER_NAME = System.getProperty("brokerName");
-    private static final String GROUP = System.getProperty("group");
-    private static final String TOPIC = System.getProperty("topic");
     private static final long TIMEOUT_MS = 60_000;
 
     public static void main(String[] arguments) throws Exception {
@@ -65,16 +63,16 @@ public final class Pop {
     private static Object ask(MQClientAPIImpl api, JSONObject question) throws Exception {
         return switch (question.getString("ask")) {
             case "pop" -> pop(api, question);
-            case "ack" -> ack(api, question.getString("handle"));
-            case "change" -> change(api, question.getString("handle"), question.getLongValue("invisible"));
+            case "ack" -> ack(api, question);
+            case "change" -> change(api, question);
             default -> throw new IllegalArgumentException(question.toString());
         };
     }
 
     private static JSONArray pop(MQClientAPIImpl api, JSONObject question) throws Exception {
         PopMessageRequestHeader header = new PopMessageRequestHeader();
-        header.setConsumerGroup(GROUP);
-        header.setTopic(TOPIC);
+        header.setConsumerGroup(question.getString("group"));
+        header.setTopic(question.getString("topic"));
         header.setQueueId(question.getIntValue("queueId"));
         header.setMaxMsgNums(question.getIntValue("count"));
         header.setInvisibleTime(question.getLongValue("invisible"));
@@ -108,10 +106,11 @@ public final class Pop {
         return messages;
     }
 
-    private static String ack(MQClientAPIImpl api, String handle) throws Exception {
+    private static String ack(MQClientAPIImpl api, JSONObject question) throws Exception {
+        String handle = question.getString("handle");
         AckMessageRequestHeader header = new AckMessageRequestHeader();
-        header.setConsumerGroup(GROUP);
-        header.setTopic(TOPIC);
+        header.setConsumerGroup(question.getString("group"));
+        header.setTopic(question.getString("topic"));
         header.setQueueId(ExtraInfoUtil.getQueueId(ExtraInfoUtil.split(handle)));
         header.setOffset(ExtraInfoUtil.getQueueOffset(ExtraInfoUtil.split(handle)));
         header.setExtraInfo(handle);
@@ -120,14 +119,15 @@ public final class Pop {
         return answered.result.get(TIMEOUT_MS, TimeUnit.MILLISECONDS).getStatus().name();
     }
 
-    private static String change(MQClientAPIImpl api, String handle, long invisible) throws Exception {
+    private static String change(MQClientAPIImpl api, JSONObject question) throws Exception {
+        String handle = question.getString("handle");
         ChangeInvisibleTimeRequestHeader header = new ChangeInvisibleTimeRequestHeader();
-        header.setConsumerGroup(GROUP);
-        header.setTopic(TOPIC);
+        header.setConsumerGroup(question.getString("group"));
+        header.setTopic(question.getString("topic"));
         header.setQueueId(ExtraInfoUtil.getQueueId(ExtraInfoUtil.split(handle)));
         header.setOffset(ExtraInfoUtil.getQueueOffset(ExtraInfoUtil.split(handle)));
         header.setExtraInfo(handle);
-        header.setInvisibleTime(invisible);
+        header.setInvisibleTime(question.getLongValue("invisible"));
         Answered answered = new Answered();
         api.changeInvisibleTimeAsync(BROKER_NAME, BROKER, header, TIMEOUT_MS, answered);
         return answered.result.get(TIMEOUT_MS, TimeUnit.MILLISECONDS).getExtraInfo();
