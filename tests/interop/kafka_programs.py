@@ -1,6 +1,5 @@
 """Kafka's Java clients and tools from Maven Central, and our servers with a Kafka port."""
 
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -116,14 +115,26 @@ class KafkaClients:
         self.program.stop()
 
 
-def tool(main: str, *arguments: str, home: Path) -> str:
-    """Run one of Kafka's tools; return its output. The tools exit with 0 even after a failure."""
-    command = [*java_command(f"org.apache.kafka.tools.{main}", home=home), *arguments]
-    done = subprocess.run(
-        command, cwd=home, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+class KafkaTools(Program):
+    """Kafka's command line tools at one of our servers, in one process."""
+
+    def __init__(self, servers: str, home: Path) -> None:
+        self._servers = servers
+        super().__init__("kafka-tools", java_command("KafkaTools", home=home), directory=home)
+
+    def topics(self, *options: str) -> str:
+        return self._run("TopicCommand", *options)
+
+    def groups(self, *options: str) -> str:
+        return self._run("consumer.group.ConsumerGroupCommand", *options)
+
+    def _run(self, main: str, *options: str) -> str:
+        """Return what a tool prints; it ends with 0 even after a failure."""
+        arguments = ["--bootstrap-server", self._servers, *options]
+        ran = self.ask("ran", {"main": main, "arguments": arguments}, within_s=TOOL_TIMEOUT_S)
+        assert ran["code"] == 0, ran["out"]
+        printed: str = ran["out"]
+        return printed
 
 
 def java_command(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.apache import set_up
-from tests.interop.kafka_programs import VERSIONS, KafkaClients, KafkaUp, tool
+from tests.interop.kafka_programs import VERSIONS, KafkaClients, KafkaTools, KafkaUp
 from tests.interop.process import PATIENCE_S
 
 pytestmark = pytest.mark.interop
@@ -91,39 +91,40 @@ def test_a_group_shares_partitions_and_continues_where_it_committed(clients: Kaf
 
 def test_kafkas_tools_show_and_change_topics_and_groups(servers: KafkaUp, tmp_path: Path):
     clients = KafkaClients(servers.kafka, home=tmp_path)
-
-    def topics(*options: str) -> str:
-        return tool("TopicCommand", "--bootstrap-server", servers.kafka, *options, home=tmp_path)
-
-    def groups(*options: str) -> str:
-        main = "consumer.group.ConsumerGroupCommand"
-        return tool(main, "--bootstrap-server", servers.kafka, *options, home=tmp_path)
-
     try:
-        topics("--create", "--topic", "tools", "--partitions", "2", "--replication-factor", "1")
-        topics("--alter", "--topic", "tools", "--partitions", "3")
-        assert "PartitionCount: 3" in topics("--describe", "--topic", "tools")
-        for partition in range(3):
-            clients.produce("tools", partition, "a", "b")
-        clients.subscribe("one", "tools", "g-tools")
-        clients.wait_records(6)
-        clients.wait_owned(one=range(3))
-        assert "g-tools" in groups("--list").split()
-        rows = [line.split() for line in groups("--describe", "--group", "g-tools").splitlines()]
-        assert [row[:6] for row in rows if row[:2] == ["g-tools", "tools"]] == [
-            ["g-tools", "tools", str(partition), "2", "2", "0"] for partition in range(3)
-        ]
-        assert "Stable" in groups("--describe", "--state", "--group", "g-tools")
-        assert "not empty" in groups("--delete", "--group", "g-tools")
-        clients.close("one")
-        reset = ("--reset-offsets", "--to-earliest", "--execute", "--group", "g-tools", "--topic", "tools")
-        assert groups(*reset).count("g-tools") == 3
-        groups("--delete-offsets", "--group", "g-tools", "--topic", "tools:0")
-        assert "tools" in groups("--describe", "--group", "g-tools")
-        assert "successful" in groups("--delete", "--group", "g-tools")
-        assert "g-tools" not in groups("--list").split()
-        topics("--delete", "--topic", "tools")
-        assert "tools" not in topics("--list").split()
+        with KafkaTools(servers.kafka, tmp_path) as tools:
+            tools.topics("--create", "--topic", "tools", "--partitions", "2", "--replication-factor", "1")
+            tools.topics("--alter", "--topic", "tools", "--partitions", "3")
+            assert "PartitionCount: 3" in tools.topics("--describe", "--topic", "tools")
+            for partition in range(3):
+                clients.produce("tools", partition, "a", "b")
+            clients.subscribe("one", "tools", "g-tools")
+            clients.wait_records(6)
+            clients.wait_owned(one=range(3))
+            assert "g-tools" in tools.groups("--list").split()
+            rows = [line.split() for line in tools.groups("--describe", "--group", "g-tools").splitlines()]
+            assert [row[:6] for row in rows if row[:2] == ["g-tools", "tools"]] == [
+                ["g-tools", "tools", str(partition), "2", "2", "0"] for partition in range(3)
+            ]
+            assert "Stable" in tools.groups("--describe", "--state", "--group", "g-tools")
+            assert "not empty" in tools.groups("--delete", "--group", "g-tools")
+            clients.close("one")
+            reset = (
+                "--reset-offsets",
+                "--to-earliest",
+                "--execute",
+                "--group",
+                "g-tools",
+                "--topic",
+                "tools",
+            )
+            assert tools.groups(*reset).count("g-tools") == 3
+            tools.groups("--delete-offsets", "--group", "g-tools", "--topic", "tools:0")
+            assert "tools" in tools.groups("--describe", "--group", "g-tools")
+            assert "successful" in tools.groups("--delete", "--group", "g-tools")
+            assert "g-tools" not in tools.groups("--list").split()
+            tools.topics("--delete", "--topic", "tools")
+            assert "tools" not in tools.topics("--list").split()
         clients.finish()
     finally:
         clients.stop()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.apache import set_up
-from tests.interop.kafka_programs import KafkaClients, KafkaUp, tool
+from tests.interop.kafka_programs import KafkaClients, KafkaTools, KafkaUp
 from tests.interop.process import PATIENCE_S
 from tests.protocols.kafka.clusters import KafkaCluster
 
@@ -157,26 +157,25 @@ def test_a_pattern_is_resolved_by_the_broker(clients: KafkaClients):
 
 
 def test_kafkas_tools_show_the_group(servers: KafkaUp, clients: KafkaClients, tmp_path: Path):
-    def groups(*options: str) -> str:
-        main = "consumer.group.ConsumerGroupCommand"
-        return tool(main, "--bootstrap-server", servers.kafka, *options, home=tmp_path)
-
     clients.create("modern-tools", 3)
     for partition in range(3):
         clients.produce("modern-tools", partition, "a", "b")
     clients.subscribe("one", "modern-tools", "g-modern-tools", **MODERN)
     clients.wait_records(6)
     clients.wait_owned(one=range(3))
-    assert "g-modern-tools" in groups("--list").split()
-    rows = [line.split() for line in groups("--describe", "--group", "g-modern-tools").splitlines()]
-    assert [row[:6] for row in rows if row[:2] == ["g-modern-tools", "modern-tools"]] == [
-        ["g-modern-tools", "modern-tools", str(partition), "2", "2", "0"] for partition in range(3)
-    ]
-    state = groups("--describe", "--state", "--verbose", "--group", "g-modern-tools")
-    assert "Stable" in state
-    assert "uniform" in state
-    assert "g-modern-tools" in groups("--describe", "--members", "--verbose", "--group", "g-modern-tools")
-    assert "not empty" in groups("--delete", "--group", "g-modern-tools")
-    clients.close("one")
-    assert "successful" in groups("--delete", "--group", "g-modern-tools")
+    with KafkaTools(servers.kafka, tmp_path) as tools:
+        assert "g-modern-tools" in tools.groups("--list").split()
+        rows = [line.split() for line in tools.groups("--describe", "--group", "g-modern-tools").splitlines()]
+        assert [row[:6] for row in rows if row[:2] == ["g-modern-tools", "modern-tools"]] == [
+            ["g-modern-tools", "modern-tools", str(partition), "2", "2", "0"] for partition in range(3)
+        ]
+        state = tools.groups("--describe", "--state", "--verbose", "--group", "g-modern-tools")
+        assert "Stable" in state
+        assert "uniform" in state
+        assert "g-modern-tools" in tools.groups(
+            "--describe", "--members", "--verbose", "--group", "g-modern-tools"
+        )
+        assert "not empty" in tools.groups("--delete", "--group", "g-modern-tools")
+        clients.close("one")
+        assert "successful" in tools.groups("--delete", "--group", "g-modern-tools")
     clients.finish()
