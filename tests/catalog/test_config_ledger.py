@@ -172,7 +172,17 @@ def test_a_line_cut_off_by_a_full_disk_spoils_none_after_it(tmp_path):
     assert "U" not in topics.table
 
 
-def test_a_crash_in_the_middle_of_a_line_loses_that_line_only(tmp_path):
+def test_a_damaged_line_is_reported(tmp_path, caplog):
+    topics = Topics(tmp_path)
+    for name in ("T", "U", "V"):
+        topics.put(name)
+    (journal,) = tmp_path.glob("*.journal.*")
+    journal.write_text(journal.read_text().replace('"name":"U"', '"name;"U"'))
+    assert {"T", "U", "V"}.intersection(Topics(tmp_path).table.names()) == {"T", "V"}
+    assert f"cannot be read and is lost path={journal}" in caplog.text
+
+
+def test_a_crash_in_the_middle_of_a_line_loses_that_line_only(tmp_path, caplog):
     topics = Topics(tmp_path)
     topics.put("T")
     before = topics.content()
@@ -181,6 +191,7 @@ def test_a_crash_in_the_middle_of_a_line_loses_that_line_only(tmp_path):
     journal.write_bytes(journal.read_bytes()[:-7])
     again = Topics(tmp_path)
     assert again.content() == before
+    assert "lost" not in caplog.text
     again.put("V")
     assert "V" in Topics(tmp_path).table
 

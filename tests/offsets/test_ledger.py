@@ -104,6 +104,20 @@ def test_a_torn_journal_keeps_every_whole_record(tmp_path: Path):
         assert open_ledger(tmp_path / "cut").offsets.query("g", "T", 0) == 77
 
 
+def test_a_damaged_commit_in_a_journal_hides_none_behind_it(tmp_path: Path, caplog):
+    """What came behind it was dropped without a line in the log."""
+    ledger = open_ledger(tmp_path)
+    for offset in range(1, 4):
+        commit(ledger, "g", "T", offset, offset)
+    (journal,) = tmp_path.glob("*.journal.*")
+    data = journal.read_bytes()
+    for at in range(len(data) // 3, 2 * len(data) // 3):
+        caplog.clear()
+        journal.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert open_ledger(tmp_path).offsets.tables()["offsetTable"] == {"T@g": {1: 1, 3: 3}}
+        assert f"cannot be read and is lost path={journal}" in caplog.text
+
+
 def test_the_file_has_apaches_format(tmp_path: Path):
     """It has unquoted integer keys, the members of ConsumerOffsetManager, and a backup."""
     ledger = open_ledger(tmp_path)

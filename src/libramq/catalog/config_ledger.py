@@ -97,10 +97,14 @@ class ConfigLedger(Generic[C]):
         """Apply the changes since then; a line that a crash cut off was never acknowledged."""
         for number in self._numbers:
             text = self._filesystem.read_text(self._journal(number)) or ""
-            for line in text.split("\n"):  # Not splitlines(): names may have U+2028 or U+0085 in them.
+            lines = text.split("\n")  # Not splitlines(): names may have U+2028 or U+0085 in them.
+            for count, line in enumerate(lines, 1):
                 try:
                     change = self._decoder.decode(line)
                 except msgspec.DecodeError:
+                    if count < len(lines):
+                        path = str(self._journal(number))
+                        log.warning("a change in a journal cannot be read and is lost", path=path)
                     continue
                 if change.config is None:
                     self._config_file.forget(change.name)

@@ -4,7 +4,8 @@
 
 A journal is written once per turn of the event loop, before the commits of that turn are answered, and folded
 into consumerOffset.json every few seconds. Each record holds a new value, not a difference, so replaying it
-twice changes nothing. Reading stops at the first incomplete record.
+twice changes nothing. What cannot be read is skipped if a record lies soon behind it; else it is the torn
+end.
 
 Upstream has no journal: an Apache broker that is killed loses up to 5 s of commits.
 """
@@ -19,10 +20,14 @@ from typing import Final, NamedTuple
 
 from libramq.errors import LocalProtocolError
 from libramq.filesystem import FileSystem, make_directory, safe_child
+from libramq.logs import get_logger
+
+log = get_logger(__name__)
 
 _HEAD: Final = struct.Struct(">IH")
 _BODY: Final = struct.Struct(">Biq")
 KEY_BYTES_MAX: Final = 1024  # A topic of 255, "@" and a group of 120 fit many times.
+_RECORD_BYTES_MAX: Final = _HEAD.size + _BODY.size + KEY_BYTES_MAX
 _NAME_PREFIX: Final = "consumerOffset.journal."
 
 
@@ -70,6 +75,12 @@ def decode_offset_record(data: bytes, start: int) -> tuple[OffsetRecord, int] | 
     return record, body_start + size
 
 
+def _next_record(data: bytes, damaged_at: int) -> int | None:
+    """Return where the record behind a damaged one begins; None at a torn end."""
+    places = range(damaged_at + 1, min(damaged_at + _RECORD_BYTES_MAX + 1, len(data)))
+    return next((at for at in places if decode_offset_record(data, at) is not None), None)
+
+
 class OffsetJournal:
     """The journal files of a directory; the newest one is written."""
 
@@ -102,10 +113,20 @@ class OffsetJournal:
                 self._filesystem.close(file)
             if not data:  # Begun by a fold, and the process was killed before the next commit.
                 self._empty.append(number)
-            start = 0
-            while (decoded := decode_offset_record(data, start)) is not None:
-                yield decoded[0]
-                start = decoded[1]
+            start: int | None = 0
+            while start is not None:
+                decoded = decode_offset_record(data, start)
+                if decoded is not None:
+                    yield decoded[0]
+                    start = decoded[1]
+                    continue
+                damaged_at, start = start, _next_record(data, start)
+                if start is not None:
+                    log.warning(
+                        "a commit in a journal cannot be read and is lost",
+                        path=str(self._path(number)),
+                        at=damaged_at,
+                    )
 
     def begin_file(self) -> int:
         """Write to a new file from now on; return the number of the last one before, for `remove_through`."""
