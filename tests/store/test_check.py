@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from libramq.errors import StoreCorrupt, StoreError, StoreLocked
 from libramq.filesystem import LocalFileSystem
 from libramq.message import decode_records, tag_code
+from libramq.message.names import SCHEDULE_TOPIC
+from libramq.message.properties import encode_properties
 from libramq.message.record import RecordHead
 from libramq.store.log.log_scan import Damage
 from libramq.store.recovery.check import StoreReport, check_store
@@ -135,6 +137,32 @@ def test_lost_files_are_damage(root: Path):
         check(root)
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_lost_first_file_is_damage_and_the_start_says_so_once(root: Path, caplog, *, is_killed: bool):
+    """The check said "no damage", and the start nothing, with nine messages gone."""
+    store = open_store(root)
+    kill(store) if is_killed else store.close()
+    min((root / "commitlog").iterdir()).unlink()
+    report = check(root)
+    assert report.is_damaged
+    assert report.lost_bytes == report.log_start == 4096
+    for is_first in (True, False):
+        caplog.clear()
+        open_store(root).close()
+        assert ("the first files of the commit log were lost" in caplog.text) is is_first
+    assert not check(root).is_damaged
+
+
+def test_a_delay_level_of_the_brokers_own_is_no_damage(tmp_path: Path):
+    """The check compared with Apache's default levels."""
+    store = open_store(tmp_path)
+    delayed = message("later", SCHEDULE_TOPIC, 1)
+    delayed.properties_text, delayed.tag_code = encode_properties({"DELAY": "2"}), 2**41
+    store.append_batch([delayed])
+    store.close()
+    assert not check(tmp_path).is_damaged
+
+
 def test_a_queue_that_lacks_a_file_is_damage(root: Path):
     (root / "consumequeue" / "T" / "0" / f"{200:020d}").unlink()
     report = check(root)
@@ -209,7 +237,7 @@ def test_a_topic_that_was_made_again_is_no_damage_for_a_store_without_notes_of_d
     assert (report.deleted_count, report.is_damaged) == (1, False)
 
 
-def test_deleted_files_are_no_damage(root: Path):
+def test_deleted_files_are_no_damage(root: Path, caplog):
     store = open_store(root)
     store.append_batch([message("kept", "Other")])
     flush(store)
@@ -223,6 +251,8 @@ def test_deleted_files_are_no_damage(root: Path):
     assert not report.is_damaged, asdict(report)
     assert report.deleted_count == 1
     assert report.log_start == 2 * 4096
+    open_store(root).close()
+    assert "were lost" not in caplog.text
 
 
 def test_only_an_unused_store_is_checked(root: Path, tmp_path_factory: pytest.TempPathFactory):

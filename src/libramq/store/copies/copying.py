@@ -289,7 +289,7 @@ class _Copy:
             self._filesystem, FlushPlan(paths=tuple(self._written), directories=tuple(reversed(directories)))
         )
         if self._point is not None:
-            point = self._point
+            point = self._point._replace(begins=UNKNOWN)  # Old files may have been deleted meanwhile.
             if self._is_known:  # Of queues whose topics were deleted meanwhile no unit is missed.
                 dispatched = end if self._abort is None else point.dispatched
                 point = point._replace(flushed=end, dispatched=dispatched, units=UNKNOWN)

@@ -28,9 +28,21 @@ def delay_ms(level: int) -> int:
 
 def unit_tag_code(head: RecordHead) -> int:
     """Return the tag code of a record's consume queue unit."""
-    if head.topic == SCHEDULE_TOPIC:
-        level = find_property(head.properties, _DELAY)
-        if level and level.isdigit() and len(level) < 10 and int(level) > 0:
-            return head.store_timestamp_ms + delay_ms(int(level))
+    level = _delay_level(head)
+    if level:
+        return head.store_timestamp_ms + delay_ms(level)
     tags = find_property(head.properties, _TAGS)
     return tag_code(tags.decode("utf-8", "replace")) if tags else 0
+
+
+def is_unit_tag_code(code: int, head: RecordHead) -> bool:
+    """Return whether a tag code may be that of a record's unit: the broker's delays are not known here."""
+    return code >= head.store_timestamp_ms if _delay_level(head) else code == unit_tag_code(head)
+
+
+def _delay_level(head: RecordHead) -> int:
+    """Return the level of a delayed message; 0 for any other."""
+    if head.topic != SCHEDULE_TOPIC:
+        return 0
+    level = find_property(head.properties, _DELAY)
+    return int(level) if level and level.isdigit() and len(level) < 10 else 0

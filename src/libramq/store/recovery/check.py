@@ -19,7 +19,7 @@ from libramq.message.sys_flag import is_queued
 from libramq.store.config import StoreConfig
 from libramq.store.log.log_scan import Damage, LogScan, newest_written
 from libramq.store.queues.batch_queue_check import BatchQueueCheck
-from libramq.store.queues.dispatch import unit_tag_code
+from libramq.store.queues.dispatch import is_unit_tag_code
 from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, light_places
 from libramq.store.queues.queue_check import QueueCheck
 from libramq.store.queues.queue_extension import TAG_CODE_MIN
@@ -28,7 +28,7 @@ from libramq.store.reading.read_only_files import ReadOnlyFiles
 from libramq.store.recovery.kept_aside import ZEROES_MAX, written_size
 from libramq.store.recovery.lost_units import Run
 from libramq.store.recovery.opening import ABORT
-from libramq.store.recovery.recovery_point import RecoveryPoint, RecoveryPointFile
+from libramq.store.recovery.recovery_point import RecoveryPoint, RecoveryPointFile, lost_before
 from libramq.store.retention.deletions import Deletions
 
 Seen = Callable[[RecordHead | Damage], None]
@@ -56,9 +56,10 @@ class StoreReport:
     """The findings of a check.
 
     state: how the store was left. log_end: behind the last record. known_end: up to there the log was known
-    to be on the disk. deleted_count: records of deleted topics, whose numbers may be used by others now.
-    recovered_*: what the next opening does: where it begins, how many records it reads, how many units it
-    builds or removes, how many bytes behind the log's end it cuts off.
+    to be on the disk. lost_bytes: of files that are missing where the log began. deleted_count: records of
+    deleted topics, whose numbers may be used by others now. recovered_*: what the next opening does: where it
+    begins, how many records it reads, how many units it builds or removes, how many bytes behind the log's
+    end it cuts off.
     """
 
     state: str
@@ -68,6 +69,7 @@ class StoreReport:
     known_end: int = 0
     record_count: int = 0
     deleted_count: int = 0
+    lost_bytes: int = 0
     damages: list[Damage] = field(default_factory=list)
     queues: QueueFindings = field(default_factory=QueueFindings)
     recovered_from: int = 0
@@ -82,6 +84,7 @@ class StoreReport:
         queues = self.queues
         return bool(
             self.damages
+            or self.lost_bytes
             or self.log_end < self.known_end
             or queues.missing_count
             or queues.wrong_count
@@ -172,6 +175,8 @@ class _Check:
     def _read_log(self) -> None:
         report, log = self.report, self._log
         report.file_count, report.log_start = len(log.starts), log.min_offset
+        if self._point is not None and log.starts:
+            report.lost_bytes = lost_before(self._point, log.min_offset, report.known_end)
         protected = min(report.known_end, log.end) or newest_written(log, log.starts)
         scan = LogScan(log, log.min_offset, protected=protected, refuses_nuls=self._point is not None)
         for found in scan:
@@ -206,7 +211,7 @@ class _Check:
             queue.matched_count += 1
             is_code_elsewhere = unit[2] < TAG_CODE_MIN
             queues.wrong_count += unit[1] != head.size or (
-                unit[2] != unit_tag_code(head) and not is_code_elsewhere
+                not is_unit_tag_code(unit[2], head) and not is_code_elsewhere
             )
         elif at >= report.recovered_from:
             report.recovered_unit_count += 1

@@ -29,7 +29,7 @@ from libramq.store.recovery.recovery import (
     face_lost_files,
     recover,
 )
-from libramq.store.recovery.recovery_point import RecoveryPoint
+from libramq.store.recovery.recovery_point import UNKNOWN, RecoveryPoint, lost_before
 from libramq.store.recovery.recovery_point_writer import RecoveryPointWriter
 from libramq.store.retention.deletions import Deletions
 
@@ -83,6 +83,7 @@ class StoreOpening:
         begin = begin_after_stop if clean else begin_after_crash
         found = begin(self._log, self._queues, trusted)
         beginning = face_lost_files(self._log, self._queues, found, self._config.damaged)
+        self._compare_beginning(trusted, found.known_end)
         if clean:
             start = (point or RecoveryPoint()).next_generation(
                 self._now_ms, flushed=beginning.known_end, dispatched=beginning.start
@@ -102,7 +103,21 @@ class StoreOpening:
             raise
         self._deletions.bound(first=self._log.min_offset, end=self._log.end)
         self._deletions.save()
+        self._points.log_begins(self._log.min_offset if self._log.segments.starts else UNKNOWN)
         return report
+
+    def _compare_beginning(self, point: RecoveryPoint | None, known_end: int) -> None:
+        """Report files that are missing where the log began."""
+        if point is None or not self._log.segments.starts:
+            return
+        lost = lost_before(point, self._log.min_offset, known_end)
+        if lost:
+            log.warning(
+                "the first files of the commit log were lost, and their messages with them",
+                bytes=lost,
+                began_at=point.begins,
+                begins_at=self._log.min_offset,
+            )
 
     def _load_deletions(self, point: RecoveryPoint | None, *, is_trusted: bool) -> None:
         self._deletions.load()

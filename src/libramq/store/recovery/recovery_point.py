@@ -4,10 +4,12 @@
 
     magic (8) | number (8) | generation (8) | opened at (8)
     flushed (8) | dispatched (8) | units (8) | crc (4)
+    begins (8) | crc of all before (4)
 
 `flushed`: the log before it was on the disk; unreadable data there is damage, not a torn end.
 `dispatched`: so were the consume queue units of everything before it. Recovery begins there.
 `units`: how many units all queues had then, -1 if unknown; fewer mean that queues were lost.
+`begins`: where the log began, -1 if unknown; a later beginning means that its first files were lost.
 
 It lies beside Apache's checkpoint, which has store times instead: times are useless after a clock was set
 back. The `abort` file of a running LibraMQ broker has the point's mark in its second line. Apache's brokers
@@ -28,6 +30,8 @@ UNKNOWN: Final = -1
 _MAGIC: Final = b"LibraCP1"
 _SLOT = struct.Struct(">8sqqqqqq")
 _SLOT_BYTES: Final = _SLOT.size + 4
+#: Versions that do not know `begins` write the slot before it, and leave a crc that is wrong.
+_ADDED = struct.Struct(">qI")
 
 
 class RecoveryPoint(NamedTuple):
@@ -38,6 +42,7 @@ class RecoveryPoint(NamedTuple):
     flushed: int = 0
     dispatched: int = 0
     units: int = UNKNOWN
+    begins: int = UNKNOWN
 
     @property
     def mark(self) -> str:
@@ -51,6 +56,16 @@ class RecoveryPoint(NamedTuple):
     def is_of(self, abort_text: str) -> bool:
         """Return whether the broker that did not close the store is the one that wrote this point."""
         return abort_text.splitlines()[1:2] == [self.mark]
+
+
+def lost_before(point: RecoveryPoint, log_start: int, known_end: int) -> int:
+    """Return how many bytes are gone before the log's first file that this broker did not delete.
+
+    known_end: up to where the log was on the disk. Behind the point another broker wrote, which deletes, too.
+    """
+    if point.begins == UNKNOWN or known_end > point.flushed:
+        return 0
+    return max(0, log_start - point.begins)
 
 
 class RecoveryPointFile:
@@ -68,7 +83,8 @@ class RecoveryPointFile:
             return None
         file = self._filesystem.open(self.path)
         try:
-            slots = [self._filesystem.pread(file, _SLOT_BYTES, at) for at in (0, PAGE_BYTES)]
+            size = _SLOT_BYTES + _ADDED.size
+            slots = [self._filesystem.pread(file, size, at) for at in (0, PAGE_BYTES)]
         finally:
             self._filesystem.close(file)
         found = max(filter(None, map(_decode, slots)), default=None)
@@ -98,12 +114,23 @@ class RecoveryPointFile:
 
 
 def _encode(number: int, point: RecoveryPoint) -> bytes:
-    data = _SLOT.pack(_MAGIC, number, *point)
-    return data + zlib.crc32(data).to_bytes(4)
+    data = _SLOT.pack(_MAGIC, number, *point[:-1])
+    data += zlib.crc32(data).to_bytes(4)
+    return data + _ADDED.pack(
+        point.begins, zlib.crc32(point.begins.to_bytes(8, signed=True), zlib.crc32(data))
+    )
 
 
 def _decode(data: bytes) -> tuple[int, RecoveryPoint] | None:
-    if len(data) != _SLOT_BYTES or zlib.crc32(data[:-4]) != int.from_bytes(data[-4:]):
+    slot, added = data[:_SLOT_BYTES], data[_SLOT_BYTES:]
+    if len(slot) != _SLOT_BYTES or zlib.crc32(slot[:-4]) != int.from_bytes(slot[-4:]):
         return None
-    magic, number, *fields = _SLOT.unpack(data[:-4])
-    return (number, RecoveryPoint(*fields)) if magic == _MAGIC else None
+    magic, number, *fields = _SLOT.unpack(slot[:-4])
+    if magic != _MAGIC:
+        return None
+    point = RecoveryPoint(*fields)
+    if len(added) == _ADDED.size:
+        begins, crc = _ADDED.unpack(added)
+        if crc == zlib.crc32(data[:-4]):
+            point = point._replace(begins=begins)
+    return number, point

@@ -80,13 +80,20 @@ class RecoveryPointWriter:
         self._planned = self._due = None
         self._write(self._point._replace(units=max(self._point.units - units, UNKNOWN)))
 
+    def log_begins(self, at: int) -> None:
+        """Note where the log begins: a later beginning is not expected."""
+        self._write(self._point._replace(begins=at))
+
     def cut(self, end: int) -> None:
         """Lower the point, before the log is cut at `end`, and wait for the disk; OSError if it refuses."""
         self._planned = self._due = None
         point = self._point
         self.put(
             point._replace(
-                flushed=min(point.flushed, end), dispatched=min(point.dispatched, end), units=UNKNOWN
+                flushed=min(point.flushed, end),
+                dispatched=min(point.dispatched, end),
+                units=UNKNOWN,
+                begins=point.begins if point.begins < end else UNKNOWN,
             )
         )
 

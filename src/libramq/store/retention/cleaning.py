@@ -141,6 +141,7 @@ class Cleaning:
         dropped = self._log.segments.drop_before(physical_min)
         self._left += dropped
         if dropped:
+            self._points.log_begins(self._log.min_offset)
             log.info("old files of the commit log are deleted", count=len(dropped), log_begins=physical_min)
         return len(dropped)
 
