@@ -8,8 +8,9 @@ import pytest
 from libramq.broker.cluster import slaves_progress
 from libramq.broker.cluster.returned_commits import OffsetTables, ReturnedCommits
 from libramq.broker.transactions.half import TRANSACTION_GROUP
-from libramq.codes import ResponseCode
+from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
+from libramq.formats import fastjson
 from libramq.message.names import TRANS_HALF_TOPIC
 from libramq.offsets.consumer_offset import SEPARATOR
 from tests.broker.brokers import Conversation
@@ -179,6 +180,27 @@ def test_commits_at_a_slave_that_dies_are_known_to_the_next_one(pair: Pair) -> N
     pair.return_master()
     pair.run(1 * SECONDS)
     assert texts(pop(pair.master)) == ["three"]
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [{"timers": [10**30, 10**30]}, {"committed": {"T@G": {"99999999999": 7}}}, {"halfOffset": 10**30}],
+)
+def test_an_answer_with_numbers_that_are_none_of_javas_counts_as_none(pair: Pair, forged: object) -> None:
+    """The slave could write its progress, or its commits, never again."""
+    second = pair.open_second(**ESCAPING)
+    pair.run(ROUND_MS)
+    send(pair, "delayed", DELAY="1")
+    pair.run(100)
+    code = RequestCode.SLAVE_PROGRESS
+    answer = fastjson.loads(second.ask(FakePeer(), code, {"brokerId": "1"}).body)
+    pair.forged[SECOND, code] = fastjson.dumps(answer | forged)
+    lose_master(pair)
+    pair.run(slaves_progress.PEERS_MS_MAX + 10 * SECONDS)
+    assert delivered(pair.other) == ["delayed"]
+    ack(pair.slave, *pop(pair.slave))
+    pair.slave.close()
+    pair.open_slave(**ESCAPING)
 
 
 def test_a_slave_that_begins_to_act_waits_for_silent_ones_only_so_long(pair: Pair) -> None:

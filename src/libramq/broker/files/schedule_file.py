@@ -4,6 +4,7 @@ from libramq.broker.messages.level_account import LevelAccount
 from libramq.formats.document import Document
 from libramq.formats.tables import DataVersion
 from libramq.pop.passed_on import PassedOn
+from libramq.remoting.headers import Int, Long
 
 
 class ScheduleFile(Document, frozen=True, kw_only=True):
@@ -27,7 +28,7 @@ class DelayAnswer(ScheduleFile, frozen=True, kw_only=True):
     """
 
     passed_on: PassedOn | None = None
-    half_offset: int | None = None
-    timers: tuple[int, ...] | None = None
-    committed: dict[str, dict[int, int]] = {}
-    last_record: tuple[int, int] | None = None
+    half_offset: Long | None = None
+    timers: tuple[Long, ...] | None = None
+    committed: dict[str, dict[Int, Long]] = {}
+    last_record: tuple[Long, Long] | None = None
