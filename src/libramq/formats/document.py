@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Hashable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -11,6 +11,10 @@ from libramq.formats import fastjson
 from libramq.formats.plain_json import encode_plain
 
 T = TypeVar("T")
+
+#: Java's int and long: larger numbers are refused on receipt.
+Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -5,7 +5,8 @@ Upstream: remoting/protocol/header/namesrv/*.java, header/*.java.
 
 from typing import Final
 
-from libramq.remoting.headers import Header, Int, Long
+from libramq.formats.document import Int, Long
+from libramq.remoting.headers import Header
 
 # Name server.
 

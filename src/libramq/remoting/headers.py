@@ -4,16 +4,13 @@ Field names on the wire are camelCase and all values are text; `decode_header` t
 Upstream: remoting/protocol/header/*.java.
 """
 
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from libramq.errors import RemoteProtocolError
+from libramq.formats.document import Int, Long
 from libramq.remoting.command import Command
-
-#: Java's int and long: larger numbers are refused on receipt.
-Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Header(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=False, gc=False):

@@ -5,7 +5,8 @@ Upstream: remoting/protocol/header/*.java.
 
 from typing import Final
 
-from libramq.remoting.headers import Header, Int, Long
+from libramq.formats.document import Int, Long
+from libramq.remoting.headers import Header
 
 #: Ours: how many messages each check point of a pop has, in the order of `startOffsetInfo` and of the body.
 #: Whoever sends `lbMaxMsgNums` gets it from brokers of ours, and knows them by it.

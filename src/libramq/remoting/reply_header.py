@@ -1,6 +1,7 @@
 """The header of a reply that a broker passes on to the client that waits for it."""
 
-from libramq.remoting.headers import Header, Int, Long
+from libramq.formats.document import Int, Long
+from libramq.remoting.headers import Header
 
 
 class PushReplyHeader(Header):

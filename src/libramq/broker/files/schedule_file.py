@@ -1,10 +1,9 @@
 """config/delayOffset.json: how far each delay level has been delivered (DelayOffsetSerializeWrapper.java)."""
 
 from libramq.broker.messages.level_account import LevelAccount
-from libramq.formats.document import Document
+from libramq.formats.document import Document, Int, Long
 from libramq.formats.tables import DataVersion
 from libramq.pop.passed_on import PassedOn
-from libramq.remoting.headers import Int, Long
 
 
 class ScheduleFile(Document, frozen=True, kw_only=True):
