@@ -117,6 +117,19 @@ def search_seed(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--seed"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _disk_that_is_never_awaited() -> Iterator[None]:
+    """Flush nothing to the disk in this process: no test takes the power from the machine.
+
+    Tests of what is flushed count calls of their file system, or lose what a simulated disk has not flushed.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("fsync", "fdatasync"):
+            if hasattr(os, name):
+                patched.setattr(os, name, os.fstat)  # It refuses what is no file, too.
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     """Commands that run in this process set up logging, for a standard error that ends with their test."""
