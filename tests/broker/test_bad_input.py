@@ -106,15 +106,26 @@ class Asked:
         assert self.server.ask(R.GET_BROKER_CLUSTER_INFO).code == C.SUCCESS
 
 
-@pytest.fixture
-def asked(talk: Conversation) -> Iterator[Asked]:
+@pytest.fixture(scope="module", params=CODES, ids=lambda code: code.name)
+def code(request: pytest.FixtureRequest) -> R:
+    return R(request.param)
+
+
+@pytest.fixture(scope="module")
+def servers(code: R, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    """Return the servers that take all bad requests of a code."""
+    talk = Conversation(tmp_path_factory.mktemp(code.name) / "data")
     talk.create_topic("Still", 1)
-    asked = Asked(talk)
-    yield asked
-    asked.check()
+    yield Asked(talk)
+    talk.close()
 
 
-@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
+@pytest.fixture
+def asked(servers: Asked) -> Iterator[Asked]:
+    yield servers
+    servers.check()
+
+
 def test_a_missing_field_is_named(asked, code):
     for name in required_of(code):
         ext = {key: value for key, value in ext_of(code).items() if key != name}
@@ -125,7 +136,6 @@ def test_a_missing_field_is_named(asked, code):
             assert name in (reply.remark or ""), (name, reply)
 
 
-@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
 def test_a_number_that_is_none_is_named(asked, code):
     for name in numbers_of(code):
         for text in NO_NUMBERS:
@@ -136,7 +146,6 @@ def test_a_number_that_is_none_is_named(asked, code):
                 assert name in (reply.remark or ""), (name, text, reply)
 
 
-@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
 def test_an_odd_value_gets_an_answer(asked, code):
     """The request may also be held, as a pull behind the end is, but not raise or affect other clients."""
     ext, numbers = ext_of(code), numbers_of(code)
@@ -148,7 +157,6 @@ def test_an_odd_value_gets_an_answer(asked, code):
             assert reply is None or len(reply.remark or "") <= REMARK_CHARACTERS_MAX, (name, text[:20])
 
 
-@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
 def test_an_odd_body_gets_an_answer(asked, code):
     for body in ODD_BODIES:
         asked.ask(code, ext_of(code), body)
