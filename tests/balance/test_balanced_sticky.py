@@ -31,7 +31,7 @@ def test_the_result_is_optimal_in_larger_groups(of):
     assert (loads(assignment), moves(of, assignment)) == by_augmenting_paths(of)
 
 
-@given(groups(queues_max=300, members_max=40, topics_max=8, alike=True))
+@given(groups(queues_max=120, members_max=25, topics_max=8, alike=True))
 def test_equal_subscriptions_meet_the_lower_bound(of):
     """Loads differ by at most one. Members give up only their surplus, and those queues for which no
     larger place is left.

@@ -14,6 +14,7 @@ from libramq.formats.tables import TopicConfig
 from libramq.kernel.effect import Thread
 from libramq.remoting.body.nodes import NumberingBody, PeerNode
 from tests.broker.brokers import Conversation
+from tests.quick import quick
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def take(nodes: Nodes, name: str, answer: PeerNode) -> None:
     nodes._settle()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", quick(range(20), 6))
 def test_what_has_changed_is_settled_as_if_everything_were_looked_at(
     talk: Conversation, nodes: Nodes, seed: int
 ):

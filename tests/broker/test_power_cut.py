@@ -17,6 +17,7 @@ from libramq.store.log.append import StoreMessage
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.virtual_time import VirtualTime
 from tests.fakes import ManualClock
+from tests.quick import quick
 
 
 def open_on(disk: MemoryDisk, clock: VirtualTime | ManualClock | None = None, **options: Any) -> Broker:
@@ -46,7 +47,7 @@ def flush_log(broker: Broker, disk: MemoryDisk, clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", quick(range(20), 6))
 def test_a_delayed_message_survives_the_loss_of_its_delivered_copy(seed: int, mode: str):
     """The record of a delivery must not outlive the delivered message."""
     disk, clock = MemoryDisk(VirtualTime(), random.Random(seed)), ManualClock()
@@ -123,7 +124,7 @@ def test_a_lowered_offset_stays_low_after_a_second_power_cut():
     assert (broker.offsets.query("G", "T", 0), broker.store.max_offset("T", 0)) == (0, 3)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", quick(range(10), 4))
 def test_a_new_brokers_messages_and_offsets_survive_with_its_directories(seed: int):
     """As after `libra up --brokers 2 --data new/data`: what was acknowledged was lost with the directory."""
     disk, clock = MemoryDisk(VirtualTime(), random.Random(seed)), ManualClock()

@@ -19,6 +19,7 @@ from libramq.store import MessageStore
 from libramq.store.copies.copying import UNFINISHED_SUFFIX, copy_store
 from libramq.store.recovery.check import check_store
 from tests.fakes import ManualClock
+from tests.quick import quick
 from tests.store.stores import (
     Disk,
     bodies,
@@ -113,7 +114,7 @@ def opened(root: Path) -> MessageStore:
     return open_store(root, open_files_max=8)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", quick(range(25), 8))
 def test_a_copy_of_a_store_at_work_has_what_was_acknowledged_before(tmp_path: Path, seed: int) -> None:
     broker = Broker(tmp_path / "store", seed)
     for _ in range(broker.random.randrange(400)):
@@ -266,7 +267,7 @@ class _Later(Busy):
             once()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", quick(range(10), 4))
 def test_tables_are_of_one_moment(tmp_path: Path, seed: int) -> None:
     """Every change goes to one of the two tables; the copy has a prefix of each table's changes."""
     randomness = random.Random(seed)

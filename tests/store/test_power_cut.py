@@ -11,6 +11,7 @@ from libramq.store import MessageStore, StoreConfig, run_flush
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.process import PowerCut
 from libramq.testing.machine.virtual_time import VirtualTime
+from tests.quick import quick
 from tests.store.stores import bodies, flush, kill, message
 
 
@@ -40,7 +41,7 @@ def flush_log(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("was_made_before", [False, True])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", quick(range(10), 4))
 def test_a_store_in_new_directories_survives_with_them(seed: int, was_made_before: bool):
     """Only the store and the directory it is in used to be flushed: `storePathRootDir=a/b/store` was lost."""
     disk = MemoryDisk(VirtualTime(), random.Random(seed))
@@ -53,7 +54,7 @@ def test_a_store_in_new_directories_survives_with_them(seed: int, was_made_befor
     assert bodies(open_on(disk, "/srv/a/b/store")) == [b"first"]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", quick(range(20), 6))
 def test_file_names_of_a_killed_process_are_synced_by_the_next(seed: int):
     disk = MemoryDisk(VirtualTime(), random.Random(seed))
     store = open_on(disk)
@@ -67,7 +68,7 @@ def test_file_names_of_a_killed_process_are_synced_by_the_next(seed: int):
     assert bodies(open_on(disk)) == [b"first", b"second"]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", quick(range(20), 6))
 def test_a_queue_file_whose_size_was_lost_is_filled_from_the_log(seed: int):
     disk = MemoryDisk(VirtualTime(), random.Random(seed))
     store = open_on(disk)
@@ -104,7 +105,7 @@ def test_an_interrupted_recovery_can_be_repeated():
 
 
 @pytest.mark.parametrize("flushes_before", [0, 1])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", quick(range(10), 4))
 def test_messages_of_a_deleted_topic_do_not_reappear(seed: int, flushes_before: int):
     """Nor do they take the numbers of messages of the recreated topic."""
     disk = MemoryDisk(VirtualTime(), random.Random(seed))
@@ -124,7 +125,7 @@ def test_messages_of_a_deleted_topic_do_not_reappear(seed: int, flushes_before: 
     assert bodies(open_on(disk)) == [b"new 0", b"new 1", b"new 2"]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", quick(range(10), 4))
 def test_a_deleted_topic_stays_deleted(seed: int):
     disk = MemoryDisk(VirtualTime(), random.Random(seed))
     store = open_on(disk)
@@ -200,7 +201,7 @@ def test_a_deletion_in_a_lost_part_of_the_log_hides_no_later_messages():
     assert store.deletions.end_of("T") == 0
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", quick(range(20), 6))
 def test_a_power_cut_right_after_a_clean_stop_costs_nothing(seed: int):
     """Everything is on the disk when `close` returns: the log, every queue, and the mark of a clean stop."""
     randomness = random.Random(seed)

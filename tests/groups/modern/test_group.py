@@ -34,6 +34,7 @@ from libramq.groups.modern.values import (
     Refusal,
 )
 from libramq.groups.rebalance_event import Reason
+from tests.quick import quick
 
 REBALANCE_MS = 60_000
 #: How often a large assignment is done by the next step of a history.
@@ -506,7 +507,7 @@ def test_the_memory_of_a_group_is_that_of_its_members(world: World):
     assert world.group.cost_bytes <= empty + limits.PARTITION_BYTES * 4
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", quick(range(60), 15))
 @pytest.mark.parametrize("is_large", [False, True])
 def test_no_partition_has_two_owners_whatever_members_do(
     seed: int, is_large: bool, monkeypatch: pytest.MonkeyPatch
