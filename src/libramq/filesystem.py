@@ -381,6 +381,10 @@ def backup_of(path: Path) -> Path:
     return path.with_name(path.name + BACKUP_SUFFIX)
 
 
+#: What `read_text` has in the place of bytes that are no UTF-8.
+_NO_UTF8: Final = "\N{REPLACEMENT CHARACTER}"
+
+
 def read_with_backup(filesystem: FileSystem, path: Path, decode: Callable[[str], T]) -> T | None:
     """Decode a text that `replace_text` wrote, or else its backup; None if neither has anything in it.
 
@@ -398,6 +402,9 @@ def read_with_backup(filesystem: FileSystem, path: Path, decode: Callable[[str],
             if not text.strip():
                 reason = "it is empty" if each == path else reason
                 continue
+            backup = filesystem.read_text(backup_of(path)) if _NO_UTF8 in text else None
+            if backup and each == path and _NO_UTF8 not in backup:
+                raise ValueError("it has bytes that are no UTF-8")
             value = decode(text)
         except (ProtocolError, ValueError, OSError) as error:
             failed, reason, damaged = error, str(error), text or ""

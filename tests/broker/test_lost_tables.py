@@ -66,6 +66,14 @@ def test_a_group_does_not_go_back_when_its_table_is_lost(tmp_path: Path, how: st
     assert "backup" not in caplog.text
 
 
+def test_a_flipped_bit_in_a_name_is_noticed_where_it_leaves_no_utf_8(tmp_path: Path, caplog):
+    """The group's name became another one, and the group began anew."""
+    table = stopped(tmp_path, 90)
+    table.write_bytes(table.read_bytes().replace(b"T@G", b"T@\xc7"))
+    assert committed(tmp_path) == 90
+    assert "it has bytes that are no UTF-8" in caplog.text
+
+
 def test_the_times_of_an_older_backup_are_in_the_log(tmp_path: Path, caplog):
     """Apache's broker keeps the table before the last one."""
     table = stopped(tmp_path, 10, 90)
