@@ -14,10 +14,8 @@ from ..interop.ports import free_port
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--histories", "rolling"), "histories: no rolling; did you mean rolling_deploy?"),
         (("--strategies", "AVG, AVGG"), "strategies: there is no strategy 'AVGG'; known are AVG"),
         (("--members", "0"), "members=0: give a whole number from 1 to 1000000"),
-        (("--histories", "recorded"), "histories: recorded ones need events"),
         (("--events", "127.0.0.1:1"), "no name server answered: cannot connect to 127.0.0.1:1"),
         (("--config", "nowhere.toml"), "cannot read nowhere.toml: No such file"),
         (("--conf", "x=1"), "--conf x=1: give spark.NAME=VALUE"),
