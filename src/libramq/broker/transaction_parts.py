@@ -90,27 +90,29 @@ class TransactionParts:
             ResumeCheck(files.store, self.transactions),
         ]
 
-    def passed_on(self, half_offset: int, read_until: int | None) -> Iterator[None]:
+    def passed_on(self, half_offset: int, read: range) -> Iterator[None]:
         """Note that a slave has passed on the open half messages before an offset, in steps.
 
-        read_until: the end of the half topic there, if we have more. A later copy of what the slave had
-        before that offset only is ended: this broker asked about it in the last moment before it died.
+        read: where it began, and the end of the half topic there; empty if we have no more. A later copy of
+        what it has passed on is ended: this broker asked about it in the last moment before it died.
         Raises BrokerError.
         """
         self.open.was_passed_on(half_offset)
         store, end = self._store, self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
-        waiting: set[int] = set()
+        passed: set[int] = set()
         copies: dict[int, MessageExt] = {}
-        offset = half_offset
-        while read_until is not None and offset < end:
-            read = store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset, READ_MAX)
-            for message in messages_of(read):
+        offset = read.start
+        while read and offset < end:
+            found = store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset, READ_MAX)
+            for message in messages_of(found):
                 first = half.first_offset(message)
-                if message.queue_offset < read_until:
-                    waiting.add(first)
-                elif first < read_until and first not in waiting and times_checked(message):
+                if message.queue_offset < half_offset:
+                    passed.add(first)
+                elif message.queue_offset < read.stop:
+                    passed.discard(first)
+                elif first in passed and times_checked(message):
                     copies[first] = message
-            offset = max(read.next_offset, offset + 1)
+            offset = max(found.next_offset, offset + 1)
             yield
         for message in copies.values():
             self.transactions.complete(message, read_clock(self._clock))

@@ -26,8 +26,8 @@ class PassedOn(Document, frozen=True, kw_only=True):
     until: the journal's end, when the slave read it. visible_ms, origin: the mark, the last check point
     that was passed on. waiting: the origins of those before it that were not. acknowledged: the bits of
     messages that were acknowledged at the slave, by the origins of their check points. is_ahead: whether the
-    slave has delivered, of POP or other messages, what its master may not have asked about. halves_until: the
-    half topic's end, when the slave began to pass transactions on; -1: it has not, or the master has asked.
+    slave has delivered, of POP or other messages, what its master may not have asked about. halves: where the
+    slave began to pass on half messages, and where their topic ended; None: it has not, or no longer.
     """
 
     place: int = -1
@@ -37,7 +37,7 @@ class PassedOn(Document, frozen=True, kw_only=True):
     waiting: tuple[int, ...] = ()
     acknowledged: tuple[tuple[int, int], ...] = ()
     is_ahead: bool = False
-    halves_until: int = -1
+    halves: tuple[int, int] | None = None
 
     def bounded(self, journal_end: int) -> "PassedOn":
         """Return what holds of a journal that ends there: check points behind it will be others."""

@@ -87,7 +87,8 @@ class EscapingTransactions:
 
     def _state(self) -> OpenTransactions:
         open_ = first_open(self._store, self._offsets)
-        self._file.halves_end_at(self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID))
+        end = self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
+        self._file.pass_halves_on(open_.half_offset, end)
         last = last_committed(self._store)
         if last is not None:  # The log ends between it and its operation message.
             open_.remember((last.queue_offset, half.first_offset(last)))

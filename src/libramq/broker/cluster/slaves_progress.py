@@ -298,16 +298,16 @@ class SlavesProgress:
                 "a slave does not say which transactions it has passed on", slave=slave, reason=str(answer)
             )
         offset = min(answer, self._half_end) if isinstance(answer, int) else 0
-        ends_at = self._popped.halves_until if self._popped is not None else -1
-        lacks_some = 0 < offset <= ends_at < self._half_end
+        begin, end = (self._popped.halves if self._popped is not None else None) or (0, -1)
+        lacks_some = begin < offset <= end < self._half_end
         if offset <= self._transactions.open.half_offset and not lacks_some:
             self._ask_timers(slave)
             return
 
         def compared(is_equal: bool) -> None:
             if is_equal:
-                read_until = ends_at if lacks_some else None
-                self._take_steps(partial(self._transactions.passed_on, offset, read_until), taken_over)
+                read = range(begin, end if lacks_some else begin)
+                self._take_steps(partial(self._transactions.passed_on, offset, read), taken_over)
             else:
                 self._ask_timers(slave)
 
@@ -318,7 +318,7 @@ class SlavesProgress:
                 log.warning("open transactions may end twice", slave=slave, reason=str(error))
             self._ask_timers(slave)
 
-        last = (ends_at if lacks_some else offset) - 1
+        last = (end if lacks_some else offset) - 1
         self._compare_record(slave, names.TRANS_HALF_TOPIC, half.QUEUE_ID, last, compared)
 
     def _ask_timers(self, slave: str) -> None:

@@ -311,7 +311,7 @@ class TableCopies:
         if not self._slave.is_ahead_of_master:
             self._schedule.copy_offsets(content.offset_table, content.level_accounts)
             self._passed_on.journal_begins_at(content.passed_on.place if content.passed_on else -1)
-            self._passed_on.halves_end_at(-1)
+            self._passed_on.leave_halves()
         yield
 
     def _apply_timers(self, content: TimerCheckpoint) -> Iterator[None]:

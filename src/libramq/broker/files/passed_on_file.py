@@ -87,9 +87,14 @@ class PassedOnFile:
         """Note where the first check point in flight is in the master's journal; -1: that is unknown."""
         self.content = msgspec.structs.replace(self.content, place=place)
 
-    def halves_end_at(self, offset: int) -> None:
-        """Note where the half topic ends, as transactions are passed on from now on; -1: as none are."""
-        self.content = msgspec.structs.replace(self.content, halves_until=offset)
+    def pass_halves_on(self, begin: int, end: int) -> None:
+        """Note from where on half messages are passed on, and where their topic ends; or it goes on so."""
+        if self.content.halves is None or self.content.halves[1] != end:
+            self.content = msgspec.structs.replace(self.content, halves=(begin, end))
+
+    def leave_halves(self) -> None:
+        """Note that the master deals with its half messages again."""
+        self.content = msgspec.structs.replace(self.content, halves=None)
 
     def become_master(self, journal_end: int) -> PassedOn:
         """Return the account up to the journal's end, and begin an empty one: this is no slave any more."""
