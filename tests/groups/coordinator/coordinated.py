@@ -4,11 +4,12 @@ Members do what ours do: poll, take assigned queues, release revoked ones (at on
 poll again. Nothing is random but member ids, which come from a seed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
 from libramq.codes import ResponseCode
-from libramq.fencing import MODE_EPOCHS, FenceReport
+from libramq.fencing import MODE_EPOCHS, Attempts, FenceReport
 from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.effect import (
     Answer,
@@ -164,13 +165,14 @@ class Surroundings:
         self.asked_at[ticket] = self.now_ms
         self.do(self.coordinator.poll(ticket, consumer.peer, poll, now_ms=self.now_ms))
 
-    def release(self, consumer: Consumer) -> None:
+    def release(self, consumer: Consumer, attempts: Mapping[MessageQueue, Attempts] | None = None) -> None:
         """Release everything that is revoked."""
         release = Release(
             group=GROUP,
             member=consumer.member or "",
             queues=dict(consumer.revoked),
             is_slow=consumer.is_slow,
+            attempts=attempts or {},
         )
         for queue in consumer.revoked:
             consumer.held.pop(queue, None)

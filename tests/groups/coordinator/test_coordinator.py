@@ -6,7 +6,7 @@ import pytest
 
 from libramq.balance import TopicStrategy, register_strategy
 from libramq.codes import ResponseCode
-from libramq.fencing import Claim, FenceReport
+from libramq.fencing import Attempts, Claim, FenceReport
 from libramq.groups.coordinator.group import membership as group_membership
 from libramq.groups.coordinator.group import saved_state
 from libramq.groups.coordinator.group.balance import COLLECT_MS
@@ -489,6 +489,20 @@ def test_a_release_under_an_earlier_epoch_is_ignored():
     alice.revoked = {queue: epoch - 1}
     group.release(alice)
     assert group.view.owners[queue].epoch == epoch
+
+
+def test_attempts_outlast_an_owner_that_reports_none():
+    """It may have had to release the queue before it opened it."""
+    group = group_of("alice")
+    alice = group.consumers["alice"]
+    queue = next(iter(alice.held))
+    for attempts in ({queue: Attempts(7, 3)}, {}):
+        group.take(Grant)
+        alice.revoked = {queue: alice.held[queue]}
+        group.release(alice, attempts)
+        group.run(0)
+        granted = [each.grant.attempts for each in group.take(Grant) if queue in each.grant.claims]
+        assert granted == [{queue: Attempts(7, 3)}]
 
 
 def test_a_revoked_queue_missing_from_its_holders_poll_is_free():

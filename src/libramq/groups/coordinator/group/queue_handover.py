@@ -124,8 +124,7 @@ class QueueHandover(HandoverLedger):
             holding = self.holdings.get(queue)
             if holding is not None and holding.member == member and holding.epoch == epoch:
                 self._free_queue(queue, is_committed=queue in committed)
-                self.attempts.pop(queue, None)
-                if attempts and queue in attempts:
+                if attempts and queue in attempts:  # Else it may never have opened what others have counted.
                     self.attempts[queue] = attempts[queue]
 
     def release_unlisted(self, member: str, held: Container[MessageQueue]) -> None:
