@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.interop.apache import (
     BINARY_HEADERS,
+    TIMERS_FLUSHED,
     ApacheBroker,
     ApacheNameServer,
     java,
@@ -60,7 +61,10 @@ def running(
             stack.callback(nameserver.stop)
             nameserver.wait_ready()
             broker = ApacheBroker(
-                home / "broker", namesrv=nameserver.address, jvm=("-Xms2g", "-Xmx2g"), settings=settings
+                home / "broker",
+                namesrv=nameserver.address,
+                jvm=("-Xms2g", "-Xmx2g"),
+                settings={**TIMERS_FLUSHED, **(settings or {})},
             )
             stack.callback(broker.process.kill)
             broker.wait_ready()
