@@ -19,6 +19,8 @@ COUNT = 20
 PREFETCHED = 1
 #: Longer than any stall of a busy machine.
 SESSION_MS = 30_000
+#: How soon members learn that a slave has their master's place, if they ask too early at first.
+ROUTE_REFRESH_MS = 500
 
 
 @pytest.fixture
@@ -42,6 +44,7 @@ async def all_but_the_first_unread(cluster: Cluster, group: str, *names: str) ->
             pull_batch_size=1,
             threads=COUNT * sum(QUEUES.values()),
             session_ms=SESSION_MS,
+            route_refresh_ms=ROUTE_REFRESH_MS,
         )
         for name in names
     ]
@@ -133,7 +136,13 @@ async def test_what_a_masters_disk_lost_and_its_slave_delivered_makes_nobody_ski
 ) -> None:
     """Under ASYNC_FLUSH a slave may have the last half second, which a power cut takes from its master."""
     group = group_at(B, cluster.names)
-    one = await cluster.join(group, "one", session_ms=SESSION_MS, pull_threshold_for_queue=PREFETCHED)
+    one = await cluster.join(
+        group,
+        "one",
+        session_ms=SESSION_MS,
+        route_refresh_ms=ROUTE_REFRESH_MS,
+        pull_threshold_for_queue=PREFETCHED,
+    )
     await cluster.even(one)
     await cluster.send(1)
     await cluster.all_committed(group, 1)
