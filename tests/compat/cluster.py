@@ -17,7 +17,7 @@ CLUSTER = "DefaultCluster"
 UPDATE_CONSUMER_OFFSET = 15
 #: A deadline, not an expected latency: each step takes only some seconds.
 PATIENCE_S = 150.0
-POLL_S = 0.02
+POLL_S = 0.1  # Conditions look at everything that was said.
 
 
 def wait_until(condition: Callable[[], bool], what: Callable[[], str]) -> None:

@@ -20,8 +20,8 @@ from libramq.message import Message, MessageExt, MessageQueue
 
 #: The directory that libramq is imported from: which version this process runs.
 SITE = str(Path(libramq.__file__).parent.parent)
-#: The pause between two messages of a producer.
-PAUSE_S = 0.005
+#: The pause between two messages of a producer: enough to have some in every queue at every moment of a test.
+PAUSE_S = 0.02
 READY_S = 30.0
 
 

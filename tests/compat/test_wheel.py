@@ -9,7 +9,7 @@ import libramq
 
 from . import release
 
-SECONDS_MAX = 120
+SECONDS_MAX = 300
 
 
 def test_the_wheel_works_in_an_empty_environment(tmp_path: Path):
@@ -17,7 +17,7 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path: Path):
     home = tmp_path / "environment"
     venv.create(home, with_pip=False, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--python", str(home), "install", "-q", "--disable-pip-version-check"]
-    subprocess.run([*pip, str(wheel)], check=True, timeout=SECONDS_MAX)
+    subprocess.run([*pip, "--no-compile", str(wheel)], check=True, timeout=SECONDS_MAX)
 
     def libra(*arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [str(home / "bin" / "libra"), *arguments]
