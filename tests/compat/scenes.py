@@ -102,6 +102,30 @@ async def directory(options: dict[str, Any], tap: Tap) -> None:
     async with Admin(namesrv=broker.namesrv) as admin:
         await admin.create_topic(TOPIC, queues=4)
         (address,) = (await admin.cluster_info()).broker_addr_table[BROKERS[0]].broker_addrs.values()
+    handled: dict[str, int] = {COORDINATED: 0, FAILING: 0}
+    owned: list[set[int]] = []
+
+    async def handle(messages: list[MessageExt]) -> None:
+        handled[COORDINATED] += len(messages)
+
+    # Both have their queues before there is a message: claims are read from the commits of their last owners.
+    for instance in ("one", None):
+        queues: set[int] = set()
+        owned.append(queues)
+        member = PushConsumer(
+            group=COORDINATED,
+            namesrv=broker.namesrv,
+            consume_from=ConsumeFrom.FIRST_OFFSET,
+            instance_id=instance,
+            session_ms=SESSION_MS,
+            on_assigned=lambda new, queues=queues: queues.update(q.queue_id for q in new if q.topic == TOPIC),
+            on_revoked=lambda old, queues=queues: queues.difference_update(
+                q.queue_id for q in old if q.topic == TOPIC
+            ),
+        )
+        member.subscribe(TOPIC, "*", handle)
+        await member.start()
+    await until(lambda: [len(queues) for queues in owned] == [2, 2])
     async with Producer(group="producers", namesrv=broker.namesrv) as producer:
         for number in range(40):
             message = Message(
@@ -117,11 +141,7 @@ async def directory(options: dict[str, Any], tap: Tap) -> None:
         large = Message(TOPIC, b"compressed " * 1_000)
         results.append((await producer.send(large), large))
         await producer.send(Message("Delayed", b"in two hours", delay_level=DELAYED_LEVEL))
-    handled: dict[str, int] = {COORDINATED: 0, FAILING: 0}
     failed = asyncio.Event()
-
-    async def handle(messages: list[MessageExt]) -> None:
-        handled[COORDINATED] += len(messages)
 
     async def fail_once(messages: list[MessageExt]) -> None:
         handled[FAILING] += 1
@@ -129,16 +149,6 @@ async def directory(options: dict[str, Any], tap: Tap) -> None:
             failed.set()
             raise ValueError("to be delivered again")
 
-    for instance in ("one", None):
-        member = PushConsumer(
-            group=COORDINATED,
-            namesrv=broker.namesrv,
-            consume_from=ConsumeFrom.FIRST_OFFSET,
-            instance_id=instance,
-            session_ms=SESSION_MS,
-        )
-        member.subscribe(TOPIC, "*", handle)
-        await member.start()
     failing = PushConsumer(group=FAILING, namesrv=broker.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
     failing.subscribe(TOPIC, "*", fail_once)
     async with failing:
