@@ -100,16 +100,17 @@ def test_a_slave_that_returns_goes_on_behind_the_one_that_acts(pair: Pair) -> No
     assert delivered(pair.other) == waiting()
 
 
-def test_a_slave_that_was_frozen_goes_on_behind_the_one_that_acted_meanwhile(pair: Pair) -> None:
+@pytest.mark.parametrize("happening", ["is_slave_frozen", "is_slave_lost"])
+def test_a_slave_that_was_away_goes_on_behind_one_that_acted_meanwhile(pair: Pair, happening: str) -> None:
     second = pair.open_second(**ESCAPING)
     pair.run(ROUND_MS)
     leave_what_waits(pair)
     lose_master(pair)
     pair.run(5 * SECONDS)
-    pair.is_slave_frozen = True
+    setattr(pair, happening, True)
     pair.run(40 * SECONDS)
     assert delivered(pair.other) == waiting()
-    pair.is_slave_frozen = False
+    setattr(pair, happening, False)
     pair.run(40 * SECONDS)
     assert delivered(pair.other) == waiting()
     assert refusal(second) == ResponseCode.SYSTEM_BUSY, "one slave acts"
@@ -131,20 +132,6 @@ def test_a_slave_that_was_frozen_leaves_what_it_had_begun(pair: Pair) -> None:
     pair.is_slave_frozen = False
     pair.run(40 * SECONDS)
     assert delivered(pair.other) == by_second
-
-
-def test_a_slave_that_name_servers_had_lost_goes_on_behind_the_one_that_acted_meanwhile(pair: Pair) -> None:
-    pair.open_second(**ESCAPING)
-    pair.run(ROUND_MS)
-    leave_what_waits(pair)
-    lose_master(pair)
-    pair.run(5 * SECONDS)
-    pair.is_slave_lost = True
-    pair.run(40 * SECONDS)
-    assert delivered(pair.other) == waiting()
-    pair.is_slave_lost = False
-    pair.run(40 * SECONDS)
-    assert delivered(pair.other) == waiting()
 
 
 def test_a_slave_that_was_frozen_hands_out_nothing_before_it_has_asked(pair: Pair) -> None:

@@ -512,7 +512,7 @@ class PeersProgress:
     @property
     def is_confirmed(self) -> bool:
         """Return whether this slave acts, and a name server has said so within seconds."""
-        return self.has_begun and self._clock.monotonic_ms() - self._confirmed_ms < CONFIRMED_MS
+        return self.has_begun and self._is_known_first(self._clock.monotonic_ms())
 
     def soon(self) -> None:
         """Look at once: the master may have come or gone."""
@@ -535,6 +535,10 @@ class PeersProgress:
     def _is_overdue(self, last_ms: MonotonicMs, now_ms: MonotonicMs) -> bool:
         """Return whether another slave may have acted since, as this one was stalled or cut off."""
         return bool(self._peers) and now_ms - last_ms >= STALL_MS_MIN
+
+    def _is_known_first(self, now_ms: MonotonicMs) -> bool:
+        """Return whether a name server has said within seconds that this slave is the first of those left."""
+        return now_ms - self._confirmed_ms < CONFIRMED_MS
 
     def _begin_again(self) -> None:
         if self._has_begun:
@@ -579,8 +583,7 @@ class PeersProgress:
 
     def _decide(self, now_ms: MonotonicMs) -> None:
         """Act, once the other slaves have said what they have done, or were silent for long enough."""
-        is_confirmed = now_ms - self._confirmed_ms < CONFIRMED_MS
-        if self._has_begun or self._since_ms is None or not is_confirmed:
+        if self._has_begun or self._since_ms is None or not self._is_known_first(now_ms):
             return
         silent = self._peers.keys() - self._known
         if not silent or now_ms - self._since_ms >= PEERS_MS_MAX:
