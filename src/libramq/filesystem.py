@@ -381,8 +381,18 @@ def backup_of(path: Path) -> Path:
     return path.with_name(path.name + BACKUP_SUFFIX)
 
 
-#: What `read_text` has in the place of bytes that are no UTF-8.
-_NO_UTF8: Final = "\N{REPLACEMENT CHARACTER}"
+def read_bytes(filesystem: FileSystem, path: Path) -> bytes:
+    """Return the content of a file."""
+    file = filesystem.open(path)
+    try:
+        return filesystem.pread(file, filesystem.file_size(file), 0)
+    finally:
+        filesystem.close(file)
+
+
+def _is_utf8(filesystem: FileSystem, path: Path, text: str) -> bool:
+    """Return whether a file has the text that was read, or bytes that are no UTF-8 in some places of it."""
+    return "\N{REPLACEMENT CHARACTER}" not in text or text.encode() == read_bytes(filesystem, path)
 
 
 def read_with_backup(filesystem: FileSystem, path: Path, decode: Callable[[str], T]) -> T | None:
@@ -390,9 +400,11 @@ def read_with_backup(filesystem: FileSystem, path: Path, decode: Callable[[str],
 
     A backup that Apache's broker left is older than the text. So it is logged when both were written, and a
     damaged text is kept as `.damaged`. If neither can be read it raises what `decode` did, or OSError.
+    A text with bytes that are no UTF-8 is returned only where the backup is no better.
     """
     failed: ProtocolError | ValueError | OSError | None = None
     damaged, reason = "", "it is missing"
+    not_utf8: list[T] = []
     for each in (path, backup_of(path)):
         text = None
         try:
@@ -402,10 +414,11 @@ def read_with_backup(filesystem: FileSystem, path: Path, decode: Callable[[str],
             if not text.strip():
                 reason = "it is empty" if each == path else reason
                 continue
-            backup = filesystem.read_text(backup_of(path)) if _NO_UTF8 in text else None
-            if backup and each == path and _NO_UTF8 not in backup:
-                raise ValueError("it has bytes that are no UTF-8")
             value = decode(text)
+            if (each == path or not_utf8) and not _is_utf8(filesystem, each, text):
+                not_utf8.append(value)
+                damaged, reason = text, "it has bytes that are no UTF-8"
+                continue
         except (ProtocolError, ValueError, OSError) as error:
             failed, reason, damaged = error, str(error), text or ""
             continue
@@ -423,6 +436,8 @@ def read_with_backup(filesystem: FileSystem, path: Path, decode: Callable[[str],
                     filesystem.replace_text(kept, damaged, backup=False)
                 filesystem.replace_text(path, text)
         return value
+    if not_utf8:
+        return not_utf8[0]
     if failed is not None:
         raise failed
     if filesystem.exists(path):

@@ -74,6 +74,26 @@ def test_a_flipped_bit_in_a_name_is_noticed_where_it_leaves_no_utf_8(tmp_path: P
     assert "it has bytes that are no UTF-8" in caplog.text
 
 
+@pytest.mark.parametrize("backup", [b" \n", b"{", b"\xff"])
+def test_a_table_that_is_no_utf_8_counts_where_its_backup_is_no_better(tmp_path: Path, backup: bytes):
+    table = stopped(tmp_path, 90)
+    table.write_bytes(table.read_bytes().replace(b"T@G", b"T@\xc7", 1).replace(b"{", b'{"\xc7":0,', 1))
+    table.with_name(table.name + ".bak").write_bytes(backup)
+    Conversation(tmp_path).kill()
+
+
+@pytest.mark.parametrize("backup", [b"", b"{", b'{"offsetTable":{"T@G":{0:10}}}'])
+def test_a_name_may_have_the_character_that_stands_for_damage(tmp_path: Path, backup: bytes, caplog):
+    table = stopped(tmp_path, 90)
+    table.write_bytes(
+        table.read_bytes().replace(b'"offsetTable":{', '"offsetTable":{"T@\ufffd":{0:5},'.encode())
+    )
+    assert "\ufffd" in table.read_text()
+    table.with_name(table.name + ".bak").write_bytes(backup)
+    assert committed(tmp_path) == 90
+    assert "backup is taken" not in caplog.text
+
+
 def test_the_times_of_an_older_backup_are_in_the_log(tmp_path: Path, caplog):
     """Apache's broker keeps the table before the last one."""
     table = stopped(tmp_path, 10, 90)
