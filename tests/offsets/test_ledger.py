@@ -118,6 +118,19 @@ def test_a_damaged_commit_in_a_journal_hides_none_behind_it(tmp_path: Path, capl
         assert f"cannot be read and is lost path={journal}" in caplog.text
 
 
+def test_a_page_of_a_journal_that_is_lost_hides_none_behind_it(tmp_path: Path, caplog):
+    ledger = open_ledger(tmp_path)
+    for offset in range(1, 601):
+        commit(ledger, "g", "T", offset, offset)
+    (journal,) = tmp_path.glob("*.journal.*")
+    data = journal.read_bytes()
+    journal.write_bytes(data[:4096] + bytes(4096) + data[8192:])
+    offsets = open_ledger(tmp_path).offsets.tables()["offsetTable"]["T@g"]
+    assert {1, 600} <= offsets.keys()
+    assert len(offsets) < 600
+    assert f"cannot be read and is lost path={journal} at=" in caplog.text
+
+
 def test_the_file_has_apaches_format(tmp_path: Path):
     """It has unquoted integer keys, the members of ConsumerOffsetManager, and a backup."""
     ledger = open_ledger(tmp_path)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from libramq.errors import LocalProtocolError
-from libramq.filesystem import FileSystem, make_directory, safe_child
+from libramq.filesystem import FileSystem, make_directory, read_bytes, safe_child
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
@@ -27,7 +27,9 @@ log = get_logger(__name__)
 _HEAD: Final = struct.Struct(">IH")
 _BODY: Final = struct.Struct(">Biq")
 KEY_BYTES_MAX: Final = 1024  # A topic of 255, "@" and a group of 120 fit many times.
-_RECORD_BYTES_MAX: Final = _HEAD.size + _BODY.size + KEY_BYTES_MAX
+_BODY_BYTES_MAX: Final = _BODY.size + KEY_BYTES_MAX
+#: Ours: what a disk has lost in one place, some of its pages; the next record is looked for so far.
+DAMAGE_BYTES_MAX: Final = 64 * 1024
 _NAME_PREFIX: Final = "consumerOffset.journal."
 
 
@@ -63,9 +65,13 @@ def decode_offset_record(data: bytes, start: int) -> tuple[OffsetRecord, int] | 
     if len(data) - start < _HEAD.size:
         return None
     crc, size = _HEAD.unpack_from(data, start)
+    if (
+        not _BODY.size <= size <= _BODY_BYTES_MAX
+    ):  # Before anything is copied: damage is searched byte by byte.
+        return None
     body_start = start + _HEAD.size
     body = data[body_start : body_start + size]
-    if size < _BODY.size or len(body) < size or zlib.crc32(body) != crc:
+    if len(body) < size or zlib.crc32(body) != crc:
         return None
     kind, queue_id, offset = _BODY.unpack_from(body)
     try:
@@ -77,7 +83,7 @@ def decode_offset_record(data: bytes, start: int) -> tuple[OffsetRecord, int] | 
 
 def _next_record(data: bytes, damaged_at: int) -> int | None:
     """Return where the record behind a damaged one begins; None at a torn end."""
-    places = range(damaged_at + 1, min(damaged_at + _RECORD_BYTES_MAX + 1, len(data)))
+    places = range(damaged_at + 1, min(damaged_at + DAMAGE_BYTES_MAX + 1, len(data)))
     return next((at for at in places if decode_offset_record(data, at) is not None), None)
 
 
@@ -106,14 +112,11 @@ class OffsetJournal:
     def replay(self) -> Iterator[OffsetRecord]:
         """Yield the records of all files, the oldest first."""
         for number in self._numbers():
-            file = self._filesystem.open(self._path(number))
-            try:
-                data = self._filesystem.pread(file, self._filesystem.file_size(file), 0)
-            finally:
-                self._filesystem.close(file)
+            data = read_bytes(self._filesystem, self._path(number))
             if not data:  # Begun by a fold, and the process was killed before the next commit.
                 self._empty.append(number)
             start: int | None = 0
+            damages: list[int] = []
             while start is not None:
                 decoded = decode_offset_record(data, start)
                 if decoded is not None:
@@ -122,11 +125,14 @@ class OffsetJournal:
                     continue
                 damaged_at, start = start, _next_record(data, start)
                 if start is not None:
-                    log.warning(
-                        "a commit in a journal cannot be read and is lost",
-                        path=str(self._path(number)),
-                        at=damaged_at,
-                    )
+                    damages.append(damaged_at)
+            if damages:
+                log.warning(
+                    "a commit in a journal cannot be read and is lost",
+                    path=str(self._path(number)),
+                    at=damages[0],
+                    places=len(damages),
+                )
 
     def begin_file(self) -> int:
         """Write to a new file from now on; return the number of the last one before, for `remove_through`."""
