@@ -15,7 +15,7 @@ from libramq.message.properties import encode_properties
 from libramq.message.record import RecordHead
 from libramq.store.log.log_scan import Damage
 from libramq.store.recovery.check import StoreReport, check_store
-from tests.store.stores import bodies, flush, kill, message, open_store, remove_old_files
+from tests.store.stores import Disk, bodies, flush, kill, message, open_store, remove_old_files
 
 
 def check(root: Path) -> StoreReport:
@@ -251,6 +251,20 @@ def test_deleted_files_are_no_damage(root: Path, caplog):
     assert not report.is_damaged, asdict(report)
     assert report.deleted_count == 1
     assert report.log_start == 2 * 4096
+    open_store(root).close()
+    assert "were lost" not in caplog.text
+
+
+def test_files_that_are_deleted_while_the_disk_is_full_are_no_damage(root: Path, caplog):
+    """Where the log begins could not be written then; it is with the next flush."""
+    disk = Disk()
+    store = open_store(root, disk=disk)
+    disk.bytes_left = 0
+    assert remove_old_files(store, 2) == 2
+    disk.bytes_left = None
+    store.append_batch([message("after", "Other")])
+    store.close()
+    assert not check(root).is_damaged
     open_store(root).close()
     assert "were lost" not in caplog.text
 

@@ -1,6 +1,5 @@
 """The recovery point writer: updates the recovery point after flushes while a store is open."""
 
-import contextlib
 from pathlib import Path
 
 import msgspec
@@ -99,7 +98,10 @@ class RecoveryPointWriter:
 
     def _write(self, point: RecoveryPoint) -> None:
         if point != self._point:
-            # On a full disk the old one stays: recovery takes longer but loses nothing.
-            with contextlib.suppress(OSError):
+            # On a full disk the old one stays: recovery takes longer but loses nothing. Only the log begins
+            # where it does from now on: the next point says so.
+            try:
                 self._file.save(point)
-                self._point = point
+            except OSError:
+                point = self._point._replace(begins=point.begins)
+            self._point = point
