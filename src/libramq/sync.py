@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from concurrent.futures import CancelledError
 from typing import Unpack
 
-from libramq.client.blocking_admin import Admin
+from libramq.admin.blocking_admin import Admin
 from libramq.client.blocking_client import BlockingClient
 from libramq.client.consuming import push_consumer as asynchronous_push_consumer
 from libramq.client.consuming.fetching.blocking_consumer import Consumer

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from libramq.client.admin import Admin as Admin
+    from libramq.admin.admin import Admin as Admin
     from libramq.client.consuming.consumer_settings import ConsumeFrom as ConsumeFrom
     from libramq.client.consuming.fetching.consumer import Consumer as Consumer
     from libramq.client.consuming.handling.handler_result import HandlerResult as HandlerResult
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Imported on first use: a Spark worker reads queues and needs no producer.
 _MODULES: Final = {
-    "Admin": "libramq.client.admin",
+    "Admin": "libramq.admin.admin",
     "ConsumeFrom": "libramq.client.consuming.consumer_settings",
     "Consumer": "libramq.client.consuming.fetching.consumer",
     "Credentials": "libramq.remoting.credentials",

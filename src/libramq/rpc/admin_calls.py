@@ -1,16 +1,36 @@
-"""Calls from an administrator to a broker.
+"""Calls from administrators and operators to brokers and name servers.
 
 Upstream: MQClientAPIImpl.java, DefaultMQAdminExtImpl.java.
 """
 
-from libramq.codes import RequestCode
-from libramq.formats.document import decode_body
-from libramq.formats.tables import TopicConfig
+from typing import Final
+
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode
+from libramq.formats.document import decode_body, encode_body
+from libramq.formats.properties_file import parse_properties
+from libramq.formats.tables import (
+    MessageRequestMode,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+)
+from libramq.formats.tables import TopicConfigSerializeWrapper as TopicConfigs
+from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
+from libramq.message.record import decode_records
+from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
-from libramq.remoting.body.consumers import ConsumerConnection, ConsumeStats, ResetOffsetBody, TopicStatsTable
+from libramq.remoting.body import administration as bodies
+from libramq.remoting.body import consumers
+from libramq.remoting.body.replication import HAStatus
 from libramq.remoting.body.route import GroupList, KVTable, TopicList
-from libramq.rpc.call import Call, header_call, nothing
+from libramq.remoting.body.running_info import ConsumerRunningInfo
+from libramq.remoting.command import Command
+from libramq.rpc.call import Call, body_call, header_call, nothing
+
+#: Java's Long.MAX_VALUE.
+LONG_MAX: Final = 2**63 - 1
 
 
 def create_topic(
@@ -33,18 +53,18 @@ def create_topic(
         attributes=attributes,
         lb_abandon_unread=abandon_unread or None,
     )
-    return header_call(RequestCode.UPDATE_AND_CREATE_TOPIC, header, nothing)
+    return header_call(R.UPDATE_AND_CREATE_TOPIC, header, nothing)
 
 
 def delete_topic(topic: str) -> Call[None]:
     """Delete a topic and its messages' queues at a broker."""
-    return header_call(RequestCode.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic=topic), nothing)
+    return header_call(R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic=topic), nothing)
 
 
 def delete_group(group: str, *, clean_offset: bool = False) -> Call[None]:
     """Delete a group's configuration at a broker; clean_offset: and its offsets."""
     header = h.DeleteGroupHeader(group_name=group, clean_offset=clean_offset)
-    return header_call(RequestCode.DELETE_SUBSCRIPTIONGROUP, header, nothing)
+    return header_call(R.DELETE_SUBSCRIPTIONGROUP, header, nothing)
 
 
 def reset_offsets(
@@ -64,65 +84,55 @@ def reset_offsets(
         group=group, topic=topic, queue_id=queue_id, offset=offset, timestamp=timestamp_ms, is_force=force
     )
     return header_call(
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        R.INVOKE_BROKER_TO_RESET_OFFSET,
         header,
-        lambda reply: decode_body(reply.body, ResetOffsetBody).offset_table,
+        lambda reply: decode_body(reply.body, consumers.ResetOffsetBody).offset_table,
     )
 
 
 def delete_expired_files() -> Call[None]:
     """Have a broker delete expired files of its log now; the reply does not wait for that."""
-    return header_call(RequestCode.DELETE_EXPIRED_COMMITLOG, None, nothing)
+    return header_call(R.DELETE_EXPIRED_COMMITLOG, None, nothing)
 
 
 def clean_expired_queues() -> Call[None]:
     """Have a broker remove files of queues that lead before its log."""
-    return header_call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, None, nothing)
+    return header_call(R.CLEAN_EXPIRED_CONSUMEQUEUE, None, nothing)
 
 
 def clean_unused_topics() -> Call[None]:
     """Have a broker remove the queues of topics that do not exist."""
-    return header_call(RequestCode.CLEAN_UNUSED_TOPIC, None, nothing)
+    return header_call(R.CLEAN_UNUSED_TOPIC, None, nothing)
 
 
-def topic_stats(topic: str) -> Call[TopicStatsTable]:
+def topic_stats(topic: str) -> Call[consumers.TopicStatsTable]:
     """Return the first and last offsets of a topic's queues at a broker."""
-    return header_call(
-        RequestCode.GET_TOPIC_STATS_INFO,
-        h.TopicHeader(topic=topic),
-        lambda reply: decode_body(reply.body, TopicStatsTable),
-    )
+    return body_call(R.GET_TOPIC_STATS_INFO, h.TopicHeader(topic=topic), consumers.TopicStatsTable)
 
 
-def consume_stats(group: str, topic: str | None = None) -> Call[ConsumeStats]:
+def consume_stats(group: str, topic: str | None = None) -> Call[consumers.ConsumeStats]:
     """Return a group's progress at a broker."""
-    return header_call(
-        RequestCode.GET_CONSUME_STATS,
-        h.ConsumeStatsHeader(consumer_group=group, topic=topic),
-        lambda reply: decode_body(reply.body, ConsumeStats),
+    return body_call(
+        R.GET_CONSUME_STATS, h.ConsumeStatsHeader(consumer_group=group, topic=topic), consumers.ConsumeStats
     )
 
 
-def consumer_connection(group: str) -> Call[ConsumerConnection]:
+def consumer_connection(group: str) -> Call[consumers.ConsumerConnection]:
     """Return the members of a group connected to a broker; ConsumerNotOnline if there are none."""
-    return header_call(
-        RequestCode.GET_CONSUMER_CONNECTION_LIST,
-        h.GroupHeader(consumer_group=group),
-        lambda reply: decode_body(reply.body, ConsumerConnection),
+    return body_call(
+        R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader(consumer_group=group), consumers.ConsumerConnection
     )
 
 
 def runtime_info() -> Call[dict[str, str]]:
     """Return a broker's state as names and values."""
-    return header_call(
-        RequestCode.GET_BROKER_RUNTIME_INFO, None, lambda reply: decode_body(reply.body, KVTable).table
-    )
+    return header_call(R.GET_BROKER_RUNTIME_INFO, None, lambda reply: decode_body(reply.body, KVTable).table)
 
 
 def topic_consumers(topic: str) -> Call[list[str]]:
     """Return the groups that consume a topic."""
     return header_call(
-        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+        R.QUERY_TOPIC_CONSUME_BY_WHO,
         h.TopicHeader(topic=topic),
         lambda reply: decode_body(reply.body, GroupList).group_list,
     )
@@ -131,7 +141,233 @@ def topic_consumers(topic: str) -> Call[list[str]]:
 def group_topics(group: str) -> Call[list[str]]:
     """Return the topics in which a group has committed offsets."""
     return header_call(
-        RequestCode.QUERY_TOPICS_BY_CONSUMER,
+        R.QUERY_TOPICS_BY_CONSUMER,
         h.GroupByNameHeader(group=group),
         lambda reply: decode_body(reply.body, TopicList).topic_list,
     )
+
+
+def put_value(namespace: str, key: str, value: str) -> Call[None]:
+    """Set a value of the KV configuration."""
+    return header_call(R.PUT_KV_CONFIG, a.PutKVHeader(namespace=namespace, key=key, value=value), nothing)
+
+
+def get_value(namespace: str, key: str) -> Call[str]:
+    """Return a value of the KV configuration; BrokerError (QUERY_NOT_FOUND) if there is none."""
+    return header_call(
+        R.GET_KV_CONFIG, a.KVHeader(namespace=namespace, key=key), lambda reply: reply.ext["value"]
+    )
+
+
+def delete_value(namespace: str, key: str) -> Call[None]:
+    """Remove a value of the KV configuration."""
+    return header_call(R.DELETE_KV_CONFIG, a.KVHeader(namespace=namespace, key=key), nothing)
+
+
+def wipe_write_perm(broker_name: str) -> Call[int]:
+    """Make a broker's topics read-only in routes; return their number."""
+    return header_call(
+        R.WIPE_WRITE_PERM_OF_BROKER,
+        a.BrokerNameHeader(broker_name=broker_name),
+        lambda reply: int(reply.ext["wipeTopicCount"]),
+    )
+
+
+def add_write_perm(broker_name: str) -> Call[int]:
+    """Make a broker's topics writable in routes; return their number."""
+    return header_call(
+        R.ADD_WRITE_PERM_OF_BROKER,
+        a.BrokerNameHeader(broker_name=broker_name),
+        lambda reply: int(reply.ext["addTopicCount"]),
+    )
+
+
+def name_server_config() -> Call[dict[str, str]]:
+    """Return a name server's options."""
+    return header_call(R.GET_NAMESRV_CONFIG, None, _properties)
+
+
+def update_name_server_config(key: str, value: str) -> Call[None]:
+    """Change an option of a name server."""
+    return header_call(R.UPDATE_NAMESRV_CONFIG, None, nothing, body=f"{key}={value}\n".encode())
+
+
+# Topics and groups at a broker.
+
+
+def topic_config(topic: str) -> Call[TopicConfig]:
+    """Return a topic's configuration."""
+    return body_call(R.GET_TOPIC_CONFIG, h.TopicHeader(topic=topic), TopicConfig)
+
+
+def all_topic_configs() -> Call[dict[str, TopicConfig]]:
+    """Return the configuration of all topics."""
+    return header_call(
+        R.GET_ALL_TOPIC_CONFIG,
+        None,
+        lambda reply: decode_body(reply.body, TopicConfigs).topic_config_table,
+    )
+
+
+def system_topics() -> Call[list[str]]:
+    """Return the topics that are a broker's own."""
+    return header_call(
+        R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+        None,
+        lambda reply: decode_body(reply.body, TopicList).topic_list,
+    )
+
+
+def create_topics(configs: list[TopicConfig]) -> Call[None]:
+    """Create topics, or change them."""
+    body = encode_body(bodies.TopicConfigList(topic_config_list=configs))
+    return header_call(R.UPDATE_AND_CREATE_TOPIC_LIST, None, nothing, body=body)
+
+
+def all_group_configs() -> Call[dict[str, SubscriptionGroupConfig]]:
+    """Return the configuration of all groups."""
+    return header_call(
+        R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        None,
+        lambda reply: decode_body(reply.body, SubscriptionGroupWrapper).subscription_group_table,
+    )
+
+
+def create_group(config: SubscriptionGroupConfig) -> Call[None]:
+    """Create a group, or change it."""
+    return header_call(R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, nothing, body=encode_body(config))
+
+
+def create_groups(configs: list[SubscriptionGroupConfig]) -> Call[None]:
+    """Create groups, or change them."""
+    body = encode_body(bodies.GroupConfigList(group_config_list=configs))
+    return header_call(R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, None, nothing, body=body)
+
+
+def clone_offsets(source: str, target: str, topic: str | None = None, *, offline: bool = False) -> Call[None]:
+    """Set a group's offsets to those of another one."""
+    header = a.CloneOffsetsHeader(src_group=source, dest_group=target, topic=topic, offline=offline)
+    return header_call(R.CLONE_GROUP_OFFSET, header, nothing)
+
+
+def set_consume_mode(topic: str, group: str, mode: str, share_count: int) -> Call[None]:
+    """Have members of a group with server-side assignment pull or pop a topic."""
+    body = MessageRequestMode(topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=share_count)
+    return header_call(R.SET_MESSAGE_REQUEST_MODE, None, nothing, body=encode_body(body))
+
+
+# What a broker knows.
+
+
+def broker_config() -> Call[dict[str, str]]:
+    """Return a broker's options."""
+    return header_call(R.GET_BROKER_CONFIG, None, _properties)
+
+
+def update_broker_config(key: str, value: str) -> Call[None]:
+    """Change an option of a broker."""
+    return header_call(R.UPDATE_BROKER_CONFIG, None, nothing, body=f"{key}={value}\n".encode())
+
+
+def reset_master_flush_offset(offset: int) -> Call[None]:
+    """Set up to where a slave takes its master's log to be on disk."""
+    return header_call(
+        R.RESET_MASTER_FLUSH_OFFSET, a.MasterFlushOffsetHeader(master_flush_offset=offset), nothing
+    )
+
+
+def broker_consume_stats(*, ordered: bool = False) -> Call[bodies.ConsumeStatsList]:
+    """Return the progress of all groups."""
+    return body_call(
+        R.GET_BROKER_CONSUME_STATS, a.BrokerConsumeStatsHeader(is_order=ordered), bodies.ConsumeStatsList
+    )
+
+
+def ha_status() -> Call[HAStatus]:
+    """Return a master's slaves, and how far they are behind it."""
+    return body_call(R.GET_BROKER_HA_STATUS, None, HAStatus)
+
+
+def all_producers() -> Call[bodies.ProducerTable]:
+    """Return the connected producers of all groups."""
+    return body_call(R.GET_ALL_PRODUCER_INFO, None, bodies.ProducerTable)
+
+
+def producer_connection(group: str) -> Call[consumers.ProducerConnection]:
+    """Return the connected producers of a group; BrokerError (SYSTEM_ERROR) if there are none."""
+    return body_call(
+        R.GET_PRODUCER_CONNECTION_LIST,
+        h.ProducerConnectionHeader(producer_group=group),
+        consumers.ProducerConnection,
+    )
+
+
+def consume_queue(topic: str, queue_id: int, index: int, count: int) -> Call[bodies.ConsumeQueueReply]:
+    """Return units of a queue."""
+    header = a.ConsumeQueueHeader(topic=topic, queue_id=queue_id, index=index, count=count)
+    return body_call(R.QUERY_CONSUME_QUEUE, header, bodies.ConsumeQueueReply)
+
+
+def stats_data(name: str, key: str) -> Call[bodies.BrokerStatsData]:
+    """Return a count in the last minute, hour and day; BrokerError (SYSTEM_ERROR) if there is none."""
+    return body_call(
+        R.VIEW_BROKER_STATS_DATA, a.StatsDataHeader(stats_name=name, stats_key=key), bodies.BrokerStatsData
+    )
+
+
+def view_message(physical_offset: int, topic: str | None = None) -> Call[MessageExt]:
+    """Return the message at a physical offset."""
+    return header_call(
+        R.VIEW_MESSAGE_BY_ID,
+        h.ViewMessageHeader(offset=physical_offset, topic=topic),
+        lambda reply: decode_records(reply.body)[0],
+    )
+
+
+def query_messages(
+    topic: str,
+    key: str,
+    *,
+    unique: bool = False,
+    count: int = 64,
+    begin_ms: int = 0,
+    end_ms: int = LONG_MAX,
+) -> Call[list[MessageExt]]:
+    """Return a topic's newest messages with a key; unique: with an id that a producer gave."""
+    header = h.QueryMessageHeader(
+        topic=topic,
+        key=key,
+        max_num=count,
+        begin_timestamp=begin_ms,
+        end_timestamp=end_ms,
+        is_unique_key=unique,
+    )
+    return Call(
+        R.QUERY_MESSAGE,
+        lambda reply: decode_records(reply.body) if reply.code == ResponseCode.SUCCESS else [],
+        h.encode_header(header),
+        accepts=frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND}),
+    )
+
+
+# Members.
+
+
+def running_info(group: str, client_id: str, *, threads: bool = False) -> Call[ConsumerRunningInfo]:
+    """Return a member's running info; threads: with the stacks of its threads."""
+    header = a.RunningInfoHeader(consumer_group=group, client_id=client_id, jstack_enable=threads)
+    return body_call(R.GET_CONSUMER_RUNNING_INFO, header, ConsumerRunningInfo)
+
+
+def consume_directly(
+    group: str, client_id: str, message_id: str, topic: str | None = None
+) -> Call[bodies.ConsumeDirectlyResult]:
+    """Have a member process a message, by its offset id."""
+    header = a.ConsumeDirectlyHeader(
+        consumer_group=group, client_id=client_id, msg_id=message_id, topic=topic
+    )
+    return body_call(R.CONSUME_MESSAGE_DIRECTLY, header, bodies.ConsumeDirectlyResult)
+
+
+def _properties(reply: Command) -> dict[str, str]:
+    return parse_properties(reply.body.decode(errors="replace"))

@@ -6,10 +6,12 @@ from typing import Generic, TypeVar
 
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, RemoteError, broker_error
+from libramq.formats.document import decode_body
 from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.remoting.group_version import VERSION, VERSION_FIELD
 from libramq.remoting.headers import Header, encode_header
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -60,6 +62,11 @@ def header_call(
 ) -> Call[T_co]:
     """Return a call with a typed header."""
     return Call(code, parse, encode_header(header) if header is not None else {}, body)
+
+
+def body_call(code: RequestCode, header: Header | None, kind: type[T]) -> Call[T]:
+    """Return a call whose answer is a document."""
+    return header_call(code, header, lambda reply: decode_body(reply.body, kind))
 
 
 def group_call(

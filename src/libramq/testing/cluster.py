@@ -17,10 +17,9 @@ from libramq.filter.tag import parse_tag_filter
 from libramq.formats.tables import SubscriptionGroupConfig, TopicConfig
 from libramq.message.queue import MessageQueue
 from libramq.nameserver.config import NameServerConfig
-from libramq.rpc.admin_calls import create_topic, delete_group, delete_topic, reset_offsets
+from libramq.rpc.admin_calls import create_group, create_topic, delete_group, delete_topic, reset_offsets
 from libramq.rpc.asking import ask
 from libramq.rpc.group_calls import find_group, remove_member
-from libramq.rpc.operator_calls import create_group
 from libramq.testing.history import Commit, Watcher
 from libramq.testing.machine.dialer import simulated_remotes
 from libramq.testing.machine.process import Process

@@ -60,13 +60,13 @@ def export_metadata(
 
 def _metadata(session: "AdminSession", brokers: list[str], *, special: bool) -> _Values:
     from libramq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     topics: dict[str, _Values] = {}
     groups: dict[str, _Values] = {}
     for address in brokers:
-        own = session.ask(address, operator_calls.system_topics())
-        for topic, config in session.ask(address, operator_calls.all_topic_configs()).items():
+        own = session.ask(address, admin_calls.system_topics())
+        for topic, config in session.ask(address, admin_calls.all_topic_configs()).items():
             if topic in own or is_system_topic(topic):
                 continue
             if special or not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
@@ -83,9 +83,9 @@ def _add(table: dict[str, _Values], name: str, row: _Values, sums: tuple[str, ..
 
 def _user_groups(session: "AdminSession", address: str) -> "dict[str, SubscriptionGroupConfig]":
     from libramq.message.names import SYSTEM_GROUPS
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
-    table = session.ask(address, operator_calls.all_group_configs())
+    table = session.ask(address, admin_calls.all_group_configs())
     return {group: config for group, config in table.items() if group not in SYSTEM_GROUPS}
 
 
@@ -97,12 +97,12 @@ def export_configs(
     json: options.Json = False,
 ) -> None:
     """Export the options of a cluster's masters that matter to operators, and the cluster's size."""
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     with options.session(namesrv) as session:
         masters = session.masters(cluster)
         brokers = [data for data in session.clusters().broker_addr_table.values() if data.cluster == cluster]
-        configs = session.ask_each(masters, operator_calls.broker_config())
+        configs = session.ask_each(masters, admin_calls.broker_config())
         name_servers = session.name_server_count
     scale = {
         "namesrvSize": name_servers,
@@ -141,10 +141,10 @@ def export_metrics(
 
 def _report(session: "AdminSession", address: str) -> tuple[str, _Values]:
     """Return a master's name, and what mqadmin reports about it."""
-    from libramq.rpc import admin_calls, operator_calls
+    from libramq.rpc import admin_calls
 
     runtime = session.ask(address, admin_calls.runtime_info())
-    config = session.ask(address, operator_calls.broker_config())
+    config = session.ask(address, admin_calls.broker_config())
     groups = _user_groups(session, address)
     topics = _metadata(session, [address], special=False)["topicConfigTable"]
     transactions = stats_of(session, address, TOPIC_PUT_NUMS, _TRANSACTIONS)

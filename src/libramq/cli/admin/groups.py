@@ -86,7 +86,7 @@ def _change(
     from libramq.cli.admin.queries import truth_of
     from libramq.formats.tables import SubscriptionGroupConfig
     from libramq.message.names import validate_group
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     validate_group(group)
     changes: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
@@ -94,10 +94,10 @@ def _change(
     found: dict[str, dict[str, Any]] = {}
     with options.session(namesrv) as session:
         for address in session.targets(broker=broker, cluster=cluster):
-            known = session.ask(address, operator_calls.all_group_configs())
+            known = session.ask(address, admin_calls.all_group_configs())
             config = known.get(group) or SubscriptionGroupConfig(group_name=group)
             changed = msgspec.structs.replace(config, **changes)
-            session.ask(address, operator_calls.create_group(changed))
+            session.ask(address, admin_calls.create_group(changed))
             found[address] = plain(changed)
     return found
 
@@ -113,12 +113,12 @@ def update_sub_group_list(
     """Create or change all consumer groups of a JSON file, or none of them."""
     from libramq.formats.document import decode_body
     from libramq.formats.tables import SubscriptionGroupConfig
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     configs = decode_body(read_file(file), list[SubscriptionGroupConfig])
     with options.session(namesrv) as session:
         targets = session.targets(broker=broker, cluster=cluster)
-        session.ask_each(targets, operator_calls.create_groups(configs))
+        session.ask_each(targets, admin_calls.create_groups(configs))
     groups = [config.group_name for config in configs]
     done(f"submit batch of group config to {', '.join(targets)} success.", {"groups": groups}, json=json)
 
@@ -129,12 +129,12 @@ def get_consumer_config(
 ) -> None:
     """Show a consumer group's configuration at each broker that has one."""
     from libramq.cli.admin.session import addresses
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     found: dict[str, Any] = {}
     with options.session(namesrv) as session:
         for address in addresses(list(session.clusters().broker_addr_table.values())):
-            config = session.ask(address, operator_calls.all_group_configs()).get(group)
+            config = session.ask(address, admin_calls.all_group_configs()).get(group)
             if config is not None:
                 found[address] = plain(config)
     if not found:
@@ -161,13 +161,13 @@ def set_consume_mode(
     json: options.Json = False,
 ) -> None:
     """Have members with server-side assignment pull or pop a topic."""
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     if mode not in ("PULL", "POP"):
         raise ConfigError(f"the mode {mode!r} is none; use PULL or POP")
     with options.session(namesrv) as session:
         targets = session.targets(broker=broker, cluster=cluster)
-        session.ask_each(targets, operator_calls.set_consume_mode(topic, group, mode, share))
+        session.ask_each(targets, admin_calls.set_consume_mode(topic, group, mode, share))
     value = {"topic": topic, "group": group, "mode": mode, "popShareQueueNum": share, "brokers": targets}
     done(f"set consume mode to {', '.join(targets)} success.", value, json=json)
 
@@ -186,9 +186,9 @@ def clone_group_offset(
     """Set a group's offsets in a topic to those of another group, at all brokers of the topic."""
     from libramq.cli.admin.queries import truth_of
     from libramq.cli.admin.session import addresses
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
-    call = operator_calls.clone_offsets(source, target, topic, offline=truth_of("-o", offline))
+    call = admin_calls.clone_offsets(source, target, topic, offline=truth_of("-o", offline))
     with options.session(namesrv) as session:
         brokers = addresses(session.route(topic).broker_datas)
         session.ask_each(brokers, call)
@@ -229,7 +229,7 @@ def consumer_status(
 ) -> None:
     """Show the settings, subscriptions and queues of a group's members, as they report them."""
     from libramq.cli.admin.queries import brokers_of_group
-    from libramq.rpc import admin_calls, operator_calls
+    from libramq.rpc import admin_calls
 
     found: dict[str, Any] = {}
     with options.session(namesrv) as session:
@@ -240,7 +240,7 @@ def consumer_status(
                 continue  # Nobody is connected to this broker.
             for member in sorted({each.client_id for each in connection.connection_set} - set(found)):
                 if client_id in (None, member):
-                    call = operator_calls.running_info(group, member, threads=threads)
+                    call = admin_calls.running_info(group, member, threads=threads)
                     found[member] = _running(session.ask(address, call))
     if not found:
         raise ConfigError(f"no such member of the group {group} is connected")

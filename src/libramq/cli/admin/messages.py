@@ -159,7 +159,7 @@ def query_msg_trace_by_id(
 def _by_offset_id(session: "AdminSession", topic: str, message_id: str) -> list["MessageExt"]:
     """Return the message with an offset id; none if it is not one, or of no broker of this topic."""
     from libramq.message.ids import decode_offset_id
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
     from libramq.transport.address import join_address
 
     try:
@@ -169,7 +169,7 @@ def _by_offset_id(session: "AdminSession", topic: str, message_id: str) -> list[
     for broker in session.route(topic).broker_datas:
         if join_address(host, port) in broker.broker_addrs.values():
             try:
-                call = operator_calls.view_message(physical_offset, topic)
+                call = admin_calls.view_message(physical_offset, topic)
                 message = session.ask(join_address(host, port), call)
             except BrokerError:
                 return []  # The bytes of a unique id may look like this broker's address.
@@ -183,13 +183,13 @@ def _by_key(
 ) -> list["MessageExt"]:
     """Return the messages with a key, the newest first; brokers know only its hash, so they are compared."""
     from libramq.cli.admin.session import addresses
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     found: list[MessageExt] = []
     for broker in session.route(topic).broker_datas:
         for address in addresses([broker]):
             for message in session.ask(
-                address, operator_calls.query_messages(topic, key, unique=unique, **limits)
+                address, admin_calls.query_messages(topic, key, unique=unique, **limits)
             ):
                 if key == message.message_id if unique else key in message.keys:
                     message.broker_name = broker.broker_name
@@ -220,10 +220,10 @@ def _show_or_push(
 
 
 def _push(session: "AdminSession", message: "MessageExt", group: str, client_id: str) -> dict[str, Any]:
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
     from libramq.transport.address import join_address
 
-    call = operator_calls.consume_directly(group, client_id, message.offset_id, message.topic)
+    call = admin_calls.consume_directly(group, client_id, message.offset_id, message.topic)
     result: dict[str, Any] = plain(session.ask(join_address(*message.store_host), call))
     return result
 

@@ -107,7 +107,7 @@ def undone(queues: list[dict[str, Any]], newest: Mapping[tuple[str, int], int]) 
 def _members(session: "AdminSession", group: str) -> dict[str, "ConsumerRunningInfo"]:
     from libramq.cli.admin.queries import brokers_of_group
     from libramq.errors import RemoteError
-    from libramq.rpc import admin_calls, operator_calls
+    from libramq.rpc import admin_calls
 
     found: dict[str, ConsumerRunningInfo] = {}
     for address in brokers_of_group(session, group):
@@ -117,7 +117,7 @@ def _members(session: "AdminSession", group: str) -> dict[str, "ConsumerRunningI
             continue  # Nobody is connected to this broker.
         for member in sorted({each.client_id for each in connection.connection_set} - set(found)):
             try:
-                found[member] = session.ask(address, operator_calls.running_info(group, member))
+                found[member] = session.ask(address, admin_calls.running_info(group, member))
             except RemoteError:
                 continue  # It does not answer, or has left meanwhile.
     return found

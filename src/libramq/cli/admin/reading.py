@@ -120,11 +120,11 @@ def query_cq(
 ) -> None:
     """Show units of a consume queue: where messages lie in the log."""
     from libramq.cli.admin.session import addresses
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     with options.session(namesrv) as session:
         address = broker or addresses(session.route(topic).broker_datas)[0]
-        reply = session.ask(address, operator_calls.consume_queue(topic, queue_id, index, count))
+        reply = session.ask(address, admin_calls.consume_queue(topic, queue_id, index, count))
     if json:
         show(plain(reply), json=True)
         return

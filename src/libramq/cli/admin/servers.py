@@ -45,9 +45,9 @@ def get_broker_config(
     json: options.Json = False,
 ) -> None:
     """Show a broker's options, without secrets, or those of a cluster's masters."""
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
-    _show_each(operator_calls.broker_config(), broker, cluster, namesrv, json=json)
+    _show_each(admin_calls.broker_config(), broker, cluster, namesrv, json=json)
 
 
 def _show_each(
@@ -74,11 +74,11 @@ def update_broker_config(
     json: options.Json = False,
 ) -> None:
     """Change an option of a broker until it stops; the broker says which ones can be changed."""
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     with options.session(namesrv) as session:
         targets = session.targets(broker=broker, cluster=cluster)
-        session.ask_each(targets, operator_calls.update_broker_config(key, value))
+        session.ask_each(targets, admin_calls.update_broker_config(key, value))
     text = f"update broker config success, {', '.join(targets)}"
     done(text, {"brokers": targets, key: value}, json=json)
 
@@ -91,10 +91,10 @@ def reset_master_flush_offset(
     json: options.Json = False,
 ) -> None:
     """Set up to where a slave takes its master's log to be on disk; no other broker has such an offset."""
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     with options.session(namesrv) as session:
-        session.ask(broker, operator_calls.reset_master_flush_offset(offset))
+        session.ask(broker, admin_calls.reset_master_flush_offset(offset))
     text = f"reset master flush offset to {offset} success"
     done(text, {"broker": broker, "offset": offset}, json=json)
 
@@ -112,9 +112,9 @@ def add_write_perm(broker: _BrokerName, namesrv: options.Namesrv = None, json: o
 
 
 def _set_writable(broker: str, namesrv: str | None, *, json: bool, writable: bool) -> None:
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
-    call = operator_calls.add_write_perm if writable else operator_calls.wipe_write_perm
+    call = admin_calls.add_write_perm if writable else admin_calls.wipe_write_perm
     with options.session(namesrv) as session:
         counts = session.each_name_server(call(broker))
     if not any(counts.values()):
@@ -139,10 +139,10 @@ def update_kv_config(
     json: options.Json = False,
 ) -> None:
     """Set a value of the name servers' KV configuration."""
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     with options.session(namesrv) as session:
-        session.each_name_server(operator_calls.put_value(namespace, key, value))
+        session.each_name_server(admin_calls.put_value(namespace, key, value))
     text = "create or update kv config to namespace success."
     done(text, {"namespace": namespace, "key": key, "value": value}, json=json)
 
@@ -152,20 +152,20 @@ def delete_kv_config(
     namespace: _Namespace, key: _Key, namesrv: options.Namesrv = None, json: options.Json = False
 ) -> None:
     """Remove a value of the name servers' KV configuration."""
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     with options.session(namesrv) as session:
-        session.each_name_server(operator_calls.delete_value(namespace, key))
+        session.each_name_server(admin_calls.delete_value(namespace, key))
     done("delete kv config from namespace success.", {"namespace": namespace, "key": key}, json=json)
 
 
 @app.command("getNamesrvConfig")
 def get_namesrv_config(namesrv: options.Namesrv = None, json: options.Json = False) -> None:
     """Show the options of each name server."""
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     with options.session(namesrv) as session:
-        found = session.each_name_server(operator_calls.name_server_config())
+        found = session.each_name_server(admin_calls.name_server_config())
     if json:
         show(found, json=True)
         return
@@ -179,8 +179,8 @@ def update_namesrv_config(
     key: _Key, value: _Value, namesrv: options.Namesrv = None, json: options.Json = False
 ) -> None:
     """Change an option of each name server until it stops; a name server says which ones can be changed."""
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     with options.session(namesrv) as session:
-        session.each_name_server(operator_calls.update_name_server_config(key, value))
+        session.each_name_server(admin_calls.update_name_server_config(key, value))
     done("update name server config success!", {key: value}, json=json)

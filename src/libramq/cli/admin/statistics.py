@@ -37,14 +37,14 @@ def producer_connection(
 ) -> None:
     """Show the producers of a group that are connected to a topic's brokers."""
     from libramq.cli.admin.session import addresses
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     rows: dict[str, dict[str, Any]] = {}
     failure: BrokerError | None = None
     with options.session(namesrv) as session:
         for address in addresses(session.route(topic).broker_datas):
             try:
-                connection = session.ask(address, operator_calls.producer_connection(group))
+                connection = session.ask(address, admin_calls.producer_connection(group))
             except BrokerError as error:
                 failure = error
                 continue
@@ -59,10 +59,10 @@ def producer_connection(
 @app.command("producer", no_args_is_help=True)
 def producers(broker: _Broker, namesrv: options.Namesrv = None, json: options.Json = False) -> None:
     """List all producers that are connected to a broker."""
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     with options.session(namesrv) as session:
-        table = session.ask(broker, operator_calls.all_producers()).data
+        table = session.ask(broker, admin_calls.all_producers()).data
     rows = [
         {"group": group} | plain(producer) for group, members in sorted(table.items()) for producer in members
     ]
@@ -89,9 +89,9 @@ def broker_consume_stats(
 ) -> None:
     """Show the progress of all groups at a broker, queue by queue."""
     from libramq.cli.admin.queries import truth_of
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
-    call = operator_calls.broker_consume_stats(ordered=truth_of("-o", ordered))
+    call = admin_calls.broker_consume_stats(ordered=truth_of("-o", ordered))
     with options.session(namesrv) as session:
         stats = session.ask(broker, call)
     rows = [
@@ -202,10 +202,10 @@ def _total(session: "AdminSession", brokers: list[str], name: str, key: str) -> 
 
 def stats_of(session: "AdminSession", address: str, name: str, key: str) -> "BrokerStatsData | None":
     """Return what a broker counts; None where it has not counted anything."""
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     try:
-        return session.ask(address, operator_calls.stats_data(name, key))
+        return session.ask(address, admin_calls.stats_data(name, key))
     except BrokerError:
         return None
 
@@ -218,10 +218,10 @@ def in_a_day(stats: "BrokerStatsData") -> int:
 @app.command("haStatus", no_args_is_help=True)
 def ha_status(broker: _Broker, namesrv: options.Namesrv = None, json: options.Json = False) -> None:
     """Show how far the slaves of a master are behind it."""
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     with options.session(namesrv) as session:
-        status = plain(session.ask(broker, operator_calls.ha_status()))
+        status = plain(session.ask(broker, admin_calls.ha_status()))
     if json:
         show(status, json=True)
         return

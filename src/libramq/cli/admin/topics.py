@@ -31,13 +31,13 @@ def update_topic_perm(
     json: options.Json = False,
 ) -> None:
     """Change who may use a topic: 4 lets consumers finish reading it while producers avoid it."""
-    from libramq.rpc import admin_calls, operator_calls
+    from libramq.rpc import admin_calls
 
     if perm not in PERMISSIONS:
         raise ConfigError(f"the permission {perm} is none; 2 is write, 4 read, 6 both")
     with options.session(namesrv) as session:
         targets = session.targets(broker=broker, cluster=cluster)
-        before = {address: session.ask(address, operator_calls.topic_config(topic)) for address in targets}
+        before = {address: session.ask(address, admin_calls.topic_config(topic)) for address in targets}
         for address, config in before.items():
             session.ask(address, admin_calls.create_topic(config, perm=perm))
     rows = [{"broker": address, "from": config.perm, "to": perm} for address, config in before.items()]
@@ -55,12 +55,12 @@ def update_topic_list(
     """Create or change all topics of a JSON file, or none of them."""
     from libramq.formats.document import decode_body
     from libramq.formats.tables import TopicConfig
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     configs = decode_body(read_file(file), list[TopicConfig])
     with options.session(namesrv) as session:
         targets = session.targets(broker=broker, cluster=cluster)
-        session.ask_each(targets, operator_calls.create_topics(configs))
+        session.ask_each(targets, admin_calls.create_topics(configs))
     topics = [config.topic_name for config in configs]
     done(f"submit batch of topic config to {', '.join(targets)} success.", {"topics": topics}, json=json)
 
@@ -76,7 +76,7 @@ def update_order_conf(
     json: options.Json = False,
 ) -> None:
     """Show or change the brokers and queues that an ordered topic keeps, whichever brokers are up."""
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     if method not in ("get", "put", "delete"):
         raise ConfigError(f"the method {method!r} is none; use get, put or delete")
@@ -85,11 +85,11 @@ def update_order_conf(
     with options.session(namesrv) as session:
         if method == "put":
             checked = check_order_conf(value or "")
-            session.ask_each_name_server(operator_calls.put_value(_ORDER, topic, checked))
+            session.ask_each_name_server(admin_calls.put_value(_ORDER, topic, checked))
         elif method == "get":
-            value = session.ask_name_server(operator_calls.get_value(_ORDER, topic))
+            value = session.ask_name_server(admin_calls.get_value(_ORDER, topic))
         else:
-            session.ask_each_name_server(operator_calls.delete_value(_ORDER, topic))
+            session.ask_each_name_server(admin_calls.delete_value(_ORDER, topic))
             value = None
     what = {"get": "get", "put": "update", "delete": "delete"}[method]
     text = f"{what} orderConf success. topic=[{topic}]" + (f", orderConf=[{value}]" if value else "")
@@ -107,15 +107,15 @@ def check_order_conf(text: str) -> str:
 
 def put_order_conf(session: "AdminSession", topic: str, brokers: list[str], queues: int) -> str:
     """Add brokers to the order configuration of a topic, each with a number of queues; return the whole."""
-    from libramq.rpc import operator_calls
+    from libramq.rpc import admin_calls
 
     try:
-        before = session.ask_name_server(operator_calls.get_value(_ORDER, topic))
+        before = session.ask_name_server(admin_calls.get_value(_ORDER, topic))
     except BrokerError:
         before = ""  # There is none yet.
     parts = [part for part in before.split(";") if part and part.rpartition(":")[0] not in brokers]
     value = ";".join([*parts, *(f"{broker}:{queues}" for broker in brokers)])
-    session.ask_each_name_server(operator_calls.put_value(_ORDER, topic, value))
+    session.ask_each_name_server(admin_calls.put_value(_ORDER, topic, value))
     return value
 
 

@@ -88,8 +88,8 @@ def remove(
 
 
 async def _remove(namesrv: str, group: str, member: str) -> None:
+    from libramq.admin.admin import Admin
     from libramq.cli.access import client_options
-    from libramq.client.admin import Admin
 
     async with Admin(namesrv=namesrv, **client_options()) as admin:
         await admin.remove_member(group, member, operator=_user())

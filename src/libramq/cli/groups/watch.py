@@ -6,9 +6,9 @@ from typing import Final, Self
 
 import msgspec
 
+from libramq.admin.admin import Admin
 from libramq.cli.access import access, client_options
 from libramq.cli.groups.row import GroupRow
-from libramq.client.admin import Admin
 from libramq.client.queue_reader import QueueReader
 from libramq.clock import Clock, SystemClock
 from libramq.errors import BrokerError, ConfigError, LibraError, RouteNotFound

@@ -4,7 +4,7 @@ from typing import Any
 
 from faststream.exceptions import IncorrectState
 
-from libramq.client.admin import Admin
+from libramq.admin.admin import Admin
 from libramq.client.producing.producer import Producer
 from libramq.errors import LibraError
 

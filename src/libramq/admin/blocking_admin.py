@@ -2,7 +2,7 @@
 
 from typing import Unpack
 
-from libramq.client import admin as asynchronous_admin
+from libramq.admin import admin as asynchronous_admin
 from libramq.client.blocking_client import BlockingClient
 from libramq.client.options import AdminOptions, TopicOptions
 from libramq.formats.route import TopicRouteData

@@ -15,7 +15,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConsumerNotOnline, FeatureNotSupported
 from libramq.message.queue import MessageQueue
 from libramq.remoting.command import Command, version_name
-from libramq.rpc import admin_calls, broker_calls, operator_calls
+from libramq.rpc import admin_calls, broker_calls
 from libramq.rpc.call import Call
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ async def _offset_at(ask: Ask, queue: MessageQueue, timestamp_ms: int) -> int:
 
 async def _version_without_resets(ask: Ask) -> int | None:
     """Return the version of a broker that sets no offsets itself; None for one that does."""
-    call = operator_calls.broker_config()
+    call = admin_calls.broker_config()
 
     def parse(reply: Command) -> tuple[int, dict[str, str]]:
         return reply.version, call.parse(reply) if reply.code == ResponseCode.SUCCESS else {}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from libramq.client.offset_resets import reset_queue, reset_topic
+from libramq.admin.offset_resets import reset_queue, reset_topic
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import BrokerError, FeatureNotSupported

@@ -14,9 +14,9 @@ from typing import Final, Self, TypeVar
 
 import msgspec
 
+from libramq.admin.offset_resets import reset_queue, reset_topic
 from libramq.client.awaiting import answer_of
 from libramq.client.identity import name_server_addresses
-from libramq.client.offset_resets import reset_queue, reset_topic
 from libramq.client.options import whole_number
 from libramq.client.routing.lookup import look_up
 from libramq.client.routing.name_servers import NameServers
@@ -38,7 +38,7 @@ from libramq.remoting.body.consumers import (
 from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.body.running_info import ConsumerRunningInfo
 from libramq.remoting.credentials import Credentials
-from libramq.rpc import admin_calls, group_calls, name_server_calls, operator_calls
+from libramq.rpc import admin_calls, group_calls, name_server_calls
 from libramq.rpc.call import Call
 from libramq.transport.access import Access
 from libramq.transport.address import join_address
@@ -259,7 +259,7 @@ class Admin:
         """
         answers = await self._ask_group(
             group,
-            lambda: operator_calls.running_info(group, client_id, threads=threads),
+            lambda: admin_calls.running_info(group, client_id, threads=threads),
             passing=BrokerError,
         )
         return answers[0]
@@ -272,7 +272,7 @@ class Admin:
         validate_group(group)
         host, port = decode_offset_id(message_id).host
         address = join_address(host, port)
-        return await self._ask(address, operator_calls.consume_directly(group, client_id, message_id))
+        return await self._ask(address, admin_calls.consume_directly(group, client_id, message_id))
 
     async def remove_member(self, group: str, name: str, *, operator: str | None = None) -> None:
         """Remove a member from a coordinated group: a static one by its name, or any by its client id.

@@ -1,0 +1,1 @@
+"""Administration: typed questions to brokers and name servers, over the asyncio client."""
