@@ -47,28 +47,22 @@ class CommitsAhead:
     def __init__(self, *, record: Callable[[Changes], None] = lambda _: None) -> None:
         self._record = record
         #: By topic and queue id, so that a queue finds its own when messages arrive; then by group.
-        self._queues: dict[tuple[str, int], dict[str, CommitAhead]] = {}
+        #: Others read it, and change nothing.
+        self.by_queue: dict[tuple[str, int], dict[str, CommitAhead]] = {}
         self._count = 0
         #: By queue: no commit is nearer to its end.
         self._nearest: dict[tuple[str, int], int] = {}
         #: Entries that have ended: recorded once the commits that ended them are.
         self._ended: dict[str, None] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._queues)
-
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the offset that a group has committed beyond a queue's end, if any."""
-        commit = self._queues.get((topic, queue_id), {}).get(group)
+        commit = self.by_queue.get((topic, queue_id), {}).get(group)
         return None if commit is None else commit.offset
-
-    def queues(self) -> list[tuple[str, int]]:
-        """Return the topics and queue ids that have commits ahead."""
-        return list(self._queues)
 
     def has_room(self, group: str, topic: str, queue_id: int) -> bool:
         """Return whether a group's commit may be kept: its last one is, or there is room for another."""
-        commits = self._queues.get((topic, queue_id), {})
+        commits = self.by_queue.get((topic, queue_id), {})
         has_room = self._count < COMMITS_AHEAD_MAX and len(commits) < COMMITS_AHEAD_OF_QUEUE_MAX
         return has_room or group in commits
 
@@ -80,7 +74,7 @@ class CommitsAhead:
         """Return the groups whose commits a queue has reached, and their offsets."""
         if self._nearest.get((topic, queue_id), end + 1) > end:  # Asked for each message.
             return []
-        offsets = {group: each.offset for group, each in self._queues[topic, queue_id].items()}
+        offsets = {group: each.offset for group, each in self.by_queue[topic, queue_id].items()}
         self._nearest[topic, queue_id] = min(
             (each for each in offsets.values() if each > end), default=end + 1
         )
@@ -88,20 +82,20 @@ class CommitsAhead:
 
     def drop(self, group: str, topic: str, queue_id: int) -> None:
         """End a group's commit; it is recorded by `write`."""
-        if group in self._queues.get((topic, queue_id), {}):
+        if group in self.by_queue.get((topic, queue_id), {}):
             self._end(_name(group, topic, queue_id))
 
     def drop_all(self, *, group: str | None = None, topic: str | None = None) -> None:
         """End the commits of a group, or in a topic."""
-        for of_topic, queue_id in list(self._queues):
+        for of_topic, queue_id in list(self.by_queue):
             if topic in (None, of_topic):
-                for of_group in list(self._queues[of_topic, queue_id]):
+                for of_group in list(self.by_queue[of_topic, queue_id]):
                     if group in (None, of_group):
                         self.drop(of_group, of_topic, queue_id)
 
     def drop_outdated(self, query: Callable[[str, str, int], int | None]) -> None:
         """End those whose group has gone on without this file. query: the table of committed offsets."""
-        for (topic, queue_id), commits in list(self._queues.items()):
+        for (topic, queue_id), commits in list(self.by_queue.items()):
             for group, commit in list(commits.items()):
                 committed = query(group, topic, queue_id)
                 if committed is None or committed > commit.end:
@@ -129,7 +123,7 @@ class CommitsAhead:
         if not number.isdecimal():
             return  # The file was edited.
         queue_id = int(number)
-        commits = self._queues.setdefault((topic, queue_id), {})
+        commits = self.by_queue.setdefault((topic, queue_id), {})
         self._count -= group in commits
         commits.pop(group, None)
         if commit is not None:
@@ -138,7 +132,7 @@ class CommitsAhead:
             nearest = self._nearest.get((topic, queue_id), commit.offset)
             self._nearest[topic, queue_id] = min(nearest, commit.offset)
         elif not commits:
-            del self._queues[topic, queue_id]
+            del self.by_queue[topic, queue_id]
             self._nearest.pop((topic, queue_id), None)
 
     def file(self) -> CommitsAheadFile:
@@ -146,7 +140,7 @@ class CommitsAhead:
         return CommitsAheadFile(
             commits={
                 _name(group, topic, queue_id): commit
-                for (topic, queue_id), commits in self._queues.items()
+                for (topic, queue_id), commits in self.by_queue.items()
                 for group, commit in commits.items()
             }
         )

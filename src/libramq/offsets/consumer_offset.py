@@ -38,7 +38,7 @@ class ConsumerOffset:
         resets = self._resets.get(key)
         if resets is not None and queue_id in resets:
             return None
-        if self.ahead:
+        if self.ahead.by_queue:
             self.ahead.drop(group, topic, queue_id)
         offset = max(0, min(offset, durable_end))
         offsets = self._offsets.get(key)

@@ -144,7 +144,7 @@ class OffsetLedger:
                     of=key,
                     now=queues,
                 )
-        for topic, queue_id in ahead.queues():
+        for topic, queue_id in list(ahead.by_queue):
             end = durable_end(topic, queue_id)
             if end is not None and self.offsets.reached(topic, queue_id, end):
                 self.has_changes = True

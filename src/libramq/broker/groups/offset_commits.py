@@ -40,23 +40,23 @@ class SlaveCommitsFile(Document, frozen=True, kw_only=True):
 class CommitsAtSlave:
     """Commits of groups at this slave that its master may not have, by key and queue id; and their file.
 
-    A kill forgets the last second of it. A master has none.
+    A kill forgets the last second of it. A master notes none.
     """
 
     def __init__(self, filesystem: FileSystem, config_directory: Path, store: MessageStore) -> None:
         self._file = ConfigFile(filesystem, config_directory / SLAVE_FILE_NAME)
-        self._is_kept = store.config.is_copy
         loaded = self._file.load(SlaveCommitsFile) or SlaveCommitsFile()
-        self.table = {key: dict(queues) for key, queues in loaded.offset_table.items() if self._is_kept}
+        self.table = {
+            key: dict(queues) for key, queues in loaded.offset_table.items() if store.config.is_copy
+        }
         self._version = len(loaded.offset_table) - len(self.table)
         self._saved = 0
         self.cut(store.max_offset)
 
     def note(self, key: str, queue_id: int, offset: int) -> None:
         """Note a commit."""
-        if self._is_kept:
-            self.table.setdefault(key, {})[queue_id] = offset
-            self._version += 1
+        self.table.setdefault(key, {})[queue_id] = offset
+        self._version += 1
 
     def take_turns(self, count: int) -> list[tuple[str, int, int]]:
         """Return the key, queue id and offset of some commits.
@@ -142,15 +142,16 @@ class OffsetCommits:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set a group's offset in a queue; at most the queue's end, as messages may have been lost."""
-        if is_light(topic) and not self._store.has_queue(topic, queue_id):
-            return  # Light topics are created by messages; offsets may not fill the table with others.
         end = self._store.max_offset(topic, queue_id)
+        if not end and is_light(topic) and not self._store.has_queue(topic, queue_id):
+            return  # Light topics are created by messages; offsets may not fill the table with others.
         if offset > end:
             self._note_cut(group, topic, queue_id, offset, end)
         change = self._ledger.offsets.commit(group, topic, queue_id, offset, end)
         if change is not None:
             self._unwritten.append(change)
-            self.at_slave.note(change.key, queue_id, change.offset)
+            if self._store.config.is_copy:
+                self.at_slave.note(change.key, queue_id, change.offset)
 
     def commit_as_sent(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set a group's offset as Kafka does: a negative one is none, and one beyond the end stays as it is.
@@ -177,7 +178,7 @@ class OffsetCommits:
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Take the commits that a queue has reached for the groups' offsets; a slave's master does so."""
-        if self._ledger.offsets.ahead and not self._store.config.is_copy:
+        if self._ledger.offsets.ahead.by_queue and not self._store.config.is_copy:
             self._unwritten += self._ledger.offsets.reached(topic, queue_id, end)
 
     def copy_ahead(self, file: CommitsAheadFile) -> None:

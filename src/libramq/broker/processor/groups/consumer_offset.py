@@ -80,24 +80,24 @@ class ConsumerOffsetRequests:
 
     def _take_in(self, request: Request) -> Outcome:
         header = decode_header(request.command, UpdateConsumerOffsetHeader)
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        has_reset = self._committing.offsets.pending_reset(group, topic, queue_id) is not None
         try:
             self._committing.commit(
                 request.peer,
-                header.consumer_group,
-                header.topic,
-                header.queue_id,
+                group,
+                topic,
+                queue_id,
                 header.commit_offset,
                 member=header.lb_member,
                 epoch=header.lb_queue_epoch,
                 is_returned=bool(header.lb_returned),
-                ends_reset=bool(header.lb_mirrored) or self._is_of_mqadmin(request),
+                ends_reset=has_reset and (bool(header.lb_mirrored) or self._is_of_mqadmin(request)),
             )
         except Fenced:
             if header.lb_member is not None or not self._is_of_mqadmin(request):
                 raise
-            self._committing.record(
-                header.consumer_group, header.topic, header.queue_id, header.commit_offset
-            )
+            self._committing.record(group, topic, queue_id, header.commit_offset)
         return SUCCESS
 
     def _is_of_mqadmin(self, request: Request) -> bool:
