@@ -25,7 +25,8 @@ from libramq.broker.refused_options import REFUSED
 from libramq.broker.replication_config import ReplicationConfig
 from libramq.broker.timer_config import TimerConfig
 from libramq.cli.main import app
-from libramq.client.consuming.ownership import transitions
+from libramq.client.consuming.ownership import transitions as ownership_transitions
+from libramq.groups.coordinator import transitions as group_transitions
 from libramq.nameserver.config import NameServerConfig
 
 from . import requests
@@ -97,7 +98,12 @@ def metrics() -> str:
 
 def owned_queue() -> str:
     """Return the states of a queue that a consumer owns, and what follows from each event."""
-    return "\n".join(transitions.draw()) + "\n"
+    return "\n".join(ownership_transitions.draw()) + "\n"
+
+
+def coordinated_group() -> str:
+    """Return the states of a coordinated group, and the action for each event."""
+    return "\n".join(group_transitions.draw()) + "\n"
 
 
 def commands() -> str:
@@ -162,6 +168,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "mqadmin-commands": mqadmin_commands,
     "metrics": metrics,
     "owned-queue": owned_queue,
+    "coordinated-group": coordinated_group,
     "commands": commands,
 }
 

@@ -3,10 +3,10 @@
     TABLE[event][state]  =  action, states that the group may be in afterwards
 
 A combination that is not in the table is impossible: `CoordinatedGroup.handle` refuses it, and logs an error.
-`python -m libramq.groups.coordinator.transitions` draws it for ARCHITECTURE.md (from BEGIN to END).
+`draw` shows it in `docs/design/coordinated-groups.md`.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from libramq.clock import MonotonicMs
@@ -148,11 +148,6 @@ TABLE: Final[Mapping[type[ev.Event], Row]] = {
 }
 
 
-#: The place of the table in ARCHITECTURE.md.
-BEGIN: Final = "<!-- The table of the coordinated group: python -m libramq.groups.coordinator.transitions -->"
-END: Final = "<!-- End of the table -->"
-
-
 def draw() -> Iterator[str]:
     """Yield the table as lines of Markdown."""
     letters = dict(zip(State, "EARSGWCPBD", strict=True))
@@ -173,18 +168,3 @@ def _drawn(state: State, cell: Cell | None, letters: Mapping[State, str]) -> str
         return ""
     then = "".join(letters[each] for each in State if each in cell.then)
     return cell.action.__name__ + ("" if cell.then == {state} else f" → {then}")
-
-
-def unreachable(reached: Collection[tuple[type[ev.Event], State, State]]) -> list[str]:
-    """Return the transitions of the table that are missing from `reached`."""
-    return [
-        f"{event.__name__} in {state.name}: {then.name}"
-        for event, row in TABLE.items()
-        for state, cell in row.items()
-        for then in sorted(cell.then, key=lambda each: each.name)
-        if (event, state, then) not in reached
-    ]
-
-
-if __name__ == "__main__":
-    print(BEGIN, "", *draw(), "", END, sep="\n")
