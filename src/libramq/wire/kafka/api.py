@@ -1,4 +1,4 @@
-"""The table of APIs: every request that this broker answers, with its versions.
+"""The table of APIs: every request that this broker answers, by its key, with its versions.
 
 The lowest versions are those of Kafka 4 (KIP-896); the highest are the last that name topics by names and not
 by ids. Metadata has both: members of KIP-848's groups know topics by ids.
@@ -80,14 +80,14 @@ APIS: Final = {
         _api(12, HeartbeatRequest, 0, 4, 4),
         _api(13, LeaveGroupRequest, 0, 5, 4),
         _api(14, SyncGroupRequest, 0, 5, 4),
+        _api(15, DescribeGroupsRequest, 0, 6, 5),
+        _api(16, ListGroupsRequest, 0, 5, 3),
         _api(API_VERSIONS, ApiVersionsRequest, 0, 4, 3),
         _api(19, CreateTopicsRequest, 2, 6, 5),
         _api(20, DeleteTopicsRequest, 1, 5, 4),
+        _api(21, DeleteRecordsRequest, 0, 2, 2),
         _api(22, InitProducerIdRequest, 0, 5, 2),
         _api(32, DescribeConfigsRequest, 1, 4, 4),
-        _api(15, DescribeGroupsRequest, 0, 6, 5),
-        _api(16, ListGroupsRequest, 0, 5, 3),
-        _api(21, DeleteRecordsRequest, 0, 2, 2),
         _api(33, AlterConfigsRequest, 0, 2, 2),
         _api(37, CreatePartitionsRequest, 0, 3, 2),
         _api(42, DeleteGroupsRequest, 0, 2, 2),
