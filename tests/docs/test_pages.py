@@ -13,13 +13,16 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from libramq.balance import strategy_named
 from libramq.broker.config import BrokerConfig
 from libramq.client import Admin, Consumer, Producer, PushConsumer, SimpleConsumer
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.fetching.consumer import PULL_THRESHOLD_FOR_ALL
 from libramq.client.options import ConsumerOptions, PushConsumerOptions
+from libramq.errors import ConfigError
 from libramq.formats.properties_file import parse_properties
 from libramq.transport import access_properties
+from libramq.wire.kafka.api import APIS
 
 from . import generated
 
@@ -178,6 +181,29 @@ def test_every_dependency_has_a_reason():
     reasons = [line.split("|")[1] for line in section.splitlines() if line.startswith("|")]
     explained = {name for cell in reasons for name in re.findall(r"`([\w-]+)`", cell)}
     assert required <= explained <= required | extras
+
+
+def test_every_strategy_is_explained():
+    with pytest.raises(ConfigError) as refused:
+        strategy_named("none of these")
+    names = re.findall(r"[\w-]+", str(refused.value).partition("known are ")[2].partition(" (")[0])
+    explained = (ROOT / "docs" / "strategies.md").read_text()
+    assert {"AVG", "balanced_sticky"} <= set(names)
+    assert [name for name in names if not re.search(rf"`{name}\b", explained)] == []
+
+
+def test_every_api_of_kafka_is_listed_with_its_versions():
+    section = (
+        (ROOT / "docs" / "kafka.md").read_text().partition("\n## What is served\n")[2].partition("\n## ")[0]
+    )
+    listed = {}
+    for _, names, versions, *_ in (line.split("|") for line in section.splitlines() if line.startswith("|")):
+        listed |= dict(zip(names.strip().split(", "), versions.strip().split(", "), strict=True))
+    served = {
+        api.request.__name__.removesuffix("Request"): f"{api.first}–{api.last}" if api.last else "0"
+        for api in APIS.values()
+    }
+    assert {name: listed.get(name) for name in served} == served
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_PROPERTIES, ids=lambda page: page.name)
