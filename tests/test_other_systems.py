@@ -11,7 +11,7 @@ import pytest
 from libramq import file_locks, filesystem
 from libramq.cli.main import failure_line
 from libramq.clock import clock_with_sleep
-from libramq.transport import descriptors
+from libramq.transport import admission
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_the_descriptor_limit_is_raised_as_far_as_macos_allows(monkeypatch: pyte
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, resource.RLIM_INFINITY))
     monkeypatch.setattr(resource, "setrlimit", set_limit)
-    assert descriptors.raise_limit() == 10_240
+    assert admission.raise_limit() == 10_240
     assert asked == [65_536, 10_240]
 
 

@@ -187,7 +187,7 @@ class Cluster:
         server = self.servers.pop(name)
         server._performer.stop()
         for listener in server._servers:
-            listener._server.close()
+            await listener._listener.close()
             listener._idle_check.cancel()
             for connection in list(listener._connections):
                 connection.abort("killed")

@@ -18,8 +18,8 @@ from libramq.runtime import outgoing, waiting_turns
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
+from libramq.transport import admission, server_connection, unfinished
 from libramq.transport import server as server_module
-from libramq.transport import server_connection, unfinished
 from libramq.transport.server import Server
 from libramq.transport.server_connection import Handler, Peer
 from tests.fakes import ManualClock, ManualThreads
@@ -397,7 +397,7 @@ def test_stopping_does_not_wait_for_peers_that_do_not_read(loop, monkeypatch):
 
 
 def test_connections_are_limited(loop, monkeypatch):
-    monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(admission, "CONNECTIONS_MAX", 2)
 
     async def scenario() -> None:
         server, port = await serve(Echo())

@@ -24,10 +24,12 @@ from libramq.replication.blocks import ReportReader
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
+from libramq.transport.access import Access
 from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
 from libramq.transport.bind import check_bind_address, is_loopback
 from libramq.transport.server import Server
-from libramq.transport.server_connection import Handler
+from libramq.transport.server_connection import Handler, Reader
+from libramq.transport.tls import PLAIN, Encryption
 
 if TYPE_CHECKING:
     from libramq.broker.metrics.metrics_server import MetricsServer
@@ -49,6 +51,7 @@ class BrokerServer:
         filesystem: FileSystem,
         randomness: random.Random | None = None,
         authorizer: Authorizer = ALLOW_ALL,
+        encryption: Encryption = PLAIN,
     ) -> None:
         for address in (config.bind_address, config.metrics_host):
             check_bind_address(address, allow_public=config.allow_public, remedy="set allowPublic=true")
@@ -62,8 +65,10 @@ class BrokerServer:
         self._listening: asyncio.Task[None] | None = None
         self._has_listened = asyncio.Event()
         self._threads = WorkerThreads()
-        self._remotes = AsyncioRemotes(clock.monotonic_ms, lost=self._lost)
-        self._dialer = SocketDialer()
+        self._encryption = encryption
+        access = Access(tls=encryption.outgoing)
+        self._remotes = AsyncioRemotes(clock.monotonic_ms, lost=self._lost, access=access)
+        self._dialer = SocketDialer(access.tls)
         self._broker: Broker | None = None
         self._performer: Performer | None = None
         self._metrics: MetricsServer | None = None
@@ -87,6 +92,24 @@ class BrokerServer:
         """
         assert self._performer is not None, "the broker has not started"
         return self._performer.entrance(translator)
+
+    def server(
+        self,
+        translator: Translator,
+        reader: Callable[[], Reader],
+        is_allowed: Callable[[str], bool] = lambda _: True,
+    ) -> Server:
+        """Return a server of another protocol, encrypted as the broker's own, once started.
+
+        The caller has to close it before `stop`.
+        """
+        return Server(
+            self.entrance(translator),
+            self._clock.monotonic_ms,
+            reader=reader,
+            is_allowed=is_allowed,
+            tls=self._encryption.incoming,
+        )
 
     def call(self, work: Callable[[], None]) -> None:
         """Do something at the started broker, and perform what follows from it."""
@@ -180,13 +203,13 @@ class BrokerServer:
         assert self._performer is not None
         host = self._config.bind_address
         servers = {
-            number: Server(self._performer, self._clock.monotonic_ms) for number in self._config.client_ports
+            number: Server(self._performer, self._clock.monotonic_ms, tls=self._encryption.incoming)
+            for number in self._config.client_ports
         }
         if self._config.ha_listen_port and not self._config.is_slave:  # A slave has no slaves.
             replication = self.broker.replication
-            slaves = self._performer.entrance(replication.service)
-            servers[self._config.ha_listen_port] = Server(
-                slaves, self._clock.monotonic_ms, reader=ReportReader, is_allowed=replication.is_allowed
+            servers[self._config.ha_listen_port] = self.server(
+                replication.service, ReportReader, replication.is_allowed
             )
         for number, server in servers.items():
             self._servers.append(server)

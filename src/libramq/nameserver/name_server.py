@@ -15,10 +15,12 @@ from libramq.remoting.credentials import Credentials
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
+from libramq.transport.access import Access
 from libramq.transport.address import join_address
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.bind import check_bind_address
 from libramq.transport.server import Server
+from libramq.transport.tls import PLAIN, Encryption
 
 log = get_logger(__name__)
 
@@ -45,6 +47,7 @@ class NameServer:
         allow_public: bool = False,
         credentials: Credentials | None = None,
         config: NameServerConfig | None = None,
+        encryption: Encryption = PLAIN,
     ) -> None:
         self.host = host
         self.port = port
@@ -61,13 +64,14 @@ class NameServer:
             config=config,
             kv=KVConfig(LocalFileSystem(), kv_file),
         )
+        remotes = AsyncioRemotes(clock.monotonic_ms, access=Access(tls=encryption.outgoing))
         self.performer = Performer(
             self.engine,
-            Seams(remotes=AsyncioRemotes(clock.monotonic_ms), timers=LoopTimers(), threads=self._threads),
+            Seams(remotes=remotes, timers=LoopTimers(), threads=self._threads),
             monotonic_ms=clock.monotonic_ms,
             listen=lambda listening: listening(),
         )
-        self._server = Server(self.performer, clock.monotonic_ms)
+        self._server = Server(self.performer, clock.monotonic_ms, tls=encryption.incoming)
 
     @property
     def address(self) -> str:

@@ -1,4 +1,4 @@
-"""TLS of outgoing connections: the trusted authorities, and the client's certificate.
+"""TLS: of outgoing connections, with the trusted authorities and the client's certificate, and of servers.
 
 Apache's clients check no certificate by default, and never the name in it. Here everything is checked unless
 the user excludes a part: brokers register by address, and their certificates often name something else.
@@ -6,6 +6,7 @@ Importing ssl takes 20 ms, so it is imported on first use.
 Upstream: remoting/netty/TlsHelper.java, TlsSystemConfig.java.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
@@ -70,6 +71,25 @@ class Tls:
                 files += f" and key_file {self.key_file}" if self.key_file is not None else ""
                 raise _unusable(f"{files} (or the key's password)", error) from None
         return context
+
+
+#: Returns the TLS context for a connection that begins with this byte; None: it is plain.
+TlsByFirstByte = Callable[[int], "ssl.SSLContext | None"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encryption:
+    """The encryption of a server process.
+
+    incoming: of connections that it accepts; None: all are plain, and none waits for its first byte.
+    outgoing: of its own connections to other servers; None: all are plain.
+    """
+
+    incoming: TlsByFirstByte | None = None
+    outgoing: Tls | None = None
+
+
+PLAIN: Final = Encryption()
 
 
 def handshake_failure(address: str, error: OSError) -> str | None:

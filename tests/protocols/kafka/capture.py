@@ -126,7 +126,7 @@ async def main() -> None:
         config = BrokerConfig(store_path=store, listen_port=free_broker_port())
         broker = BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
         await broker.start()
-        server = kafka.KafkaServer(broker, config, SystemClock(), LocalFileSystem(), port=0)
+        server = kafka.KafkaServer(broker, config, LocalFileSystem(), port=0)
         await server.start()
         try:
             Recorder.client = "confluent-kafka"

@@ -53,7 +53,7 @@ def kafka(tmp_path: Path, queue_type: str) -> Iterator[Kafka]:
         config = BrokerConfig(store_path=str(tmp_path), listen_port=free_broker_port())
         broker = BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
         await broker.start()
-        server = KafkaServer(broker, config, SystemClock(), LocalFileSystem(), port=0)
+        server = KafkaServer(broker, config, LocalFileSystem(), port=0)
         try:
             await server.start()
             stopping = asyncio.Event()

@@ -21,7 +21,7 @@ from libramq.cli.servers.broker_children import READY, STOP_SECONDS
 from libramq.cli.servers.commands import broker_server
 from libramq.cli.servers.kafka import kafka_servers
 from libramq.cli.servers.memory import calm_garbage_collector, keep_freed_memory
-from libramq.transport.descriptors import raise_limit
+from libramq.transport.admission import raise_limit
 
 
 async def serve(config: BrokerConfig) -> None:

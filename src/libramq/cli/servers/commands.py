@@ -27,8 +27,8 @@ from libramq.nameserver import NameServer
 from libramq.nameserver.config import NameServerConfig, name_server_config
 from libramq.remoting.credentials import Credentials, parse_credentials
 from libramq.secret_bits import SYSTEM_SECRETS
+from libramq.transport.admission import raise_limit
 from libramq.transport.bind import check_bind_address, is_loopback
-from libramq.transport.descriptors import raise_limit
 
 Failure = Callable[[], Coroutine[Any, Any, LibraError]]
 

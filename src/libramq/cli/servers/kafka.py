@@ -3,7 +3,6 @@
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.cli.running import Service
-from libramq.clock import SystemClock
 from libramq.errors import ConfigError
 from libramq.filesystem import LocalFileSystem
 
@@ -18,4 +17,4 @@ def kafka_servers(broker: BrokerServer, config: BrokerConfig) -> list[Service]:
         from libramq.protocols.kafka.server import KafkaServer
     except ModuleNotFoundError as missing:
         raise ConfigError(f"kafkaListenPort needs {missing.name}: pip install 'libramq[kafka]'") from None
-    return [KafkaServer(broker, config, SystemClock(), LocalFileSystem())]
+    return [KafkaServer(broker, config, LocalFileSystem())]

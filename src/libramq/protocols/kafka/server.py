@@ -5,7 +5,6 @@ from typing import Final
 
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
-from libramq.clock import Clock
 from libramq.errors import ConfigError
 from libramq.filesystem import FileSystem
 from libramq.protocols.kafka.node import Node
@@ -26,14 +25,12 @@ class KafkaServer:
         self,
         broker: BrokerServer,
         config: BrokerConfig,
-        clock: Clock,
         filesystem: FileSystem,
         *,
         port: int | None = None,
     ) -> None:
         self._broker = broker
         self._bind_address = config.bind_address  # The broker has checked it.
-        self._clock = clock
         self._filesystem = filesystem
         self._server: Server | None = None
         self._port = config.kafka_listen_port if port is None else port
@@ -51,8 +48,7 @@ class KafkaServer:
         nodes = self._broker.broker.other_nodes.nodes
         await asyncio.to_thread(translator.producers.recover)
         await asyncio.to_thread(nodes.load)
-        entrance = self._broker.entrance(translator)
-        self._server = Server(entrance, self._clock.monotonic_ms, reader=FrameReader)
+        self._server = self._broker.server(translator, FrameReader)
         self._port = self._node.port = await self._server.listen(self._bind_address, self._port)
         if self._advertised is not None:
             self._node.host, self._node.port = self._advertised

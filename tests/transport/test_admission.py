@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-SAID = "from libramq.transport.descriptors import *; print(raise_limit(), for_connections())"
+SAID = "from libramq.transport.admission import *; print(raise_limit(), for_connections())"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,226 @@
+"""The listener: a server's listening sockets, and its new connections until a transport has them.
+
+    accept, admission, [first byte], [TLS handshake], protocol
+
+A loop's own server decides between TLS and plain before a byte has arrived. A listener that is given `tls`
+looks at the first one and leaves it in the socket. It tells all protocols apart: the length of a frame begins
+with 0 or 1 (RocketMQ's has 16 MiB at most), a TLS handshake with 22, HTTP/2 with "P".
+Upstream: remoting/netty/NettyRemotingServer.java, HandshakeHandler.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from libramq.clock import MonotonicMs
+from libramq.errors import ConfigError, LibraError
+from libramq.logs import get_logger
+from libramq.transport.admission import Admission, for_connections
+from libramq.transport.tls import TlsByFirstByte
+
+log = get_logger(__name__)
+
+#: NettyServerConfig.serverSocketBacklog.
+BACKLOG: Final = 1024
+#: Ours: so many connections are accepted between two looks at the others.
+ACCEPTS_PER_ROUND: Final = 64
+#: Ours, as asyncio's ACCEPT_RETRY_DELAY: how long nothing is accepted after the system refused to.
+ACCEPT_RETRY_S: Final = 1.0
+#: SslHandler of Netty, handshakeTimeoutMillis.
+HANDSHAKE_S_MAX: Final = 10.0
+
+
+class Listener:
+    """Accepts connections, from any of a host's addresses, within the limits of an admission.
+
+    protocol: makes what serves a connection, from its address; it reports the end to the admission.
+    tls: without it every connection is plain, and its protocol is made at once.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        protocol: Callable[[str], asyncio.BaseProtocol],
+        monotonic_ms: Callable[[], MonotonicMs],
+        tls: TlsByFirstByte | None = None,
+    ) -> None:
+        self._admission = admission
+        self._protocol = protocol
+        self._monotonic_ms = monotonic_ms
+        self._tls = tls
+        self._listening: list[socket.socket] = []
+        #: Without it, a connection that gets no descriptor could not be refused, either.
+        self._spare_descriptor: int | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        #: Connections without a first byte, and since when.
+        self._silent: dict[socket.socket, MonotonicMs] = {}
+        self._connecting: dict[asyncio.Task[None], socket.socket] = {}
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept connections; return the port (for 0: the one the system chose).
+
+        Raises ConfigError when the address is taken or not ours.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(
+                host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            for family, address in dict.fromkeys((each[0], each[4]) for each in found):
+                listening = socket.create_server(address, family=family, backlog=BACKLOG)
+                # Inherited: asyncio sets it only where the socket names its protocol, which these do not.
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                listening.setblocking(False)
+                self._listening.append(listening)
+        except OSError as error:
+            await self.close()
+            raise _listen_error(host, port, error) from None
+        self._accept_again()
+        return int(self._listening[0].getsockname()[1])
+
+    def _accept_again(self) -> None:
+        self._retry = None
+        self._keep_spare()
+        for each in self._listening:
+            asyncio.get_running_loop().add_reader(each, self._accept, each)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_ROUND):
+            try:
+                accepted, peer = listening.accept()
+            except BlockingIOError:
+                return
+            except ConnectionAbortedError:
+                continue
+            except OSError:  # For want of a descriptor or of memory, even if nobody wants to connect.
+                self._refuse_waiting(listening)
+                return
+            address = _text(peer)
+            if self._admission.admit(address, accepted.fileno()):
+                self._admitted(accepted, address)
+            else:
+                accepted.close()
+
+    def _refuse_waiting(self, listening: socket.socket) -> None:
+        """Close connections that get no descriptor, with the spare one, as libuv does; else pause.
+
+        They would be reported in every round of the loop, and their clients wait for ever.
+        """
+        self._release_spare()
+        try:
+            for _ in range(ACCEPTS_PER_ROUND):
+                refused, peer = listening.accept()
+                refused.close()
+                self._admission.refuse(_text(peer), for_connections())
+        except (BlockingIOError, ConnectionAbortedError):
+            pass
+        except OSError:
+            if self._retry is None:
+                self._pause()
+        self._keep_spare()
+
+    def _pause(self) -> None:
+        self._admission.refuse("", for_connections())
+        loop = asyncio.get_running_loop()
+        for each in self._listening:
+            loop.remove_reader(each)
+        self._retry = loop.call_later(ACCEPT_RETRY_S, self._accept_again)
+
+    def _keep_spare(self) -> None:
+        if self._spare_descriptor is None:
+            with contextlib.suppress(OSError):
+                self._spare_descriptor = os.open(os.devnull, os.O_RDONLY)
+
+    def _release_spare(self) -> None:
+        if self._spare_descriptor is not None:
+            os.close(self._spare_descriptor)
+            self._spare_descriptor = None
+
+    def _admitted(self, accepted: socket.socket, address: str) -> None:
+        accepted.setblocking(False)
+        if self._tls is None:
+            self._connect(accepted, address)
+        else:
+            self._silent[accepted] = self._monotonic_ms()
+            asyncio.get_running_loop().add_reader(accepted, self._look, accepted, address)
+
+    def _look(self, accepted: socket.socket, address: str) -> None:
+        try:
+            first = accepted.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return
+        except OSError:
+            first = b""
+        if not first:
+            self._give_up(accepted)
+            return
+        self._forget_silent(accepted)
+        self._connect(accepted, address, first)
+
+    def _connect(self, accepted: socket.socket, address: str, first: bytes = b"") -> None:
+        task = asyncio.get_running_loop().create_task(self._make(accepted, address, first))
+        self._connecting[task] = accepted
+        task.add_done_callback(self._connecting.pop)
+
+    async def _make(self, accepted: socket.socket, address: str, first: bytes) -> None:
+        secured: dict[str, Any] = {}
+        try:
+            context = self._tls(first[0]) if self._tls is not None else None
+            if context is not None:
+                secured = {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_S_MAX}
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._protocol(address), accepted, **secured
+            )
+        except Exception as error:  # Whatever TLS raises.
+            log.info("no TLS handshake", peer=address, reason=str(error) or type(error).__name__)
+            accepted.close()
+            self._admission.ended()
+
+    def _forget_silent(self, accepted: socket.socket) -> None:
+        asyncio.get_running_loop().remove_reader(accepted)
+        del self._silent[accepted]
+
+    def _give_up(self, accepted: socket.socket) -> None:
+        self._forget_silent(accepted)
+        accepted.close()
+        self._admission.ended()
+
+    def close_silent(self, before_ms: MonotonicMs) -> None:
+        """Close connections that were accepted before a time and have sent no first byte."""
+        for accepted, since_ms in list(self._silent.items()):
+            if since_ms < before_ms:
+                self._give_up(accepted)
+
+    async def close(self) -> None:
+        """Stop listening; connections that are being made are made, or refused, when this returns."""
+        if self._retry is not None:
+            self._retry.cancel()
+        for listening in self._listening:
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
+        self._listening.clear()
+        self._release_spare()
+        for accepted in list(self._silent):
+            self._give_up(accepted)
+        for accepted in self._connecting.values():
+            with contextlib.suppress(OSError):
+                accepted.shutdown(socket.SHUT_RDWR)  # Ends a handshake.
+        await asyncio.gather(*self._connecting)
+
+
+def _text(peer: tuple[Any, ...]) -> str:
+    return f"{peer[0]}:{peer[1]}" if peer else ""
+
+
+def _listen_error(host: str, port: int, error: OSError) -> LibraError:
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(f"port {port} on {host} is taken; stop what listens there or choose another port")
+    if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES):
+        return ConfigError(
+            f"cannot listen on {host}:{port}: {os.strerror(error.errno)}; choose another address or port"
+        )
+    return ConfigError(f"cannot listen on {host}:{port}: {error}")

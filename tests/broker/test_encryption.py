@@ -1,0 +1,101 @@
+"""Servers that encrypt: among each other always, and with clients that want it."""
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+
+from libramq.broker.config import BrokerConfig
+from libramq.broker.shell import BrokerServer
+from libramq.client import Producer
+from libramq.clock import SystemClock
+from libramq.filesystem import LocalFileSystem
+from libramq.formats.tables import TopicConfig
+from libramq.message import Message
+from libramq.nameserver import NameServer
+from libramq.protocols.kafka.server import KafkaServer
+from libramq.remoting.credentials import Credentials
+from libramq.transport.tls import Encryption, Tls
+from tests.interop.ports import free_broker_port
+from tests.transport.loops import LOOPS, run_on, until
+
+TLS_HANDSHAKE = 22
+#: Kafka's ApiVersions, version 0: length, key, version, correlation id, no client id.
+API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000007 ffff")
+
+
+class Permissive:
+    """Both kinds of connection on every port; counts them."""
+
+    def __init__(self, directory: Path) -> None:
+        authority = trustme.CA()
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1").configure_cert(self._context)
+        authority.cert_pem.write_to_path(str(directory / "ca.pem"))
+        self.tls = Tls(ca_file=str(directory / "ca.pem"))
+        self.encryption = Encryption(incoming=self._choose, outgoing=self.tls)
+        self.encrypted_count = self.plain_count = 0
+
+    def _choose(self, first: int) -> ssl.SSLContext | None:
+        if first == TLS_HANDSHAKE:
+            self.encrypted_count += 1
+            return self._context
+        self.plain_count += 1
+        return None
+
+
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_brokers_slaves_and_name_servers_reach_each_other_encrypted(loop: str, tmp_path: Path) -> None:
+    """Registration, peers, a slave's tables and its copy of the log; then Kafka's and RocketMQ's clients."""
+
+    async def scenario() -> None:
+        permissive = Permissive(tmp_path)
+        encryption = permissive.encryption
+
+        def broker(name: str, **options: object) -> BrokerServer:
+            config = BrokerConfig(
+                store_path=str(tmp_path / name),
+                listen_port=free_broker_port(),
+                namesrv_addr=namesrv.address,
+                credentials=Credentials("a", "secret"),
+                **({"broker_name": name} | options),
+            )
+            return BrokerServer(
+                config, clock=SystemClock(), filesystem=LocalFileSystem(), encryption=encryption
+            )
+
+        async with NameServer("127.0.0.1", 0, encryption=encryption) as namesrv:
+            master, other = broker("a", ha_listen_port=free_broker_port()), broker("b")
+            slave = broker("slave of a", broker_name="a", broker_id=1, broker_role="SLAVE")
+            for each in (master, other, slave):
+                await each.start()
+            topic = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)
+            master.broker.topics.put(topic, SystemClock().wall_ms())
+            await until(lambda: master.broker.cluster.view.names == ["a", "b"])
+            await until(lambda: "T" in slave.broker.topics)
+            await until(lambda: namesrv.route_info.route("T") is not None)
+            assert permissive.plain_count == 0
+            assert permissive.encrypted_count >= 6
+
+            for tls in (permissive.tls, None):
+                producer = Producer(group="p", namesrv=namesrv.address, tls=tls)
+                await producer.start()
+                await producer.send(Message("T", b"hi"))
+                await producer.stop()
+            await until(lambda: slave.broker.store.visible_offset == master.broker.store.end > 0)
+
+            kafka = KafkaServer(master, BrokerConfig(), LocalFileSystem(), port=0)
+            await kafka.start()
+            port = kafka.address.rpartition(":")[2]
+            for context in (permissive.tls.context(), None):
+                reader, writer = await asyncio.open_connection("127.0.0.1", int(port), ssl=context)
+                writer.write(API_VERSIONS)
+                assert (await reader.readexactly(8))[4:] == API_VERSIONS[8:12]
+                writer.close()
+            await kafka.stop()
+            for each in (slave, other, master):
+                await each.stop()
+
+    run_on(loop, scenario)
