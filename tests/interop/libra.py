@@ -44,12 +44,22 @@ class LibraUp:
 
 
 class LibraServers:
-    """A name server and brokers in separate processes, so that each broker can be killed and restarted."""
+    """A name server and brokers in separate processes, so that each broker can be killed and restarted.
 
-    def __init__(self, home: Path, *names: str, settings: Mapping[str, object] | None = None) -> None:
+    ports: of the name server ("name server") and of brokers by name; free ones for all others.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *names: str,
+        settings: Mapping[str, object] | None = None,
+        ports: Mapping[str, int] | None = None,
+    ) -> None:
         self._home = home
         self._settings = dict(settings or {})
-        port = free_port()
+        ports = ports or {}
+        port = ports.get("name server") or free_port()
         self.namesrv = f"127.0.0.1:{port}"
         self._name_server = Process(
             "libra-nameserver",
@@ -57,7 +67,7 @@ class LibraServers:
             directory=home,
             env=ENVIRONMENT,
         )
-        self.ports = {name: free_broker_port() for name in names}
+        self.ports = {name: ports.get(name) or free_broker_port() for name in names}
         self._brokers: dict[str, Process] = {}
         self._slaves: set[str] = set()
         for name in names:
