@@ -3,11 +3,12 @@
 import asyncio
 import json
 
-from libramq.cli.admin.monitoring import DEPLOYING_MS, STUCK_MS, notices_of, undone
+from libramq.admin.monitoring import DEPLOYING_MS, STUCK_MS, notices_of, undone
 from libramq.client import Producer, PushConsumer
 from libramq.filter.subscription import SubscriptionData
 from libramq.message.message import Message
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.consumers import OffsetWrapper, TopicOffset
 from libramq.remoting.body.running_info import ConsumerRunningInfo, ProcessQueueInfo
 from tests.cli.test_admin_surface import libra, made
 
@@ -54,14 +55,18 @@ def test_queues_that_stand_still_are_noticed():
 
 
 def test_what_is_undone_is_counted():
-    queues = [
-        {"broker": "a", "queueId": 0, "diff": 3, "lastTimestamp": NOW_MS},
-        {"broker": "a", "queueId": 1, "diff": 5, "lastTimestamp": NOW_MS},
-        {"broker": "a", "queueId": 2, "diff": -1, "lastTimestamp": 0},
-    ]
-    newest = {("a", 0): NOW_MS + 40, ("a", 2): NOW_MS + 500}
-    assert undone(queues, newest) == {"undone": 8, "undoneOfQueue": 5, "delayMs": 40}
-    assert undone([], {}) == {"undone": 0, "undoneOfQueue": 0, "delayMs": 0}
+    queues = [MessageQueue("T", "a", number) for number in range(3)]
+    offsets = {
+        queues[0]: OffsetWrapper(broker_offset=13, consumer_offset=10, last_timestamp=NOW_MS),
+        queues[1]: OffsetWrapper(broker_offset=15, consumer_offset=10, last_timestamp=NOW_MS),
+        queues[2]: OffsetWrapper(broker_offset=9, consumer_offset=10, last_timestamp=0),
+    }
+    ends = {
+        queues[0]: TopicOffset(min_offset=0, max_offset=13, last_update_timestamp=NOW_MS + 40),
+        queues[2]: TopicOffset(min_offset=0, max_offset=9, last_update_timestamp=NOW_MS + 500),
+    }
+    assert undone(offsets, ends) == {"undone": 8, "undoneOfQueue": 5, "delayMs": 40}
+    assert undone({}, {}) == {"undone": 0, "undoneOfQueue": 0, "delayMs": 0}
 
 
 async def consume_and_send_more(up, topic: str) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from libramq.cli.admin.monitoring import one_round
-from libramq.cli.admin.session import AdminSession
+from libramq.admin.monitoring import one_round
+from libramq.admin.operator import Operator
 from libramq.client import PushConsumer
+from libramq.transport.access import OPEN
 from tests.interop.cluster import Cluster
 from tests.interop.process import PATIENCE_S, Program
 
@@ -78,23 +79,26 @@ def test_our_monitoring_notices_a_java_member_that_is_stuck(cluster: Cluster) ->
     member = cluster.consumer(group, topic, hold="stuck")
     cluster.send(topic=topic, body="done")
     cluster.wait_committed(group, topic, 1)
-    with AdminSession(cluster.namesrv) as session:
 
-        def found(later_ms: int = 0) -> tuple[dict[str, Any], list[str]]:
-            rows, notices = one_round(session, int(time.time() * 1000) + later_ms)
-            (row,) = [each for each in rows if (each["group"], each["topic"]) == (group, topic)]
-            return row, [each for each in notices if each.startswith(f"group {group}:")]
+    async def look(later_ms: int) -> tuple[list[dict[str, Any]], list[str]]:
+        async with Operator(cluster.namesrv, OPEN) as admin:
+            return await one_round(admin, int(time.time() * 1000) + later_ms)
 
-        nothing = {"undone": 0, "undoneOfQueue": 0, "delayMs": 0}
-        assert found() == ({"group": group, "topic": topic, **nothing}, [])
-        cluster.send(topic=topic, body="stuck")
-        member.wait_event("message", body="stuck")
-        cluster.wait_until(lambda: found()[0]["undone"] == 1, "what is undone", within_s=PATIENCE_S)
-        assert found()[1] == []
-        (notice,) = found(later_ms=120_000)[1]
-        blocked_ms = re.search(r"nothing handled for (\d+) ms, perhaps it is blocked", notice)
-        assert blocked_ms, notice
-        assert int(blocked_ms[1]) >= 120_000
+    def found(later_ms: int = 0) -> tuple[dict[str, Any], list[str]]:
+        rows, notices = asyncio.run(look(later_ms))
+        (row,) = [each for each in rows if (each["group"], each["topic"]) == (group, topic)]
+        return row, [each for each in notices if each.startswith(f"group {group}:")]
+
+    nothing = {"undone": 0, "undoneOfQueue": 0, "delayMs": 0}
+    assert found() == ({"group": group, "topic": topic, **nothing}, [])
+    cluster.send(topic=topic, body="stuck")
+    member.wait_event("message", body="stuck")
+    cluster.wait_until(lambda: found()[0]["undone"] == 1, "what is undone", within_s=PATIENCE_S)
+    assert found()[1] == []
+    (notice,) = found(later_ms=120_000)[1]
+    blocked_ms = re.search(r"nothing handled for (\d+) ms, perhaps it is blocked", notice)
+    assert blocked_ms, notice
+    assert int(blocked_ms[1]) >= 120_000
 
 
 async def test_the_running_info_of_our_member(cluster: Cluster) -> None:

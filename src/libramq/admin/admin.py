@@ -8,9 +8,9 @@ Upstream: tools/admin/DefaultMQAdminExt.java.
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -22,7 +22,7 @@ from libramq.client.routing.lookup import look_up
 from libramq.client.routing.name_servers import NameServers
 from libramq.clock import Clock, SystemClock
 from libramq.errors import BrokerError, ConfigError, ConsumerNotOnline, NotCoordinator, RouteNotFound
-from libramq.formats.route import TopicRouteData
+from libramq.formats.route import BrokerData, TopicRouteData
 from libramq.formats.tables import PERM_READ, PERM_WRITE, TopicConfig
 from libramq.logs import get_logger
 from libramq.message.ids import decode_offset_id
@@ -37,6 +37,7 @@ from libramq.remoting.body.consumers import (
 )
 from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.body.running_info import ConsumerRunningInfo
+from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials
 from libramq.rpc import admin_calls, group_calls, name_server_calls
 from libramq.rpc.call import Call
@@ -105,16 +106,16 @@ class Admin:
 
     async def topics(self) -> list[str]:
         """Return all topics, sorted."""
-        return sorted(await answer_of(partial(self._name_servers.ask, name_server_calls.all_topics())))
+        return sorted(await self._ask_name_server(name_server_calls.all_topics()))
 
     async def cluster_info(self) -> ClusterInfo:
         """Return all clusters and their brokers."""
-        return await answer_of(partial(self._name_servers.ask, name_server_calls.cluster_info()))
+        return await self._ask_name_server(name_server_calls.cluster_info())
 
     async def topic_route(self, topic: str) -> TopicRouteData:
         """Return a topic's route; raises RouteNotFound."""
         validate_topic(topic)
-        return await answer_of(partial(self._name_servers.route, topic))
+        return await self._route(topic)
 
     async def create_topic(
         self,
@@ -143,31 +144,27 @@ class Admin:
             write_queue_nums=queues if write_queues is None else write_queues,
             perm=perm,
         )
-        masters = _masters(await self.cluster_info(), cluster)
-        await asyncio.gather(
-            *(
-                self._ask(address, admin_calls.create_topic(config, abandon_unread=abandon_unread))
-                for address in masters
-            )
-        )
+        masters = await self._masters(cluster)
+        await self._ask_each(masters, admin_calls.create_topic(config, abandon_unread=abandon_unread))
         return masters
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic at every master of a cluster, and its route at every name server."""
         validate_topic(topic)
-        masters = _masters(await self.cluster_info(), cluster)
-        await asyncio.gather(*(self._ask(address, admin_calls.delete_topic(topic)) for address in masters))
-        await answer_of(partial(self._name_servers.ask_each, name_server_calls.delete_topic(topic)))
+        await self._ask_each(await self._masters(cluster), admin_calls.delete_topic(topic))
+        await self._ask_name_servers(name_server_calls.delete_topic(topic))
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return the first and last offsets of a topic's queues, at all its brokers."""
         validate_topic(topic)
-        answers = await self._ask_each(topic, lambda: admin_calls.topic_stats(topic))
-        return {queue: ends for table in answers for queue, ends in table.offset_table.items()}
+        tables = await self._ask_each(
+            addresses((await self._route(topic)).broker_datas), admin_calls.topic_stats(topic)
+        )
+        return {queue: ends for table in tables for queue, ends in table.offset_table.items()}
 
     async def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
         """Return a group's progress, queue by queue."""
-        answers = await self._ask_group(group, lambda: admin_calls.consume_stats(group, topic))
+        answers = await self._ask_group(group, admin_calls.consume_stats(group, topic))
         return {queue: offset for stats in answers for queue, offset in stats.offset_table.items()}
 
     async def reset_offsets(
@@ -182,12 +179,9 @@ class Admin:
         validate_group(group)
         validate_topic(topic)
         whole_number("timestamp_ms", timestamp_ms, -1)
-        route = await self.topic_route(topic)
-        addresses = [broker.any_address for broker in route.broker_datas]
         resets = (
             reset_topic(partial(self._ask, address), group, topic, timestamp_ms=timestamp_ms, force=force)
-            for address in addresses
-            if address is not None
+            for address in addresses((await self._route(topic)).broker_datas)
         )
         answers = await asyncio.gather(*resets)
         return {queue: offset for answer in answers for queue, offset in answer.items()}
@@ -221,18 +215,16 @@ class Admin:
         that is made again under this name continues there.
         """
         validate_group(group)
-        masters = _masters(await self.cluster_info(), cluster)
-        call = admin_calls.delete_group(group, clean_offset=offsets)
-        await asyncio.gather(*(self._ask(address, call) for address in masters))
+        masters = await self._masters(cluster)
+        await self._ask_each(masters, admin_calls.delete_group(group, clean_offset=offsets))
         for topic in (retry_topic(group), dlq_topic(group)):
             await self.delete_topic(topic, cluster=cluster)
         return masters
 
     async def consumer_connection(self, group: str) -> ConsumerConnection:
         """Return a group's connected members at all brokers; raises ConsumerNotOnline if there are none."""
-        answers = await self._ask_group(
-            group, lambda: admin_calls.consumer_connection(group), passing=ConsumerNotOnline
-        )
+        call = admin_calls.consumer_connection(group)
+        answers = await self._ask_group(group, call, passing=ConsumerNotOnline)
         members: dict[str, ClientConnection] = {}
         for answer in answers:
             for member in answer.connection_set:
@@ -257,12 +249,8 @@ class Admin:
 
         threads: with what each of its threads does. Raises BrokerError if it is not online.
         """
-        answers = await self._ask_group(
-            group,
-            lambda: admin_calls.running_info(group, client_id, threads=threads),
-            passing=BrokerError,
-        )
-        return answers[0]
+        call = admin_calls.running_info(group, client_id, threads=threads)
+        return (await self._ask_group(group, call, passing=BrokerError))[0]
 
     async def consume_directly(self, group: str, client_id: str, message_id: str) -> ConsumeDirectlyResult:
         """Have a member process one message again, by its offset id, whatever the group has consumed.
@@ -286,7 +274,7 @@ class Admin:
         deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
         while True:
             try:
-                coordinators = await self._ask_group(group, lambda: find, passing=NotCoordinator)
+                coordinators = await self._ask_group(group, find, passing=NotCoordinator)
                 return await self._ask(coordinators[0], remove)
             # The coordinator has just moved, or the brokers do not know each other yet.
             except NotCoordinator:
@@ -296,32 +284,59 @@ class Admin:
 
     async def _broker_of(self, queue: MessageQueue) -> str:
         """Return the address of the broker that has a queue; raises RouteNotFound."""
-        route = await self.topic_route(queue.topic)
-        for broker in route.broker_datas:
+        brokers = (await self._route(queue.topic)).broker_datas
+        for broker in brokers:
             if broker.broker_name == queue.broker_name and broker.any_address is not None:
                 return broker.any_address
-        known = ", ".join(broker.broker_name for broker in route.broker_datas)
+        known = ", ".join(broker.broker_name for broker in brokers)
         raise RouteNotFound(f"topic {queue.topic} is not at broker {queue.broker_name}; it is at: {known}")
 
-    async def _ask(self, address: str, call: Call[T]) -> T:
+    async def _reply(self, address: str, call: Call[Any]) -> Command:
         if self._remotes is None:
             raise ConfigError("this admin does not run; use `async with` or await start()")
-        reply = await self._remotes.call(address, call.command(), timeout_ms=self._timeout_ms)
-        return call.result(reply, where=f"broker {address}")
+        return await self._remotes.call(address, call.command(), timeout_ms=self._timeout_ms)
 
-    async def _ask_each(self, topic: str, call: Callable[[], Call[T]]) -> list[T]:
-        """Query one broker of each broker name that has the topic."""
-        route = await answer_of(partial(self._name_servers.route, topic))
-        addresses = [broker.any_address for broker in route.broker_datas]
-        return await asyncio.gather(*(self._ask(a, call()) for a in addresses if a is not None))
+    async def _ask(self, address: str, call: Call[T]) -> T:
+        """Make a call at one broker."""
+        return call.result(await self._reply(address, call), where=f"broker {address}")
+
+    async def _ask_each(self, addresses: Sequence[str], call: Call[T]) -> list[T]:
+        """Make a call at several brokers."""
+        return await asyncio.gather(*(self._ask(address, call) for address in addresses))
 
     async def _ask_group(
-        self, group: str, call: Callable[[], Call[T]], *, passing: type[BrokerError] | None = None
+        self, group: str, call: Call[T], *, passing: type[BrokerError] | None = None
     ) -> list[T]:
         """Query the brokers that have a group; errors of the `passing` type count only if all return them."""
+        answers, error = [], None
+        for address in addresses((await self._group_route(group)).broker_datas):
+            try:
+                answers.append(await self._ask(address, call))
+            except BrokerError as failure:
+                if passing is None or not isinstance(failure, passing):
+                    raise
+                error = failure
+        if not answers:
+            raise error or RouteNotFound(f"no broker of group {group} is available")
+        return answers
+
+    async def _ask_name_server(self, call: Call[T]) -> T:
+        """Make a call at one name server; another is asked if it does not answer."""
+        return await answer_of(partial(self._name_servers.ask, call))
+
+    async def _ask_name_servers(self, call: Call[None]) -> object:
+        """Make a call at every name server, since they share nothing."""
+        return await answer_of(partial(self._name_servers.ask_each, call))
+
+    async def _route(self, topic: str) -> TopicRouteData:
+        """Return a topic's route; raises RouteNotFound."""
+        return await answer_of(partial(self._name_servers.route, topic))
+
+    async def _group_route(self, group: str) -> TopicRouteData:
+        """Return which brokers have a group: those with its retry topic; raises RouteNotFound."""
         validate_group(group)
         try:
-            route = await answer_of(partial(self._name_servers.route, retry_topic(group)))
+            route = await self._route(retry_topic(group))
         except RouteNotFound:
             raise RouteNotFound(
                 f"no broker knows group {group}: it is known once its first consumer has started"
@@ -332,19 +347,28 @@ class Admin:
                 group=group,
                 brokers=route.lb_absent_brokers,
             )
-        answers, error = [], None
-        for broker in route.broker_datas:
-            if broker.any_address is None:
-                continue
-            try:
-                answers.append(await self._ask(broker.any_address, call()))
-            except BrokerError as failure:
-                if passing is None or not isinstance(failure, passing):
-                    raise
-                error = failure
-        if not answers:
-            raise error or RouteNotFound(f"no broker of group {group} is available")
-        return answers
+        return route
+
+    async def _masters(self, cluster: str | None) -> list[str]:
+        """Return the addresses of a cluster's masters. None: of the only cluster."""
+        info = await self.cluster_info()
+        known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+        if cluster is None:
+            if len(info.cluster_addr_table) != 1:
+                raise ConfigError(f"name a cluster; the name server knows: {known}")
+            cluster = next(iter(info.cluster_addr_table))
+        names = info.cluster_addr_table.get(cluster)
+        if not names:
+            servers = ";".join(self._name_server_addresses)
+            raise ConfigError(f"no cluster {cluster} at name server {servers}; it knows: {known}")
+        brokers = [info.broker_addr_table[name] for name in sorted(names) if name in info.broker_addr_table]
+        return [broker.master_address for broker in brokers if broker.master_address is not None]
+
+
+def addresses(brokers: Iterable[BrokerData]) -> list[str]:
+    """Return one address for each broker name: its master, else the slave with the lowest id."""
+    found = (broker.any_address for broker in sorted(brokers, key=lambda broker: broker.broker_name))
+    return [address for address in found if address is not None]
 
 
 def _merged(known: ClientConnection | None, member: ClientConnection) -> ClientConnection:
@@ -355,16 +379,3 @@ def _merged(known: ClientConnection | None, member: ClientConnection) -> ClientC
     for topic, brokers in member.queues.items():
         queues.setdefault(topic, {}).update(brokers)
     return msgspec.structs.replace(member, instance=known.instance or member.instance, queues=queues)
-
-
-def _masters(info: ClusterInfo, cluster: str | None) -> list[str]:
-    known = ", ".join(sorted(info.cluster_addr_table)) or "none"
-    if cluster is None:
-        if len(info.cluster_addr_table) != 1:
-            raise ConfigError(f"name a cluster; the name server knows: {known}")
-        cluster = next(iter(info.cluster_addr_table))
-    names = info.cluster_addr_table.get(cluster)
-    if not names:
-        raise ConfigError(f"there is no cluster {cluster}; the name server knows: {known}")
-    brokers = [info.broker_addr_table[name] for name in sorted(names) if name in info.broker_addr_table]
-    return [broker.master_address for broker in brokers if broker.master_address is not None]

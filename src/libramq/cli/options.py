@@ -3,12 +3,9 @@
 import os
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
-
-if TYPE_CHECKING:
-    from libramq.cli.admin.session import AdminSession
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 #: Apache's clients and tools read the same variable (MixAll.NAMESRV_ADDR_ENV).
@@ -102,10 +99,3 @@ def name_servers(option: str | None) -> str:
 def chosen_name_servers(option: str | None) -> str:
     """Return the name servers to use, or the URL of their list."""
     return option or os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV
-
-
-def session(namesrv: str | None) -> "AdminSession":
-    """Return a session with the cluster whose name servers are to be used."""
-    from libramq.cli.admin.session import AdminSession
-
-    return AdminSession(name_servers(namesrv))

@@ -1,13 +1,13 @@
 """The admin commands, under the names and options of RocketMQ's mqadmin."""
 
+import contextlib
 import sys
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from libramq.cli import options
 from libramq.cli.admin import (
-    disk,
     exports,
     groups,
     messages,
@@ -18,50 +18,67 @@ from libramq.cli.admin import (
     statistics,
     topics,
 )
-from libramq.cli.admin.printing import time_text
+from libramq.cli.admin.frame import (
+    Answer,
+    command,
+    done,
+    first_number,
+    plain,
+    rows,
+    show_rows,
+    timestamp_of,
+    truth_of,
+)
 from libramq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from libramq.admin.operator import Operator
 
 app = typer.Typer(
     help="Inspect and change clusters, topics and groups, with mqadmin's command names and options.",
     no_args_is_help=True,
 )
-for _room in (
-    topics, groups, messages, reading, sending, statistics, exports, servers, disk, monitoring
-):  # fmt: skip
+for _room in (topics, groups, messages, reading, sending, statistics, exports, servers, monitoring):
     app.add_typer(_room.app)
 
 
-@app.command("topicList")
-def topic_list(
-    namesrv: options.Namesrv = None,
+@command(app, "topicList", no_args_is_help=False)
+async def topic_list(
+    *,
+    admin: "Operator",
     clusters: Annotated[
         bool,
         typer.Option("-c", "--clusterModel", help="Show the cluster and the consumer groups of each topic."),
     ] = False,
-    json: options.Json = False,
-) -> None:
+) -> Answer:
     """List all topics."""
-    from libramq.cli import output
-    from libramq.cli.admin import queries as admin_queries
+    from libramq.admin.admin import addresses
+    from libramq.errors import RemoteError
+    from libramq.message.names import DLQ_PREFIX, RETRY_PREFIX
 
-    with options.session(namesrv) as session:
-        rows = admin_queries.topic_list(session, with_clusters=clusters)
-    if json:
-        output.print_json(rows if clusters else [row["topic"] for row in rows])
-    elif clusters:
-        output.print_table(
-            ("cluster", "topic", "groups"),
-            ([row["cluster"], row["topic"], ", ".join(row["groups"])] for row in rows),
-        )
-    else:
-        for row in rows:
-            print(row["topic"])
+    names = await admin.topics()
+    if not clusters:
+        return done(names, *names)
+    found = []
+    for topic in names:
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            continue
+        its_clusters, its_groups = "", list[str]()
+        with contextlib.suppress(RemoteError):  # A topic deleted just now; mqadmin skips it too.
+            route = await admin.route(topic)
+            its_groups = await admin.groups_at(addresses(route.broker_datas), topic)
+            its_clusters = ", ".join(sorted({broker.cluster for broker in route.broker_datas}))
+        found.append({"cluster": its_clusters, "topic": topic, "groups": its_groups})
+    shown = [row | {"groups": ", ".join(row["groups"])} for row in found]
+    columns = {"cluster": "cluster", "topic": "topic", "groups": "groups"}
+    return Answer(found, lambda: show_rows(shown, columns))
 
 
-@app.command("updateTopic", no_args_is_help=True)
-def update_topic(
+@command(app, "updateTopic")
+async def update_topic(
+    *,
     topic: options.Topic,
-    namesrv: options.Namesrv = None,
+    admin: "Operator",
     broker: options.Broker = None,
     cluster: options.Cluster = None,
     read_queues: Annotated[int, typer.Option("-r", "--readQueueNums", help="Queues to read from.")] = 8,
@@ -83,11 +100,8 @@ def update_topic(
             "--abandon-unread", help="Reduce the queues to read although groups have unread messages there."
         ),
     ] = False,
-    json: options.Json = False,
-) -> None:
+) -> Answer:
     """Create a topic, or change its queues, permission and attributes."""
-    from libramq.cli import output
-    from libramq.cli.admin import queries as admin_queries
     from libramq.formats.tables import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION, TopicConfig
 
     config = TopicConfig(
@@ -95,181 +109,237 @@ def update_topic(
         read_queue_nums=read_queues,
         write_queue_nums=write_queues,
         perm=perm,
-        order=admin_queries.truth_of("-o", order),
-        topic_sys_flag=(FLAG_UNIT if admin_queries.truth_of("-u", unit) else 0)
-        | (FLAG_UNIT_SUBSCRIPTION if admin_queries.truth_of("-s", unit_subscription) else 0),
+        order=truth_of("-o", order),
+        topic_sys_flag=(FLAG_UNIT if truth_of("-u", unit) else 0)
+        | (FLAG_UNIT_SUBSCRIPTION if truth_of("-s", unit_subscription) else 0),
     )
-    with options.session(namesrv) as session:
-        brokers = admin_queries.update_topic(
-            session,
-            config,
-            broker=broker,
-            cluster=cluster,
-            attributes=attributes,
-            abandon_unread=abandon_unread,
-        )
-    if json:
-        output.print_json({"topic": topic, "brokers": brokers})
-    else:
-        for address in brokers:
-            print(f"create topic to {address} success.")
-        print(f"{topic}: {read_queues} queues to read, {write_queues} to write, permission {perm}")
+    brokers = await admin.update_topic(
+        config, broker=broker, cluster=cluster, attributes=attributes, abandon_unread=abandon_unread
+    )
+    lines = [f"create topic to {address} success." for address in brokers]
+    lines.append(f"{topic}: {read_queues} queues to read, {write_queues} to write, permission {perm}")
+    return done({"topic": topic, "brokers": brokers}, *lines)
 
 
-@app.command("deleteTopic", no_args_is_help=True)
-def delete_topic(
+@command(app, "deleteTopic")
+async def delete_topic(
+    *,
     topic: options.Topic,
     cluster: Annotated[str, typer.Option("-c", "--clusterName", help="The cluster to delete it from.")],
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> Answer:
     """Delete a topic, its messages and its route, without asking for confirmation."""
-    from libramq.cli import output
-    from libramq.cli.admin import queries as admin_queries
+    route = await admin.route(topic)  # An unknown name is an error, as everywhere.
+    if cluster not in {broker.cluster for broker in route.broker_datas}:
+        named = ", ".join(sorted({broker.cluster for broker in route.broker_datas}))
+        raise ConfigError(f"the topic {topic} is not in cluster {cluster}; it is in: {named}")
+    masters = await admin.masters(cluster)
+    await admin.delete_topic(topic, cluster=cluster)
+    return done(
+        {"topic": topic, "cluster": cluster, "brokers": masters},
+        f"delete topic [{topic}] from cluster [{cluster}] success.",
+        f"delete topic [{topic}] from NameServer success.",
+    )
 
-    with options.session(namesrv) as session:
-        brokers = admin_queries.delete_topic(session, topic, cluster=cluster)
-    if json:
-        output.print_json({"topic": topic, "cluster": cluster, "brokers": brokers})
-    else:
-        print(f"delete topic [{topic}] from cluster [{cluster}] success.")
-        print(f"delete topic [{topic}] from NameServer success.")
 
-
-@app.command("topicStatus", no_args_is_help=True)
-def topic_status(topic: options.Topic, namesrv: options.Namesrv = None, json: options.Json = False) -> None:
+@command(app, "topicStatus")
+async def topic_status(*, topic: options.Topic, admin: "Operator") -> Answer:
     """Show the first and last offsets of a topic's queues, and when each was last written to."""
-    from libramq.cli import output
-    from libramq.cli.admin import queries as admin_queries
+    found = [
+        {
+            "broker": queue.broker_name,
+            "queueId": queue.queue_id,
+            "minOffset": ends.min_offset,
+            "maxOffset": ends.max_offset,
+            "lastUpdateTimestamp": ends.last_update_timestamp,
+        }
+        for queue, ends in (await admin.topic_ends(topic)).items()
+    ]
+    columns = {
+        "broker": "broker",
+        "queueId": "queue",
+        "minOffset": "min offset",
+        "maxOffset": "max offset",
+        "lastUpdateTimestamp": "last written",
+    }
+    return rows(found, columns)
 
-    with options.session(namesrv) as session:
-        rows = admin_queries.topic_status(session, topic)
-    if json:
-        output.print_json(rows)
-        return
-    output.print_table(
-        ("broker", "queue", "min offset", "max offset", "last written"),
-        ([*list(row.values())[:-1], time_text(row["lastUpdateTimestamp"])] for row in rows),
-    )
 
-
-@app.command("topicRoute", no_args_is_help=True)
-def topic_route(topic: options.Topic, namesrv: options.Namesrv = None, json: options.Json = False) -> None:
+@command(app, "topicRoute")
+async def topic_route(*, topic: options.Topic, admin: "Operator") -> Answer:
     """Show which brokers have a topic's queues."""
-    from libramq.cli import output
-    from libramq.cli.admin import queries as admin_queries
-
-    with options.session(namesrv) as session:
-        route = admin_queries.topic_route(session, topic)
-    if json:
-        output.print_json(route)
-        return
+    route = plain(await admin.route(topic))
     brokers = {broker["brokerName"]: broker for broker in route["brokerDatas"]}
-    output.print_table(
-        ("cluster", "broker", "addresses", "read queues", "write queues", "perm"),
-        (
-            [
-                brokers.get(queue["brokerName"], {}).get("cluster", ""),
-                queue["brokerName"],
-                _addresses(brokers.get(queue["brokerName"], {})),
-                queue["readQueueNums"],
-                queue["writeQueueNums"],
-                queue["perm"],
-            ]
-            for queue in sorted(route["queueDatas"], key=lambda queue: str(queue["brokerName"]))
-        ),
-    )
+    columns = {
+        "cluster": "cluster",
+        "brokerName": "broker",
+        "addresses": "addresses",
+        "readQueueNums": "read queues",
+        "writeQueueNums": "write queues",
+        "perm": "perm",
+    }
+    queues = [
+        queue
+        | {
+            "cluster": brokers.get(queue["brokerName"], {}).get("cluster", ""),
+            "addresses": _addresses(brokers.get(queue["brokerName"], {})),
+        }
+        for queue in sorted(route["queueDatas"], key=lambda queue: str(queue["brokerName"]))
+    ]
+    return Answer(route, lambda: show_rows(queues, columns))
 
 
-@app.command("clusterList")
-def cluster_list(namesrv: options.Namesrv = None, json: options.Json = False) -> None:
+@command(app, "clusterList", no_args_is_help=False)
+async def cluster_list(*, admin: "Operator") -> Answer:
     """List clusters and their brokers, with versions and load."""
-    from libramq.cli import output
-    from libramq.cli.admin import queries as admin_queries
+    info = await admin.cluster_info()
+    found = [
+        {"cluster": cluster, "broker": name, "id": id_, "address": address, **await _load(admin, address)}
+        for cluster, names in sorted(info.cluster_addr_table.items())
+        for name in sorted(names)
+        if name in info.broker_addr_table
+        for id_, address in sorted(info.broker_addr_table[name].broker_addrs.items())
+    ]
+    columns = {
+        "cluster": "cluster",
+        "broker": "broker",
+        "id": "id",
+        "address": "address",
+        "version": "version",
+        "inTps": "in/s",
+        "outTps": "out/s",
+        "disk": "disk",
+        "active": "active",
+    }
+    shown = [
+        row | {"version": row["error"], "inTps": "", "outTps": "", "disk": "", "active": "no"}
+        if "error" in row
+        else row | {"disk": f"{row['diskRatio']:.0%}", "active": "yes" if row["active"] else "no"}
+        for row in found
+    ]
+    return Answer(found, lambda: show_rows(shown, columns))
 
-    with options.session(namesrv) as session:
-        rows = admin_queries.cluster_list(session)
-    if json:
-        output.print_json(rows)
-        return
-    output.print_table(
-        ("cluster", "broker", "id", "address", "version", "in/s", "out/s", "disk", "active"),
-        (
-            [row["cluster"], row["broker"], row["id"], row["address"], row["error"], "", "", "", "no"]
-            if "error" in row
-            else [
-                row["cluster"],
-                row["broker"],
-                row["id"],
-                row["address"],
-                row["version"],
-                row["inTps"],
-                row["outTps"],
-                f"{row['diskRatio']:.0%}",
-                "yes" if row["active"] else "no",
-            ]
-            for row in rows
-        ),
-    )
+
+async def _load(admin: "Operator", address: str) -> dict[str, Any]:
+    from libramq.errors import RemoteError
+    from libramq.rpc import admin_calls as calls
+
+    try:
+        info = await admin.ask(address, calls.runtime_info())
+    except RemoteError as error:
+        return {"error": str(error)}
+    return {
+        "version": info.get("brokerVersionDesc", ""),
+        "inTps": first_number(info.get("putTps", "")),
+        "outTps": first_number(info.get("getTransferredTps", "")),
+        "diskRatio": first_number(info.get("commitLogDiskRatio", "")),
+        "active": info.get("brokerActive", "") == "true",
+    }
 
 
-@app.command("consumerProgress")
-def consumer_progress(
-    namesrv: options.Namesrv = None,
+_PROGRESS: Final = {
+    "topic": "topic",
+    "broker": "broker",
+    "queueId": "queue",
+    "brokerOffset": "broker offset",
+    "consumerOffset": "consumer offset",
+    "diff": "behind",
+    "inflight": "in flight",
+    "lastTimestamp": "last message stored",
+}
+
+
+@command(app, "consumerProgress", no_args_is_help=False)
+async def consumer_progress(
+    *,
+    admin: "Operator",
     group: Annotated[
         str | None, typer.Option("-g", "--groupName", help="Show one group, queue by queue.")
     ] = None,
     topic: Annotated[
         str | None, typer.Option("-t", "--topicName", help="Show only this topic of the group.")
     ] = None,
-    json: options.Json = False,
-) -> None:
+) -> Answer:
     """Show the offsets of consumer groups, and their lag."""
-    from libramq.cli import output
-    from libramq.cli.admin import queries as admin_queries
     from libramq.cli.printable import printable
 
     if group is None:
-        with options.session(namesrv) as session:
-            rows = admin_queries.groups_progress(session)
-        if json:
-            output.print_json(rows)
-        elif not rows:
-            print("no consumer group yet; a group appears when its first consumer starts")
-        else:
-            output.print_table(
-                ("group", "members", "type", "model", "consumed/s", "behind"),
-                (list(row.values()) for row in rows),
-            )
-        return
-    with options.session(namesrv) as session:
-        progress = admin_queries.group_progress(session, group, topic)
-    for name in progress.get("absentBrokers", ()):
+        return await _all_groups(admin)
+    progress = await admin.progress(group, topic)
+    for name in progress.absent_brokers:
         print(f"libra: broker {printable(name)} is away; its queues are missing here", file=sys.stderr)
-    if json:
-        output.print_json(progress)
-        return
-    output.print_table(
-        (
-            "topic",
-            "broker",
-            "queue",
-            "broker offset",
-            "consumer offset",
-            "behind",
-            "in flight",
-            "last message stored",
-        ),
-        ([*list(row.values())[:-1], time_text(row["lastTimestamp"])] for row in progress["queues"]),
-    )
-    print(
-        f"{progress['consumeTps']:.2f} consumed/s, {progress['diffTotal']:,} behind, "
-        f"{progress['inflightTotal']:,} in flight"
-    )
+    queues: list[dict[str, Any]] = [
+        {
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queueId": queue.queue_id,
+            "brokerOffset": offset.broker_offset,
+            "consumerOffset": offset.consumer_offset,
+            "diff": offset.behind,
+            "inflight": offset.pull_offset - offset.consumer_offset,
+            "lastTimestamp": offset.last_timestamp,
+        }
+        for queue, offset in sorted(progress.offsets.items())
+    ]
+    found = {
+        "group": group,
+        **({"absentBrokers": progress.absent_brokers} if progress.absent_brokers else {}),
+        "queues": queues,
+        "consumeTps": progress.consume_tps,
+        "diffTotal": progress.behind,
+        "inflightTotal": sum(row["inflight"] for row in queues),
+    }
+
+    def show() -> None:
+        show_rows(queues, _PROGRESS)
+        print(
+            f"{found['consumeTps']:.2f} consumed/s, {found['diffTotal']:,} behind, "
+            f"{found['inflightTotal']:,} in flight"
+        )
+
+    return Answer(found, show)
 
 
-@app.command("resetOffsetByTime", no_args_is_help=True)
-def reset_offset_bytime_text(
+async def _all_groups(admin: "Operator") -> Answer:
+    from libramq.message.names import groups_of
+
+    found = [await _summary(admin, group) for group in groups_of(await admin.topics())]
+    if not found:
+        return done(found, "no consumer group yet; a group appears when its first consumer starts")
+    columns = {
+        "group": "group",
+        "count": "members",
+        "type": "type",
+        "model": "model",
+        "consumeTps": "consumed/s",
+        "diffTotal": "behind",
+    }
+    return rows(found, columns)
+
+
+async def _summary(admin: "Operator", group: str) -> dict[str, Any]:
+    from libramq.errors import RemoteError
+    from libramq.filter.subscription import CONSUME_ACTIVELY
+
+    row: dict[str, Any] = {
+        "group": group, "count": 0, "type": "", "model": "", "consumeTps": 0.0, "diffTotal": 0
+    }  # fmt: skip
+    try:
+        progress = await admin.progress(group)
+        row |= {"consumeTps": progress.consume_tps, "diffTotal": progress.behind}
+        connection = await admin.consumer_connection(group)
+    except RemoteError:
+        return row  # Nobody is connected, or the group never committed: mqadmin shows zeros as well.
+    return row | {
+        "count": len(connection.connection_set),
+        "type": "PULL" if connection.consume_type == CONSUME_ACTIVELY else "PUSH",
+        "model": connection.message_model,
+    }
+
+
+@command(app, "resetOffsetByTime")
+async def reset_offset_by_time(
+    *,
     group: Annotated[str, typer.Option("-g", "--group", help="The consumer group.")],
     topic: options.Topic,
     timestamp: Annotated[
@@ -278,7 +348,7 @@ def reset_offset_bytime_text(
             "-s", "--timestamp", help="The time: now, milliseconds since 1970, or yyyy-MM-dd#HH:mm:ss:SSS."
         ),
     ] = None,
-    namesrv: options.Namesrv = None,
+    admin: "Operator",
     force: Annotated[
         str, typer.Option("-f", "--force", help="true: move offsets back or forward; false: only back.")
     ] = "true",
@@ -291,90 +361,88 @@ def reset_offset_bytime_text(
     offset: Annotated[
         int | None, typer.Option("-o", "--offset", min=0, help="With -q: to this offset, not to a time.")
     ] = None,
-    json: options.Json = False,
-) -> None:
+) -> Answer:
     """Move a group's offsets in a topic to the messages stored at a given time, or one queue to an offset."""
-    from libramq.cli import output
-    from libramq.cli.admin import queries as admin_queries
+    from libramq.rpc import admin_calls as calls
 
     if offset is not None and queue is None:
         raise ConfigError("an offset is one queue's: name the queue with -q")
     if offset is None and timestamp is None:
         raise ConfigError("name the target: -s TIME, or -q QUEUE -o OFFSET")
-    timestamp_ms = admin_queries.timestamp_of(timestamp or "now")
-    forwards = admin_queries.truth_of("-f", force)
-    with options.session(namesrv) as session:
-        if queue is None:
-            rows = admin_queries.reset_offsets(
-                session, group, topic, timestamp_ms=timestamp_ms, force=forwards, broker=broker
-            )
-        else:
-            rows = admin_queries.reset_queue(
-                session, group, topic, queue, broker=broker, timestamp_ms=timestamp_ms, offset=offset
-            )
-    if json:
-        output.print_json(rows)
-    elif queue is not None:
-        print(f"reset consumer offset to {rows[0]['offset']}")
+    timestamp_ms = timestamp_of(timestamp or "now")
+    forwards = truth_of("-f", force)
+    if queue is None:
+        call = calls.reset_offsets(group, topic, timestamp_ms=timestamp_ms, force=forwards)
     else:
+        call = calls.reset_offsets(group, topic, timestamp_ms=timestamp_ms, queue_id=queue, offset=offset)
+    found = await groups.reset(admin, call, group, topic, broker=broker, queue_id=queue)
+    if queue is not None:
+        return done(found, f"reset consumer offset to {found[0]['offset']}")
+
+    def show() -> None:
         print(
             f"reset consumer offset by specified, group[{group}], topic[{topic}], force[{force}], "
             f"timestamp(string)[{timestamp}], timestamp(long)[{timestamp_ms}]"
         )
-        output.print_table(("broker", "queue", "offset"), (list(row.values()) for row in rows))
+        show_rows(found, groups.RESETS)
+
+    return Answer(found, show)
 
 
-@app.command("deleteSubGroup", no_args_is_help=True)
-def delete_sub_group(
+@command(app, "deleteSubGroup")
+async def delete_sub_group(
+    *,
     group: options.Group,
-    namesrv: options.Namesrv = None,
+    admin: "Operator",
     broker: options.Broker = None,
     cluster: options.Cluster = None,
     offsets: Annotated[
         bool, typer.Option("-r", "--removeOffset", help="Delete its committed offsets, too.")
     ] = False,
-    json: options.Json = False,
-) -> None:
+) -> Answer:
     """Delete a consumer group, without asking for confirmation.
 
     With -c, its retry topic and its dead letters are deleted, too.
     """
-    from libramq.cli import output
-    from libramq.cli.admin import queries as admin_queries
+    from libramq.message.names import validate_group
+    from libramq.rpc import admin_calls as calls
 
-    with options.session(namesrv) as session:
-        brokers = admin_queries.delete_group(session, group, broker=broker, cluster=cluster, offsets=offsets)
-    if json:
-        output.print_json({"group": group, "brokers": brokers})
+    validate_group(group)
+    brokers = await admin.targets(broker=broker, cluster=cluster)
+    if cluster is not None:
+        await admin.delete_group(group, cluster=cluster, offsets=offsets)
     else:
-        place = f" in cluster [{cluster}]" if cluster is not None else ""
-        for address in brokers:
-            print(f"delete subscription group [{group}] from broker [{address}]{place} success.")
+        await admin.ask_each(brokers, calls.delete_group(group, clean_offset=offsets))
+    place = f" in cluster [{cluster}]" if cluster is not None else ""
+    lines = [f"delete subscription group [{group}] from broker [{one}]{place} success." for one in brokers]
+    return done({"group": group, "brokers": brokers}, *lines)
 
 
-#: The fields of a connection in the table, under its headings.
-_CONNECTION: Final = ("clientId", "clientAddr", "language", "version")
-
-
-@app.command("consumerConnection", no_args_is_help=True)
-def consumer_connection(
-    group: options.Group, namesrv: options.Namesrv = None, json: options.Json = False
-) -> None:
+@command(app, "consumerConnection")
+async def consumer_connection(*, group: options.Group, admin: "Operator") -> Answer:
     """Show a group's connected members and their subscriptions."""
-    from libramq.cli import output
-    from libramq.cli.admin import queries as admin_queries
+    connection = await admin.consumer_connection(group)
+    members = plain(connection.connection_set)
+    subscriptions = {
+        topic: subscription.sub_string
+        for topic, subscription in sorted(connection.subscription_table.items())
+    }
+    found = {
+        "group": group,
+        "connections": members,
+        "subscriptions": subscriptions,
+        "consumeType": connection.consume_type,
+        "messageModel": connection.message_model,
+        "consumeFromWhere": connection.consume_from_where,
+    }
 
-    with options.session(namesrv) as session:
-        connection = admin_queries.consumer_connection(session, group)
-    if json:
-        output.print_json(connection)
-        return
-    output.print_table(
-        ("client id", "address", "language", "version"),
-        ([member[name] for name in _CONNECTION] for member in connection["connections"]),
-    )
-    output.print_table(("topic", "subscription"), connection["subscriptions"].items())
-    print(f"{connection['consumeType']}, {connection['messageModel']}, {connection['consumeFromWhere']}")
+    def show() -> None:
+        show_rows(members, statistics.CONNECTION)
+        texts = [{"topic": topic, "subscription": text} for topic, text in subscriptions.items()]
+        show_rows(texts, {"topic": "topic", "subscription": "subscription"})
+        print(f"{connection.consume_type}, {connection.message_model}, {connection.consume_from_where}")
+
+    return Answer(found, show)
 
 
 def _addresses(broker: dict[str, Any]) -> str:

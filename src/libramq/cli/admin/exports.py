@@ -1,19 +1,17 @@
 """The admin commands that export what a cluster is, as JSON files in mqadmin's form."""
 
-import json as json_module
+import json as json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from libramq.cli import options
-from libramq.cli.admin.printing import done, plain
-from libramq.cli.admin.statistics import TOPIC_PUT_NUMS, in_a_day, stats_of
+from libramq.cli.admin.frame import Answer, command, done, first_number, plain
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from libramq.cli.admin.session import AdminSession
+    from libramq.admin.operator import Operator
     from libramq.formats.tables import SubscriptionGroupConfig
 
 app = typer.Typer()
@@ -31,8 +29,9 @@ _SCHEDULE: Final = "SCHEDULE_TOPIC_XXXX"
 _Values = dict[str, Any]
 
 
-@app.command("exportMetadata", no_args_is_help=True)
-def export_metadata(
+@command(app, "exportMetadata")
+async def export_metadata(
+    *,
     cluster: Annotated[str | None, typer.Option("-c", "--clusterName", help="All masters of it.")] = None,
     broker: Annotated[
         str | None, typer.Option("-b", "--brokerAddr", help="Or one broker, host:port.")
@@ -43,35 +42,33 @@ def export_metadata(
     special: Annotated[
         bool, typer.Option("-s", "--specialTopic", help="Retry topics and dead letters, too.")
     ] = False,
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> Answer:
     """Export the configuration of users' topics and groups; numbers of queues are summed over brokers."""
-    with options.session(namesrv) as session:
-        targets = session.targets(broker=broker, cluster=cluster)
-        tables = _metadata(session, targets, special=special)
+    brokers = await admin.targets(broker=broker, cluster=cluster)
+    tables = await _metadata(admin, brokers, special=special)
     if topics != groups:
         name = "topic.json" if topics else "subscriptionGroup.json"
         tables.pop("subscriptionGroupTable" if topics else "topicConfigTable")
     else:
         name = "metadata.json"
-    _write(directory / name, tables | {"exportTime": _now_ms()}, json=json)
+    return _write(directory / name, tables | {"exportTime": _now_ms()})
 
 
-def _metadata(session: "AdminSession", brokers: list[str], *, special: bool) -> _Values:
+async def _metadata(admin: "Operator", brokers: list[str], *, special: bool) -> _Values:
     from libramq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
     topics: dict[str, _Values] = {}
     groups: dict[str, _Values] = {}
     for address in brokers:
-        own = session.ask(address, admin_calls.system_topics())
-        for topic, config in session.ask(address, admin_calls.all_topic_configs()).items():
+        own = await admin.ask(address, calls.system_topics())
+        for topic, config in (await admin.ask(address, calls.all_topic_configs())).items():
             if topic in own or is_system_topic(topic):
                 continue
             if special or not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
                 _add(topics, topic, plain(config), ("readQueueNums", "writeQueueNums"))
-        for group, settings in _user_groups(session, address).items():
+        for group, settings in (await _user_groups(admin, address)).items():
             _add(groups, group, plain(settings), ("retryQueueNums",))
     return {"topicConfigTable": topics, "subscriptionGroupTable": groups}
 
@@ -81,31 +78,30 @@ def _add(table: dict[str, _Values], name: str, row: _Values, sums: tuple[str, ..
     table[name] = row if before is None else row | {each: row[each] + before[each] for each in sums}
 
 
-def _user_groups(session: "AdminSession", address: str) -> "dict[str, SubscriptionGroupConfig]":
+async def _user_groups(admin: "Operator", address: str) -> "dict[str, SubscriptionGroupConfig]":
     from libramq.message.names import SYSTEM_GROUPS
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
-    table = session.ask(address, admin_calls.all_group_configs())
+    table = await admin.ask(address, calls.all_group_configs())
     return {group: config for group, config in table.items() if group not in SYSTEM_GROUPS}
 
 
-@app.command("exportConfigs", no_args_is_help=True)
-def export_configs(
+@command(app, "exportConfigs")
+async def export_configs(
+    *,
     cluster: _Cluster,
     directory: _Directory = Path(),
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> Answer:
     """Export the options of a cluster's masters that matter to operators, and the cluster's size."""
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
-    with options.session(namesrv) as session:
-        masters = session.masters(cluster)
-        brokers = [data for data in session.clusters().broker_addr_table.values() if data.cluster == cluster]
-        configs = session.ask_each(masters, admin_calls.broker_config())
-        name_servers = session.name_server_count
+    masters = await admin.masters(cluster)
+    table = (await admin.cluster_info()).broker_addr_table
+    brokers = [data for data in table.values() if data.cluster == cluster]
+    configs = (await admin.ask_each(masters, calls.broker_config())).values()
     scale = {
-        "namesrvSize": name_servers,
+        "namesrvSize": len(admin.name_servers),
         "masterBrokerSize": len(masters),
         "slaveBrokerSize": sum(len(data.broker_addrs) for data in brokers) - len(masters),
     }
@@ -113,19 +109,18 @@ def export_configs(
         config["brokerName"]: {name: value for name, value in config.items() if name in _OPTIONS}
         for config in configs
     }
-    _write(directory / "configs.json", {"brokerConfigs": chosen, "clusterScale": scale}, json=json)
+    return _write(directory / "configs.json", {"brokerConfigs": chosen, "clusterScale": scale})
 
 
-@app.command("exportMetrics", no_args_is_help=True)
-def export_metrics(
+@command(app, "exportMetrics")
+async def export_metrics(
+    *,
     cluster: _Cluster,
     directory: _Directory = Path(),
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> Answer:
     """Export the load of a cluster's masters: rates, a day's messages, disks, topics, groups, clients."""
-    with options.session(namesrv) as session:
-        reports = [_report(session, address) for address in session.masters(cluster)]
+    reports = [await _report(admin, address) for address in await admin.masters(cluster)]
     quotas = [report["runtimeQuota"] for _, report in reports]
     total = {
         "totalTps": {
@@ -136,38 +131,40 @@ def export_metrics(
             name: sum(quota["oneDayNum"][name] for quota in quotas) for name in quotas[0]["oneDayNum"]
         },
     }
-    _write(directory / "metrics.json", {"evaluateReport": dict(reports), "totalData": total}, json=json)
+    return _write(directory / "metrics.json", {"evaluateReport": dict(reports), "totalData": total})
 
 
-def _report(session: "AdminSession", address: str) -> tuple[str, _Values]:
+async def _report(admin: "Operator", address: str) -> tuple[str, _Values]:
     """Return a master's name, and what mqadmin reports about it."""
-    from libramq.rpc import admin_calls
+    from libramq.admin.statistics import TOPIC_PUT_NUMS, day_of, stats_of
+    from libramq.rpc import admin_calls as calls
 
-    runtime = session.ask(address, admin_calls.runtime_info())
-    config = session.ask(address, admin_calls.broker_config())
-    groups = _user_groups(session, address)
-    topics = _metadata(session, [address], special=False)["topicConfigTable"]
-    transactions = stats_of(session, address, TOPIC_PUT_NUMS, _TRANSACTIONS)
-    delayed = stats_of(session, address, TOPIC_PUT_NUMS, _SCHEDULE)
+    runtime = await admin.ask(address, calls.runtime_info())
+    config = await admin.ask(address, calls.broker_config())
+    groups = await _user_groups(admin, address)
+    topics = (await _metadata(admin, [address], special=False))["topicConfigTable"]
+    transactions = await stats_of(admin, address, TOPIC_PUT_NUMS, _TRANSACTIONS)
+    delayed = await stats_of(admin, address, TOPIC_PUT_NUMS, _SCHEDULE)
     quota = {
         "diskRatio": {name: runtime.get(name) for name in ("commitLogDiskRatio", "consumeQueueDiskRatio")},
         "tps": {
-            "normalInTps": _first(runtime.get("putTps", "")),
-            "normalOutTps": _first(runtime.get("getTransferredTps", "")),
+            "normalInTps": first_number(runtime.get("putTps", "")),
+            "normalOutTps": first_number(runtime.get("getTransferredTps", "")),
             "transInTps": transactions.stats_minute.tps if transactions else 0.0,
             "scheduleInTps": delayed.stats_minute.tps if delayed else 0.0,
         },
         "oneDayNum": {
             "normalOneDayInNum": _grown(runtime, "msgPutTotal"),
             "normalOneDayOutNum": _grown(runtime, "msgGetTotal"),
-            "transOneDayInNum": in_a_day(transactions) if transactions else 0,
-            "scheduleOneDayInNum": in_a_day(delayed) if delayed else 0,
+            "transOneDayInNum": day_of(transactions) if transactions else 0,
+            "scheduleOneDayInNum": day_of(delayed) if delayed else 0,
         },
         "messageAverageSize": runtime.get("putMessageAverageSize"),
         "topicSize": len(topics),
         "groupSize": len(groups),
     }
-    clients = sorted({client for group in groups for client in _clients(session, address, group)})
+    members = [member for group in groups for member in await admin.connected(address, group)]
+    clients = sorted({f"{member.language}%{member.version}" for member in members})
     return config["brokerName"], {
         "runtimeEnv": {
             "cpuNum": config.get("clientCallbackExecutorThreads"),
@@ -178,21 +175,6 @@ def _report(session: "AdminSession", address: str) -> tuple[str, _Values]:
     }
 
 
-def _clients(session: "AdminSession", address: str, group: str) -> set[str]:
-    from libramq.errors import BrokerError
-    from libramq.rpc import admin_calls
-
-    try:
-        connection = session.ask(address, admin_calls.consumer_connection(group))
-    except BrokerError:
-        return set()  # Nobody is connected.
-    return {f"{member.language}%{member.version}" for member in connection.connection_set}
-
-
-def _first(rates: str) -> float:
-    return float((rates.split() or ["0"])[0])
-
-
 def _grown(runtime: dict[str, str], name: str) -> int:
     return int(runtime.get(f"{name}TodayMorning", 0)) - int(runtime.get(f"{name}YesterdayMorning", 0))
 
@@ -201,10 +183,10 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _write(path: Path, value: _Values, *, json: bool) -> None:
+def _write(path: Path, value: _Values) -> Answer:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json_module.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
-    done(f"export {path} success", {"file": str(path)}, json=json)
+    return done({"file": str(path)}, f"export {path} success")

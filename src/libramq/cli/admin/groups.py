@@ -1,17 +1,19 @@
 """The admin commands about consumer groups and their members, under mqadmin's names."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from libramq.cli import options
-from libramq.cli.admin.printing import done, plain, show, show_rows
+from libramq.cli.admin.frame import Answer, command, done, plain, rows, sections, show_sections, truth_of
 from libramq.cli.admin.topics import read_file
-from libramq.errors import BrokerError, ConfigError
+from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from libramq.remoting.body.running_info import ConsumerRunningInfo
+    from libramq.admin.operator import Operator
+    from libramq.message.queue import MessageQueue
+    from libramq.rpc.call import Call
 
 app = typer.Typer()
 
@@ -22,10 +24,11 @@ def _switch(short: str, name: str, help_: str) -> Any:
     return typer.Option(short, f"--{name}", help=f"{help_} true or false.", show_default=False)
 
 
-@app.command("updateSubGroup", no_args_is_help=True)
-def update_sub_group(
+@command(app, "updateSubGroup")
+async def update_sub_group(
+    *,
     group: options.Group,
-    namesrv: options.Namesrv = None,
+    admin: "Operator",
     broker: options.Broker = None,
     cluster: options.Cluster = None,
     enable: Annotated[_Switch, _switch("-s", "consumeEnable", "It may consume:")] = None,
@@ -48,9 +51,11 @@ def update_sub_group(
             "-w", "--whichBrokerWhenConsumeSlowly", min=0, help="The id that it reads from if slow."
         ),
     ] = None,
-    json: options.Json = False,
-) -> None:
+) -> Answer:
     """Create a consumer group, or change what is named; mqadmin resets everything else."""
+    from libramq.message.names import validate_group
+
+    validate_group(group)
     switches = {
         "consume_enable": ("-s", enable),
         "consume_from_min_enable": ("-m", from_min),
@@ -58,162 +63,158 @@ def update_sub_group(
         "consume_message_orderly": ("-o", orderly),
         "notify_consumer_ids_changed_enable": ("-a", notify),
     }
-    numbers = {
+    changes: dict[str, Any] = {
         "retry_queue_nums": retry_queues,
         "retry_max_times": retry_times,
         "broker_id": broker_id,
         "which_broker_when_consume_slowly": slow_id,
     }
-    changed = _change(group, switches, numbers, namesrv, broker, cluster)
-    if json:
-        show({"group": group, "brokers": list(changed), **next(iter(changed.values()))}, json=True)
-    else:
-        for address in changed:
-            print(f"create subscription group to {address} success.")
+    changes = {name: value for name, value in changes.items() if value is not None}
+    changes |= {name: truth_of(option, text) for name, (option, text) in switches.items() if text is not None}
+    brokers = await admin.targets(broker=broker, cluster=cluster)
+    changed = [await _change(admin, address, group, changes) for address in brokers]
+    value = {"group": group, "brokers": brokers, **(changed[0] if changed else {})}
+    return done(value, *(f"create subscription group to {address} success." for address in brokers))
 
 
-def _change(
-    group: str,
-    switches: Mapping[str, tuple[str, str | None]],
-    numbers: Mapping[str, int | None],
-    namesrv: str | None,
-    broker: str | None,
-    cluster: str | None,
-) -> dict[str, dict[str, Any]]:
-    """Change a group's configuration where a value is named; return what each broker has then."""
+async def _change(admin: "Operator", broker: str, group: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Change a group's configuration where a value is named; return what a broker has then."""
     import msgspec
 
-    from libramq.cli.admin.queries import truth_of
     from libramq.formats.tables import SubscriptionGroupConfig
-    from libramq.message.names import validate_group
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
-    validate_group(group)
-    changes: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
-    changes |= {name: truth_of(option, text) for name, (option, text) in switches.items() if text is not None}
-    found: dict[str, dict[str, Any]] = {}
-    with options.session(namesrv) as session:
-        for address in session.targets(broker=broker, cluster=cluster):
-            known = session.ask(address, admin_calls.all_group_configs())
-            config = known.get(group) or SubscriptionGroupConfig(group_name=group)
-            changed = msgspec.structs.replace(config, **changes)
-            session.ask(address, admin_calls.create_group(changed))
-            found[address] = plain(changed)
-    return found
+    known = await admin.ask(broker, calls.all_group_configs())
+    config = known.get(group) or SubscriptionGroupConfig(group_name=group)
+    config = msgspec.structs.replace(config, **changes)
+    await admin.ask(broker, calls.create_group(config))
+    changed: dict[str, Any] = plain(config)
+    return changed
 
 
-@app.command("updateSubGroupList", no_args_is_help=True)
-def update_sub_group_list(
+@command(app, "updateSubGroupList")
+async def update_sub_group_list(
+    *,
     file: options.ConfigFile,
-    namesrv: options.Namesrv = None,
+    admin: "Operator",
     broker: options.Broker = None,
     cluster: options.Cluster = None,
-    json: options.Json = False,
-) -> None:
+) -> Answer:
     """Create or change all consumer groups of a JSON file, or none of them."""
     from libramq.formats.document import decode_body
     from libramq.formats.tables import SubscriptionGroupConfig
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
     configs = decode_body(read_file(file), list[SubscriptionGroupConfig])
-    with options.session(namesrv) as session:
-        targets = session.targets(broker=broker, cluster=cluster)
-        session.ask_each(targets, admin_calls.create_groups(configs))
+    changed = await admin.ask_targets(calls.create_groups(configs), broker=broker, cluster=cluster)
     groups = [config.group_name for config in configs]
-    done(f"submit batch of group config to {', '.join(targets)} success.", {"groups": groups}, json=json)
+    return done({"groups": groups}, f"submit batch of group config to {', '.join(changed)} success.")
 
 
-@app.command("getConsumerConfig", no_args_is_help=True)
-def get_consumer_config(
-    group: options.Group, namesrv: options.Namesrv = None, json: options.Json = False
-) -> None:
+@command(app, "getConsumerConfig")
+async def get_consumer_config(*, group: options.Group, admin: "Operator") -> Answer:
     """Show a consumer group's configuration at each broker that has one."""
-    from libramq.cli.admin.session import addresses
-    from libramq.rpc import admin_calls
+    from libramq.admin.admin import addresses
+    from libramq.rpc import admin_calls as calls
 
-    found: dict[str, Any] = {}
-    with options.session(namesrv) as session:
-        for address in addresses(list(session.clusters().broker_addr_table.values())):
-            config = session.ask(address, admin_calls.all_group_configs()).get(group)
-            if config is not None:
-                found[address] = plain(config)
+    brokers = addresses((await admin.cluster_info()).broker_addr_table.values())
+    tables = await admin.ask_each(brokers, calls.all_group_configs())
+    found = {address: plain(configs[group]) for address, configs in tables.items() if group in configs}
     if not found:
         raise ConfigError(f"no broker has a configuration of the group {group}")
-    if json:
-        show(found, json=True)
-        return
-    for address, config in found.items():
-        print(f"============{address}============")
-        show(config, json=False)
+    return sections(found)
 
 
-@app.command("setConsumeMode", no_args_is_help=True)
-def set_consume_mode(
+@command(app, "setConsumeMode")
+async def set_consume_mode(
+    *,
     topic: Annotated[str, typer.Option("-t", "--topicName", help="The topic.")],
     group: options.Group,
     mode: Annotated[str, typer.Option("-m", "--mode", help="PULL or POP.")],
     share: Annotated[
         int, typer.Option("-q", "--popShareQueueNum", help="With how many more members a queue is shared.")
     ] = 0,
-    namesrv: options.Namesrv = None,
+    admin: "Operator",
     broker: options.Broker = None,
     cluster: options.Cluster = None,
-    json: options.Json = False,
-) -> None:
+) -> Answer:
     """Have members with server-side assignment pull or pop a topic."""
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
     if mode not in ("PULL", "POP"):
         raise ConfigError(f"the mode {mode!r} is none; use PULL or POP")
-    with options.session(namesrv) as session:
-        targets = session.targets(broker=broker, cluster=cluster)
-        session.ask_each(targets, admin_calls.set_consume_mode(topic, group, mode, share))
-    value = {"topic": topic, "group": group, "mode": mode, "popShareQueueNum": share, "brokers": targets}
-    done(f"set consume mode to {', '.join(targets)} success.", value, json=json)
+    call = calls.set_consume_mode(topic, group, mode, share)
+    brokers = list(await admin.ask_targets(call, broker=broker, cluster=cluster))
+    value = {"topic": topic, "group": group, "mode": mode, "popShareQueueNum": share, "brokers": brokers}
+    return done(value, f"set consume mode to {', '.join(brokers)} success.")
 
 
-@app.command("cloneGroupOffset", no_args_is_help=True)
-def clone_group_offset(
+@command(app, "cloneGroupOffset")
+async def clone_group_offset(
+    *,
     source: Annotated[str, typer.Option("-s", "--srcGroup", help="The group whose offsets are copied.")],
     target: Annotated[str, typer.Option("-d", "--destGroup", help="The group that gets them.")],
     topic: options.Topic,
     offline: Annotated[
         str, typer.Option("-o", "--offline", help="true: whatever the source's members subscribe to.")
     ] = "false",
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> Answer:
     """Set a group's offsets in a topic to those of another group, at all brokers of the topic."""
-    from libramq.cli.admin.queries import truth_of
-    from libramq.cli.admin.session import addresses
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
-    call = admin_calls.clone_offsets(source, target, topic, offline=truth_of("-o", offline))
-    with options.session(namesrv) as session:
-        brokers = addresses(session.route(topic).broker_datas)
-        session.ask_each(brokers, call)
+    call = calls.clone_offsets(source, target, topic, offline=truth_of("-o", offline))
+    brokers = list(await admin.ask_topic(topic, call))
     text = f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]"
-    value = {"srcGroup": source, "destGroup": target, "topic": topic, "brokers": brokers}
-    done(text, value, json=json)
+    return done({"srcGroup": source, "destGroup": target, "topic": topic, "brokers": brokers}, text)
 
 
-@app.command("skipAccumulatedMessage", no_args_is_help=True)
-def skip_accumulated_message(
+RESETS: Final = {"broker": "broker", "queueId": "queue", "offset": "offset"}
+
+
+@command(app, "skipAccumulatedMessage")
+async def skip_accumulated_message(
+    *,
     group: Annotated[str, typer.Option("-g", "--group", help="The consumer group.")],
     topic: options.Topic,
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> Answer:
     """Move a group's offsets in a topic to the end: what it has not consumed yet is skipped."""
-    from libramq.cli.admin.queries import reset_offsets
+    from libramq.rpc import admin_calls as calls
 
-    with options.session(namesrv) as session:
-        rows = reset_offsets(session, group, topic, timestamp_ms=-1, force=True, broker=None)
-    show_rows(rows, {"broker": "broker", "queueId": "queue", "offset": "offset"}, json=json)
+    return rows(await reset(admin, calls.reset_offsets(group, topic), group, topic), RESETS)
 
 
-@app.command("consumerStatus", no_args_is_help=True)
-def consumer_status(
+async def reset(
+    admin: "Operator",
+    call: "Call[dict[MessageQueue, int]]",
+    group: str,
+    topic: str,
+    *,
+    broker: str | None = None,
+    queue_id: int | None = None,
+) -> list[dict[str, Any]]:
+    """Move a group's offsets at every broker of a topic, or at one; return where it continues."""
+    from libramq.message.names import validate_group
+
+    validate_group(group)
+    brokers = await admin.brokers_of(topic) if broker is None else [broker]
+    if queue_id is not None and len(brokers) != 1:
+        raise ConfigError(
+            f"the topic {topic} has a queue {queue_id} at each of its brokers; name one with -b: "
+            + ", ".join(brokers)
+        )
+    answers = (await admin.ask_each(brokers, call)).values()
+    found = {queue: offset for offsets in answers for queue, offset in offsets.items()}
+    return [
+        {"broker": queue.broker_name, "queueId": queue.queue_id, "offset": offset}
+        for queue, offset in sorted(found.items())
+    ]
+
+
+@command(app, "consumerStatus")
+async def consumer_status(
+    *,
     group: options.Group,
     client_id: Annotated[
         str | None, typer.Option("-i", "--clientId", help="Only this member, queue by queue.")
@@ -224,42 +225,32 @@ def consumer_status(
     threads: Annotated[
         bool, typer.Option("-s", "--jstack", help="With -i: also what its threads do.")
     ] = False,
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> Answer:
     """Show the settings, subscriptions and queues of a group's members, as they report them."""
-    from libramq.cli.admin.queries import brokers_of_group
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
+    brokers = [broker] if broker else await admin.brokers_of_group(group)
     found: dict[str, Any] = {}
-    with options.session(namesrv) as session:
-        for address in [broker] if broker else brokers_of_group(session, group):
-            try:
-                connection = session.ask(address, admin_calls.consumer_connection(group))
-            except BrokerError:
-                continue  # Nobody is connected to this broker.
-            for member in sorted({each.client_id for each in connection.connection_set} - set(found)):
-                if client_id in (None, member):
-                    call = admin_calls.running_info(group, member, threads=threads)
-                    found[member] = _running(session.ask(address, call))
+    for address in brokers:
+        for member in sorted({one.client_id for one in await admin.connected(address, group)} - set(found)):
+            if client_id in (None, member):
+                info = await admin.ask(address, calls.running_info(group, member, threads=threads))
+                found[member] = {
+                    "properties": info.properties,
+                    "subscriptionSet": plain(info.subscription_set),
+                    "mqTable": {str(queue): plain(state) for queue, state in sorted(info.mq_table.items())},
+                    "jstack": info.jstack,
+                }
     if not found:
         raise ConfigError(f"no such member of the group {group} is connected")
-    if json:
-        show(found, json=True)
-        return
-    for member, info in found.items():
-        print(f"============{member}============")
-        show(info["properties"], json=False)
-        for queue, state in info["mqTable"].items():
-            print(f"{queue}: {state}")
-        if info["jstack"]:
-            print(info["jstack"])
 
+    def show() -> None:
+        for member, info in found.items():
+            show_sections({member: info["properties"]})
+            for queue, state in info["mqTable"].items():
+                print(f"{queue}: {state}")
+            if info["jstack"]:
+                print(info["jstack"])
 
-def _running(info: "ConsumerRunningInfo") -> dict[str, Any]:
-    return {
-        "properties": info.properties,
-        "subscriptionSet": plain(info.subscription_set),
-        "mqTable": {str(queue): plain(state) for queue, state in sorted(info.mq_table.items())},
-        "jstack": info.jstack,
-    }
+    return Answer(found, show)

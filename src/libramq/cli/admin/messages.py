@@ -1,16 +1,17 @@
 """The admin commands that find messages, under mqadmin's names."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Final
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from libramq.cli import options
-from libramq.cli.admin.printing import plain, show, show_rows, time_text
-from libramq.errors import BrokerError, ConfigError, RemoteProtocolError
+from libramq.cli.admin.frame import Answer, command, plain, rows, show_values, time_text, truth_of, values
+from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from libramq.cli.admin.session import AdminSession
+    from libramq.admin.operator import Operator
     from libramq.message.message import MessageExt
 
 app = typer.Typer()
@@ -36,35 +37,35 @@ _Consumer = Annotated[
 _Member = Annotated[str | None, typer.Option("-d", "--clientId", help="The member that processes it.")]
 
 
-@app.command("queryMsgById", no_args_is_help=True)
-def query_msg_by_id(
+@command(app, "queryMsgById")
+async def query_msg_by_id(
+    *,
     topic: options.Topic,
     message_id: _Id,
     group: _Consumer = None,
     client_id: _Member = None,
     send: Annotated[str, typer.Option("-s", "--sendMessage", help="true: send it again.")] = "false",
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> AsyncGenerator[Answer, None]:
     """Show messages by their offset ids or unique ids, several separated by commas, or send them again."""
-    from libramq.cli.admin.queries import truth_of
+    from libramq.admin.messages import by_key, by_offset_id
     from libramq.cli.admin.sending import resend
 
     is_resent = truth_of("-s", send)
-    with options.session(namesrv) as session:
-        found: list[MessageExt] = []
-        for one in message_id.split(","):
-            found += _by_offset_id(session, topic, one.strip()) or _by_key(
-                session, topic, one.strip(), unique=True
-            )
-        if not (is_resent and found):
-            _show_or_push(session, found, message_id, group, client_id, json=json)
-            return
-    resend(namesrv, found, json=json)
+    found: list[MessageExt] = []
+    for each in message_id.split(","):
+        one = each.strip()
+        found += await by_offset_id(admin, topic, one) or await by_key(admin, topic, one, unique=True)
+    if is_resent and found:
+        yield await resend(admin, found)
+        return
+    async for answer in _show_or_push(admin, found, message_id, group, client_id):
+        yield answer
 
 
-@app.command("queryMsgByUniqueKey", no_args_is_help=True)
-def query_msg_by_unique_key(
+@command(app, "queryMsgByUniqueKey")
+async def query_msg_by_unique_key(
+    *,
     topic: options.Topic,
     message_id: _Id,
     show_all: Annotated[
@@ -72,53 +73,60 @@ def query_msg_by_unique_key(
     ] = False,
     group: _Consumer = None,
     client_id: _Member = None,
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> AsyncGenerator[Answer, None]:
     """Show a message by the unique id that its producer gave it."""
-    with options.session(namesrv) as session:
-        found = _by_key(session, topic, message_id, unique=True)
-        _show_or_push(session, found if show_all else found[:1], message_id, group, client_id, json=json)
+    from libramq.admin.messages import by_key
+
+    found = await by_key(admin, topic, message_id, unique=True)
+    shown = found if show_all else found[:1]
+    async for answer in _show_or_push(admin, shown, message_id, group, client_id):
+        yield answer
 
 
-@app.command("queryMsgByKey", no_args_is_help=True)
-def query_msg_by_key(
+@command(app, "queryMsgByKey")
+async def query_msg_by_key(
+    *,
     topic: options.Topic,
     key: Annotated[str, typer.Option("-k", "--msgKey", help="The key.")],
     begin: _Begin = 0,
     end: _End = _LONG_MAX,
     count: Annotated[int, typer.Option("-m", "--maxNum", min=1, help="How many at most.")] = _FOUND_MAX,
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> Answer:
     """List the messages of a topic that have a key, the newest first."""
-    with options.session(namesrv) as session:
-        found = _by_key(session, topic, key, count=count, begin_ms=begin, end_ms=end)
-    _show_list(found[:count], json=json)
+    from libramq.admin.messages import by_key
+    from libramq.cli.message_row import detailed_row
+
+    found = await by_key(admin, topic, key, count=count, begin_ms=begin, end_ms=end)
+    columns = {
+        "messageId": "message id",
+        "broker": "broker",
+        "queueId": "queue",
+        "queueOffset": "offset",
+        "storeTimestamp": "stored",
+        "tags": "tags",
+    }
+    return rows([detailed_row(message) for message in found[:count]], columns)
 
 
-@app.command("queryMsgByOffset", no_args_is_help=True)
-def query_msg_by_offset(
+@command(app, "queryMsgByOffset")
+async def query_msg_by_offset(
+    *,
     topic: options.Topic,
     broker: Annotated[str, typer.Option("-b", "--brokerName", help="The broker's name.")],
     queue_id: Annotated[int, typer.Option("-i", "--queueId", min=0, help="The queue.")],
     offset: Annotated[int, typer.Option("-o", "--offset", min=0, help="The offset in the queue.")],
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> Answer:
     """Show the message at an offset of a queue."""
     from libramq.cli.admin.reading import messages_of
 
-    found = [
-        message
-        for message in messages_of(
-            options.name_servers(namesrv), topic, broker, queue_id, first=offset, count=1
-        )
-        if message.queue_offset == offset
-    ]
+    queue = messages_of(admin.namesrv, topic, broker, queue_id, first=offset, count=1)
+    found = [message for message in await asyncio.to_thread(list, queue) if message.queue_offset == offset]
     if not found:
         raise ConfigError(f"the queue {topic}@{broker}:{queue_id} has no message at offset {offset}")
-    _show_messages(found, json=json)
+    return _messages(found)
 
 
 _TRACE: Final = {
@@ -131,8 +139,9 @@ _TRACE: Final = {
 }
 
 
-@app.command("queryMsgTraceById", no_args_is_help=True)
-def query_msg_trace_by_id(
+@command(app, "queryMsgTraceById")
+async def query_msg_trace_by_id(
+    *,
     message_id: _Id,
     topic: Annotated[
         str, typer.Option("-t", "--traceTopic", help="The topic of traces.")
@@ -140,72 +149,31 @@ def query_msg_trace_by_id(
     begin: _Begin = 0,
     end: _End = _LONG_MAX,
     count: Annotated[int, typer.Option("-c", "--maxNum", min=1, help="Traces at most.")] = _FOUND_MAX,
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> Answer:
     """Show who sent and who consumed a message, as far as clients write traces."""
-    from libramq.cli.admin.trace_rows import trace_rows
+    from libramq.admin.messages import by_key, trace_rows
 
-    with options.session(namesrv) as session:
-        found = _by_key(session, topic, message_id, count=count, begin_ms=begin, end_ms=end)
-    rows = [row for message in reversed(found) for row in trace_rows(message, message_id)]
-    if not rows:
+    traces = await by_key(admin, topic, message_id, count=count, begin_ms=begin, end_ms=end)
+    found = [row for message in reversed(traces) for row in trace_rows(message, message_id)]
+    if not found:
         raise ConfigError(
             f"no trace of {message_id} in {topic}: only clients with traces switched on write any"
         )
-    show_rows(rows, _TRACE, json=json)
+    return rows(found, _TRACE)
 
 
-def _by_offset_id(session: "AdminSession", topic: str, message_id: str) -> list["MessageExt"]:
-    """Return the message with an offset id; none if it is not one, or of no broker of this topic."""
-    from libramq.message.ids import decode_offset_id
-    from libramq.rpc import admin_calls
-    from libramq.transport.address import join_address
-
-    try:
-        (host, port), physical_offset = decode_offset_id(message_id)
-    except RemoteProtocolError:
-        return []
-    for broker in session.route(topic).broker_datas:
-        if join_address(host, port) in broker.broker_addrs.values():
-            try:
-                call = admin_calls.view_message(physical_offset, topic)
-                message = session.ask(join_address(host, port), call)
-            except BrokerError:
-                return []  # The bytes of a unique id may look like this broker's address.
-            message.broker_name = broker.broker_name
-            return [message]
-    return []
-
-
-def _by_key(
-    session: "AdminSession", topic: str, key: str, *, unique: bool = False, **limits: int
-) -> list["MessageExt"]:
-    """Return the messages with a key, the newest first; brokers know only its hash, so they are compared."""
-    from libramq.cli.admin.session import addresses
-    from libramq.rpc import admin_calls
-
-    found: list[MessageExt] = []
-    for broker in session.route(topic).broker_datas:
-        for address in addresses([broker]):
-            for message in session.ask(
-                address, admin_calls.query_messages(topic, key, unique=unique, **limits)
-            ):
-                if key == message.message_id if unique else key in message.keys:
-                    message.broker_name = broker.broker_name
-                    found.append(message)
-    return sorted(found, key=lambda message: -message.store_timestamp_ms)
-
-
-def _show_or_push(
-    session: "AdminSession",
-    found: list["MessageExt"],
+async def _show_or_push(
+    admin: "Operator",
+    found: Sequence["MessageExt"],
     message_id: str,
     group: str | None,
     client_id: str | None,
-    *,
-    json: bool,
-) -> None:
+) -> AsyncGenerator[Answer, None]:
+    """Show messages, or have a member process them and show what it made of them."""
+    from libramq.rpc import admin_calls as calls
+    from libramq.transport.address import join_address
+
     if not found:
         raise ConfigError(
             f"no message {message_id} in this topic; check both, and that it is not deleted yet"
@@ -213,43 +181,21 @@ def _show_or_push(
     if (group is None) != (client_id is None):
         raise ConfigError("name both the group (-g) and its member (-d) that is to process the message")
     if group is None or client_id is None:
-        _show_messages(found, json=json)
+        yield _messages(found)
         return
     for message in found:
-        show(_push(session, message, group, client_id), json=json)
+        call = calls.consume_directly(group, client_id, message.offset_id, message.topic)
+        yield values(plain(await admin.ask(join_address(*message.store_host), call)))
 
 
-def _push(session: "AdminSession", message: "MessageExt", group: str, client_id: str) -> dict[str, Any]:
-    from libramq.rpc import admin_calls
-    from libramq.transport.address import join_address
-
-    call = admin_calls.consume_directly(group, client_id, message.offset_id, message.topic)
-    result: dict[str, Any] = plain(session.ask(join_address(*message.store_host), call))
-    return result
-
-
-def _show_messages(found: Iterable["MessageExt"], *, json: bool) -> None:
-    from libramq.cli import output
+def _messages(found: Sequence["MessageExt"]) -> Answer:
     from libramq.cli.message_row import detailed_row
 
     rows = [detailed_row(message) for message in found]
-    if json:
-        output.print_json(rows)
-        return
-    for row in rows:
-        times = {name: time_text(row[name]) for name in ("bornTimestamp", "storeTimestamp")}
-        show(row | times, json=False)
 
+    def show() -> None:
+        for row in rows:
+            times = {name: time_text(row[name]) for name in ("bornTimestamp", "storeTimestamp")}
+            show_values(row | times)
 
-def _show_list(found: Iterable["MessageExt"], *, json: bool) -> None:
-    from libramq.cli.message_row import detailed_row
-
-    columns = {
-        "messageId": "message id",
-        "broker": "broker",
-        "queueId": "queue",
-        "queueOffset": "offset",
-        "storeTimestamp": "stored",
-        "tags": "tags",
-    }
-    show_rows([detailed_row(message) for message in found], columns, json=json)
+    return Answer(rows, show)

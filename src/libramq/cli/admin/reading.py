@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from libramq.cli import options
-from libramq.cli.admin.printing import plain, show, show_rows, time_text
+from libramq.cli.admin.frame import Answer, command, plain, show_rows, time_text, timestamp_of, truth_of
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
+    from libramq.admin.operator import Operator
     from libramq.client.queue_reader import QueueReader
     from libramq.message.message import MessageExt
     from libramq.message.queue import MessageQueue
@@ -64,14 +65,17 @@ def print_msg_by_queue(
     json: options.Json = False,
 ) -> None:
     """Print the messages of one queue, or their number for each tag."""
-    from libramq.cli.admin.queries import truth_of
+    from libramq.cli import output
 
     servers = options.name_servers(namesrv)
     found = messages_of(servers, topic, broker, queue_id, tags=tags, begin=begin, end=end)
     if truth_of("-f", calculate):
         counts = Counter(message.tags or "" for message in found)
         rows = [{"tag": tag, "count": count} for tag, count in counts.most_common()]
-        show_rows(rows, {"tag": "tag", "count": "messages"}, json=json)
+        if json:
+            output.print_json(rows)
+        else:
+            show_rows(rows, {"tag": "tag", "count": "messages"})
     elif truth_of("-p", print_messages):
         _print(found, body, json=json)
     else:
@@ -106,8 +110,9 @@ def consume_message(
     _print(found, "true", json=json)
 
 
-@app.command("queryCq", no_args_is_help=True)
-def query_cq(
+@command(app, "queryCq")
+async def query_cq(
+    *,
     topic: options.Topic,
     queue_id: Annotated[int, typer.Option("-q", "--queue", min=0, help="The queue.")],
     index: Annotated[int, typer.Option("-i", "--index", min=0, help="The first offset.")],
@@ -115,20 +120,13 @@ def query_cq(
     broker: Annotated[
         str | None, typer.Option("-b", "--broker", help="The broker, host:port. Default: the topic's first.")
     ] = None,
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> Answer:
     """Show units of a consume queue: where messages lie in the log."""
-    from libramq.cli.admin.session import addresses
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
-    with options.session(namesrv) as session:
-        address = broker or addresses(session.route(topic).broker_datas)[0]
-        reply = session.ask(address, admin_calls.consume_queue(topic, queue_id, index, count))
-    if json:
-        show(plain(reply), json=True)
-        return
-    print(f"max: {reply.max_queue_index}, min: {reply.min_queue_index}")
+    address = broker or (await admin.brokers_of(topic))[0]
+    reply = await admin.ask(address, calls.consume_queue(topic, queue_id, index, count))
     rows = [{"index": index + number, **plain(unit)} for number, unit in enumerate(reply.queue_data)]
     columns = {
         "index": "offset",
@@ -136,7 +134,12 @@ def query_cq(
         "physicSize": "size",
         "tagsCode": "tag code",
     }
-    show_rows(rows, columns, json=False)
+
+    def show() -> None:
+        print(f"max: {reply.max_queue_index}, min: {reply.min_queue_index}")
+        show_rows(rows, columns)
+
+    return Answer(plain(reply), show)
 
 
 def messages_of(
@@ -177,8 +180,6 @@ def messages_of(
 def _range(
     reader: "QueueReader", queue: "MessageQueue", begin: str | None, end: str | None
 ) -> tuple[int, int]:
-    from libramq.cli.admin.queries import timestamp_of
-
     ends = [reader.min_offsets([queue])[queue], reader.max_offsets([queue])[queue]]
     for index, text in enumerate((begin, end)):
         if text is not None:
@@ -198,7 +199,6 @@ def _print(found: Iterator["MessageExt"], body: str, *, json: bool) -> None:
     """Print messages as they come, one line each."""
     import json as json_module
 
-    from libramq.cli.admin.queries import truth_of
     from libramq.cli.message_row import detailed_row
     from libramq.cli.printable import printable, printable_json
 

@@ -1,20 +1,21 @@
 """The admin commands that send messages, under mqadmin's names: one, or many to see how long each takes."""
 
+import asyncio
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
 from libramq.cli import options
-from libramq.cli.admin.printing import show_rows
+from libramq.cli.admin.frame import Answer, command, rows, show_rows
 from libramq.errors import ConfigError, LibraError
 
 if TYPE_CHECKING:
+    from libramq.admin.operator import Operator
+    from libramq.client import Producer
     from libramq.message.message import Message, MessageExt
     from libramq.message.queue import MessageQueue
-    from libramq.sync import Producer
 
 app = typer.Typer()
 
@@ -56,8 +57,9 @@ class Sent(NamedTuple):
         }
 
 
-@app.command("sendMessage", no_args_is_help=True)
-def send_message(
+@command(app, "sendMessage")
+async def send_message(
+    *,
     topic: options.Topic,
     body: Annotated[str, typer.Option("-p", "--body", help="The body, as text.")],
     keys: Annotated[str | None, typer.Option("-k", "--key", help="Keys, separated by blanks.")] = None,
@@ -66,9 +68,8 @@ def send_message(
     queue_id: Annotated[
         int | None, typer.Option("-i", "--qid", min=0, help="With -b: the queue of that broker.")
     ] = None,
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> Answer:
     """Send one message, to any queue of a topic or to the one that is named."""
     from libramq.message.message import Message
     from libramq.message.queue import MessageQueue
@@ -76,37 +77,38 @@ def send_message(
     if (broker is None) != (queue_id is None):
         raise ConfigError("name both the broker (-b) and its queue (-i), or neither")
     queue = MessageQueue(topic, broker, queue_id) if broker is not None and queue_id is not None else None
-    with _producer(namesrv) as producer:
-        sent = _timed(producer, Message(topic, body.encode(), tags=tags, keys=keys or ()), queue)
-    show_rows([sent.row()], _COLUMNS, json=json)
+    async with _producer(admin) as producer:
+        sent = await _timed(producer, Message(topic, body.encode(), tags=tags, keys=keys or ()), queue)
+    return rows([sent.row()], _COLUMNS)
 
 
-@app.command("sendMsgStatus", no_args_is_help=True)
-def send_msg_status(
+@command(app, "sendMsgStatus")
+async def send_msg_status(
+    *,
     broker: Annotated[str, typer.Option("-b", "--brokerName", help="The broker's name.")],
     size: Annotated[int, typer.Option("-s", "--messageSize", min=1, help="Bytes of each body.")] = 128,
     count: Annotated[int, typer.Option("-c", "--count", min=1, help="How many messages.")] = 50,
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> Answer:
     """Send messages to a broker's own topic, which has its name."""
-    _show_times(_send_many(namesrv, broker, count, size), json=json)
+    return _times(await _send_many(admin, broker, count, size))
 
 
-@app.command("checkMsgSendRT", no_args_is_help=True)
-def check_msg_send_rt(
+@command(app, "checkMsgSendRT")
+async def check_msg_send_rt(
+    *,
     topic: options.Topic,
     amount: _Amount = 100,
     size: _Size = 128,
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> Answer:
     """Send messages to the queues of a topic in turn, and show how long each took."""
-    _show_times(_send_many(namesrv, topic, amount, size), json=json)
+    return _times(await _send_many(admin, topic, amount, size))
 
 
-@app.command("clusterRT")
-def cluster_rt(
+@command(app, "clusterRT", no_args_is_help=False)
+async def cluster_rt(
+    *,
     amount: _Amount = 100,
     size: _Size = 128,
     cluster: Annotated[
@@ -116,34 +118,32 @@ def cluster_rt(
         int | None,
         typer.Option("-i", "--interval", min=1, help="Repeat after so many seconds, until Ctrl-C."),
     ] = None,
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> AsyncGenerator[Answer, None]:
     """Show how long sends to each broker take, to the topic of its name; mqadmin repeats it for ever."""
     columns = {"cluster": "cluster", "broker": "broker", "ms": "ms", "stored": "stored", "failed": "failed"}
     while True:
-        rows = []
-        for name, broker in _brokers(namesrv, cluster):
-            sent = _send_many(namesrv, broker, amount, size)
+        found = []
+        for name, broker in await _brokers(admin, cluster):
+            sent = await _send_many(admin, broker, amount, size)
             stored = sum(each.is_stored for each in sent)
-            rows.append({
+            found.append({
                 "cluster": name,
                 "broker": broker,
                 "ms": _average_ms(sent),
                 "stored": stored,
                 "failed": len(sent) - stored,
             })  # fmt: skip
-        show_rows(rows, columns, json=json)
+        yield rows(found, columns)
         if interval is None:
             return
-        time.sleep(interval)
+        await asyncio.sleep(interval)
 
 
-def resend(namesrv: str | None, found: Sequence["MessageExt"], *, json: bool) -> None:
+async def resend(admin: "Operator", found: Sequence["MessageExt"]) -> Answer:
     """Send stored messages to their topics again, with their tags, keys and own properties."""
-    with _producer(namesrv) as producer:
-        rows = [_timed(producer, _again(message)).row() for message in found]
-    show_rows(rows, _COLUMNS, json=json)
+    async with _producer(admin) as producer:
+        return rows([(await _timed(producer, _again(message))).row() for message in found], _COLUMNS)
 
 
 def _again(message: "MessageExt") -> "Message":
@@ -156,33 +156,31 @@ def _again(message: "MessageExt") -> "Message":
     )
 
 
-@contextmanager
-def _producer(namesrv: str | None) -> Iterator["Producer"]:
+def _producer(admin: "Operator") -> "Producer":
     from libramq.cli.access import client_options
-    from libramq.sync import Producer
+    from libramq.client import Producer
 
-    with Producer(group=GROUP, namesrv=options.name_servers(namesrv), **client_options()) as producer:
-        yield producer
+    return Producer(group=GROUP, namesrv=admin.namesrv, **client_options())
 
 
-def _timed(producer: "Producer", message: "Message", queue: "MessageQueue | None" = None) -> Sent:
+async def _timed(producer: "Producer", message: "Message", queue: "MessageQueue | None" = None) -> Sent:
     """Send a message; raises LibraError."""
     began_s = time.perf_counter()
-    result = producer.send(message, queue=queue)
+    result = await producer.send(message, queue=queue)
     ms = (time.perf_counter() - began_s) * 1000
     return Sent(result.queue.broker_name, result.queue.queue_id, result.status.value, result.message_id, ms)
 
 
-def _send_many(namesrv: str | None, topic: str, count: int, size: int) -> list[Sent]:
+async def _send_many(admin: "Operator", topic: str, count: int, size: int) -> list[Sent]:
     """Send messages one after the other, to the topic's queues in turn; what failed is among the results."""
     from libramq.message.message import Message
 
     sent = []
-    with _producer(namesrv) as producer:
+    async with _producer(admin) as producer:
         for _ in range(count):
             began_s = time.perf_counter()
             try:
-                sent.append(_timed(producer, Message(topic, b"a" * size)))
+                sent.append(await _timed(producer, Message(topic, b"a" * size)))
             except LibraError as error:
                 sent.append(Sent("", None, str(error), "", (time.perf_counter() - began_s) * 1000))
     return sent
@@ -194,18 +192,21 @@ def _average_ms(sent: Sequence[Sent]) -> float:
     return round(sum(times) / len(times), 2)
 
 
-def _show_times(sent: Sequence[Sent], *, json: bool) -> None:
-    show_rows([each.row() for each in sent], _COLUMNS, json=json)
-    if not json:
+def _times(sent: Sequence[Sent]) -> Answer:
+    found = [each.row() for each in sent]
+
+    def show() -> None:
+        show_rows(found, _COLUMNS)
         print(f"Avg RT: {_average_ms(sent):.2f}")
 
+    return Answer(found, show)
 
-def _brokers(namesrv: str | None, cluster: str | None) -> list[tuple[str, str]]:
+
+async def _brokers(admin: "Operator", cluster: str | None) -> list[tuple[str, str]]:
     """Return clusters and their brokers by name; ConfigError if there is no such cluster."""
-    with options.session(namesrv) as session:
-        if cluster is not None:
-            session.masters(cluster)  # It names the clusters there are.
-        table = session.clusters().cluster_addr_table
+    if cluster is not None:
+        await admin.masters(cluster)  # It names the clusters there are.
+    table = (await admin.cluster_info()).cluster_addr_table
     return [
         (name, broker) for name in sorted(table) if cluster in (None, name) for broker in sorted(table[name])
     ]

@@ -1,14 +1,16 @@
-"""The admin commands about options, permissions and values of servers, under mqadmin's names."""
+"""The admin commands about options, permissions, values and disks of servers, under mqadmin's names."""
 
+import itertools
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from libramq.cli import options
-from libramq.cli.admin.printing import done, show
+from libramq.cli.admin.frame import Answer, command, done, sections, show_values
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
+    from libramq.admin.operator import Operator
     from libramq.rpc.call import Call
 
 app = typer.Typer()
@@ -22,165 +24,181 @@ _BrokerName = Annotated[str, typer.Option("-b", "--brokerName", help="The broker
 _Key = Annotated[str, typer.Option("-k", "--key", help="The key.")]
 _Value = Annotated[str, typer.Option("-v", "--value", help="The value.")]
 _Namespace = Annotated[str, typer.Option("-s", "--namespace", help="The namespace of the key.")]
+_OneBroker = Annotated[str | None, typer.Option("-b", "--brokerAddr", help="Only this broker, host:port.")]
+_OneCluster = Annotated[
+    str | None, typer.Option("-c", "--cluster", help="The brokers of this cluster. Default: all brokers.")
+]
 
 
-@app.command("brokerStatus", no_args_is_help=True)
-def broker_status(
-    broker: _AnyBroker = None,
-    cluster: _AnyCluster = None,
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+@command(app, "brokerStatus")
+async def broker_status(
+    *, broker: _AnyBroker = None, cluster: _AnyCluster = None, admin: "Operator"
+) -> Answer:
     """Show a broker's state as names and values, or that of a cluster's masters."""
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
-    _show_each(admin_calls.runtime_info(), broker, cluster, namesrv, json=json)
+    return await _values(admin, calls.runtime_info(), broker, cluster)
 
 
-@app.command("getBrokerConfig", no_args_is_help=True)
-def get_broker_config(
-    broker: _AnyBroker = None,
-    cluster: _AnyCluster = None,
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+@command(app, "getBrokerConfig")
+async def get_broker_config(
+    *, broker: _AnyBroker = None, cluster: _AnyCluster = None, admin: "Operator"
+) -> Answer:
     """Show a broker's options, without secrets, or those of a cluster's masters."""
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
-    _show_each(admin_calls.broker_config(), broker, cluster, namesrv, json=json)
-
-
-def _show_each(
-    call: "Call[dict[str, str]]", broker: str | None, cluster: str | None, namesrv: str | None, *, json: bool
-) -> None:
-    with options.session(namesrv) as session:
-        targets = session.targets(broker=broker, cluster=cluster)
-        found = dict(zip(targets, session.ask_each(targets, call), strict=True))
-    if broker is not None or json:
-        show(found if broker is None else found[broker], json=json)
-        return
-    for address, values in found.items():
-        print(f"============{address}============")
-        show(values, json=False)
+    return await _values(admin, calls.broker_config(), broker, cluster)
 
 
-@app.command("updateBrokerConfig", no_args_is_help=True)
-def update_broker_config(
+async def _values(
+    admin: "Operator", call: "Call[dict[str, str]]", broker: str | None, cluster: str | None
+) -> Answer:
+    found = await admin.ask_targets(call, broker=broker, cluster=cluster)
+    if broker is None:
+        return sections(found)
+    return Answer(found[broker], lambda: show_values(found[broker]))
+
+
+@command(app, "updateBrokerConfig")
+async def update_broker_config(
+    *,
     key: _Key,
     value: _Value,
     broker: options.Broker = None,
     cluster: options.Cluster = None,
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> Answer:
     """Change an option of a broker until it stops; the broker says which ones can be changed."""
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
-    with options.session(namesrv) as session:
-        targets = session.targets(broker=broker, cluster=cluster)
-        session.ask_each(targets, admin_calls.update_broker_config(key, value))
-    text = f"update broker config success, {', '.join(targets)}"
-    done(text, {"brokers": targets, key: value}, json=json)
+    call = calls.update_broker_config(key, value)
+    brokers = list(await admin.ask_targets(call, broker=broker, cluster=cluster))
+    return done({"brokers": brokers, key: value}, f"update broker config success, {', '.join(brokers)}")
 
 
-@app.command("resetMasterFlushOffset", no_args_is_help=True)
-def reset_master_flush_offset(
+@command(app, "resetMasterFlushOffset")
+async def reset_master_flush_offset(
+    *,
     broker: _Broker,
     offset: Annotated[int, typer.Option("-o", "--offset", min=0, help="The offset.")],
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+    admin: "Operator",
+) -> Answer:
     """Set up to where a slave takes its master's log to be on disk; no other broker has such an offset."""
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
-    with options.session(namesrv) as session:
-        session.ask(broker, admin_calls.reset_master_flush_offset(offset))
-    text = f"reset master flush offset to {offset} success"
-    done(text, {"broker": broker, "offset": offset}, json=json)
+    await admin.ask(broker, calls.reset_master_flush_offset(offset))
+    return done({"broker": broker, "offset": offset}, f"reset master flush offset to {offset} success")
 
 
-@app.command("wipeWritePerm", no_args_is_help=True)
-def wipe_write_perm(broker: _BrokerName, namesrv: options.Namesrv = None, json: options.Json = False) -> None:
+@command(app, "wipeWritePerm")
+async def wipe_write_perm(*, broker: _BrokerName, admin: "Operator") -> Answer:
     """Have producers avoid a broker: its topics become read-only in routes until one of them changes."""
-    _set_writable(broker, namesrv, json=json, writable=False)
+    from libramq.rpc import admin_calls as calls
+
+    return await _set_writable(admin, broker, "wipe", calls.wipe_write_perm(broker))
 
 
-@app.command("addWritePerm", no_args_is_help=True)
-def add_write_perm(broker: _BrokerName, namesrv: options.Namesrv = None, json: options.Json = False) -> None:
+@command(app, "addWritePerm")
+async def add_write_perm(*, broker: _BrokerName, admin: "Operator") -> Answer:
     """Have producers use a broker again: its topics become readable and writable in routes."""
-    _set_writable(broker, namesrv, json=json, writable=True)
+    from libramq.rpc import admin_calls as calls
+
+    return await _set_writable(admin, broker, "add", calls.add_write_perm(broker))
 
 
-def _set_writable(broker: str, namesrv: str | None, *, json: bool, writable: bool) -> None:
-    from libramq.rpc import admin_calls
-
-    call = admin_calls.add_write_perm if writable else admin_calls.wipe_write_perm
-    with options.session(namesrv) as session:
-        counts = session.each_name_server(call(broker))
+async def _set_writable(admin: "Operator", broker: str, what: str, call: "Call[int]") -> Answer:
+    counts = await admin.ask_name_servers(call)
     if not any(counts.values()):
         raise ConfigError(
             f"no name server knows a topic of the broker {broker}; name it as clusterList does, not by its "
             "address"
         )
-    if json:
-        show({"broker": broker, "topics": counts}, json=True)
-        return
-    for address, count in counts.items():
-        what = "add" if writable else "wipe"
-        print(f"{what} write perm of broker[{broker}] in name server[{address}] OK, {count}")
+    text = f"{what} write perm of broker[{broker}] in name server"
+    return done(
+        {"broker": broker, "topics": counts},
+        *(f"{text}[{address}] OK, {count}" for address, count in counts.items()),
+    )
 
 
-@app.command("updateKvConfig", no_args_is_help=True)
-def update_kv_config(
-    namespace: _Namespace,
-    key: _Key,
-    value: _Value,
-    namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+@command(app, "updateKvConfig")
+async def update_kv_config(*, namespace: _Namespace, key: _Key, value: _Value, admin: "Operator") -> Answer:
     """Set a value of the name servers' KV configuration."""
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
-    with options.session(namesrv) as session:
-        session.each_name_server(admin_calls.put_value(namespace, key, value))
+    await admin.ask_name_servers(calls.put_value(namespace, key, value))
     text = "create or update kv config to namespace success."
-    done(text, {"namespace": namespace, "key": key, "value": value}, json=json)
+    return done({"namespace": namespace, "key": key, "value": value}, text)
 
 
-@app.command("deleteKvConfig", no_args_is_help=True)
-def delete_kv_config(
-    namespace: _Namespace, key: _Key, namesrv: options.Namesrv = None, json: options.Json = False
-) -> None:
+@command(app, "deleteKvConfig")
+async def delete_kv_config(*, namespace: _Namespace, key: _Key, admin: "Operator") -> Answer:
     """Remove a value of the name servers' KV configuration."""
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
-    with options.session(namesrv) as session:
-        session.each_name_server(admin_calls.delete_value(namespace, key))
-    done("delete kv config from namespace success.", {"namespace": namespace, "key": key}, json=json)
+    await admin.ask_name_servers(calls.delete_value(namespace, key))
+    return done({"namespace": namespace, "key": key}, "delete kv config from namespace success.")
 
 
-@app.command("getNamesrvConfig")
-def get_namesrv_config(namesrv: options.Namesrv = None, json: options.Json = False) -> None:
+@command(app, "getNamesrvConfig", no_args_is_help=False)
+async def get_namesrv_config(*, admin: "Operator") -> Answer:
     """Show the options of each name server."""
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
-    with options.session(namesrv) as session:
-        found = session.each_name_server(admin_calls.name_server_config())
-    if json:
-        show(found, json=True)
-        return
-    for address, values in found.items():
-        print(f"============{address}============")
-        show(values, json=False)
+    return sections(await admin.ask_name_servers(calls.name_server_config()))
 
 
-@app.command("updateNamesrvConfig", no_args_is_help=True)
-def update_namesrv_config(
-    key: _Key, value: _Value, namesrv: options.Namesrv = None, json: options.Json = False
-) -> None:
+@command(app, "updateNamesrvConfig")
+async def update_namesrv_config(*, key: _Key, value: _Value, admin: "Operator") -> Answer:
     """Change an option of each name server until it stops; a name server says which ones can be changed."""
-    from libramq.rpc import admin_calls
+    from libramq.rpc import admin_calls as calls
 
-    with options.session(namesrv) as session:
-        session.each_name_server(admin_calls.update_name_server_config(key, value))
-    done("update name server config success!", {key: value}, json=json)
+    await admin.ask_name_servers(calls.update_name_server_config(key, value))
+    return done({key: value}, "update name server config success!")
+
+
+# Disks.
+
+
+@command(app, "deleteExpiredCommitLog", no_args_is_help=False)
+async def delete_expired_commit_log(
+    *, admin: "Operator", broker: _OneBroker = None, cluster: _OneCluster = None
+) -> Answer:
+    """Delete messages older than fileReservedTime now, and not at the hour deleteWhen."""
+    from libramq.rpc import admin_calls as calls
+
+    return await _free_disk(admin, calls.delete_expired_files(), broker, cluster)
+
+
+@command(app, "cleanExpiredCQ", no_args_is_help=False)
+async def clean_expired_cq(
+    *, admin: "Operator", broker: _OneBroker = None, cluster: _OneCluster = None
+) -> Answer:
+    """Remove files of consume queues whose messages are deleted."""
+    from libramq.rpc import admin_calls as calls
+
+    return await _free_disk(admin, calls.clean_expired_queues(), broker, cluster)
+
+
+@command(app, "cleanUnusedTopic", no_args_is_help=False)
+async def clean_unused_topic(
+    *, admin: "Operator", broker: _OneBroker = None, cluster: _OneCluster = None
+) -> Answer:
+    """Remove consume queues whose topics are deleted."""
+    from libramq.rpc import admin_calls as calls
+
+    return await _free_disk(admin, calls.clean_unused_topics(), broker, cluster)
+
+
+async def _free_disk(
+    admin: "Operator", call: "Call[None]", broker: str | None, cluster: str | None
+) -> Answer:
+    if broker is not None and cluster is not None:
+        raise ConfigError("name -c CLUSTER or -b HOST:PORT, or neither for all brokers")
+    if broker is None and cluster is None:
+        names = sorted((await admin.cluster_info()).cluster_addr_table)
+        masters = [await admin.masters(name) for name in names]
+        brokers = list(dict.fromkeys(itertools.chain(*masters)))
+    else:
+        brokers = await admin.targets(broker=broker, cluster=cluster)
+    await admin.ask_each(brokers, call)
+    return done({"brokers": brokers}, *(f"success at broker [{address}]" for address in brokers))

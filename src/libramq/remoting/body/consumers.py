@@ -104,6 +104,11 @@ class OffsetWrapper(Document, frozen=True, kw_only=True):
     pull_offset: int = 0
     last_timestamp: int = 0
 
+    @property
+    def behind(self) -> int:
+        """Return how many messages of the queue the group has not consumed."""
+        return self.broker_offset - self.consumer_offset
+
 
 class ConsumeStats(Document, frozen=True, kw_only=True):
     """A group's offsets, queue by queue."""

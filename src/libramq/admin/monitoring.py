@@ -1,0 +1,100 @@
+"""Monitoring: what groups have not consumed, and what is wrong with their members.
+
+Upstream: tools/monitor/MonitorService.java, DefaultMonitorListener.java, body/ConsumerRunningInfo.java.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from libramq.admin.operator import Operator
+from libramq.errors import RemoteError
+from libramq.filter.subscription import CONSUME_PASSIVELY
+from libramq.message.names import groups_of
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.consumers import OffsetWrapper, TopicOffset
+from libramq.remoting.body.running_info import ConsumerRunningInfo
+from libramq.rpc import admin_calls as calls
+
+#: ConsumerRunningInfo.analyzeProcessQueue: a queue with messages is stuck if none was handled for so long.
+STUCK_MS: Final = 60_000
+#: ConsumerRunningInfo.analyzeSubscription: members may differ while they are deployed.
+DEPLOYING_MS: Final = 120_000
+
+
+async def one_round(admin: Operator, now_ms: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return a row for each group and topic, and what an operator should hear of."""
+    rows: list[dict[str, Any]] = []
+    notices: list[str] = []
+    ends: dict[str, dict[MessageQueue, TopicOffset]] = {}
+    for group in groups_of(await admin.topics()):
+        # A group that never committed, or a topic that is gone, is left out, as mqadmin does.
+        with contextlib.suppress(RemoteError):
+            offsets = dict(sorted((await admin.progress(group)).offsets.items()))
+            for topic in dict.fromkeys(queue.topic for queue in offsets):
+                if topic not in ends:
+                    ends[topic] = await admin.topic_ends(topic)
+                of_topic = {queue: offset for queue, offset in offsets.items() if queue.topic == topic}
+                rows.append({"group": group, "topic": topic, **undone(of_topic, ends[topic])})
+            notices += notices_of(group, await _members(admin, group), now_ms)
+    return rows, notices
+
+
+def undone(
+    offsets: Mapping[MessageQueue, OffsetWrapper], ends: Mapping[MessageQueue, TopicOffset]
+) -> dict[str, int]:
+    """Return what a group has not consumed of a topic, whose queues have these ends."""
+    behind = [offset.behind for offset in offsets.values()]
+    delays = [
+        (ends[queue].last_update_timestamp if queue in ends else 0) - offset.last_timestamp
+        for queue, offset in offsets.items()
+        if offset.last_timestamp > 0
+    ]
+    return {
+        "undone": sum(each for each in behind if each > 0),
+        "undoneOfQueue": max(0, *behind, 0),
+        "delayMs": max(0, *delays, 0),
+    }
+
+
+async def _members(admin: Operator, group: str) -> dict[str, ConsumerRunningInfo]:
+    found: dict[str, ConsumerRunningInfo] = {}
+    for address in await admin.brokers_of_group(group):
+        with contextlib.suppress(RemoteError):  # The broker is away.
+            for member in sorted(
+                {one.client_id for one in await admin.connected(address, group)} - set(found)
+            ):
+                with contextlib.suppress(RemoteError):  # It does not answer, or has left meanwhile.
+                    found[member] = await admin.ask(address, calls.running_info(group, member))
+    return found
+
+
+def notices_of(group: str, members: Mapping[str, ConsumerRunningInfo], now_ms: int) -> list[str]:
+    """Return what is wrong with a group's members, of those that are pushed their messages."""
+    pushed = {
+        client_id: info
+        for client_id, info in sorted(members.items())
+        if info.properties.get("PROP_CONSUME_TYPE") == CONSUME_PASSIVELY
+    }
+    notices = []
+    wanted = {
+        frozenset((each.topic, each.sub_string, each.expression_type) for each in info.subscription_set)
+        for info in pushed.values()
+    }
+    started_ms = [_number(info.properties.get("PROP_CONSUMER_START_TIMESTAMP")) for info in pushed.values()]
+    if len(wanted) > 1 and now_ms - started_ms[0] > DEPLOYING_MS:
+        notices.append(f"group {group}: members' subscriptions differ")
+    for client_id, info in pushed.items():
+        is_orderly = info.properties.get("PROP_CONSUMEORDERLY") == "true"
+        for queue, state in sorted(info.mq_table.items()):
+            where = f"group {group}: {client_id}, queue {queue.queue_id} of {queue.topic}"
+            idle_ms = now_ms - (state.last_consume_timestamp or now_ms)
+            if is_orderly and not state.locked:
+                notices.append(f"{where}: not locked for {now_ms - state.last_lock_timestamp} ms")
+            elif not is_orderly and state.cached_msg_count > 0 and idle_ms > STUCK_MS:
+                notices.append(f"{where}: nothing handled for {idle_ms} ms, perhaps it is blocked")
+    return notices
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else 0

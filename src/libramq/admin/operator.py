@@ -1,0 +1,243 @@
+"""The operator: an admin that can put any call to any server of a cluster, for mqadmin's commands.
+
+A call (`rpc/admin_calls.py`) is what is asked, and typed; the operator knows whom to ask: the brokers of a
+topic, a group or a cluster, one after the other. Its errors name the command that helps.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from libramq.admin.admin import QUEUES_MAX, Admin, addresses
+from libramq.codes import ResponseCode
+from libramq.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectFailed,
+    NameServerUnavailable,
+    RemoteError,
+    RequestTimeout,
+    RouteNotFound,
+    TopicNotExist,
+)
+from libramq.formats.route import TopicRouteData
+from libramq.formats.tables import TopicConfig
+from libramq.message.names import retry_topic, validate_group, validate_topic
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.consumers import ClientConnection, OffsetWrapper, TopicOffset
+from libramq.remoting.command import Command
+from libramq.rpc import admin_calls as calls
+from libramq.rpc import name_server_calls
+from libramq.rpc.call import Call
+from libramq.transport.access import Access
+from libramq.transport.address import split_address, split_name_servers
+
+T = TypeVar("T")
+
+#: PermName: 2 write, 4 read, 6 both.
+PERMISSIONS: Final = (2, 4, 6)
+#: NamesrvUtil.NAMESPACE_ORDER_TOPIC_CONFIG: topic → "broker:queues;broker:queues".
+ORDER: Final = "ORDER_TOPIC_CONFIG"
+
+
+class Progress(NamedTuple):
+    """A group's progress at all brokers that answer. absent_brokers: those that are away."""
+
+    offsets: dict[MessageQueue, OffsetWrapper]
+    consume_tps: float
+    absent_brokers: list[str]
+
+    @property
+    def behind(self) -> int:
+        """Return how many messages the group has not consumed."""
+        return sum(offset.behind for offset in self.offsets.values())
+
+
+class Operator(Admin):
+    """Puts calls to brokers and name servers. namesrv: their addresses, separated by semicolons."""
+
+    def __init__(self, namesrv: str, access: Access) -> None:
+        super().__init__(namesrv=namesrv, credentials=access.credentials, tls=access.tls)
+        self.namesrv = namesrv
+        self.name_servers = split_name_servers(namesrv)
+
+    async def ask(self, address: str, call: Call[T]) -> T:
+        """Put a call to one broker; raises RemoteError."""
+        split_address(address)
+        try:
+            return await super()._ask(address, call)
+        except ConnectFailed as error:
+            raise ConnectFailed(
+                f"{error}. Check that the broker runs; libra admin clusterList lists a cluster's brokers"
+            ) from None
+
+    async def ask_each(self, brokers: Sequence[str], call: Call[T]) -> dict[str, T]:
+        """Put a call to brokers, one after the other; raises the first failure at once."""
+        return {address: await self.ask(address, call) for address in brokers}
+
+    async def ask_targets(self, call: Call[T], *, broker: str | None, cluster: str | None) -> dict[str, T]:
+        """Put a call to one broker, or to the masters of a cluster."""
+        return await self.ask_each(await self.targets(broker=broker, cluster=cluster), call)
+
+    async def ask_topic(self, topic: str, call: Call[T]) -> dict[str, T]:
+        """Put a call to each broker that has a topic."""
+        return await self.ask_each(await self.brokers_of(topic), call)
+
+    async def ask_name_server(self, call: Call[T]) -> T:
+        """Put a call to the first name server that answers."""
+        failures = []
+        for address in self.name_servers:
+            try:
+                return name_server_calls.name_server_result(call, await self._reply(address, call), address)
+            except TopicNotExist:
+                raise
+            except RemoteError as error:
+                if isinstance(error, BrokerError) and error.response_code == ResponseCode.QUERY_NOT_FOUND:
+                    raise  # An answer: there is no such value.
+                failures.append(str(error))
+        raise NameServerUnavailable(
+            f"no name server answered: {'; '.join(failures).rstrip('.')}. "
+            "Start one (libra up) or name another with -n"
+        )
+
+    async def ask_name_servers(self, call: Call[T]) -> dict[str, T]:
+        """Put a call to every name server, since they share nothing; then raise the first failure."""
+        answers: dict[str, T] = {}
+        failures: list[RemoteError] = []
+        for address in self.name_servers:
+            try:
+                reply = await self._reply(address, call)
+                answers[address] = name_server_calls.name_server_result(call, reply, address)
+            except RemoteError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return answers
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Return where a topic is; raises RouteNotFound when no broker has it."""
+        try:
+            return await self.ask_name_server(name_server_calls.topic_route(topic))
+        except TopicNotExist:
+            raise RouteNotFound(
+                f"no topic {topic} at name server {self.namesrv}; create it "
+                f"(libra admin updateTopic -n {self.namesrv} -c CLUSTER -t {topic}) or check its name"
+            ) from None
+
+    async def group_route(self, group: str) -> TopicRouteData:
+        """Return where a group is; raises RouteNotFound when no broker has it."""
+        validate_group(group)
+        try:
+            return await self.route(retry_topic(group))
+        except RouteNotFound:
+            raise RouteNotFound(
+                f"no group {group} at name server {self.namesrv}: a group is known once its first consumer "
+                "has started; check the name (libra admin consumerProgress lists all)"
+            ) from None
+
+    async def brokers_of(self, topic: str) -> list[str]:
+        """Return the address of each broker that has a topic: its master's, else a slave's."""
+        return addresses((await self.route(topic)).broker_datas)
+
+    async def brokers_of_group(self, group: str) -> list[str]:
+        """Return the address of each broker that has a group."""
+        return addresses((await self.group_route(group)).broker_datas)
+
+    async def masters(self, cluster: str) -> list[str]:
+        """Return the addresses of a cluster's masters; raises ConfigError when there is no such cluster."""
+        return await self._masters(cluster)
+
+    async def targets(self, *, broker: str | None, cluster: str | None) -> list[str]:
+        """Return the brokers to use: the one that -b names, or the masters of -c's cluster."""
+        if broker is not None and cluster is None:
+            return [broker]
+        if cluster is not None and broker is None:
+            return await self.masters(cluster)
+        raise ConfigError(
+            "name the brokers: -c CLUSTER for all brokers of a cluster, or -b HOST:PORT for one"
+        )
+
+    # The same for the methods of an Admin.
+
+    _ask = ask
+    _ask_name_server = ask_name_server
+    _ask_name_servers = ask_name_servers
+    _route = route
+    _group_route = group_route
+
+    async def _ask_each(self, addresses: Sequence[str], call: Call[T]) -> list[T]:
+        return list((await self.ask_each(addresses, call)).values())
+
+    async def _reply(self, address: str, call: Call[Any]) -> Command:
+        try:
+            return await super()._reply(address, call)
+        except RequestTimeout:
+            raise RequestTimeout(f"{address} did not answer within {self._timeout_ms} ms") from None
+
+    # What several calls answer together.
+
+    async def progress(self, group: str, topic: str | None = None) -> Progress:
+        """Return a group's progress, in one topic or in all."""
+        route = await self.group_route(group)
+        found = (
+            await self.ask_each(addresses(route.broker_datas), calls.consume_stats(group, topic))
+        ).values()
+        offsets = {queue: offset for stats in found for queue, offset in stats.offset_table.items()}
+        return Progress(offsets, sum(stats.consume_tps for stats in found), route.lb_absent_brokers or [])
+
+    async def topic_ends(self, topic: str) -> dict[MessageQueue, TopicOffset]:
+        """Return the first and last offsets of a topic's queues, sorted."""
+        tables = await self.ask_topic(topic, calls.topic_stats(topic))
+        return dict(
+            sorted((queue, ends) for table in tables.values() for queue, ends in table.offset_table.items())
+        )
+
+    async def groups_at(self, brokers: Sequence[str], topic: str) -> list[str]:
+        """Return the groups that consume a topic at brokers, sorted."""
+        found = await self.ask_each(brokers, calls.topic_consumers(topic))
+        return sorted({group for groups in found.values() for group in groups})
+
+    async def connected(self, broker: str, group: str) -> list[ClientConnection]:
+        """Return the members of a group that are connected to a broker."""
+        try:
+            return (await self.ask(broker, calls.consumer_connection(group))).connection_set
+        except BrokerError:
+            return []  # Nobody is.
+
+    async def update_topic(
+        self,
+        config: TopicConfig,
+        *,
+        broker: str | None,
+        cluster: str | None,
+        attributes: str = "",
+        abandon_unread: bool = False,
+    ) -> list[str]:
+        """Create or change a topic; return its brokers' addresses. Name servers keep an ordered one's."""
+        validate_topic(config.topic_name)
+        check_permission(config.perm)
+        for count in (config.read_queue_nums, config.write_queue_nums):
+            if not 0 < count <= QUEUES_MAX:
+                raise ConfigError(f"{count} queues; 1 to {QUEUES_MAX} are allowed")
+        call = calls.create_topic(config, attributes=attributes, abandon_unread=abandon_unread)
+        targets = list(await self.ask_targets(call, broker=broker, cluster=cluster))
+        if config.order:
+            table = (await self.cluster_info()).broker_addr_table.values()
+            names = sorted(data.broker_name for data in table if data.master_address in targets)
+            await self._add_to_order(config.topic_name, names, config.write_queue_nums)
+        return targets
+
+    async def _add_to_order(self, topic: str, brokers: list[str], queues: int) -> None:
+        """Add brokers to the order configuration of a topic, each with a number of queues."""
+        try:
+            before = await self.ask_name_server(calls.get_value(ORDER, topic))
+        except BrokerError:
+            before = ""  # There is none yet.
+        parts = [part for part in before.split(";") if part and part.rpartition(":")[0] not in brokers]
+        value = ";".join([*parts, *(f"{broker}:{queues}" for broker in brokers)])
+        await self.ask_name_servers(calls.put_value(ORDER, topic, value))
+
+
+def check_permission(perm: int) -> None:
+    """Raise ConfigError for a permission that does not exist."""
+    if perm not in PERMISSIONS:
+        raise ConfigError(f"the permission {perm} is none; 2 is write, 4 read, 6 both")
