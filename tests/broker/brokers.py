@@ -108,7 +108,6 @@ class Conversation:
     def coordinate(self) -> None:
         """Run what is due now, until nothing more is due."""
         engine = self.broker.engine
-        engine.mark_changed()  # A test may have answered a question by itself.
         self.performer.follow()
         while (due_ms := engine.next_due_ms) is not None and due_ms <= self.clock.monotonic_ms():
             self.tick()

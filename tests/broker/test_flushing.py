@@ -214,25 +214,16 @@ async def test_sends_that_are_ready_together_share_one_flush(tmp_path):
         assert disk.log_flushes == before + 1
 
 
-@pytest.mark.parametrize("only_replies", [True, False])
-def test_an_acknowledged_send_is_two_events_after_which_no_service_is_asked_when_it_is_due(
-    tmp_path, only_replies: bool
-):
-    """There were four, and after three of them every service was asked when it is due."""
+def test_an_acknowledged_send_is_two_events(tmp_path):
+    """There were four."""
     disk, kernel, threads = LogFlushes(), Kernel(ManualClock()), ManualThreads()
     config = StoreConfig(root=tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     store = MessageStore(config, disk, kernel.clock)
     store.open()
     durability = Durability(store, disk, kernel)
     events: list[str] = []
-    engine = Engine(
-        kernel,
-        Nobody(),
-        Hooks(
-            settle=(durability.settle, lambda: events.append("settled")),
-            settle_changed=(lambda: events.append("asked"),),
-        ),
-    )
+    hooks = Hooks(settle=(durability.settle, lambda: events.append("settled")))
+    engine = Engine(kernel, Nobody(), hooks)
     performer = Performer(
         engine,
         Seams(remotes=None, timers=ManualTimers(), threads=threads),
@@ -248,10 +239,6 @@ def test_an_acknowledged_send_is_two_events_after_which_no_service_is_asked_when
         def __init__(self) -> None:
             Gated.__init__(self, Sender())  # type: ignore[arg-type]
 
-        @property
-        def only_replies(self) -> bool:
-            return only_replies
-
         def succeed(self) -> None:
             answers.append(True)
 
@@ -265,7 +252,7 @@ def test_an_acknowledged_send_is_two_events_after_which_no_service_is_asked_when
     events.clear()
     send("next")
     threads.run_all(Thread.FLUSH)
-    assert events == (["settled", "settled"] if only_replies else ["settled", "settled", "asked"])
+    assert events == ["settled", "settled"]
     events.clear()
     send("second")
     send("third, while the second is flushed")
@@ -282,10 +269,6 @@ class Answers(Gated):
     def __init__(self, sender: Sender, answers: list[bool]) -> None:
         super().__init__(sender)
         self._answers = answers
-
-    @property
-    def only_replies(self) -> bool:
-        return True
 
     def succeed(self) -> None:
         self._answers.append(True)
@@ -536,7 +519,7 @@ async def test_a_disk_that_cannot_be_flushed_keeps_nobody_busy(tmp_path):
             turns += 1
             flushes.durability.settle()
 
-        flushes.performer._engine._settle = (settle,)
+        flushes.performer._engine._hooks = Hooks(settle=(settle,))
         flushes.performer.follow()
         for _ in range(50):
             await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from tests.fakes import ManualClock
 from libramq.kernel import deadlines
 from libramq.kernel.deadlines import OVERDUE_AGAIN_MS, Deadlines, StaysDue
 from libramq.kernel.engine import LATE_MS_MIN, Engine, Hooks
-from libramq.kernel.parts import Kernel
+from libramq.kernel.parts import Kernel, Phase
 
 
 class Judge:
@@ -68,15 +68,13 @@ def test_a_service_that_stays_due_is_logged_and_does_not_spin(caplog: pytest.Log
     kernel = Kernel(judge.clock)
     stuck = Stuck(begin_ms + 10, kernel.deadlines)
     stood: list[int] = []
-    hooks = Hooks(stalled=(lambda stall_ms, now_ms: stood.append(stall_ms),), settle_changed=(stuck.settle,))
+    hooks = Hooks(stalled=(lambda stall_ms, now_ms: stood.append(stall_ms),), settle=(stuck.settle,))
     engine = Engine(kernel, judge, hooks)
-    engine.mark_changed()
     engine.settle()
     for _ in range(3 * OVERDUE_AGAIN_MS):
         judge.clock.advance(1)
         if engine.next_due_ms <= judge.clock.monotonic_ms():
             engine.tick()
-        engine.mark_changed()
         engine.settle()
     assert [turn_ms - begin_ms for turn_ms in stuck.turns] == [
         10,
@@ -89,7 +87,6 @@ def test_a_service_that_stays_due_is_logged_and_does_not_spin(caplog: pytest.Log
     assert [type(error) for error in errors] == [StaysDue] * 3
     assert "Stuck is due, since 1 ms, after its turn" in str(errors[0])
     stuck.next_due_ms = judge.clock.monotonic_ms() + 5_000
-    engine.mark_changed()
     engine.settle()
     assert engine.next_due_ms == stuck.next_due_ms
 
@@ -172,18 +169,29 @@ def test_a_request_read_before_a_late_timer_ends_no_session():
     assert judge.stood[1:] == [(1_000, judge.clock.monotonic_ms())]
 
 
-def test_settle_changed_is_skipped_after_hot_requests():
-    judge = Judge()
+def test_what_follows_an_event_runs_by_phase_and_once():
+    """What an action enlists for an earlier phase comes next; a failing action stops none of the others."""
+    kernel = Kernel(ManualClock())
+    engine = Engine(kernel, Judge(), Hooks())
     called: list[str] = []
-    kernel = Kernel(judge.clock)
-    hooks = Hooks(
-        settle=(lambda: called.append("always"),), settle_changed=(lambda: called.append("seldom"),)
-    )
-    engine = Engine(kernel, judge, hooks)
+
+    def woken() -> None:
+        called.append("woken")
+        kernel.soon(Phase.JOURNAL, journal)
+
+    def journal() -> None:
+        called.append("journal")
+
+    def failing() -> None:
+        raise ValueError("a bug")
+
+    for _ in range(2):
+        kernel.soon(Phase.TIMERS, partial(called.append, "timer"))
+        kernel.soon(Phase.FLUSH, failing)
+        kernel.soon(Phase.ARRIVALS, woken)
+        kernel.soon(Phase.JOURNAL, journal)
+    with pytest.raises(ValueError, match="a bug"):
+        engine.settle()
+    assert called == ["journal", "woken", "journal", "timer", "timer"]
     engine.settle()
-    assert called == ["always", "seldom"]
-    engine.settle()
-    assert called == ["always", "seldom", "always"]
-    engine.mark_changed()
-    engine.settle()
-    assert called[3:] == ["always", "seldom"]
+    assert len(called) == 5

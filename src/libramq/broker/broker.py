@@ -73,7 +73,7 @@ from libramq.codes import RequestCode
 from libramq.formats.tables import PERM_READ
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Engine, Hooks
-from libramq.kernel.parts import Kernel
+from libramq.kernel.parts import Kernel, Phase
 from libramq.message.ids import UniqueIdGenerator
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.request import BatchProcessor, Processor, Processors, served_by
@@ -150,7 +150,9 @@ class Broker:
         self.store, self.ledger, self.schedule = files.store, files.ledger, files.schedule
         self.tables, self.topics, self.groups = files.tables, files.tables.topics, files.tables.groups
         self.fences, self.progress = files.tables.fences, files.progress
-        self.offsets = OffsetCommits(self.ledger, self.store, self.tables.journals, files.at_slave)
+        self.offsets = OffsetCommits(
+            self.ledger, self.store, self.tables.journals, files.at_slave, self.kernel
+        )
         self.events = EventLog(self.store, self.kernel, recorded)
 
     def _build_gates(self, fetch: Fetch | None) -> None:
@@ -378,9 +380,7 @@ class Broker:
             responder=self._responder,
             processors=Processors(self._processors, self._batch_processors),
             answered=self._calls.answered,
-            mark_changed=kernel.mark_changed,
         )
-        self.topics.observe(lambda _: kernel.mark_changed())  # A send may create one.
         return Engine(kernel, endpoint, self._hooks())
 
     def _hooks(self) -> Hooks:
@@ -388,13 +388,17 @@ class Broker:
         stalled = [self.coordination.stalled, self.replication.stalled]
         if self._slaves is not None:
             stalled.append(self._slaves.stalled)
-        settle_changed = [self._watch.settle, self._persistence.settle_changed]
         if self.cluster is not None:
             lost.append(self.cluster.lost)
             stalled.append(self.cluster.stalled)
-            settle_changed.append(self.cluster.settle)
+        # What a slave has to do depends on time, and on what other brokers and its own parts say.
+        slave = self.replication.slave
+        settle = () if slave is None else (self.pop.settle, slave.settle, self._persistence.look)
         timed = (self._delivery, self._timer_delivery, self.transactions.checking)
-        arrivals = Arrivals(self.store, (self.offsets, self.reading, self.fetching, self.pop.popping), timed)
+        listeners = (self.offsets, self.reading, self.fetching, self.pop.popping)
+        arrivals = Arrivals(self.store, listeners, timed)
+        self.store.changed = partial(self.kernel.soon, Phase.ARRIVALS, arrivals.report)
+        self.store.changed()
         return Hooks(
             connection_ended=(
                 self.kernel.purgatory.connection_ended,
@@ -406,17 +410,6 @@ class Broker:
             ),
             address_lost=lost,
             stalled=stalled,
-            # What an event decided is journalled before any of it is sent; then woken work is processed.
-            settle=(
-                self.pop.settle,
-                self.offsets.write_or_keep,
-                arrivals.settle,
-                self.pop.reviving.settle,
-                self._durability.settle,
-                self._persistence.settle,
-                self.replication.settle,
-                self._old_files.settle,
-                self.runtime.settle,
-            ),
-            settle_changed=settle_changed,
+            settle=settle,
+            ticked=(self._persistence.look, self._old_files.look),
         )

@@ -6,6 +6,7 @@ reviving    … or visible again, when they are due
 """
 
 import random
+from functools import partial
 from typing import Any
 
 from libramq.broker.cluster.slave import Slave
@@ -25,7 +26,7 @@ from libramq.broker.processor.messages.ack_message import AckMessage
 from libramq.broker.processor.messages.pop_message import PopMessage
 from libramq.errors import StoreError
 from libramq.formats.tables import PERM_READ
-from libramq.kernel.parts import Kernel
+from libramq.kernel.parts import Kernel, Phase
 from libramq.logs import get_logger
 from libramq.pop.positions import QueueOfGroup
 from libramq.rpc.responder import Responder
@@ -50,8 +51,9 @@ class PopParts:
         slave: Slave | None,
     ) -> None:
         pop, store, tables = files.pop, files.store, files.tables
-        self._store, self._clock = store, kernel.clock
-        self._commits_rest = kernel.deadlines.new(lambda _: None, "positions")
+        self._store, self._clock, self._positions = store, kernel.clock, pop.positions
+        self._commits_rest = kernel.deadlines.new(lambda _: self.settle(), "positions")
+        self._soon = kernel.soon
         ordering = Ordering(tables.ordered, offsets, kernel, self._visible)
         self.taking = (Taking if slave is None else TakingAtSlave)(
             store,
@@ -60,6 +62,7 @@ class PopParts:
             positions=pop.positions,
             journal=pop.journal,
             is_blocked=ordering.is_blocked,
+            moved=partial(kernel.soon, Phase.JOURNAL, self.settle),
             clock=kernel.clock,
             randomness=randomness,
         )
@@ -98,12 +101,10 @@ class PopParts:
         """Commit what was popped, once that is on the disk; the rest after everybody else was served."""
         if self.at_slave is not None:
             self.at_slave.settle()
-        if self._reset_groups:
-            for topic, group in sorted(self._reset_groups):
-                self._visible(topic, group)
-            self._reset_groups.clear()
         if self.taking.settle():
             self._commits_rest.at(self._clock.monotonic_ms())
+        elif self._positions.waiting:
+            self._store.when_changed(self.settle)
 
     def close(self) -> None:
         """Commit everything that was popped: the log is flushed for that, waiting for the disk."""
@@ -126,6 +127,12 @@ class PopParts:
         self._ordering.forget(queue)
         group, topic, _ = queue
         self._reset_groups.add((topic, group))
+        self._soon(Phase.JOURNAL, self._show_reset)
+
+    def _show_reset(self) -> None:
+        groups, self._reset_groups = self._reset_groups, set()
+        for topic, group in sorted(groups):
+            self._visible(topic, group)
 
     def _visible(self, topic: str, group: str) -> None:
         self.popping.visible(topic, group)

@@ -33,6 +33,8 @@ class JournalSync:
         self.written = self.synced = 0
         #: Whether a reply has begun to wait: a sync should begin at once. Whoever begins it clears this.
         self.is_wanted = False
+        #: Called when there is something to sync.
+        self.changed: Callable[[], None] = lambda: None
         self._failure: str | None = None
         self._waiting: list[tuple[int, Callable[[bool], None]]] = []
 
@@ -56,6 +58,7 @@ class JournalSync:
         if self._waits:
             self._paths[path] = None
             self.written += 1
+            self.changed()
 
     def sync_with_log(self, path: Path) -> None:
         """Sync a file before anything that is appended to the log from now on counts as flushed.
@@ -73,6 +76,7 @@ class JournalSync:
             return
         self._waiting.append((through, then))
         self.is_wanted = True
+        self.changed()
 
     def plan(self) -> SyncPlan | None:
         """Return the fsyncs that are due, to be run once; None if there are none."""

@@ -3,7 +3,7 @@
 Upstream: broker/client/ProducerManager.java.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
@@ -30,6 +30,8 @@ class ProducerGroups(Generic[P]):
         self._memberships: Memberships[P, str] = Memberships()
         #: The connections of each client id, the newest last, with the number of groups that each is in.
         self._by_client: dict[str, dict[P, int]] = {}
+        #: Called when there is a first member.
+        self.changed: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._memberships)
@@ -40,6 +42,8 @@ class ProducerGroups(Generic[P]):
         is_full = memberships.count(member.peer) >= GROUPS_PER_CONNECTION_MAX or len(self) >= MEMBERSHIPS_MAX
         if is_full and not memberships.has(member.peer, group):
             return False
+        if not memberships:
+            self.changed()
         memberships.add(member.peer, group)
         members = self._groups.setdefault(group, {})
         before = members.get(member.peer)

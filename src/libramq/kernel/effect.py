@@ -90,16 +90,14 @@ class Run(msgspec.Struct, frozen=True):
     """Run `work` on a thread; `done` gets its result, or the exception that it raised.
 
     connection: whose request it serves. A connection has a bounded amount of work under way, and is not
-    served beyond it. is_hot: the result affects when services are due only where `done` marks the kernel
-    changed, as with hot requests. is_brief: it may be done without a thread, while such work takes little
-    time; `done` is called at once then, before the event's bytes are sent.
+    served beyond it. is_brief: it may be done without a thread, while such work takes little time; `done` is
+    called at once then, before the event's bytes are sent.
     """
 
     thread: Thread
     work: Callable[[], Any]
     done: Callable[[Any], None]
     connection: Connection | None = None
-    is_hot: bool = False
     is_brief: bool = False
 
 
@@ -213,11 +211,10 @@ class Effects:
         done: Callable[[Any], None],
         connection: Connection | None = None,
         *,
-        is_hot: bool = False,
         is_brief: bool = False,
     ) -> None:
         """Run work on a thread, for a connection's request or for none."""
-        self.add(Run(thread, work, done, connection, is_hot, is_brief))
+        self.add(Run(thread, work, done, connection, is_brief))
 
     def reserve(self, connection: Connection, room: Room, begin: Callable[[], None]) -> None:
         """Reserve room for a large request, and begin it then."""

@@ -4,7 +4,7 @@
         connection_ended   a client's connection
         address_lost       one of our own connections
         tick               time: everything that is due
-        settle             what follows from all of these: one journal write, woken pulls, flushes
+        settle             what follows from these (`Kernel.soon`): a journal write, woken pulls, flushes
 
 After each event the performer takes `effects` and sets its timer to `next_due_ms`.
 """
@@ -35,13 +35,14 @@ class Translator(Protocol):
 class Hooks(NamedTuple):
     """The events that a composition subscribes to, each in its order.
 
-    settle: after every event. settle_changed: after all but hot requests, which are most events by far.
+    settle: after every event, what depends on the time or on other services; all else enlists itself
+    (`Kernel.soon`). ticked: after deadlines.
     """
 
     connection_ended: Sequence[Callable[[Connection], None]] = ()
     address_lost: Sequence[Callable[[str], None]] = ()
     settle: Sequence[Callable[[], None]] = ()
-    settle_changed: Sequence[Callable[[], None]] = ()
+    ticked: Sequence[Callable[[], None]] = ()
     stalled: Sequence[Callable[[int, MonotonicMs], None]] = ()
 
 
@@ -52,26 +53,19 @@ class Engine:
         self.effects = kernel.effects
         self.longest_turn = kernel.longest_turn
         self.receive = translator.receive
-        self._kernel = kernel
         self._clock = kernel.clock
         self.deadlines = kernel.deadlines
         self._hooks = hooks
-        self._settle = hooks.settle
+        self._following = kernel.following
         self._settled_ms = kernel.clock.monotonic_ms()
 
     def connection_ended(self, connection: Connection) -> None:
         """Handle the end of a client's connection."""
-        self._kernel.is_changed = True
         _call_all(self._hooks.connection_ended, connection)
 
     def address_lost(self, address: str) -> None:
         """Handle the end of our own connection to an address."""
-        self._kernel.is_changed = True
         _call_all(self._hooks.address_lost, address)
-
-    def mark_changed(self) -> None:
-        """Note an event other than a request: an answer or finished work."""
-        self._kernel.is_changed = True
 
     def tick(self) -> None:
         """Do everything that is due.
@@ -79,7 +73,6 @@ class Engine:
         A timer that fires much too late shows that this process was stalled: it was stopped, or its machine
         was busy. Messages of others lie unread in sockets meanwhile; their silence is not their fault.
         """
-        self._kernel.is_changed = True
         now_ms = self._clock.monotonic_ms()
         if self._is_late(now_ms):
             stall_ms = now_ms - self._settled_ms
@@ -92,6 +85,7 @@ class Engine:
                     "deadlines could not be extended after a stall; clients may be expired too early"
                 )
         self.deadlines.run(now_ms)
+        _call_all(self._hooks.ticked)
 
     def _is_late(self, now_ms: MonotonicMs) -> bool:
         """Return whether what is due should have run long ago; what a run has left over is not late yet."""
@@ -108,17 +102,23 @@ class Engine:
             # Else `tick` has yet to handle the stall.
             self._settled_ms = self.deadlines.floor_ms = now_ms
         failure: Exception | None = None
-        for hook in self._settle:  # As `_call_all`, but for every request.
+        if self._hooks.settle:
             try:
-                hook()
+                _call_all(self._hooks.settle)
+            except Exception as error:
+                failure = error
+        while True:  # Without a call of its own: it is done for every request.
+            for actions in self._following:
+                if actions:
+                    break
+            else:
+                break
+            action = next(iter(actions))
+            del actions[action]
+            try:
+                action()
             except Exception as error:
                 failure = _first(failure, error)
-        if self._kernel.is_changed:
-            try:
-                _call_all(self._hooks.settle_changed)
-            except Exception as error:
-                failure = _first(failure, error)
-            self._kernel.is_changed = False
         if failure is not None:
             raise failure
 

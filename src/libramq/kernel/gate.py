@@ -21,11 +21,6 @@ class Gated(Parked):
 
     __slots__ = ()
 
-    @property
-    def only_replies(self) -> bool:
-        """Return whether `succeed` does nothing but reply, which does not affect when services are due."""
-        return False
-
     def succeed(self) -> None:
         """Reply: the condition holds."""
         raise NotImplementedError

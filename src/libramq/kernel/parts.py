@@ -1,12 +1,25 @@
-"""The parts of a kernel: effects, deadlines and purgatory, built once and shared by one engine's
-services.
+"""The parts of a kernel: effects, deadlines, purgatory and what follows an event.
+
+They are built once and shared by one engine's services.
 """
+
+import enum
+from collections.abc import Callable
 
 from libramq.clock import Clock
 from libramq.kernel.deadlines import Deadlines
 from libramq.kernel.effect import Effects
 from libramq.kernel.longest_turn import LongestTurn
 from libramq.kernel.purgatory import Purgatory
+
+
+class Phase(enum.IntEnum):
+    """The order of what follows an event: a phase begins when all of the earlier ones is done."""
+
+    JOURNAL = 0  # What was decided is written; no answer leaves before.
+    ARRIVALS = 1  # Messages and slaves' bytes go to those who wait for them; their answers are journalled.
+    FLUSH = 2  # A flush begins, which covers all of that.
+    TIMERS = 3  # Deadlines are set.
 
 
 class Kernel:
@@ -18,9 +31,9 @@ class Kernel:
         self.deadlines = Deadlines()
         self.purgatory = Purgatory(self.deadlines)
         self.longest_turn = LongestTurn()
-        #: Whether something happened since then that `settle_changed` has to follow: no hot request.
-        self.is_changed = True
+        #: What follows this event, by phase; each action once, in the order in which it was enlisted.
+        self.following: tuple[dict[Callable[[], None], None], ...] = tuple({} for _ in Phase)
 
-    def mark_changed(self) -> None:
-        """Make the engine call `settle_changed` after this event."""
-        self.is_changed = True
+    def soon(self, phase: Phase, action: Callable[[], None]) -> None:
+        """Call an action after this event, before its bytes are sent. One for an earlier phase comes next."""
+        self.following[phase][action] = None

@@ -108,6 +108,8 @@ class OffsetLedger:
         self._unknown: dict[str, Any] = {}
         #: Whether a fold would write anything new.
         self.has_changes = False
+        #: Called when a fold becomes due.
+        self.changed: Callable[[], None] = lambda: None
 
     def open(
         self,
@@ -164,7 +166,9 @@ class OffsetLedger:
     def append(self, records: Iterable[OffsetRecord]) -> None:
         """Journal changes, all by one write; afterwards they may be acknowledged."""
         self._journal.append(records)
-        self.has_changes = True
+        if not self.has_changes:
+            self.has_changes = True
+            self.changed()
 
     def sync(self) -> None:
         """Have the latest journal on the disk; waits for it."""
@@ -195,6 +199,7 @@ class OffsetLedger:
     def fail_persist(self) -> None:
         """Keep the journals: the table was not written, and the next fold is due."""
         self.has_changes = True
+        self.changed()
 
     def persist(self, wall_ms: WallMs) -> None:
         """Fold now, waiting for the disk."""

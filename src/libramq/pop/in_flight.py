@@ -5,7 +5,7 @@ Everything before `oldest_place` in the journal is settled, so that is where the
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from libramq.clock import MonotonicMs
@@ -28,6 +28,8 @@ class InFlight:
         self._due: list[tuple[MonotonicMs, int, CheckPoint]] = []
         self._places: deque[tuple[int, CheckPoint]] = deque()
         self._sequence = 0
+        #: Called when one is added, postponed or settled.
+        self.changed: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -86,6 +88,7 @@ class InFlight:
         if check_point.is_settled and self._by_key.get(check_point.key) is check_point:
             del self._by_key[check_point.key]
             self._left(check_point.group)
+            self.changed()
 
     def placed(self, check_point: CheckPoint) -> None:
         """Note a check point's new place in the journal, which is behind all others."""
@@ -101,6 +104,7 @@ class InFlight:
         if len(self._due) > 2 * len(self._by_key) + STALE_MAX:
             self._due = [each for each in self._due if self._is_current(each)]
             heapq.heapify(self._due)
+        self.changed()
 
     def next_due(self, now_ms: MonotonicMs) -> CheckPoint | None:
         """Return the check point that is due first, if it is due."""

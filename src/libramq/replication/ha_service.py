@@ -17,7 +17,7 @@ from typing import Final
 from libramq.clock import MonotonicMs
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
-from libramq.kernel.parts import Kernel
+from libramq.kernel.parts import Kernel, Phase
 from libramq.logs import get_logger
 from libramq.replication.blocks import BLOCK_BYTES, encode_block
 from libramq.replication.ha_connection import HAConnection
@@ -60,9 +60,11 @@ class HAService:
         self._is_allowed = is_allowed
         self._acknowledged = acknowledged
         self._slaves: dict[Connection, HAConnection] = {}
+        self._soon = partial(kernel.soon, Phase.ARRIVALS, self._send_all)
 
     def receive(self, connection: Connection, requests: Sequence[int], start: int) -> int:
         """Take the reports of one read; the last one counts."""
+        self._soon()
         now_ms = self._clock.monotonic_ms()
         reported = requests[-1]
         slave = self._slaves.get(connection)
@@ -81,9 +83,10 @@ class HAService:
         if slave is not None:
             log.warning("a slave is gone", slave=connection.address, has=slave.acknowledged)
 
-    def settle(self) -> None:
-        """Send new bytes of the log."""
+    def _send_all(self) -> None:
+        """Send new bytes of the log, and what comes next."""
         if self._slaves:
+            self._store.when_changed(self._send_all)
             end = self._end
             for slave in list(self._slaves.values()):
                 if slave.sent < end and not slave.is_warming:
@@ -161,13 +164,14 @@ class HAService:
             budget -= size
 
     def _warm(self, slave: HAConnection, stretch: FileRange) -> None:
-        """Read the next bytes on a thread, a megabyte at once; `settle` continues when they are there."""
+        """Read the next bytes on a thread, a megabyte at once; `_send_all` continues when they are there."""
         room = self._store.log_file_end(slave.sent) - slave.sent
         ahead = stretch._replace(size=min(TURN_BYTES_MAX, room))
         slave.is_warming = True
 
         def warmed(_: object) -> None:
             slave.is_warming, slave.is_warm = False, True
+            self._soon()
 
         self._effects.run(Thread.READ, partial(self._store.warm, (ahead,)), warmed)
 

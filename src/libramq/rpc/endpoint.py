@@ -10,7 +10,7 @@ from typing import Final
 
 from libramq.auth.authorizer import Authorizer
 from libramq.clock import Clock, MonotonicMs
-from libramq.codes import RequestCode, ResponseCode
+from libramq.codes import ResponseCode
 from libramq.kernel.connection import Connection
 from libramq.remoting.command import FLAG_RESPONSE, Command
 from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refusal
@@ -22,8 +22,6 @@ from libramq.rpc.responder import Responder
 
 #: Called with the answer to a request of ours, and when it came (monotonic).
 Answered = Callable[[Connection, Command, MonotonicMs], None]
-
-PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE})
 #: Ours: neighbours that are processed together, in 7 µs each, or 40 if they are timer or half messages; with
 #: 256, the pings of others took 0.2 s beside twenty connections.
 BATCH_MAX: Final = 64
@@ -32,8 +30,7 @@ BATCH_MAX: Final = 64
 class Endpoint:
     """Serves RocketMQ's remoting protocol; a `kernel.engine.Translator`.
 
-    answered: called with the answers of clients to requests of ours. mark_changed: called at requests that
-    may change when services are due: all but the hot ones, which are batches and pulls.
+    answered: called with the answers of clients to requests of ours.
     """
 
     def __init__(
@@ -44,14 +41,12 @@ class Endpoint:
         responder: Responder,
         processors: Processors,
         answered: Answered | None = None,
-        mark_changed: Callable[[], None] | None = None,
     ) -> None:
         self._clock = clock
         self._responder = responder
         self._processors = authorised(processors.singly, authorizer)
         self._batch_processors = authorised_batches(processors.in_batches, authorizer)
         self._answered = answered
-        self._mark_changed = mark_changed
 
     def receive(self, connection: Connection, requests: Sequence[Command], start: int) -> int:
         """Process one request, or neighbours that one batch processor takes; return where the next begin."""
@@ -68,8 +63,6 @@ class Endpoint:
             return start + 1
         processor = self._batch_processors.get(command.code)
         if processor is None:
-            if self._mark_changed is not None and command.code not in PULLS:
-                self._mark_changed()
             try:
                 outcome = self._processors[command.code](request)
             except Exception as error:  # A failing processor affects its own request only.

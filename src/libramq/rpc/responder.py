@@ -72,11 +72,6 @@ class ParkedReplies(Gated):
         self._responder = responder
         self._give_up = give_up
 
-    @property
-    def only_replies(self) -> bool:
-        """Return whether no reply waits for the name servers as well."""
-        return ReplyWhenAnnounced not in [type(later) for _, later in self.replies]
-
     def succeed(self) -> None:
         """Reply: the condition holds."""
         self._responder.answer_many(self.replies)

@@ -199,7 +199,6 @@ class Performer:
         receive: Receive = self._engine.receive
         if connection in self._receives:
             receive = self._receives[connection]
-            self._engine.mark_changed()  # Translators need not know which requests affect other services.
         try:
             while position < end and connection.is_open:
                 position = receive(connection, requests, position)
@@ -246,7 +245,6 @@ class Performer:
         channel: Any = connection
         try:
             while (steps := self._busy.steps(connection)) is not None:
-                self._engine.mark_changed()
                 if next(steps, self) is self:  # They have ended.
                     self._busy.stepped(connection)
                 if self._timers.elapsed_us() - began_us >= TURN_US_MAX:
@@ -325,11 +323,9 @@ class Performer:
     def _run(self, effect: Run) -> None:
         if effect.is_brief and self._run_brief(effect):
             self._is_unsettled = True
-            if not effect.is_hot:
-                self._engine.mark_changed()
             return
         connection = effect.connection
-        done = self._event(effect.done, is_hot=effect.is_hot)
+        done = self._event(effect.done)
         if connection is None:
             self._threads.run(effect.thread, effect.work, done)
             return
@@ -358,15 +354,13 @@ class Performer:
             self._deliver("what was deferred", deferred)
             self._finish(began_us)
 
-    def _event(self, take: Callable[[Any], None], *, is_hot: bool = False) -> Callable[..., None]:
+    def _event(self, take: Callable[[Any], None]) -> Callable[..., None]:
         """Return a callback that passes a result to the engine, and finishes the event."""
 
         def happened(result: Any = None) -> None:
             if self._is_stopped:
                 return
             began_us = self._timers.elapsed_us()
-            if not is_hot:
-                self._engine.mark_changed()
             try:
                 take(result)
             except Exception as error:

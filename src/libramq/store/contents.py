@@ -8,7 +8,7 @@ Upstream: store/DefaultMessageStore.java.
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from libramq.errors import StoreCorrupt
@@ -60,6 +60,8 @@ class StoreContents:
         self._log = log
         self._queues = queues
         self._get_count = self._get_bytes = 0
+        #: Called once, when something is read next.
+        self.when_read: Callable[[], None] | None = None
 
     def read(
         self,
@@ -155,6 +157,9 @@ class StoreContents:
         """Count what a read returned."""
         self._get_count += result.count
         self._get_bytes += result.size
+        if self.when_read is not None and result.count:
+            then, self.when_read = self.when_read, None
+            then()
 
     def properties(self, topic: str, queue_id: int, offset: int, *, end: int) -> list[bytes] | None:
         """Return the stored properties of the messages [offset, end), to check them before reading.

@@ -158,6 +158,7 @@ class MessageStore(AppendedContents):
     def want_flush(self, physical_offset: int) -> None:
         """Have the next plan flush the log up to an offset, however little of it is dirty."""
         self._flusher.wanted_end = max(self._flusher.wanted_end, physical_offset)
+        self.flush_wanted()
 
     def expect_lone_sends(self, *, is_alone: bool) -> None:
         """Note whether one sender is alone: each message is flushed next, so the disk begins at once."""
@@ -218,6 +219,7 @@ class MessageStore(AppendedContents):
         self._points.queues_deleted(units)
         self._flusher.queues_deleted()
         self.touched = {key: end for key, end in self.touched.items() if key[0] != topic}
+        self.changed()
 
     def remove_group(self, group: str) -> None:
         """Note that a group is removed: what it popped before says nothing of one with its name.
@@ -225,6 +227,7 @@ class MessageStore(AppendedContents):
         Raises OSError if the disk refuses.
         """
         self.deletions.note_group(group, self._log.end)
+        self.changed()
 
     def cut(self, end: int) -> None:
         """Remove everything of the log from a record's start on, and wait for the disk.
@@ -258,6 +261,7 @@ class MessageStore(AppendedContents):
             unit = queue.unit(offset)
             self.deletions.note_queue(topic, queue_id, unit[0] if unit else queue.last_physical_end)
             queue.min_offset = offset
+            self.changed()
         return queue.min_offset
 
     @property

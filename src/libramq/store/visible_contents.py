@@ -4,7 +4,7 @@ stored ─► waits, by the log's end ─► on the disk, and at slaves, as far 
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from libramq.filesystem import FileSystem
 from libramq.store.config import FlushDiskType, StoreConfig
@@ -31,6 +31,11 @@ class VisibleContents(StoreContents):
         super().__init__(config, filesystem, files, log, queues, unwrapping)
         self._is_sync = self._is_bounded = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._replicated: int | None = None
+        #: Called when something is appended, flushed, shown or removed.
+        self.changed: Callable[[], None] = _ignore
+        #: Called when a flush is to begin soon (`MessageStore.want_flush`).
+        self.flush_wanted: Callable[[], None] = _ignore
+        self._waiting: dict[Callable[[], None], None] = {}
         #: The queues for `drain_touched`, for a quick check whether there are any.
         self.touched: dict[tuple[str, int], int] = {}
         self._unsafe: deque[tuple[int, Sequence[tuple[ConsumeQueue, int]]]] = deque()
@@ -39,6 +44,18 @@ class VisibleContents(StoreContents):
         """Return the queues whose readable end moved since the last call, with that end."""
         touched, self.touched = self.touched, {}
         return touched
+
+    def when_changed(self, action: Callable[[], None]) -> None:
+        """Have `take_waiting` return an action once, after the next change."""
+        self._waiting[action] = None
+
+    def take_waiting(self) -> Sequence[Callable[[], None]]:
+        """Return the actions that wait for a change."""
+        if not self._waiting:
+            return ()
+        waiting = tuple(self._waiting)
+        self._waiting.clear()
+        return waiting
 
     def set_replicated(self, offset: int | None) -> None:
         """Show readers nothing that slaves do not have; None: whatever slaves have."""
@@ -55,6 +72,7 @@ class VisibleContents(StoreContents):
             for queue, max_offset in shown:
                 queue.visible_max = max_offset
                 self.touched[queue.topic, queue.queue_id] = max_offset
+        self.changed()
 
     def _show_what_is_safe(self) -> None:
         """Show readers what is on the disk and at slaves, as far as either is asked for; hide nothing."""
@@ -63,6 +81,7 @@ class VisibleContents(StoreContents):
             if self._replicated is not None:
                 safe = min(safe, self._replicated)
             self._show(max(safe, self.visible_offset))
+        self.changed()
 
     def _show(self, visible_offset: int) -> None:
         self.visible_offset = visible_offset
@@ -82,3 +101,8 @@ class VisibleContents(StoreContents):
             (topic, queue_id): min(was, self.max_offset(topic, queue_id))
             for (topic, queue_id), was in self.touched.items()
         }
+        self.changed()
+
+
+def _ignore() -> None:
+    """Do nothing: nobody waits for this store."""

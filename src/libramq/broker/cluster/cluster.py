@@ -9,6 +9,7 @@ in `peer_brokers.py`.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -23,6 +24,7 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError, broker_error
 from libramq.groups.roster import EdgeMember
+from libramq.kernel.parts import Phase
 from libramq.logs import get_logger
 from libramq.remoting.body import coordination as bodies
 from libramq.rpc import peer_calls
@@ -54,6 +56,9 @@ class Cluster:
         self.peers, self.view, self._relay = peers, peers.view, peers.relay
         self._watch = ClusterWatch(self.view, name_servers, self, ask=self._ask, monotonic_ms=self._now_ms)
         self._deadline = peers.deadlines.new(self._tick, "Cluster")
+        self._soon = partial(peers.soon, Phase.TIMERS, self._set_deadline)
+        self._watch.changed = self._relay.changed = peers.changed = self._soon
+        self._soon()
         consumers.observe_members(self._members_changed)
 
     # Events.
@@ -71,12 +76,14 @@ class Cluster:
         if link.is_linked:
             known = self._consumers.group(group)
             link.beat_by(self._now_ms() + delay_ms(len(known.members) if known is not None else 0))
+            self._soon()
 
     def lost(self, address: str) -> None:
         """Handle the end of our connection to an address."""
         for link in self.peers.links.values():
             if link.address == address:
                 link.failed("the connection has ended", now_ms=self._now_ms())
+                self._soon()
                 self._watch.look_often()
 
     # Requests of other brokers.
@@ -132,12 +139,7 @@ class Cluster:
 
     def _tick(self, now_ms: MonotonicMs) -> None:
         """Perform everything that is due at a monotonic time."""
-        try:
-            self._perform_due(now_ms)
-        finally:
-            self.settle()
-
-    def _perform_due(self, now_ms: MonotonicMs) -> None:
+        self._soon()
         for topic in self.peers.take_unknown_topics():
             self._watch.look_at(topic)
         self._watch.tick(now_ms)
@@ -162,14 +164,10 @@ class Cluster:
         self._relay.stalled(stall_ms, now_ms)
         self.peers.stalled(stall_ms)
 
-    def settle(self) -> None:
-        """Set the deadline to when `tick` is due next; after each event that may have changed that."""
+    def _set_deadline(self) -> None:
+        """Set the deadline to when `_tick` is due next."""
         next_ms: MonotonicMs | None = None
-        for due_ms in (  # After most events, so each part is asked once.
-            self._watch.next_due_ms,
-            self.peers.next_due_ms,
-            self._relay.next_due_ms,
-        ):
+        for due_ms in (self._watch.next_due_ms, self.peers.next_due_ms, self._relay.next_due_ms):
             if due_ms is not None and (next_ms is None or due_ms < next_ms):
                 next_ms = due_ms
         for link in self.peers.links.values():
@@ -184,6 +182,7 @@ class Cluster:
             body = msgspec.structs.replace(body, assignments=tables)
 
         def answered(outcome: bool | LibraError) -> None:
+            self._soon()
             now_ms = self._now_ms()
             link.is_asking = False
             if isinstance(outcome, LibraError):

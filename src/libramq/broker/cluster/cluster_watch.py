@@ -65,6 +65,8 @@ class ClusterWatch:
         self._ask = ask
         self._monotonic_ms = monotonic_ms
         self._position = 0
+        #: Called when `next_due_ms` has changed.
+        self.changed: Callable[[], None] = lambda: None
         now_ms = monotonic_ms()
         #: When `tick` is due next; None while an answer is awaited.
         self.next_due_ms: MonotonicMs | None = now_ms
@@ -93,6 +95,7 @@ class ClusterWatch:
         if self.next_due_ms is not None:
             soon_ms = max(self._monotonic_ms(), self._looked_at_ms + LOOK_SOON_MS)
             self.next_due_ms = min(self.next_due_ms, soon_ms)
+            self.changed()
 
     def look_often(self) -> None:
         """Query the name servers often for a while: they will notice the same event soon."""
@@ -120,6 +123,7 @@ class ClusterWatch:
         return self._name_servers[self._position % len(self._name_servers)]
 
     def _brokers_answered(self, outcome: TopicRouteData | LibraError) -> None:
+        self.changed()
         now_ms = self._monotonic_ms()
         if isinstance(outcome, LibraError) and not isinstance(outcome, TopicNotExist):
             self._failures += 1

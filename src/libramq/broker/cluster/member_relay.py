@@ -8,7 +8,7 @@ knows them all. A coordinator sends nothing before every broker that knows the s
 meanwhile edges use its last list, or its predecessor's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -55,6 +55,8 @@ class MemberRelay:
         self._changed: dict[str, None] = {}
         #: When `take_due` has something to do; None: never, in the present state.
         self.next_due_ms: MonotonicMs | None = None
+        #: Called when it has changed.
+        self.changed: Callable[[], None] = lambda: None
         self._agree_by_ms = MonotonicMs(0)
         self._version = 0
         consumers.observe_members(self._members_changed)
@@ -205,6 +207,7 @@ class MemberRelay:
         if groups:
             self._changed.update(dict.fromkeys(groups))
             self.next_due_ms = due_ms if self.next_due_ms is None else min(self.next_due_ms, due_ms)
+            self.changed()
 
     def publish_list(self, group: str) -> list[tuple[str, PeerListBody]]:
         """Return the edges and the lists to send them; our own members are notified at once."""

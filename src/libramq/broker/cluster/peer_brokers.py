@@ -59,13 +59,15 @@ class PeerBrokers:
         ask: Ask,
     ) -> None:
         self._name = broker_name
-        self.now_ms, self.deadlines = kernel.clock.monotonic_ms, kernel.deadlines
+        self.now_ms, self.deadlines, self.soon = kernel.clock.monotonic_ms, kernel.deadlines, kernel.soon
         self.ask = ask
         self._gatherings: dict[str, Gathering] = {}
         self._unknown_topics: dict[str, None] = {}
         self._replaced: deque[Replaced] = deque(maxlen=REPLACED_MAX)
         self.links: dict[str, PeerLink] = {}
         self.view = view
+        #: Called when something is due at another time than before.
+        self.changed: Callable[[], None] = lambda: None
         self.relay = MemberRelay(view, broker_name, consumers=consumers, clock=kernel.clock)
 
     # Requests of coordination.
@@ -75,6 +77,7 @@ class PeerBrokers:
         queues = self.view.queues(topic)
         if queues is None and self.view.is_known:
             self._unknown_topics[topic] = None
+            self.changed()
         return queues
 
     def grant(self, broker_name: str, grant: FenceGrant, refused: Refused) -> None:
@@ -105,6 +108,7 @@ class PeerBrokers:
         def answered(outcome: bodies.PeerGathered | LibraError) -> None:
             if isinstance(outcome, NoPermission):
                 gathering.not_let_in(link.name, self.now_ms())
+                self.changed()
                 return
             gathering.answered(link.name, None if isinstance(outcome, LibraError) else outcome.value())
             self._conclude(gathering)
@@ -226,6 +230,7 @@ class PeerBrokers:
                 return  # An older release, in a cluster that is being upgraded: it is alive all the same.
             if isinstance(outcome, LibraError):
                 link.failed(outcome, now_ms=self.now_ms())
+                self.changed()
             else:
                 then(outcome)
 
@@ -239,6 +244,7 @@ class PeerBrokers:
             link = self.links.setdefault(name, PeerLink(name, address, now_ms))
             link.full_report_due = True
             link.beat_by(now_ms)
+        self.changed()
         return has_new
 
     # Time.
@@ -273,6 +279,7 @@ class PeerBrokers:
 
     def _conclude(self, gathering: Gathering) -> None:
         """Continue when all fences have answered, and all members that allocate for themselves are known."""
+        self.changed()
         now_ms = self.now_ms()
         if self._gatherings.get(gathering.group) is not gathering or not gathering.is_over(now_ms):
             return

@@ -73,8 +73,6 @@ class Replication:
         self.slave = None
         if config.is_slave:
             self.slave = Slave(config, files, offsets, durability, registration, kernel)
-        #: Sends new bytes of the log to slaves, or reports those that came from the master.
-        self.settle: Callable[[], None] = (self.slave or self.service).settle
 
     def begin(self) -> None:
         """Require slaves from now on: what is stored before, the start needs."""

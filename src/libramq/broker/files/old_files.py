@@ -13,7 +13,7 @@ from typing import Any, Final
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import SyncFailed
 from libramq.kernel.effect import Thread
-from libramq.kernel.parts import Kernel
+from libramq.kernel.parts import Kernel, Phase
 from libramq.logs import get_logger
 from libramq.store.message_store import MessageStore
 from libramq.store.retention.cleaning import Steps
@@ -44,12 +44,13 @@ class OldFiles:
         #: Who waits for a cleaning of queues: the next one, and the one under way.
         self._requested: list[CleaningEnded] = []
         self._waiting: list[CleaningEnded] = []
+        kernel.soon(Phase.TIMERS, self.look)
 
     def retain(self, retention: Retention) -> None:
         """Set how long messages are kept, from the next round on."""
         self._retention = retention
 
-    def settle(self) -> None:
+    def look(self) -> None:
         """Remove the files of deleted topics; schedule a check, if there may be more to remove."""
         if self._store.removal.left:
             self._effects.run(Thread.DISK, self._store.removal.take_work(), _removed)
@@ -105,6 +106,8 @@ class OldFiles:
             ended(failure)
         if self._requested:
             self._deadline.at(self._clock.monotonic_ms())
+        else:
+            self.look()
 
 
 def _removed(result: object) -> None:

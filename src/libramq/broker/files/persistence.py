@@ -35,18 +35,22 @@ class Persistence:
         self._progress = kernel.deadlines.new(self._write_progress)
         self._folds_running = 0
         self._writing: set[str] = set()
+        files.tables.changed, files.ledger.changed = self._fold_later, self._write_later
+        if files.tables.has_changes:
+            self._fold_later()
+        self.look()
 
-    def settle(self) -> None:
-        """Set the deadlines of tables that hot requests change."""
-        files = self._files
-        if self._fold.due_ms is None and not self._folds_running and files.tables.has_changes:
-            self._fold.at(self._clock.monotonic_ms() + FOLD_MS)
-        if self._progress.due_ms is None and files.ledger.has_changes:
-            self._progress.at(self._clock.monotonic_ms() + PROGRESS_MS)
-
-    def settle_changed(self) -> None:
-        """Set the deadline of all progress; a pop's or a delivery's waits for the next timer, within 1 s."""
+    def look(self) -> None:
+        """Have progress written; a pop's or a delivery's waits for the next timer, within 1 s."""
         if self._progress.due_ms is None and self._files.has_progress:
+            self._write_later()
+
+    def _fold_later(self) -> None:
+        if self._fold.due_ms is None and not self._folds_running:
+            self._fold.at(self._clock.monotonic_ms() + FOLD_MS)
+
+    def _write_later(self) -> None:
+        if self._progress.due_ms is None:
             self._progress.at(self._clock.monotonic_ms() + PROGRESS_MS)
 
     def _fold_tables(self, _: MonotonicMs) -> None:
@@ -62,6 +66,8 @@ class Persistence:
             fold.ledger.fail_fold()
         else:
             fold.ledger.complete_fold(fold.plan)
+        if self._files.tables.has_changes:
+            self._fold_later()
 
     def _write_progress(self, now_ms: MonotonicMs) -> None:
         for file in self._files.progress:

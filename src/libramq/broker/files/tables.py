@@ -62,6 +62,8 @@ class Tables:
         self._folded: list[tuple[ConfigLedger[Any], Callable[[], object]]] = []
         #: Whether any table changed since it was last written.
         self.has_changes = False
+        #: Called when a fold becomes due.
+        self.changed: Callable[[], None] = lambda: None
         self.topics = self._load_topics()
         self.groups = self._load_groups()
         self.fences = self._load_fences()
@@ -118,7 +120,9 @@ class Tables:
         return ConfigLedger(self._filesystem, path, kind, self._note_change, self.journals)
 
     def _note_change(self) -> None:
-        self.has_changes = True
+        if not self.has_changes:
+            self.has_changes = True
+            self.changed()
 
     def _load_topics(self) -> TopicTable:
         rules = TopicRules(

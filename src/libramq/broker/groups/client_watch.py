@@ -8,6 +8,7 @@ groups                                         diagnosed every few seconds
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -17,7 +18,7 @@ from libramq.clock import MonotonicMs, read_clock
 from libramq.groups.notice import Notice
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection
-from libramq.kernel.parts import Kernel
+from libramq.kernel.parts import Kernel, Phase
 
 #: Ours: the precision of repeated notifications.
 REPEAT_CHECK_MS: Final = 50
@@ -54,9 +55,13 @@ class ClientWatch:
         self._diagnosing = kernel.deadlines.new(lambda _: self._diagnose())
         self._sending = kernel.deadlines.new(lambda _: self._send())
         self._tick = kernel.deadlines.new(self._check)
-        self._repeat = kernel.deadlines.new(lambda _: consumers.repeat_notifications())
+        self._repeat = kernel.deadlines.new(lambda _: self._notify_again())
+        self._soon = partial(kernel.soon, Phase.TIMERS, self._look)
+        consumers.notifications.wake = consumers.rebalances.changed = producers.changed = self._soon
+        consumers.observe_members(lambda _: self._soon())
+        self._soon()
 
-    def settle(self) -> None:
+    def _look(self) -> None:
         """Send notices, the first ones at once, and set the deadlines."""
         consumers = self._consumers
         if consumers.notifications.outbox and self._sending.due_ms is None:
@@ -75,6 +80,10 @@ class ClientWatch:
         self._leaving.append(connection)
         if self._departure.due_ms is None:
             self._leave()
+
+    def _notify_again(self) -> None:
+        self._consumers.repeat_notifications()
+        self._soon()
 
     def _leave(self) -> None:
         """Remove ended connections from their groups, a slice of groups at a time."""
@@ -99,6 +108,7 @@ class ClientWatch:
 
     def _check_on(self, now_ms: MonotonicMs) -> None:
         """Check some more, and the others after everything else was served."""
+        self._soon()
         if next(self._round, self) is not self:
             self._checking.at(now_ms)
             return

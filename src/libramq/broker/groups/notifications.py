@@ -29,6 +29,8 @@ class Notifications:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pending: dict[str, PendingNotifications[Connection]] = {}
+        #: Called when somebody is to be notified, now or later.
+        self.wake: Callable[[], None] = lambda: None
         self.unfinished: set[str] = set()
         self.outbox = Outbox()
         self.to_look_at: deque[str] = deque()
@@ -44,6 +46,7 @@ class Notifications:
         peers = pending.changed(group.members, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
         self.unfinished.add(group.name)
         self.outbox.change(group.name, peers)
+        self.wake()
 
     def again(self, group: ConsumerGroup[Connection], clients: Mapping[str, int]) -> None:
         """Notify clients again, each after its delay in milliseconds."""
@@ -55,6 +58,7 @@ class Notifications:
             if wait_ms is not None:
                 pending.again(peer, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
                 self.unfinished.add(group.name)
+                self.wake()
 
     def looked(self, group: ConsumerGroup[Connection], peer: Connection, *, concerns_others: bool) -> None:
         """Note that a member has fetched the list; concerns_others: its way of doing so is news to them."""
@@ -65,6 +69,7 @@ class Notifications:
         if concerns_others:
             pending.changed(group.members, now_ms=now_ms, wait_ms=1)
             self.unfinished.add(group.name)
+            self.wake()
         pending.fetched(peer, now_ms=now_ms)
 
     def looked_at_ms(self, group_name: str) -> MonotonicMs | None:

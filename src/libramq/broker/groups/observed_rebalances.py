@@ -60,6 +60,8 @@ class ObservedRebalances:
         self._deadline = kernel.deadlines.new(lambda _: self.catch_up(), "ObservedRebalances")
         self._rebalances: dict[str, GroupRebalance] = {}
         self._unsettled: set[str] = set()
+        #: Called when a rebalance has started.
+        self.changed: Callable[[], None] = lambda: None
 
     @property
     def are_unsettled(self) -> bool:
@@ -80,6 +82,7 @@ class ObservedRebalances:
         """Note the start of a group's rebalance; epoch: if a coordinator began it."""
         rebalance = self._rebalance(group_name)
         self._unsettled.add(group_name)
+        self.changed()
         event = rebalance.changed(reason, who, members, epoch=epoch, is_part=is_part, now=now)
         self._record(event)
 

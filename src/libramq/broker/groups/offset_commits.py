@@ -1,6 +1,7 @@
 """Commits: the offsets of one read's requests, journalled by one write before any reply."""
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.filesystem import FileSystem
 from libramq.formats.document import Document
+from libramq.kernel.parts import Kernel, Phase
 from libramq.logs import get_logger
 from libramq.message.names import TIMER_TOPIC, is_light
 from libramq.message.queue import MessageQueue
@@ -27,6 +29,8 @@ log = get_logger(__name__)
 SLAVE_FILE_NAME: Final = "slaveCommits.json"
 #: Ours: how many changes wait for a disk that refuses writes before only the last of each queue is kept.
 UNWRITTEN_MAX: Final = 10_000
+#: Ours: how soon offsets that the disk refused are written again.
+RETRY_MS: Final = 100
 #: Ours: queues and groups whose last commit beyond the end is known, so that it is logged once.
 CUT_MAX: Final = 1_000
 
@@ -119,7 +123,12 @@ class OffsetCommits:
     """The committed offsets, as request processors use them."""
 
     def __init__(
-        self, ledger: OffsetLedger, store: MessageStore, journals: JournalSync, at_slave: CommitsAtSlave
+        self,
+        ledger: OffsetLedger,
+        store: MessageStore,
+        journals: JournalSync,
+        at_slave: CommitsAtSlave,
+        kernel: Kernel,
     ) -> None:
         self._ledger = ledger
         #: Returns the offset to read next of a group, topic and queue id; None if none is committed.
@@ -135,6 +144,9 @@ class OffsetCommits:
         #: By group, topic and queue of a pending reset: who was last answered with its offset.
         self._reset_readers: dict[tuple[str, str, int], int] = {}
         self._unwritten: list[OffsetRecord] = []
+        self._soon = partial(kernel.soon, Phase.JOURNAL, self._write_or_keep)
+        self._clock = kernel.clock
+        self._retry = kernel.deadlines.new(lambda _: self._write_or_keep(), "committed offsets")
         self._is_refused = self._must_sync = False
         #: The last commits beyond the ends of queues that were logged.
         self._cut: dict[tuple[str, str, int], int] = {}
@@ -149,6 +161,8 @@ class OffsetCommits:
             self._note_cut(group, topic, queue_id, offset, end)
         change = self._ledger.offsets.commit(group, topic, queue_id, offset, end)
         if change is not None:
+            if not self._unwritten:
+                self._soon()
             self._unwritten.append(change)
             if self._store.config.is_copy:
                 self.at_slave.note(change.key, queue_id, change.offset)
@@ -179,7 +193,7 @@ class OffsetCommits:
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Take the commits that a queue has reached for the groups' offsets; a slave's master does so."""
         if self._ledger.offsets.ahead.by_queue and not self._store.config.is_copy:
-            self._unwritten += self._ledger.offsets.reached(topic, queue_id, end)
+            self._add(self._ledger.offsets.reached(topic, queue_id, end))
 
     def copy_ahead(self, file: CommitsAheadFile) -> None:
         """Make the commits beyond the ends of queues those of a slave's master."""
@@ -229,7 +243,7 @@ class OffsetCommits:
             observe(queue)
         self._reset_readers.pop(queue, None)
         end = self._store.max_offset(topic, queue_id)
-        self._unwritten.append(self._ledger.offsets.reset(group, topic, queue_id, offset, end))
+        self._add([self._ledger.offsets.reset(group, topic, queue_id, offset, end)])
 
     def observe_resets(self, observe: Callable[[tuple[str, str, int]], None]) -> None:
         """Call a function with each group, topic and queue whose offset is about to be reset."""
@@ -260,7 +274,7 @@ class OffsetCommits:
         if taken is None:
             return None
         self._reset_readers.pop((group, topic, queue_id), None)
-        self._unwritten.append(taken[1])
+        self._add([taken[1]])
         return taken[0]
 
     def offsets(self, group: str, topic: str) -> dict[int, int]:
@@ -301,7 +315,7 @@ class OffsetCommits:
 
     def remove_queues(self, group: str, topic: str, queue_ids: Set[int]) -> None:
         """Remove a group's offsets in some queues of a topic."""
-        self._unwritten += self._ledger.offsets.remove_queues(group, topic, queue_ids)
+        self._add(self._ledger.offsets.remove_queues(group, topic, queue_ids))
 
     def remove_topic(self, topic: str) -> None:
         """Remove the offsets in a deleted topic.
@@ -314,7 +328,7 @@ class OffsetCommits:
         if removed:
             self._removed(removed)
             self._must_sync = True
-            self.write_or_keep()
+            self._write_or_keep()
 
     def copy(self, key: str, offsets: Mapping[int, int], resets: Mapping[int, int]) -> None:
         """Make the offsets of a topic and group those of a slave's master."""
@@ -349,8 +363,12 @@ class OffsetCommits:
         self._change(self._ledger.offsets.clamp(self._store.max_offset))
         self.at_slave.cut(self._store.max_offset)
 
-    def _removed(self, changes: list[OffsetRecord]) -> None:
+    def _add(self, changes: Iterable[OffsetRecord]) -> None:
         self._unwritten += changes
+        self._soon()
+
+    def _removed(self, changes: list[OffsetRecord]) -> None:
+        self._add(changes)
         for change in changes:
             self.at_slave.remove(change.key)
         self._reset_readers = {
@@ -362,7 +380,7 @@ class OffsetCommits:
     def _change(self, changes: list[OffsetRecord]) -> None:
         """Have changes on the disk before anything that the log gains from now on."""
         if changes:
-            self._unwritten += changes
+            self._add(changes)
             self._must_sync = True
 
     def write(self) -> None:
@@ -380,8 +398,8 @@ class OffsetCommits:
                 self._must_sync = False
         self._ledger.offsets.ahead.write()
 
-    def write_or_keep(self) -> None:
-        """Write commits without a pending reply: a disk failure is logged once."""
+    def _write_or_keep(self) -> None:
+        """Write commits without a pending reply: a disk failure is logged once, and the write repeated."""
         if not self._unwritten:
             return
         try:
@@ -390,6 +408,7 @@ class OffsetCommits:
             if not self._is_refused:
                 log.error("committed offsets cannot be journalled; retrying", reason=str(error))
             self._is_refused = True
+            self._retry.at(self._clock.monotonic_ms() + RETRY_MS)
         else:
             self._is_refused = False
 

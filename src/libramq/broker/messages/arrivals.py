@@ -28,21 +28,24 @@ class TopicListener(Listener, Protocol):
 
 
 class Arrivals:
-    """Reports what the store collects, until nothing is left: listeners may store messages themselves.
+    """Reports what the store collects, after each event that changed it.
 
     listeners: of every topic, in their order; those of one topic come after them.
     """
 
     def __init__(
-        self, store: MessageStore, listeners: Sequence[Listener], of_one_topic: Sequence[TopicListener] = ()
+        self,
+        store: MessageStore,
+        listeners: Sequence[Listener],
+        of_one_topic: Sequence[TopicListener] = (),
     ) -> None:
         self._store = store
         self._listeners = tuple(listeners)
         self._by_topic = {listener.topic: (*listeners, listener) for listener in of_one_topic}
 
-    def settle(self) -> None:
-        """Notify all listeners."""
-        while self._store.touched:
+    def report(self) -> None:
+        """Notify all listeners, and then who waits for any change of the store."""
+        if self._store.touched:
             for (topic, queue_id), end in self._store.drain_touched().items():
                 for listener in self._by_topic.get(topic, self._listeners):
                     try:
@@ -51,3 +54,5 @@ class Arrivals:
                         log.exception(
                             "held pulls could not be woken for new messages", topic=topic, queue_id=queue_id
                         )
+        for action in self._store.take_waiting():
+            action()

@@ -25,8 +25,9 @@ from libramq.errors import SyncFailed
 from libramq.filesystem import FileSystem
 from libramq.kernel.effect import Thread
 from libramq.kernel.gate import Gated, Missing
-from libramq.kernel.parts import Kernel
+from libramq.kernel.parts import Kernel, Phase
 from libramq.logs import get_logger
+from libramq.store.config import FlushDiskType
 from libramq.store.flush import FlushPlan, run_flush
 from libramq.store.message_store import MessageStore
 
@@ -70,7 +71,6 @@ class Lane:
         self._thread = thread
         self._filesystem = filesystem
         self._effects = kernel.effects
-        self._mark_changed = kernel.mark_changed
         self._plan = plan
         self._done = done
         self._failed = failed
@@ -106,12 +106,10 @@ class Lane:
             self.is_running = True
             work = partial(run_flush, self._filesystem, plan)
             done, is_brief = partial(self._ended, plan), self._is_brief(plan)
-            self._effects.run(self._thread, work, done, is_hot=True, is_brief=is_brief)
+            self._effects.run(self._thread, work, done, is_brief=is_brief)
 
     def _ended(self, plan: FlushPlan, result: object) -> None:
         self.is_running = False
-        if result is not None or not plan.is_of_log_alone:
-            self._mark_changed()
         if isinstance(result, SyncFailed):
             self._failed(result)
         # Out of descriptors or threads, perhaps. The same plan is run again: another would not have its
@@ -147,7 +145,6 @@ class Durability:
         self._journals = journals or JournalSync()
         self._journals_through = 0
         self._clock = kernel.clock
-        self._mark_changed = kernel.mark_changed
         self._purgatory = kernel.purgatory
         self._is_broken = False
         self._poll = kernel.deadlines.new(self._look)
@@ -164,6 +161,9 @@ class Durability:
         self._time_limit = kernel.deadlines.new(self._expire)
         self._sender_number = 0  # Of the connection that waited last.
         self._planned_ms = MonotonicMs(0)
+        self._is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        store.flush_wanted = self._journals.changed = partial(kernel.soon, Phase.FLUSH, self.settle)
+        store.flush_wanted()
         self._is_fast = True  # The log's last flush.
 
     def wait(self, parked: Gated, physical_offset: int = 0) -> None:
@@ -192,14 +192,19 @@ class Durability:
         return self._log.is_running or self._queues.is_running
 
     def settle(self) -> None:
-        """Flush if something may have been stored; what a flush under way does not cover, after it."""
+        """Flush what was stored, and after a flush under way what that does not cover; wait for more."""
         store = self._store
         if not self._log.is_running and (self._journals.is_wanted or store.is_flush_wanted):
             self._journals.is_wanted = False
             self._log.begin()
-        if self._poll.due_ms is None and not (store.is_flushed and self._journals.is_synced):
+        if self._poll.due_ms is None:
+            if store.is_flushed and self._journals.is_synced:
+                store.when_changed(self.settle)
+                return
             pause_ms = SLICE_PAUSE_MS if store.is_writing_queues else POLL_MS
             self._poll.at(self._clock.monotonic_ms() + pause_ms)
+        if self._is_sync:
+            store.when_changed(self.settle)
 
     def _plan_log(self) -> FlushPlan | None:
         """Return the log's flush that is due, including the tables' journals."""
@@ -239,6 +244,7 @@ class Durability:
     def _look(self, _: MonotonicMs) -> None:
         self._log.begin_at_once()
         self._queues.begin_at_once()
+        self._store.flush_wanted()  # Less than was stored may have been due.
 
     def _log_done(self, plan: FlushPlan) -> None:
         """Handle the end of a flush of the log and the journals."""
@@ -256,8 +262,6 @@ class Durability:
         while self._waiting and self._waiting[0][0] <= flushed:
             parked = self._waiting.popleft()[2]
             if self._purgatory.release(parked):
-                if not parked.only_replies:
-                    self._mark_changed()
                 parked.succeed()
 
     def _failed(self, error: SyncFailed) -> None:

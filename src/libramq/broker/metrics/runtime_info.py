@@ -87,7 +87,7 @@ class RuntimeInfo:
         self._timers = timers
         self._filesystem = filesystem
         self._clock = kernel.clock
-        self._deadline = kernel.deadlines.new(self.sample)
+        self._deadline = kernel.deadlines.new(self._sample)
         self._longest_turn = kernel.longest_turn
         self._version = version
         self._started_ms = kernel.clock.wall_ms()
@@ -97,19 +97,23 @@ class RuntimeInfo:
         self._samples: deque[_Sample] = deque()
         self._sampled = self._counts()
         self._day_starts = _DayStarts(self._started_ms, self._sampled)
-        self.sample(kernel.clock.monotonic_ms())
+        self._sample(kernel.clock.monotonic_ms())
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
         return {RequestCode.GET_BROKER_RUNTIME_INFO: self.handle}
 
-    def settle(self) -> None:
+    def _sample_later(self) -> None:
         """Take a sample a second after the counters changed."""
-        if self._deadline.due_ms is None and self._counts() != self._sampled:
+        if self._deadline.due_ms is not None:
+            return
+        if self._counts() != self._sampled:
             self._deadline.at(self._clock.monotonic_ms() + SAMPLE_MS)
+        else:
+            self._store.when_changed(self._sample_later)
 
-    def sample(self, now_ms: MonotonicMs) -> None:
-        """Store the counters at a moment (monotonic)."""
+    def _sample(self, now_ms: MonotonicMs) -> None:
+        """Store the counters at a moment (monotonic); the next ones once something is stored or read."""
         self._day_starts.look(self._clock.wall_ms(), self._sampled)
         self._sampled = self._counts()
         self.throughput.schedule(now_ms - SAMPLE_MS)
@@ -117,6 +121,8 @@ class RuntimeInfo:
         while len(self._samples) > 1 and self._samples[1].at_ms <= oldest_ms:
             self._samples.popleft()
         self._samples.append(_Sample(now_ms, self._sampled))
+        self._store.when_read = self._sample_later
+        self._store.when_changed(self._sample_later)
 
     def handle(self, request: Request) -> Outcome:
         """Answer GET_BROKER_RUNTIME_INFO."""

@@ -7,6 +7,7 @@ Upstream: PopReviveService.java.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from libramq.broker.messages.redelivery import Redelivery
@@ -17,7 +18,7 @@ from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import BrokerError
 from libramq.formats.tables import PERM_READ, PERM_WRITE, SubscriptionGroupConfig
-from libramq.kernel.parts import Kernel
+from libramq.kernel.parts import Kernel, Phase
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
@@ -70,6 +71,10 @@ class Reviving:
         self._rounds = Rounds(store, kernel, self._revive, again_ms=AGAIN_MS)
         self._is_refused = False
         self._is_held = is_held or store.config.is_copy
+        self._soon = partial(kernel.soon, Phase.TIMERS, self._look)
+        if not store.config.is_copy:
+            in_flight.changed = self._soon
+            self._soon()
 
     def hold(self) -> None:
         """Make nothing visible again until `begin`."""
@@ -78,9 +83,9 @@ class Reviving:
     def begin(self) -> None:
         """Make messages visible again from now on."""
         self._is_held = False
-        self.settle()
+        self._look()
 
-    def settle(self) -> None:
+    def _look(self) -> None:
         """Set the deadline to when the next check point is due, and keep the journal short.
 
         A slave leaves both to its master.
@@ -108,6 +113,7 @@ class Reviving:
         if self._is_held:
             return
         self._is_refused = False
+        self._soon()
         try:
             self._revive_due(now_ms)
         except BrokerError as error:

@@ -110,7 +110,7 @@ class Taken(NamedTuple):
 class Taking:
     """Finds the next messages of a group, and keeps its positions.
 
-    is_blocked: whether a queue that is popped in order is.
+    is_blocked: whether a queue that is popped in order is. moved: called when there is something to commit.
     """
 
     def __init__(
@@ -122,6 +122,7 @@ class Taking:
         positions: Positions,
         journal: PopJournal,
         is_blocked: Callable[[QueueOfGroup, str | None], bool],
+        moved: Callable[[], None],
         clock: Clock,
         randomness: random.Random,
     ) -> None:
@@ -129,6 +130,7 @@ class Taking:
         self._positions = positions
         self._journal = journal
         self._is_blocked = is_blocked
+        self._moved = moved
         self._clock = clock
         self._topics = topics
         self._offsets = offsets
@@ -194,6 +196,8 @@ class Taking:
     def move_on(self, group: str, share: Share, log_end: int) -> None:
         """Move a group past a share of a queue, and commit that once the log is on the disk."""
         committed = self._offsets.query(group, share.topic, share.queue_id)
+        if not self._positions.waiting:
+            self._moved()
         self._positions.advance((group, share.topic, share.queue_id), share.next_offset, committed, log_end)
         self.note_turn(group, share)
 
