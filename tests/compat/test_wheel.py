@@ -36,6 +36,6 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path: Path):
     assert "pip install 'libramq[spark,java]'" in needs_spark.stderr
     typed, templates = (
         list(home.glob(f"lib/python*/site-packages/libramq/{name}"))
-        for name in ("py.typed", "spark/report/templates/page.html")
+        for name in ("py.typed", "report/templates/page.html")
     )
     assert (len(typed), len(templates)) == (1, 1)

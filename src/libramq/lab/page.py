@@ -13,9 +13,9 @@ from libramq.lab.entrant import Allocator
 from libramq.lab.history import Departure
 from libramq.lab.ranking import COLUMNS, ranked, ranking, text, times_minimum
 from libramq.lab.tables import ALL
-from libramq.spark.report import svg
-from libramq.spark.report.comparison import Point, matrix, scatter
-from libramq.spark.report.page import html_table, page, section, tiles
+from libramq.report import svg
+from libramq.report.comparison import Point, matrix, scatter
+from libramq.report.page import html_table, page, section, tiles
 
 Row = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from libramq.lab.tables import ALL
-from libramq.spark.report.comparison import written
+from libramq.report.comparison import written
 
 Row = Mapping[str, Any]
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from libramq.spark.report import svg
-from libramq.spark.report.page import html_table, note, page, section, tiles
+from libramq.report import svg
+from libramq.report.page import html_table, note, page, section, tiles
 
 Row = Mapping[str, Any]
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from libramq.clock import WallMs
+from libramq.report import svg
+from libramq.report.page import html_table, note, page, section, tiles, written
 from libramq.spark.pipeline.rebalances.hours import by_hour
 from libramq.spark.pipeline.rebalances.trace_page import trace_sections
-from libramq.spark.report import svg
-from libramq.spark.report.page import html_table, note, page, section, tiles, written
 
 Row = Mapping[str, Any]
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
+from libramq.report import svg
+from libramq.report.page import html_table, note, section, tiles
 from libramq.spark.pipeline.rebalances.hours import HOURS_MAX, by_hour
-from libramq.spark.report import svg
-from libramq.spark.report.page import html_table, note, section, tiles
 
 Row = Mapping[str, Any]
 

@@ -3,7 +3,7 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-from libramq.spark.report import svg
+from libramq.report import svg
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

@@ -2,7 +2,7 @@
 
 from markupsafe import Markup
 
-from libramq.spark.report.page import Entry, figure, html_table, legend, note, page, section, tiles
+from libramq.report.page import Entry, figure, html_table, legend, note, page, section, tiles
 
 BAD = '<script>"&'
 SHOWN = "&lt;script&gt;&#34;&amp;"

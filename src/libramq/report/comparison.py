@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
-from libramq.spark.report.svg import (
+from libramq.report.svg import (
     CHARACTER_WIDTH,
     RIGHT,
     WIDTH,

@@ -88,9 +88,7 @@ def _render(macro: str, *values: Any) -> Markup:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("libramq.spark.report"), autoescape=True, undefined=StrictUndefined
-    )
+    return Environment(loader=PackageLoader("libramq.report"), autoescape=True, undefined=StrictUndefined)
 
 
 @cache

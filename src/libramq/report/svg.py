@@ -9,8 +9,8 @@ from typing import Final
 
 from markupsafe import Markup
 
-from libramq.spark.report.page import Entry, figure
-from libramq.spark.report.page import legend as legend_of
+from libramq.report.page import Entry, figure
+from libramq.report.page import legend as legend_of
 
 #: Ours: a page column.
 WIDTH: Final = 920

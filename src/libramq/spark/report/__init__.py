@@ -1,1 +1,0 @@
-"""Reports: pages of plots and tables, each one self-contained HTML file."""
