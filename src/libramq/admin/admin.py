@@ -29,12 +29,7 @@ from libramq.message.ids import decode_offset_id
 from libramq.message.names import dlq_topic, retry_topic, validate_group, validate_topic
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.administration import ConsumeDirectlyResult
-from libramq.remoting.body.consumers import (
-    ClientConnection,
-    ConsumerConnection,
-    OffsetWrapper,
-    TopicOffset,
-)
+from libramq.remoting.body.consumers import ClientConnection, ConsumerConnection, OffsetWrapper, TopicOffset
 from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.body.running_info import ConsumerRunningInfo
 from libramq.remoting.command import Command

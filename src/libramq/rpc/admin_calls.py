@@ -203,18 +203,14 @@ def topic_config(topic: str) -> Call[TopicConfig]:
 def all_topic_configs() -> Call[dict[str, TopicConfig]]:
     """Return the configuration of all topics."""
     return header_call(
-        R.GET_ALL_TOPIC_CONFIG,
-        None,
-        lambda reply: decode_body(reply.body, TopicConfigs).topic_config_table,
+        R.GET_ALL_TOPIC_CONFIG, None, lambda reply: decode_body(reply.body, TopicConfigs).topic_config_table
     )
 
 
 def system_topics() -> Call[list[str]]:
     """Return the topics that are a broker's own."""
     return header_call(
-        R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
-        None,
-        lambda reply: decode_body(reply.body, TopicList).topic_list,
+        R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, None, lambda reply: decode_body(reply.body, TopicList).topic_list
     )
 
 
@@ -325,13 +321,7 @@ def view_message(physical_offset: int, topic: str | None = None) -> Call[Message
 
 
 def query_messages(
-    topic: str,
-    key: str,
-    *,
-    unique: bool = False,
-    count: int = 64,
-    begin_ms: int = 0,
-    end_ms: int = LONG_MAX,
+    topic: str, key: str, *, unique: bool = False, count: int = 64, begin_ms: int = 0, end_ms: int = LONG_MAX
 ) -> Call[list[MessageExt]]:
     """Return a topic's newest messages with a key; unique: with an id that a producer gave."""
     header = h.QueryMessageHeader(

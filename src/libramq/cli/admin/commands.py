@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Option
 
 from libramq.cli import options
 from libramq.cli.admin import (
@@ -20,6 +21,8 @@ from libramq.cli.admin import (
 )
 from libramq.cli.admin.frame import (
     Answer,
+    calls,
+    columns,
     command,
     done,
     first_number,
@@ -47,8 +50,7 @@ async def topic_list(
     *,
     admin: "Operator",
     clusters: Annotated[
-        bool,
-        typer.Option("-c", "--clusterModel", help="Show the cluster and the consumer groups of each topic."),
+        bool, Option("-c", "--clusterModel", help="Show the cluster and the consumer groups of each topic.")
     ] = False,
 ) -> Answer:
     """List all topics."""
@@ -70,8 +72,8 @@ async def topic_list(
             its_clusters = ", ".join(sorted({broker.cluster for broker in route.broker_datas}))
         found.append({"cluster": its_clusters, "topic": topic, "groups": its_groups})
     shown = [row | {"groups": ", ".join(row["groups"])} for row in found]
-    columns = {"cluster": "cluster", "topic": "topic", "groups": "groups"}
-    return Answer(found, lambda: show_rows(shown, columns))
+    headings = columns("cluster, topic, groups")
+    return Answer(found, lambda: show_rows(shown, headings))
 
 
 @command(app, "updateTopic")
@@ -81,22 +83,22 @@ async def update_topic(
     admin: "Operator",
     broker: options.Broker = None,
     cluster: options.Cluster = None,
-    read_queues: Annotated[int, typer.Option("-r", "--readQueueNums", help="Queues to read from.")] = 8,
-    write_queues: Annotated[int, typer.Option("-w", "--writeQueueNums", help="Queues to write to.")] = 8,
-    perm: Annotated[int, typer.Option("-p", "--perm", help="2: write, 4: read, 6: both.")] = 6,
+    read_queues: Annotated[int, Option("-r", "--readQueueNums", help="Queues to read from.")] = 8,
+    write_queues: Annotated[int, Option("-w", "--writeQueueNums", help="Queues to write to.")] = 8,
+    perm: Annotated[int, Option("-p", "--perm", help="2: write, 4: read, 6: both.")] = 6,
     attributes: Annotated[
-        str, typer.Option("-a", "--attributes", help="Attributes to set or remove: +name=value,-name.")
+        str, Option("-a", "--attributes", help="Attributes to set or remove: +name=value,-name.")
     ] = "",
     order: Annotated[
-        str, typer.Option("-o", "--order", help="true: it is ordered; name servers keep its brokers.")
+        str, Option("-o", "--order", help="true: it is ordered; name servers keep its brokers.")
     ] = "false",
-    unit: Annotated[str, typer.Option("-u", "--unit", help="true: it belongs to a unit.")] = "false",
+    unit: Annotated[str, Option("-u", "--unit", help="true: it belongs to a unit.")] = "false",
     unit_subscription: Annotated[
-        str, typer.Option("-s", "--hasUnitSub", help="true: groups of units subscribe to it.")
+        str, Option("-s", "--hasUnitSub", help="true: groups of units subscribe to it.")
     ] = "false",
     abandon_unread: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--abandon-unread", help="Reduce the queues to read although groups have unread messages there."
         ),
     ] = False,
@@ -125,7 +127,7 @@ async def update_topic(
 async def delete_topic(
     *,
     topic: options.Topic,
-    cluster: Annotated[str, typer.Option("-c", "--clusterName", help="The cluster to delete it from.")],
+    cluster: Annotated[str, Option("-c", "--clusterName", help="The cluster to delete it from.")],
     admin: "Operator",
 ) -> Answer:
     """Delete a topic, its messages and its route, without asking for confirmation."""
@@ -155,14 +157,11 @@ async def topic_status(*, topic: options.Topic, admin: "Operator") -> Answer:
         }
         for queue, ends in (await admin.topic_ends(topic)).items()
     ]
-    columns = {
-        "broker": "broker",
-        "queueId": "queue",
-        "minOffset": "min offset",
-        "maxOffset": "max offset",
-        "lastUpdateTimestamp": "last written",
-    }
-    return rows(found, columns)
+    headings = columns(
+        "broker, queueId: queue, minOffset: min offset, maxOffset: max offset, "
+        "lastUpdateTimestamp: last written"
+    )
+    return rows(found, headings)
 
 
 @command(app, "topicRoute")
@@ -170,14 +169,10 @@ async def topic_route(*, topic: options.Topic, admin: "Operator") -> Answer:
     """Show which brokers have a topic's queues."""
     route = plain(await admin.route(topic))
     brokers = {broker["brokerName"]: broker for broker in route["brokerDatas"]}
-    columns = {
-        "cluster": "cluster",
-        "brokerName": "broker",
-        "addresses": "addresses",
-        "readQueueNums": "read queues",
-        "writeQueueNums": "write queues",
-        "perm": "perm",
-    }
+    headings = columns(
+        "cluster, brokerName: broker, addresses, readQueueNums: read queues, "
+        "writeQueueNums: write queues, perm"
+    )
     queues = [
         queue
         | {
@@ -186,7 +181,7 @@ async def topic_route(*, topic: options.Topic, admin: "Operator") -> Answer:
         }
         for queue in sorted(route["queueDatas"], key=lambda queue: str(queue["brokerName"]))
     ]
-    return Answer(route, lambda: show_rows(queues, columns))
+    return Answer(route, lambda: show_rows(queues, headings))
 
 
 @command(app, "clusterList", no_args_is_help=False)
@@ -200,29 +195,18 @@ async def cluster_list(*, admin: "Operator") -> Answer:
         if name in info.broker_addr_table
         for id_, address in sorted(info.broker_addr_table[name].broker_addrs.items())
     ]
-    columns = {
-        "cluster": "cluster",
-        "broker": "broker",
-        "id": "id",
-        "address": "address",
-        "version": "version",
-        "inTps": "in/s",
-        "outTps": "out/s",
-        "disk": "disk",
-        "active": "active",
-    }
+    headings = columns("cluster, broker, id, address, version, inTps: in/s, outTps: out/s, disk, active")
     shown = [
         row | {"version": row["error"], "inTps": "", "outTps": "", "disk": "", "active": "no"}
         if "error" in row
         else row | {"disk": f"{row['diskRatio']:.0%}", "active": "yes" if row["active"] else "no"}
         for row in found
     ]
-    return Answer(found, lambda: show_rows(shown, columns))
+    return Answer(found, lambda: show_rows(shown, headings))
 
 
 async def _load(admin: "Operator", address: str) -> dict[str, Any]:
     from libramq.errors import RemoteError
-    from libramq.rpc import admin_calls as calls
 
     try:
         info = await admin.ask(address, calls.runtime_info())
@@ -237,27 +221,19 @@ async def _load(admin: "Operator", address: str) -> dict[str, Any]:
     }
 
 
-_PROGRESS: Final = {
-    "topic": "topic",
-    "broker": "broker",
-    "queueId": "queue",
-    "brokerOffset": "broker offset",
-    "consumerOffset": "consumer offset",
-    "diff": "behind",
-    "inflight": "in flight",
-    "lastTimestamp": "last message stored",
-}
+_PROGRESS: Final = columns(
+    "topic, broker, queueId: queue, brokerOffset: broker offset, consumerOffset: consumer offset, "
+    "diff: behind, inflight: in flight, lastTimestamp: last message stored"
+)
 
 
 @command(app, "consumerProgress", no_args_is_help=False)
 async def consumer_progress(
     *,
     admin: "Operator",
-    group: Annotated[
-        str | None, typer.Option("-g", "--groupName", help="Show one group, queue by queue.")
-    ] = None,
+    group: Annotated[str | None, Option("-g", "--groupName", help="Show one group, queue by queue.")] = None,
     topic: Annotated[
-        str | None, typer.Option("-t", "--topicName", help="Show only this topic of the group.")
+        str | None, Option("-t", "--topicName", help="Show only this topic of the group.")
     ] = None,
 ) -> Answer:
     """Show the offsets of consumer groups, and their lag."""
@@ -306,15 +282,8 @@ async def _all_groups(admin: "Operator") -> Answer:
     found = [await _summary(admin, group) for group in groups_of(await admin.topics())]
     if not found:
         return done(found, "no consumer group yet; a group appears when its first consumer starts")
-    columns = {
-        "group": "group",
-        "count": "members",
-        "type": "type",
-        "model": "model",
-        "consumeTps": "consumed/s",
-        "diffTotal": "behind",
-    }
-    return rows(found, columns)
+    headings = columns("group, count: members, type, model, consumeTps: consumed/s, diffTotal: behind")
+    return rows(found, headings)
 
 
 async def _summary(admin: "Operator", group: str) -> dict[str, Any]:
@@ -340,31 +309,29 @@ async def _summary(admin: "Operator", group: str) -> dict[str, Any]:
 @command(app, "resetOffsetByTime")
 async def reset_offset_by_time(
     *,
-    group: Annotated[str, typer.Option("-g", "--group", help="The consumer group.")],
+    group: Annotated[str, Option("-g", "--group", help="The consumer group.")],
     topic: options.Topic,
     timestamp: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "-s", "--timestamp", help="The time: now, milliseconds since 1970, or yyyy-MM-dd#HH:mm:ss:SSS."
         ),
     ] = None,
     admin: "Operator",
     force: Annotated[
-        str, typer.Option("-f", "--force", help="true: move offsets back or forward; false: only back.")
+        str, Option("-f", "--force", help="true: move offsets back or forward; false: only back.")
     ] = "true",
     broker: Annotated[
-        str | None, typer.Option("-b", "--brokerAddr", help="Move them at this broker only, host:port.")
+        str | None, Option("-b", "--brokerAddr", help="Move them at this broker only, host:port.")
     ] = None,
     queue: Annotated[
-        int | None, typer.Option("-q", "--queueId", min=0, help="Move the offset of this queue only.")
+        int | None, Option("-q", "--queueId", min=0, help="Move the offset of this queue only.")
     ] = None,
     offset: Annotated[
-        int | None, typer.Option("-o", "--offset", min=0, help="With -q: to this offset, not to a time.")
+        int | None, Option("-o", "--offset", min=0, help="With -q: to this offset, not to a time.")
     ] = None,
 ) -> Answer:
     """Move a group's offsets in a topic to the messages stored at a given time, or one queue to an offset."""
-    from libramq.rpc import admin_calls as calls
-
     if offset is not None and queue is None:
         raise ConfigError("an offset is one queue's: name the queue with -q")
     if offset is None and timestamp is None:
@@ -397,7 +364,7 @@ async def delete_sub_group(
     broker: options.Broker = None,
     cluster: options.Cluster = None,
     offsets: Annotated[
-        bool, typer.Option("-r", "--removeOffset", help="Delete its committed offsets, too.")
+        bool, Option("-r", "--removeOffset", help="Delete its committed offsets, too.")
     ] = False,
 ) -> Answer:
     """Delete a consumer group, without asking for confirmation.
@@ -405,7 +372,6 @@ async def delete_sub_group(
     With -c, its retry topic and its dead letters are deleted, too.
     """
     from libramq.message.names import validate_group
-    from libramq.rpc import admin_calls as calls
 
     validate_group(group)
     brokers = await admin.targets(broker=broker, cluster=cluster)
@@ -439,7 +405,7 @@ async def consumer_connection(*, group: options.Group, admin: "Operator") -> Ans
     def show() -> None:
         show_rows(members, statistics.CONNECTION)
         texts = [{"topic": topic, "subscription": text} for topic, text in subscriptions.items()]
-        show_rows(texts, {"topic": "topic", "subscription": "subscription"})
+        show_rows(texts, columns("topic, subscription"))
         print(f"{connection.consume_type}, {connection.message_model}, {connection.consume_from_where}")
 
     return Answer(found, show)

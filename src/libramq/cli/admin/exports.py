@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Option
 
-from libramq.cli.admin.frame import Answer, command, done, first_number, plain
+from libramq.cli.admin.frame import Answer, calls, command, done, first_number, plain
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-_Cluster = Annotated[str, typer.Option("-c", "--clusterName", help="The cluster.")]
-_Directory = Annotated[Path, typer.Option("-f", "--filePath", help="The directory of the file.")]
+_Cluster = Annotated[str, Option("-c", "--clusterName", help="The cluster.")]
+_Directory = Annotated[Path, Option("-f", "--filePath", help="The directory of the file.")]
 #: ExportConfigsCommand.needBrokerProprties.
 _OPTIONS: Final = frozenset({
     "brokerClusterName", "brokerId", "brokerName", "brokerRole", "fileReservedTime", "filterServerNums",
@@ -32,15 +33,13 @@ _Values = dict[str, Any]
 @command(app, "exportMetadata")
 async def export_metadata(
     *,
-    cluster: Annotated[str | None, typer.Option("-c", "--clusterName", help="All masters of it.")] = None,
-    broker: Annotated[
-        str | None, typer.Option("-b", "--brokerAddr", help="Or one broker, host:port.")
-    ] = None,
+    cluster: Annotated[str | None, Option("-c", "--clusterName", help="All masters of it.")] = None,
+    broker: Annotated[str | None, Option("-b", "--brokerAddr", help="Or one broker, host:port.")] = None,
     directory: _Directory = Path(),
-    topics: Annotated[bool, typer.Option("-t", "--topic", help="Topics only.")] = False,
-    groups: Annotated[bool, typer.Option("-g", "--subscriptionGroup", help="Groups only.")] = False,
+    topics: Annotated[bool, Option("-t", "--topic", help="Topics only.")] = False,
+    groups: Annotated[bool, Option("-g", "--subscriptionGroup", help="Groups only.")] = False,
     special: Annotated[
-        bool, typer.Option("-s", "--specialTopic", help="Retry topics and dead letters, too.")
+        bool, Option("-s", "--specialTopic", help="Retry topics and dead letters, too.")
     ] = False,
     admin: "Operator",
 ) -> Answer:
@@ -57,7 +56,6 @@ async def export_metadata(
 
 async def _metadata(admin: "Operator", brokers: list[str], *, special: bool) -> _Values:
     from libramq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
-    from libramq.rpc import admin_calls as calls
 
     topics: dict[str, _Values] = {}
     groups: dict[str, _Values] = {}
@@ -80,22 +78,14 @@ def _add(table: dict[str, _Values], name: str, row: _Values, sums: tuple[str, ..
 
 async def _user_groups(admin: "Operator", address: str) -> "dict[str, SubscriptionGroupConfig]":
     from libramq.message.names import SYSTEM_GROUPS
-    from libramq.rpc import admin_calls as calls
 
     table = await admin.ask(address, calls.all_group_configs())
     return {group: config for group, config in table.items() if group not in SYSTEM_GROUPS}
 
 
 @command(app, "exportConfigs")
-async def export_configs(
-    *,
-    cluster: _Cluster,
-    directory: _Directory = Path(),
-    admin: "Operator",
-) -> Answer:
+async def export_configs(*, cluster: _Cluster, directory: _Directory = Path(), admin: "Operator") -> Answer:
     """Export the options of a cluster's masters that matter to operators, and the cluster's size."""
-    from libramq.rpc import admin_calls as calls
-
     masters = await admin.masters(cluster)
     table = (await admin.cluster_info()).broker_addr_table
     brokers = [data for data in table.values() if data.cluster == cluster]
@@ -113,12 +103,7 @@ async def export_configs(
 
 
 @command(app, "exportMetrics")
-async def export_metrics(
-    *,
-    cluster: _Cluster,
-    directory: _Directory = Path(),
-    admin: "Operator",
-) -> Answer:
+async def export_metrics(*, cluster: _Cluster, directory: _Directory = Path(), admin: "Operator") -> Answer:
     """Export the load of a cluster's masters: rates, a day's messages, disks, topics, groups, clients."""
     reports = [await _report(admin, address) for address in await admin.masters(cluster)]
     quotas = [report["runtimeQuota"] for _, report in reports]
@@ -137,7 +122,6 @@ async def export_metrics(
 async def _report(admin: "Operator", address: str) -> tuple[str, _Values]:
     """Return a master's name, and what mqadmin reports about it."""
     from libramq.admin.statistics import TOPIC_PUT_NUMS, day_of, stats_of
-    from libramq.rpc import admin_calls as calls
 
     runtime = await admin.ask(address, calls.runtime_info())
     config = await admin.ask(address, calls.broker_config())

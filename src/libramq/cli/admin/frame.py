@@ -12,12 +12,27 @@ import re
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
 from libramq.cli import options
 from libramq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from libramq.rpc import admin_calls
+
+    calls = admin_calls
+else:
+
+    class _Calls:
+        """Imports the calls when one is made: help must be quick."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(import_module("libramq.rpc.admin_calls"), name)
+
+    calls = _Calls()
 
 
 class Answer(NamedTuple):
@@ -95,9 +110,17 @@ def sections(found: Mapping[str, Mapping[str, Any]]) -> Answer:
     return Answer(found, lambda: show_sections(found))
 
 
-def rows(found: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Answer:
-    """Answer with rows: all of them as JSON, or a table of some values under the headings in `columns`."""
-    return Answer(found, lambda: show_rows(found, columns))
+def rows(found: Sequence[Mapping[str, Any]], headings: Mapping[str, str]) -> Answer:
+    """Answer with rows: all of them as JSON, or a table of some values under their headings."""
+    return Answer(found, lambda: show_rows(found, headings))
+
+
+def columns(text: str) -> dict[str, str]:
+    """Return the columns of a table: names in rows with their headings, which are the names if none is given.
+
+    `broker, queueId: queue`
+    """
+    return {name: heading or name for name, _, heading in (each.partition(": ") for each in text.split(", "))}
 
 
 # What people see.
@@ -118,12 +141,12 @@ def show_sections(found: Mapping[str, Mapping[str, Any]]) -> None:
         show_values(each)
 
 
-def show_rows(found: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
+def show_rows(found: Sequence[Mapping[str, Any]], headings: Mapping[str, str]) -> None:
     """Print a table of some values of rows."""
     from libramq.cli import output
 
     output.print_table(
-        tuple(columns.values()), [[_cell(name, row[name]) for name in columns] for row in found]
+        tuple(headings.values()), [[_cell(name, row[name]) for name in headings] for row in found]
     )
 
 

@@ -4,9 +4,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Option
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, command, done, plain, rows, sections, show_sections, truth_of
+from libramq.cli.admin.frame import (
+    Answer,
+    calls,
+    columns,
+    command,
+    done,
+    plain,
+    rows,
+    sections,
+    show_sections,
+    truth_of,
+)
 from libramq.cli.admin.topics import read_file
 from libramq.errors import ConfigError
 
@@ -21,7 +33,7 @@ _Switch = str | None
 
 
 def _switch(short: str, name: str, help_: str) -> Any:
-    return typer.Option(short, f"--{name}", help=f"{help_} true or false.", show_default=False)
+    return Option(short, f"--{name}", help=f"{help_} true or false.", show_default=False)
 
 
 @command(app, "updateSubGroup")
@@ -37,19 +49,17 @@ async def update_sub_group(
     orderly: Annotated[_Switch, _switch("-o", "consumeMessageOrderly", "It consumes in order:")] = None,
     notify: Annotated[_Switch, _switch("-a", "notifyConsumerIdsChanged", "Notify members of others:")] = None,
     retry_queues: Annotated[
-        int | None, typer.Option("-q", "--retryQueueNums", min=0, help="Queues of its retry topic.")
+        int | None, Option("-q", "--retryQueueNums", min=0, help="Queues of its retry topic.")
     ] = None,
     retry_times: Annotated[
-        int | None, typer.Option("-r", "--retryMaxTimes", min=-1, help="Attempts before a dead letter.")
+        int | None, Option("-r", "--retryMaxTimes", min=-1, help="Attempts before a dead letter.")
     ] = None,
     broker_id: Annotated[
-        int | None, typer.Option("-i", "--brokerId", min=0, help="The broker id that it reads from.")
+        int | None, Option("-i", "--brokerId", min=0, help="The broker id that it reads from.")
     ] = None,
     slow_id: Annotated[
         int | None,
-        typer.Option(
-            "-w", "--whichBrokerWhenConsumeSlowly", min=0, help="The id that it reads from if slow."
-        ),
+        Option("-w", "--whichBrokerWhenConsumeSlowly", min=0, help="The id that it reads from if slow."),
     ] = None,
 ) -> Answer:
     """Create a consumer group, or change what is named; mqadmin resets everything else."""
@@ -82,7 +92,6 @@ async def _change(admin: "Operator", broker: str, group: str, changes: Mapping[s
     import msgspec
 
     from libramq.formats.tables import SubscriptionGroupConfig
-    from libramq.rpc import admin_calls as calls
 
     known = await admin.ask(broker, calls.all_group_configs())
     config = known.get(group) or SubscriptionGroupConfig(group_name=group)
@@ -103,7 +112,6 @@ async def update_sub_group_list(
     """Create or change all consumer groups of a JSON file, or none of them."""
     from libramq.formats.document import decode_body
     from libramq.formats.tables import SubscriptionGroupConfig
-    from libramq.rpc import admin_calls as calls
 
     configs = decode_body(read_file(file), list[SubscriptionGroupConfig])
     changed = await admin.ask_targets(calls.create_groups(configs), broker=broker, cluster=cluster)
@@ -115,7 +123,6 @@ async def update_sub_group_list(
 async def get_consumer_config(*, group: options.Group, admin: "Operator") -> Answer:
     """Show a consumer group's configuration at each broker that has one."""
     from libramq.admin.admin import addresses
-    from libramq.rpc import admin_calls as calls
 
     brokers = addresses((await admin.cluster_info()).broker_addr_table.values())
     tables = await admin.ask_each(brokers, calls.all_group_configs())
@@ -128,19 +135,17 @@ async def get_consumer_config(*, group: options.Group, admin: "Operator") -> Ans
 @command(app, "setConsumeMode")
 async def set_consume_mode(
     *,
-    topic: Annotated[str, typer.Option("-t", "--topicName", help="The topic.")],
+    topic: Annotated[str, Option("-t", "--topicName", help="The topic.")],
     group: options.Group,
-    mode: Annotated[str, typer.Option("-m", "--mode", help="PULL or POP.")],
+    mode: Annotated[str, Option("-m", "--mode", help="PULL or POP.")],
     share: Annotated[
-        int, typer.Option("-q", "--popShareQueueNum", help="With how many more members a queue is shared.")
+        int, Option("-q", "--popShareQueueNum", help="With how many more members a queue is shared.")
     ] = 0,
     admin: "Operator",
     broker: options.Broker = None,
     cluster: options.Cluster = None,
 ) -> Answer:
     """Have members with server-side assignment pull or pop a topic."""
-    from libramq.rpc import admin_calls as calls
-
     if mode not in ("PULL", "POP"):
         raise ConfigError(f"the mode {mode!r} is none; use PULL or POP")
     call = calls.set_consume_mode(topic, group, mode, share)
@@ -152,36 +157,32 @@ async def set_consume_mode(
 @command(app, "cloneGroupOffset")
 async def clone_group_offset(
     *,
-    source: Annotated[str, typer.Option("-s", "--srcGroup", help="The group whose offsets are copied.")],
-    target: Annotated[str, typer.Option("-d", "--destGroup", help="The group that gets them.")],
+    source: Annotated[str, Option("-s", "--srcGroup", help="The group whose offsets are copied.")],
+    target: Annotated[str, Option("-d", "--destGroup", help="The group that gets them.")],
     topic: options.Topic,
     offline: Annotated[
-        str, typer.Option("-o", "--offline", help="true: whatever the source's members subscribe to.")
+        str, Option("-o", "--offline", help="true: whatever the source's members subscribe to.")
     ] = "false",
     admin: "Operator",
 ) -> Answer:
     """Set a group's offsets in a topic to those of another group, at all brokers of the topic."""
-    from libramq.rpc import admin_calls as calls
-
     call = calls.clone_offsets(source, target, topic, offline=truth_of("-o", offline))
     brokers = list(await admin.ask_topic(topic, call))
     text = f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]"
     return done({"srcGroup": source, "destGroup": target, "topic": topic, "brokers": brokers}, text)
 
 
-RESETS: Final = {"broker": "broker", "queueId": "queue", "offset": "offset"}
+RESETS: Final = columns("broker, queueId: queue, offset")
 
 
 @command(app, "skipAccumulatedMessage")
 async def skip_accumulated_message(
     *,
-    group: Annotated[str, typer.Option("-g", "--group", help="The consumer group.")],
+    group: Annotated[str, Option("-g", "--group", help="The consumer group.")],
     topic: options.Topic,
     admin: "Operator",
 ) -> Answer:
     """Move a group's offsets in a topic to the end: what it has not consumed yet is skipped."""
-    from libramq.rpc import admin_calls as calls
-
     return rows(await reset(admin, calls.reset_offsets(group, topic), group, topic), RESETS)
 
 
@@ -217,19 +218,15 @@ async def consumer_status(
     *,
     group: options.Group,
     client_id: Annotated[
-        str | None, typer.Option("-i", "--clientId", help="Only this member, queue by queue.")
+        str | None, Option("-i", "--clientId", help="Only this member, queue by queue.")
     ] = None,
     broker: Annotated[
-        str | None, typer.Option("-b", "--brokerAddr", help="Only members of this broker, host:port.")
+        str | None, Option("-b", "--brokerAddr", help="Only members of this broker, host:port.")
     ] = None,
-    threads: Annotated[
-        bool, typer.Option("-s", "--jstack", help="With -i: also what its threads do.")
-    ] = False,
+    threads: Annotated[bool, Option("-s", "--jstack", help="With -i: also what its threads do.")] = False,
     admin: "Operator",
 ) -> Answer:
     """Show the settings, subscriptions and queues of a group's members, as they report them."""
-    from libramq.rpc import admin_calls as calls
-
     brokers = [broker] if broker else await admin.brokers_of_group(group)
     found: dict[str, Any] = {}
     for address in brokers:

@@ -5,9 +5,21 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from typer import Option
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, command, plain, rows, show_values, time_text, truth_of, values
+from libramq.cli.admin.frame import (
+    Answer,
+    calls,
+    columns,
+    command,
+    plain,
+    rows,
+    show_values,
+    time_text,
+    truth_of,
+    values,
+)
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,21 +32,18 @@ app = typer.Typer()
 _FOUND_MAX: Final = 64
 _LONG_MAX: Final = 2**63 - 1
 
-_Id = Annotated[str, typer.Option("-i", "--msgId", help="The message's id.")]
+_Id = Annotated[str, Option("-i", "--msgId", help="The message's id.")]
 _Begin = Annotated[
-    int, typer.Option("-b", "--beginTimestamp", min=0, help="Stored at this time or later, in ms since 1970.")
+    int, Option("-b", "--beginTimestamp", min=0, help="Stored at this time or later, in ms since 1970.")
 ]
 _End = Annotated[
     int,
-    typer.Option(
-        "-e", "--endTimestamp", min=0, help="Stored at this time or before, in ms.", show_default=False
-    ),
+    Option("-e", "--endTimestamp", min=0, help="Stored at this time or before, in ms.", show_default=False),
 ]
 _Consumer = Annotated[
-    str | None,
-    typer.Option("-g", "--consumerGroup", help="With -d: have a member of this group process it again."),
+    str | None, Option("-g", "--consumerGroup", help="With -d: have a member of this group process it again.")
 ]
-_Member = Annotated[str | None, typer.Option("-d", "--clientId", help="The member that processes it.")]
+_Member = Annotated[str | None, Option("-d", "--clientId", help="The member that processes it.")]
 
 
 @command(app, "queryMsgById")
@@ -44,7 +53,7 @@ async def query_msg_by_id(
     message_id: _Id,
     group: _Consumer = None,
     client_id: _Member = None,
-    send: Annotated[str, typer.Option("-s", "--sendMessage", help="true: send it again.")] = "false",
+    send: Annotated[str, Option("-s", "--sendMessage", help="true: send it again.")] = "false",
     admin: "Operator",
 ) -> AsyncGenerator[Answer, None]:
     """Show messages by their offset ids or unique ids, several separated by commas, or send them again."""
@@ -69,7 +78,7 @@ async def query_msg_by_unique_key(
     topic: options.Topic,
     message_id: _Id,
     show_all: Annotated[
-        bool, typer.Option("-a", "--showAll", help="Show every copy of it; else only the newest.")
+        bool, Option("-a", "--showAll", help="Show every copy of it; else only the newest.")
     ] = False,
     group: _Consumer = None,
     client_id: _Member = None,
@@ -88,10 +97,10 @@ async def query_msg_by_unique_key(
 async def query_msg_by_key(
     *,
     topic: options.Topic,
-    key: Annotated[str, typer.Option("-k", "--msgKey", help="The key.")],
+    key: Annotated[str, Option("-k", "--msgKey", help="The key.")],
     begin: _Begin = 0,
     end: _End = _LONG_MAX,
-    count: Annotated[int, typer.Option("-m", "--maxNum", min=1, help="How many at most.")] = _FOUND_MAX,
+    count: Annotated[int, Option("-m", "--maxNum", min=1, help="How many at most.")] = _FOUND_MAX,
     admin: "Operator",
 ) -> Answer:
     """List the messages of a topic that have a key, the newest first."""
@@ -99,24 +108,19 @@ async def query_msg_by_key(
     from libramq.cli.message_row import detailed_row
 
     found = await by_key(admin, topic, key, count=count, begin_ms=begin, end_ms=end)
-    columns = {
-        "messageId": "message id",
-        "broker": "broker",
-        "queueId": "queue",
-        "queueOffset": "offset",
-        "storeTimestamp": "stored",
-        "tags": "tags",
-    }
-    return rows([detailed_row(message) for message in found[:count]], columns)
+    headings = columns(
+        "messageId: message id, broker, queueId: queue, queueOffset: offset, storeTimestamp: stored, tags"
+    )
+    return rows([detailed_row(message) for message in found[:count]], headings)
 
 
 @command(app, "queryMsgByOffset")
 async def query_msg_by_offset(
     *,
     topic: options.Topic,
-    broker: Annotated[str, typer.Option("-b", "--brokerName", help="The broker's name.")],
-    queue_id: Annotated[int, typer.Option("-i", "--queueId", min=0, help="The queue.")],
-    offset: Annotated[int, typer.Option("-o", "--offset", min=0, help="The offset in the queue.")],
+    broker: Annotated[str, Option("-b", "--brokerName", help="The broker's name.")],
+    queue_id: Annotated[int, Option("-i", "--queueId", min=0, help="The queue.")],
+    offset: Annotated[int, Option("-o", "--offset", min=0, help="The offset in the queue.")],
     admin: "Operator",
 ) -> Answer:
     """Show the message at an offset of a queue."""
@@ -129,26 +133,17 @@ async def query_msg_by_offset(
     return _messages(found)
 
 
-_TRACE: Final = {
-    "type": "type",
-    "group": "group",
-    "clientHost": "client host",
-    "atTimestamp": "time",
-    "costMs": "ms",
-    "status": "status",
-}
+_TRACE: Final = columns("type, group, clientHost: client host, atTimestamp: time, costMs: ms, status")
 
 
 @command(app, "queryMsgTraceById")
 async def query_msg_trace_by_id(
     *,
     message_id: _Id,
-    topic: Annotated[
-        str, typer.Option("-t", "--traceTopic", help="The topic of traces.")
-    ] = "RMQ_SYS_TRACE_TOPIC",
+    topic: Annotated[str, Option("-t", "--traceTopic", help="The topic of traces.")] = "RMQ_SYS_TRACE_TOPIC",
     begin: _Begin = 0,
     end: _End = _LONG_MAX,
-    count: Annotated[int, typer.Option("-c", "--maxNum", min=1, help="Traces at most.")] = _FOUND_MAX,
+    count: Annotated[int, Option("-c", "--maxNum", min=1, help="Traces at most.")] = _FOUND_MAX,
     admin: "Operator",
 ) -> Answer:
     """Show who sent and who consumed a message, as far as clients write traces."""
@@ -171,7 +166,6 @@ async def _show_or_push(
     client_id: str | None,
 ) -> AsyncGenerator[Answer, None]:
     """Show messages, or have a member process them and show what it made of them."""
-    from libramq.rpc import admin_calls as calls
     from libramq.transport.address import join_address
 
     if not found:

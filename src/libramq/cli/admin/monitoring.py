@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Option
 
-from libramq.cli.admin.frame import Answer, command, show_rows
+from libramq.cli.admin.frame import Answer, columns, command, show_rows
 
 if TYPE_CHECKING:
     from libramq.admin.operator import Operator
@@ -18,22 +19,16 @@ app = typer.Typer()
 
 #: MonitorConfig.roundInterval.
 INTERVAL_SECONDS: Final = 60
-_COLUMNS: Final = {
-    "group": "group",
-    "topic": "topic",
-    "undone": "undone",
-    "undoneOfQueue": "most in a queue",
-    "delayMs": "delay in ms",
-}
+_COLUMNS: Final = columns("group, topic, undone, undoneOfQueue: most in a queue, delayMs: delay in ms")
 
 
 @command(app, "startMonitoring", no_args_is_help=False)
 async def start_monitoring(
     *,
     interval: Annotated[
-        int, typer.Option("-i", "--interval", min=1, help="Seconds from one round to the next.")
+        int, Option("-i", "--interval", min=1, help="Seconds from one round to the next.")
     ] = INTERVAL_SECONDS,
-    rounds: Annotated[int, typer.Option("-r", "--rounds", min=0, help="0: until Ctrl-C.")] = 0,
+    rounds: Annotated[int, Option("-r", "--rounds", min=0, help="0: until Ctrl-C.")] = 0,
     admin: "Operator",
 ) -> AsyncGenerator[Answer, None]:
     """Show every minute what each group has not consumed, and members that are stuck or differ."""

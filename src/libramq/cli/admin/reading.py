@@ -8,9 +8,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, command, plain, show_rows, time_text, timestamp_of, truth_of
+from libramq.cli.admin.frame import (
+    Answer,
+    calls,
+    columns,
+    command,
+    plain,
+    show_rows,
+    time_text,
+    timestamp_of,
+    truth_of,
+)
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,11 +34,11 @@ app = typer.Typer()
 
 _When = "now, milliseconds since 1970, or yyyy-MM-dd#HH:mm:ss:SSS."
 _Begin = Annotated[
-    str | None, typer.Option("-b", "--beginTimestamp", help=f"Stored at this time or later: {_When}")
+    str | None, Option("-b", "--beginTimestamp", help=f"Stored at this time or later: {_When}")
 ]
-_End = Annotated[str | None, typer.Option("-e", "--endTimestamp", help=f"Stored before this time: {_When}")]
-_Tags = Annotated[str, typer.Option("-s", "--subExpression", help="Only these tags, as in TagA || TagB.")]
-_Body = Annotated[str, typer.Option("-d", "--printBody", help="Show bodies: true or false.")]
+_End = Annotated[str | None, Option("-e", "--endTimestamp", help=f"Stored before this time: {_When}")]
+_Tags = Annotated[str, Option("-s", "--subExpression", help="Only these tags, as in TagA || TagB.")]
+_Body = Annotated[str, Option("-d", "--printBody", help="Show bodies: true or false.")]
 
 
 @app.command("printMsg", no_args_is_help=True)
@@ -49,18 +60,14 @@ def print_msg(
 @app.command("printMsgByQueue", no_args_is_help=True)
 def print_msg_by_queue(
     topic: options.Topic,
-    broker: Annotated[str, typer.Option("-a", "--brokerName", help="The broker's name.")],
-    queue_id: Annotated[int, typer.Option("-i", "--queueId", min=0, help="The queue.")],
+    broker: Annotated[str, Option("-a", "--brokerName", help="The broker's name.")],
+    queue_id: Annotated[int, Option("-i", "--queueId", min=0, help="The queue.")],
     tags: _Tags = "*",
     begin: _Begin = None,
     end: _End = None,
-    print_messages: Annotated[
-        str, typer.Option("-p", "--print", help="Print them: true or false.")
-    ] = "false",
+    print_messages: Annotated[str, Option("-p", "--print", help="Print them: true or false.")] = "false",
     body: _Body = "false",
-    calculate: Annotated[
-        str, typer.Option("-f", "--calculate", help="Count by tag: true or false.")
-    ] = "false",
+    calculate: Annotated[str, Option("-f", "--calculate", help="Count by tag: true or false.")] = "false",
     namesrv: options.Namesrv = None,
     json: options.Json = False,
 ) -> None:
@@ -75,7 +82,7 @@ def print_msg_by_queue(
         if json:
             output.print_json(rows)
         else:
-            show_rows(rows, {"tag": "tag", "count": "messages"})
+            show_rows(rows, columns("tag, count: messages"))
     elif truth_of("-p", print_messages):
         _print(found, body, json=json)
     else:
@@ -85,17 +92,17 @@ def print_msg_by_queue(
 @app.command("consumeMessage", no_args_is_help=True)
 def consume_message(
     topic: options.Topic,
-    broker: Annotated[str | None, typer.Option("-b", "--brokerName", help="With -i: the broker.")] = None,
-    queue_id: Annotated[int | None, typer.Option("-i", "--queueId", min=0, help="Only this queue.")] = None,
+    broker: Annotated[str | None, Option("-b", "--brokerName", help="With -i: the broker.")] = None,
+    queue_id: Annotated[int | None, Option("-i", "--queueId", min=0, help="Only this queue.")] = None,
     offset: Annotated[
-        int | None, typer.Option("-o", "--offset", min=0, help="With -i: from this offset on.")
+        int | None, Option("-o", "--offset", min=0, help="With -i: from this offset on.")
     ] = None,
     begin: Annotated[
-        str | None, typer.Option("-s", "--beginTimestamp", help=f"Stored at this time or later: {_When}")
+        str | None, Option("-s", "--beginTimestamp", help=f"Stored at this time or later: {_When}")
     ] = None,
     end: _End = None,
     count: Annotated[
-        int, typer.Option("-c", "--MessageNumber", min=1, help="How many of each queue at most.")
+        int, Option("-c", "--MessageNumber", min=1, help="How many of each queue at most.")
     ] = 128,
     namesrv: options.Namesrv = None,
     json: options.Json = False,
@@ -114,30 +121,23 @@ def consume_message(
 async def query_cq(
     *,
     topic: options.Topic,
-    queue_id: Annotated[int, typer.Option("-q", "--queue", min=0, help="The queue.")],
-    index: Annotated[int, typer.Option("-i", "--index", min=0, help="The first offset.")],
-    count: Annotated[int, typer.Option("-c", "--count", min=1, help="How many units.")] = 10,
+    queue_id: Annotated[int, Option("-q", "--queue", min=0, help="The queue.")],
+    index: Annotated[int, Option("-i", "--index", min=0, help="The first offset.")],
+    count: Annotated[int, Option("-c", "--count", min=1, help="How many units.")] = 10,
     broker: Annotated[
-        str | None, typer.Option("-b", "--broker", help="The broker, host:port. Default: the topic's first.")
+        str | None, Option("-b", "--broker", help="The broker, host:port. Default: the topic's first.")
     ] = None,
     admin: "Operator",
 ) -> Answer:
     """Show units of a consume queue: where messages lie in the log."""
-    from libramq.rpc import admin_calls as calls
-
     address = broker or (await admin.brokers_of(topic))[0]
     reply = await admin.ask(address, calls.consume_queue(topic, queue_id, index, count))
     rows = [{"index": index + number, **plain(unit)} for number, unit in enumerate(reply.queue_data)]
-    columns = {
-        "index": "offset",
-        "physicOffset": "physical offset",
-        "physicSize": "size",
-        "tagsCode": "tag code",
-    }
+    headings = columns("index: offset, physicOffset: physical offset, physicSize: size, tagsCode: tag code")
 
     def show() -> None:
         print(f"max: {reply.max_queue_index}, min: {reply.min_queue_index}")
-        show_rows(rows, columns)
+        show_rows(rows, headings)
 
     return Answer(plain(reply), show)
 

@@ -3,12 +3,13 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Option
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, command, rows, show_rows
+from libramq.cli.admin.frame import Answer, columns, command, rows, show_rows
 from libramq.errors import ConfigError, LibraError
 
 if TYPE_CHECKING:
@@ -20,53 +21,23 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 GROUP: Final = "LIBRA_ADMIN_SEND"
-_COLUMNS: Final = {
-    "broker": "broker",
-    "queueId": "queue",
-    "status": "status",
-    "ms": "ms",
-    "messageId": "message id",
-}
+_Row = dict[str, Any]
+_COLUMNS: Final = columns("broker, queueId: queue, status, ms, messageId: message id")
 
-_Amount = Annotated[int, typer.Option("-a", "--amount", min=1, help="How many messages.")]
-_Size = Annotated[int, typer.Option("-s", "--size", min=1, help="Bytes of each body.")]
-
-
-class Sent(NamedTuple):
-    """One attempt to send a message: where it went, how long that took. status: the reason if it failed."""
-
-    broker: str
-    queue_id: int | None
-    status: str
-    message_id: str
-    ms: float
-
-    @property
-    def is_stored(self) -> bool:
-        """Return whether a broker stored it."""
-        return bool(self.message_id)
-
-    def row(self) -> dict[str, Any]:
-        """Return it as a row of a table."""
-        return {
-            "broker": self.broker,
-            "queueId": self.queue_id,
-            "status": self.status,
-            "messageId": self.message_id,
-            "ms": round(self.ms, 2),
-        }
+_Amount = Annotated[int, Option("-a", "--amount", min=1, help="How many messages.")]
+_Size = Annotated[int, Option("-s", "--size", min=1, help="Bytes of each body.")]
 
 
 @command(app, "sendMessage")
 async def send_message(
     *,
     topic: options.Topic,
-    body: Annotated[str, typer.Option("-p", "--body", help="The body, as text.")],
-    keys: Annotated[str | None, typer.Option("-k", "--key", help="Keys, separated by blanks.")] = None,
-    tags: Annotated[str | None, typer.Option("-c", "--tags", help="The tag.")] = None,
-    broker: Annotated[str | None, typer.Option("-b", "--broker", help="The name of the broker.")] = None,
+    body: Annotated[str, Option("-p", "--body", help="The body, as text.")],
+    keys: Annotated[str | None, Option("-k", "--key", help="Keys, separated by blanks.")] = None,
+    tags: Annotated[str | None, Option("-c", "--tags", help="The tag.")] = None,
+    broker: Annotated[str | None, Option("-b", "--broker", help="The name of the broker.")] = None,
     queue_id: Annotated[
-        int | None, typer.Option("-i", "--qid", min=0, help="With -b: the queue of that broker.")
+        int | None, Option("-i", "--qid", min=0, help="With -b: the queue of that broker.")
     ] = None,
     admin: "Operator",
 ) -> Answer:
@@ -79,15 +50,15 @@ async def send_message(
     queue = MessageQueue(topic, broker, queue_id) if broker is not None and queue_id is not None else None
     async with _producer(admin) as producer:
         sent = await _timed(producer, Message(topic, body.encode(), tags=tags, keys=keys or ()), queue)
-    return rows([sent.row()], _COLUMNS)
+    return rows([sent], _COLUMNS)
 
 
 @command(app, "sendMsgStatus")
 async def send_msg_status(
     *,
-    broker: Annotated[str, typer.Option("-b", "--brokerName", help="The broker's name.")],
-    size: Annotated[int, typer.Option("-s", "--messageSize", min=1, help="Bytes of each body.")] = 128,
-    count: Annotated[int, typer.Option("-c", "--count", min=1, help="How many messages.")] = 50,
+    broker: Annotated[str, Option("-b", "--brokerName", help="The broker's name.")],
+    size: Annotated[int, Option("-s", "--messageSize", min=1, help="Bytes of each body.")] = 128,
+    count: Annotated[int, Option("-c", "--count", min=1, help="How many messages.")] = 50,
     admin: "Operator",
 ) -> Answer:
     """Send messages to a broker's own topic, which has its name."""
@@ -96,11 +67,7 @@ async def send_msg_status(
 
 @command(app, "checkMsgSendRT")
 async def check_msg_send_rt(
-    *,
-    topic: options.Topic,
-    amount: _Amount = 100,
-    size: _Size = 128,
-    admin: "Operator",
+    *, topic: options.Topic, amount: _Amount = 100, size: _Size = 128, admin: "Operator"
 ) -> Answer:
     """Send messages to the queues of a topic in turn, and show how long each took."""
     return _times(await _send_many(admin, topic, amount, size))
@@ -111,22 +78,19 @@ async def cluster_rt(
     *,
     amount: _Amount = 100,
     size: _Size = 128,
-    cluster: Annotated[
-        str | None, typer.Option("-c", "--cluster", help="Only this cluster. Default: all.")
-    ] = None,
+    cluster: Annotated[str | None, Option("-c", "--cluster", help="Only this cluster. Default: all.")] = None,
     interval: Annotated[
-        int | None,
-        typer.Option("-i", "--interval", min=1, help="Repeat after so many seconds, until Ctrl-C."),
+        int | None, Option("-i", "--interval", min=1, help="Repeat after so many seconds, until Ctrl-C.")
     ] = None,
     admin: "Operator",
 ) -> AsyncGenerator[Answer, None]:
     """Show how long sends to each broker take, to the topic of its name; mqadmin repeats it for ever."""
-    columns = {"cluster": "cluster", "broker": "broker", "ms": "ms", "stored": "stored", "failed": "failed"}
+    headings = columns("cluster, broker, ms, stored, failed")
     while True:
         found = []
         for name, broker in await _brokers(admin, cluster):
             sent = await _send_many(admin, broker, amount, size)
-            stored = sum(each.is_stored for each in sent)
+            stored = sum(bool(each["messageId"]) for each in sent)
             found.append({
                 "cluster": name,
                 "broker": broker,
@@ -134,7 +98,7 @@ async def cluster_rt(
                 "stored": stored,
                 "failed": len(sent) - stored,
             })  # fmt: skip
-        yield rows(found, columns)
+        yield rows(found, headings)
         if interval is None:
             return
         await asyncio.sleep(interval)
@@ -143,7 +107,7 @@ async def cluster_rt(
 async def resend(admin: "Operator", found: Sequence["MessageExt"]) -> Answer:
     """Send stored messages to their topics again, with their tags, keys and own properties."""
     async with _producer(admin) as producer:
-        return rows([(await _timed(producer, _again(message))).row() for message in found], _COLUMNS)
+        return rows([await _timed(producer, _again(message)) for message in found], _COLUMNS)
 
 
 def _again(message: "MessageExt") -> "Message":
@@ -163,43 +127,51 @@ def _producer(admin: "Operator") -> "Producer":
     return Producer(group=GROUP, namesrv=admin.namesrv, **client_options())
 
 
-async def _timed(producer: "Producer", message: "Message", queue: "MessageQueue | None" = None) -> Sent:
-    """Send a message; raises LibraError."""
+async def _timed(producer: "Producer", message: "Message", queue: "MessageQueue | None" = None) -> _Row:
+    """Send a message; return where it went and how long that took. Raises LibraError."""
     began_s = time.perf_counter()
     result = await producer.send(message, queue=queue)
-    ms = (time.perf_counter() - began_s) * 1000
-    return Sent(result.queue.broker_name, result.queue.queue_id, result.status.value, result.message_id, ms)
+    return {
+        "broker": result.queue.broker_name,
+        "queueId": result.queue.queue_id,
+        "status": result.status.value,
+        "messageId": result.message_id,
+        "ms": _ms_since(began_s),
+    }
 
 
-async def _send_many(admin: "Operator", topic: str, count: int, size: int) -> list[Sent]:
+async def _send_many(admin: "Operator", topic: str, count: int, size: int) -> list[_Row]:
     """Send messages one after the other, to the topic's queues in turn; what failed is among the results."""
     from libramq.message.message import Message
 
-    sent = []
+    sent: list[_Row] = []
     async with _producer(admin) as producer:
         for _ in range(count):
             began_s = time.perf_counter()
             try:
                 sent.append(await _timed(producer, Message(topic, b"a" * size)))
             except LibraError as error:
-                sent.append(Sent("", None, str(error), "", (time.perf_counter() - began_s) * 1000))
+                row = {"broker": "", "queueId": None, "status": str(error), "messageId": ""}
+                sent.append(row | {"ms": _ms_since(began_s)})
     return sent
 
 
-def _average_ms(sent: Sequence[Sent]) -> float:
+def _ms_since(began_s: float) -> float:
+    return round((time.perf_counter() - began_s) * 1000, 2)
+
+
+def _average_ms(sent: Sequence[_Row]) -> float:
     """Return the average time; the first send is left out, since it made the connection."""
-    times = [each.ms for each in sent[1:]] or [each.ms for each in sent]
+    times: list[float] = [each["ms"] for each in sent[1:] or sent]
     return round(sum(times) / len(times), 2)
 
 
-def _times(sent: Sequence[Sent]) -> Answer:
-    found = [each.row() for each in sent]
-
+def _times(sent: Sequence[_Row]) -> Answer:
     def show() -> None:
-        show_rows(found, _COLUMNS)
+        show_rows(sent, _COLUMNS)
         print(f"Avg RT: {_average_ms(sent):.2f}")
 
-    return Answer(found, show)
+    return Answer(sent, show)
 
 
 async def _brokers(admin: "Operator", cluster: str | None) -> list[tuple[str, str]]:

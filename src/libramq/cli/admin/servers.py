@@ -4,9 +4,10 @@ import itertools
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, command, done, sections, show_values
+from libramq.cli.admin.frame import Answer, calls, command, done, sections, show_values
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,18 +16,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-_Broker = Annotated[str, typer.Option("-b", "--brokerAddr", help="The broker, host:port.")]
-_AnyBroker = Annotated[str | None, typer.Option("-b", "--brokerAddr", help="The broker, host:port; or -c.")]
-_AnyCluster = Annotated[
-    str | None, typer.Option("-c", "--clusterName", help="All masters of this cluster; or -b.")
-]
-_BrokerName = Annotated[str, typer.Option("-b", "--brokerName", help="The broker's name.")]
-_Key = Annotated[str, typer.Option("-k", "--key", help="The key.")]
-_Value = Annotated[str, typer.Option("-v", "--value", help="The value.")]
-_Namespace = Annotated[str, typer.Option("-s", "--namespace", help="The namespace of the key.")]
-_OneBroker = Annotated[str | None, typer.Option("-b", "--brokerAddr", help="Only this broker, host:port.")]
+_Broker = Annotated[str, Option("-b", "--brokerAddr", help="The broker, host:port.")]
+_AnyBroker = Annotated[str | None, Option("-b", "--brokerAddr", help="The broker, host:port; or -c.")]
+_AnyCluster = Annotated[str | None, Option("-c", "--clusterName", help="All masters of this cluster; or -b.")]
+_BrokerName = Annotated[str, Option("-b", "--brokerName", help="The broker's name.")]
+_Key = Annotated[str, Option("-k", "--key", help="The key.")]
+_Value = Annotated[str, Option("-v", "--value", help="The value.")]
+_Namespace = Annotated[str, Option("-s", "--namespace", help="The namespace of the key.")]
+_OneBroker = Annotated[str | None, Option("-b", "--brokerAddr", help="Only this broker, host:port.")]
 _OneCluster = Annotated[
-    str | None, typer.Option("-c", "--cluster", help="The brokers of this cluster. Default: all brokers.")
+    str | None, Option("-c", "--cluster", help="The brokers of this cluster. Default: all brokers.")
 ]
 
 
@@ -35,8 +34,6 @@ async def broker_status(
     *, broker: _AnyBroker = None, cluster: _AnyCluster = None, admin: "Operator"
 ) -> Answer:
     """Show a broker's state as names and values, or that of a cluster's masters."""
-    from libramq.rpc import admin_calls as calls
-
     return await _values(admin, calls.runtime_info(), broker, cluster)
 
 
@@ -45,8 +42,6 @@ async def get_broker_config(
     *, broker: _AnyBroker = None, cluster: _AnyCluster = None, admin: "Operator"
 ) -> Answer:
     """Show a broker's options, without secrets, or those of a cluster's masters."""
-    from libramq.rpc import admin_calls as calls
-
     return await _values(admin, calls.broker_config(), broker, cluster)
 
 
@@ -69,8 +64,6 @@ async def update_broker_config(
     admin: "Operator",
 ) -> Answer:
     """Change an option of a broker until it stops; the broker says which ones can be changed."""
-    from libramq.rpc import admin_calls as calls
-
     call = calls.update_broker_config(key, value)
     brokers = list(await admin.ask_targets(call, broker=broker, cluster=cluster))
     return done({"brokers": brokers, key: value}, f"update broker config success, {', '.join(brokers)}")
@@ -80,12 +73,10 @@ async def update_broker_config(
 async def reset_master_flush_offset(
     *,
     broker: _Broker,
-    offset: Annotated[int, typer.Option("-o", "--offset", min=0, help="The offset.")],
+    offset: Annotated[int, Option("-o", "--offset", min=0, help="The offset.")],
     admin: "Operator",
 ) -> Answer:
     """Set up to where a slave takes its master's log to be on disk; no other broker has such an offset."""
-    from libramq.rpc import admin_calls as calls
-
     await admin.ask(broker, calls.reset_master_flush_offset(offset))
     return done({"broker": broker, "offset": offset}, f"reset master flush offset to {offset} success")
 
@@ -93,16 +84,12 @@ async def reset_master_flush_offset(
 @command(app, "wipeWritePerm")
 async def wipe_write_perm(*, broker: _BrokerName, admin: "Operator") -> Answer:
     """Have producers avoid a broker: its topics become read-only in routes until one of them changes."""
-    from libramq.rpc import admin_calls as calls
-
     return await _set_writable(admin, broker, "wipe", calls.wipe_write_perm(broker))
 
 
 @command(app, "addWritePerm")
 async def add_write_perm(*, broker: _BrokerName, admin: "Operator") -> Answer:
     """Have producers use a broker again: its topics become readable and writable in routes."""
-    from libramq.rpc import admin_calls as calls
-
     return await _set_writable(admin, broker, "add", calls.add_write_perm(broker))
 
 
@@ -123,8 +110,6 @@ async def _set_writable(admin: "Operator", broker: str, what: str, call: "Call[i
 @command(app, "updateKvConfig")
 async def update_kv_config(*, namespace: _Namespace, key: _Key, value: _Value, admin: "Operator") -> Answer:
     """Set a value of the name servers' KV configuration."""
-    from libramq.rpc import admin_calls as calls
-
     await admin.ask_name_servers(calls.put_value(namespace, key, value))
     text = "create or update kv config to namespace success."
     return done({"namespace": namespace, "key": key, "value": value}, text)
@@ -133,8 +118,6 @@ async def update_kv_config(*, namespace: _Namespace, key: _Key, value: _Value, a
 @command(app, "deleteKvConfig")
 async def delete_kv_config(*, namespace: _Namespace, key: _Key, admin: "Operator") -> Answer:
     """Remove a value of the name servers' KV configuration."""
-    from libramq.rpc import admin_calls as calls
-
     await admin.ask_name_servers(calls.delete_value(namespace, key))
     return done({"namespace": namespace, "key": key}, "delete kv config from namespace success.")
 
@@ -142,16 +125,12 @@ async def delete_kv_config(*, namespace: _Namespace, key: _Key, admin: "Operator
 @command(app, "getNamesrvConfig", no_args_is_help=False)
 async def get_namesrv_config(*, admin: "Operator") -> Answer:
     """Show the options of each name server."""
-    from libramq.rpc import admin_calls as calls
-
     return sections(await admin.ask_name_servers(calls.name_server_config()))
 
 
 @command(app, "updateNamesrvConfig")
 async def update_namesrv_config(*, key: _Key, value: _Value, admin: "Operator") -> Answer:
     """Change an option of each name server until it stops; a name server says which ones can be changed."""
-    from libramq.rpc import admin_calls as calls
-
     await admin.ask_name_servers(calls.update_name_server_config(key, value))
     return done({key: value}, "update name server config success!")
 
@@ -164,8 +143,6 @@ async def delete_expired_commit_log(
     *, admin: "Operator", broker: _OneBroker = None, cluster: _OneCluster = None
 ) -> Answer:
     """Delete messages older than fileReservedTime now, and not at the hour deleteWhen."""
-    from libramq.rpc import admin_calls as calls
-
     return await _free_disk(admin, calls.delete_expired_files(), broker, cluster)
 
 
@@ -174,8 +151,6 @@ async def clean_expired_cq(
     *, admin: "Operator", broker: _OneBroker = None, cluster: _OneCluster = None
 ) -> Answer:
     """Remove files of consume queues whose messages are deleted."""
-    from libramq.rpc import admin_calls as calls
-
     return await _free_disk(admin, calls.clean_expired_queues(), broker, cluster)
 
 
@@ -184,8 +159,6 @@ async def clean_unused_topic(
     *, admin: "Operator", broker: _OneBroker = None, cluster: _OneCluster = None
 ) -> Answer:
     """Remove consume queues whose topics are deleted."""
-    from libramq.rpc import admin_calls as calls
-
     return await _free_disk(admin, calls.clean_unused_topics(), broker, cluster)
 
 

@@ -3,9 +3,20 @@
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Option
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, command, plain, rows, show_rows, show_values, truth_of
+from libramq.cli.admin.frame import (
+    Answer,
+    calls,
+    columns,
+    command,
+    plain,
+    rows,
+    show_rows,
+    show_values,
+    truth_of,
+)
 from libramq.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -13,25 +24,18 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-_Broker = Annotated[str, typer.Option("-b", "--brokerAddr", "--broker", help="The broker, host:port.")]
-CONNECTION: Final = {
-    "clientId": "client id",
-    "clientAddr": "address",
-    "language": "language",
-    "version": "version",
-}
+_Broker = Annotated[str, Option("-b", "--brokerAddr", "--broker", help="The broker, host:port.")]
+CONNECTION: Final = columns("clientId: client id, clientAddr: address, language, version")
 
 
 @command(app, "producerConnection")
 async def producer_connection(
     *,
-    group: Annotated[str, typer.Option("-g", "--producerGroup", help="The producer group.")],
+    group: Annotated[str, Option("-g", "--producerGroup", help="The producer group.")],
     topic: options.Topic,
     admin: "Operator",
 ) -> Answer:
     """Show the producers of a group that are connected to a topic's brokers."""
-    from libramq.rpc import admin_calls as calls
-
     found: dict[str, dict[str, Any]] = {}
     failure: BrokerError | None = None
     for address in await admin.brokers_of(topic):
@@ -51,36 +55,26 @@ async def producer_connection(
 @command(app, "producer")
 async def producers(*, broker: _Broker, admin: "Operator") -> Answer:
     """List all producers that are connected to a broker."""
-    from libramq.rpc import admin_calls as calls
-
     table = (await admin.ask(broker, calls.all_producers())).data
     found = [
         {"group": group} | plain(producer) for group, members in sorted(table.items()) for producer in members
     ]
-    columns = {
-        "group": "group",
-        "clientId": "client id",
-        "remoteIP": "address",
-        "language": "language",
-        "version": "version",
-        "lastUpdateTimestamp": "last heartbeat",
-    }
-    return rows(found, columns)
+    headings = columns(
+        "group, clientId: client id, remoteIP: address, language, version, "
+        "lastUpdateTimestamp: last heartbeat"
+    )
+    return rows(found, headings)
 
 
 @command(app, "brokerConsumeStats")
 async def broker_consume_stats(
     *,
     broker: _Broker,
-    level: Annotated[
-        int, typer.Option("-l", "--level", min=0, help="Only queues at least so far behind.")
-    ] = 0,
-    ordered: Annotated[str, typer.Option("-o", "--order", help="true: ordered topics only.")] = "false",
+    level: Annotated[int, Option("-l", "--level", min=0, help="Only queues at least so far behind.")] = 0,
+    ordered: Annotated[str, Option("-o", "--order", help="true: ordered topics only.")] = "false",
     admin: "Operator",
 ) -> Answer:
     """Show the progress of all groups at a broker, queue by queue."""
-    from libramq.rpc import admin_calls as calls
-
     stats = await admin.ask(broker, calls.broker_consume_stats(ordered=truth_of("-o", ordered)))
     found = [
         {
@@ -99,36 +93,26 @@ async def broker_consume_stats(
         for queue, offset in sorted(one.offset_table.items())
         if offset.behind >= level
     ]
-    columns = {
-        "topic": "topic",
-        "group": "group",
-        "queueId": "queue",
-        "brokerOffset": "broker offset",
-        "consumerOffset": "consumer offset",
-        "diff": "behind",
-        "lastTimestamp": "last message stored",
-    }
-    return rows(found, columns)
+    headings = columns(
+        "topic, group, queueId: queue, brokerOffset: broker offset, consumerOffset: consumer offset, "
+        "diff: behind, lastTimestamp: last message stored"
+    )
+    return rows(found, headings)
 
 
-_RATES: Final = {
-    "topic": "topic",
-    "group": "group",
-    "accumulation": "behind",
-    "inTps": "in/s",
-    "outTps": "out/s",
-    "inMsg24Hour": "in a day",
-    "outMsg24Hour": "out a day",
-}
+_RATES: Final = columns(
+    "topic, group, accumulation: behind, inTps: in/s, outTps: out/s, inMsg24Hour: in a day, "
+    "outMsg24Hour: out a day"
+)
 
 
 @command(app, "statsAll", no_args_is_help=False)
 async def stats_all(
     *,
     active: Annotated[
-        bool, typer.Option("-a", "--activeTopic", help="Only topics with traffic within a day.")
+        bool, Option("-a", "--activeTopic", help="Only topics with traffic within a day.")
     ] = False,
-    topic: Annotated[str | None, typer.Option("-t", "--topic", help="Only this topic.")] = None,
+    topic: Annotated[str | None, Option("-t", "--topic", help="Only this topic.")] = None,
     admin: "Operator",
 ) -> Answer:
     """Show how much each topic takes in and each of its groups takes out."""
@@ -146,14 +130,12 @@ async def stats_all(
 @command(app, "haStatus")
 async def ha_status(*, broker: _Broker, admin: "Operator") -> Answer:
     """Show how far the slaves of a master are behind it."""
-    from libramq.rpc import admin_calls as calls
-
     status = plain(await admin.ask(broker, calls.ha_status()))
-    columns = {"addr": "slave", "slaveAckOffset": "has up to", "diff": "lacks", "inSync": "in sync"}
+    headings = columns("addr: slave, slaveAckOffset: has up to, diff: lacks, inSync: in sync")
 
     def show() -> None:
         slaves = status.pop("haConnectionInfo")
         show_values(status)
-        show_rows(slaves, columns)
+        show_rows(slaves, headings)
 
     return Answer(status, show)

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, command, done, rows, show_values
+from libramq.cli.admin.frame import Answer, calls, columns, command, done, rows, show_values
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,21 +20,20 @@ app = typer.Typer()
 async def update_topic_perm(
     *,
     topic: options.Topic,
-    perm: Annotated[int, typer.Option("-p", "--perm", help="2: write, 4: read, 6: both.")],
+    perm: Annotated[int, Option("-p", "--perm", help="2: write, 4: read, 6: both.")],
     admin: "Operator",
     broker: options.Broker = None,
     cluster: options.Cluster = None,
 ) -> Answer:
     """Change who may use a topic: 4 lets consumers finish reading it while producers avoid it."""
     from libramq.admin.operator import check_permission
-    from libramq.rpc import admin_calls as calls
 
     check_permission(perm)
     before = await admin.ask_targets(calls.topic_config(topic), broker=broker, cluster=cluster)
     for address, config in before.items():
         await admin.ask(address, calls.create_topic(config, perm=perm))
     found = [{"broker": address, "from": config.perm, "to": perm} for address, config in before.items()]
-    return rows(found, {"broker": "broker", "from": "permission before", "to": "now"})
+    return rows(found, columns("broker, from: permission before, to: now"))
 
 
 @command(app, "updateTopicList")
@@ -47,7 +47,6 @@ async def update_topic_list(
     """Create or change all topics of a JSON file, or none of them."""
     from libramq.formats.document import decode_body
     from libramq.formats.tables import TopicConfig
-    from libramq.rpc import admin_calls as calls
 
     configs = decode_body(read_file(file), list[TopicConfig])
     changed = await admin.ask_targets(calls.create_topics(configs), broker=broker, cluster=cluster)
@@ -59,15 +58,14 @@ async def update_topic_list(
 async def update_order_conf(
     *,
     topic: options.Topic,
-    method: Annotated[str, typer.Option("-m", "--method", help="get, put or delete.")],
+    method: Annotated[str, Option("-m", "--method", help="get, put or delete.")],
     value: Annotated[
-        str | None, typer.Option("-v", "--orderConf", help="For put: broker:queues;broker:queues.")
+        str | None, Option("-v", "--orderConf", help="For put: broker:queues;broker:queues.")
     ] = None,
     admin: "Operator",
 ) -> Answer:
     """Show or change the brokers and queues that an ordered topic keeps, whichever brokers are up."""
     from libramq.admin.operator import ORDER
-    from libramq.rpc import admin_calls as calls
 
     if method == "put":
         if not value:
@@ -105,7 +103,7 @@ async def topic_cluster_list(*, topic: options.Topic, admin: "Operator") -> Answ
 async def allocate_mq(
     *,
     topic: options.Topic,
-    members: Annotated[str, typer.Option("-i", "--ipList", help="Members, separated by commas.")],
+    members: Annotated[str, Option("-i", "--ipList", help="Members, separated by commas.")],
     admin: "Operator",
 ) -> Answer:
     """Show how the strategy averagely would divide a topic's queues among members."""
