@@ -1,22 +1,26 @@
 """The options of clients, with their types, for asyncio and for blocking code."""
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Required, TypedDict
 
 from libramq.balance import TopicRule
 from libramq.client.consuming.consumer_settings import ConsumeFrom
-from libramq.client.consuming.handling.queue_listener import ErrorHook, QueueHook
 from libramq.client.producing.fault_strategy import BackOff
 from libramq.client.producing.transaction import CheckTransaction
 from libramq.clock import Clock
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, LibraError
 from libramq.filesystem import FileSystem
+from libramq.message.queue import MessageQueue
 from libramq.remoting.credentials import Credentials
 from libramq.transport.tls import Tls
 
+#: Called with queues; a plain function or a coroutine function.
+QueueHook = Callable[[tuple[MessageQueue, ...]], Any]
+#: Called with an error of LibraMQ's.
+ErrorHook = Callable[[LibraError], Any]
 #: Where a new group begins, in the words of other clients.
 Beginning = ConsumeFrom | Literal["earliest", "latest", "timestamp"]
 

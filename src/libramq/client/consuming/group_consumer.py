@@ -15,10 +15,10 @@ from libramq.client.consuming.committing.local_offset_store import DIRECTORY, Lo
 from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver, N, Stage
 from libramq.client.consuming.consumer_settings import GROUP_STRATEGY, ConsumerSettings
-from libramq.client.consuming.handling.queue_listener import ErrorHook, Hooks, QueueHook
+from libramq.client.consuming.handling.queue_listener import Hooks
 from libramq.client.consuming.member_network import Run, Seams
 from libramq.client.identity import Identity, name_server_addresses
-from libramq.client.options import Beginning, beginning, instance_of, whole_number
+from libramq.client.options import Beginning, ErrorHook, QueueHook, beginning, instance_of, whole_number
 from libramq.client.routing.lookup import look_up
 from libramq.clock import Clock, SystemClock
 from libramq.errors import ConfigError, LocalProtocolError

@@ -20,10 +20,16 @@ from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver
 from libramq.client.consuming.consumer_settings import THREADS, ConsumeFrom
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, CommonOptions, GroupConsumer
 from libramq.client.consuming.handling.handlers import Handler, Handlers, check_handler, in_order
-from libramq.client.consuming.handling.queue_listener import ErrorHook, QueueHook
 from libramq.client.consuming.member_network import MemberNetwork
 from libramq.client.consuming.pop.pop_network import PopNetwork
-from libramq.client.options import Beginning, ConsumerTuning, PushConsumerOptions, check_names
+from libramq.client.options import (
+    Beginning,
+    ConsumerTuning,
+    ErrorHook,
+    PushConsumerOptions,
+    QueueHook,
+    check_names,
+)
 from libramq.clock import Clock
 from libramq.errors import ConfigError
 from libramq.filesystem import FileSystem

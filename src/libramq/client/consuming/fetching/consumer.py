@@ -27,10 +27,17 @@ from libramq.client.consuming.fetching.fetching import Assign, Commit, ReadRecor
 from libramq.client.consuming.fetching.positions import Positions, check_offsets
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, CommonOptions
 from libramq.client.consuming.handling.handler_result import Ending
-from libramq.client.consuming.handling.queue_listener import ErrorHook, QueueHook
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.pulling.pulled_records import record_batch, schema_of
-from libramq.client.options import Beginning, ConsumerOptions, FetchTuning, check_names, whole_number
+from libramq.client.options import (
+    Beginning,
+    ConsumerOptions,
+    ErrorHook,
+    FetchTuning,
+    QueueHook,
+    check_names,
+    whole_number,
+)
 from libramq.clock import Clock
 from libramq.errors import ConfigError, LibraError, LocalProtocolError, RequestTimeout
 from libramq.filesystem import FileSystem

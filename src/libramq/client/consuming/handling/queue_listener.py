@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from libramq.client.awaiting import awaited, current_task, is_from_outside
 from libramq.client.consuming import effects as fx
-from libramq.errors import LibraError
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 
@@ -21,10 +20,6 @@ log = get_logger(__name__)
 #: Ours: how long a cancelled hook may take to end; it may never do so.
 CANCEL_SECONDS: Final = 1.0
 
-#: Called with queues; a plain function or a coroutine function.
-QueueHook = Callable[[tuple[MessageQueue, ...]], Any]
-#: Called with an error of LibraMQ's.
-ErrorHook = Callable[[LibraError], Any]
 Change = fx.Assigned | fx.Revoked | fx.Lost
 #: The hooks, by the change they are called for.
 Hooks = Mapping[type[Change | fx.Trouble], Callable[[Any], Any] | None]
