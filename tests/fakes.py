@@ -7,7 +7,7 @@ from typing import Any
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import LibraError
 from libramq.filesystem import LocalFileSystem
-from libramq.kernel.connection import NUMBERS
+from libramq.kernel.connection import ANONYMOUS, NUMBERS
 from libramq.kernel.effect import Thread
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader
@@ -73,6 +73,7 @@ class FakePeer:
     def __init__(self, address: str = "127.0.0.1:50000") -> None:
         self.address = address
         self.number = next(NUMBERS)
+        self.principal = ANONYMOUS
         self.is_open = True
         self.close_reason: str | None = None
         self.replies: list[Command] = []

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection
 
-from libramq.auth.principal import Principal
 from libramq.auth.resource import Action, Resource
 from libramq.codes import ResponseCode
 from libramq.errors import NoPermission
+from libramq.kernel.connection import Principal
 
 Asked = tuple[str, Action]
 

@@ -4,9 +4,9 @@ import pytest
 
 from libramq.auth.authorizer import ALLOW_ALL, require_permission
 from libramq.auth.operation import Consume, Manage, Membership, Send, SendBack, resources
-from libramq.auth.principal import ANONYMOUS, Principal
 from libramq.auth.resource import Action, cluster, group, topic
 from libramq.errors import NoPermission
+from libramq.kernel.connection import ANONYMOUS, Principal
 from tests.auth.guards import Guard
 
 ALICE = Principal("alice")

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from libramq.auth.operation import resources
-from libramq.auth.principal import ANONYMOUS
 from libramq.codes import RequestCode as R
 from libramq.formats import fastjson, tables
 from libramq.formats.document import decode_body, encode_body
 from libramq.formats.route import TopicRouteData
+from libramq.kernel.connection import ANONYMOUS
 from libramq.remoting.body import consumers, heartbeat, registration, route
 from libramq.remoting.command import Serialization
 from libramq.remoting.connection import FrameReader

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from libramq.auth.operation import resources
-from libramq.auth.principal import ANONYMOUS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.filter.subscription import SubscriptionData
 from libramq.formats.document import encode_body
 from libramq.formats.tables import SubscriptionGroupConfig
+from libramq.kernel.connection import ANONYMOUS
 from libramq.kernel.effect import Release, Reserve
 from libramq.kernel.parts import Kernel
 from libramq.remoting import headers as h

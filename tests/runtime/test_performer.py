@@ -7,7 +7,7 @@ import pytest
 from tests.fakes import ManualClock, ManualThreads, ManualTimers, raise_it
 
 from libramq.errors import ConnectionLost
-from libramq.kernel.connection import NUMBERS
+from libramq.kernel.connection import ANONYMOUS, NUMBERS
 from libramq.kernel.effect import Room, Thread
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.longest_turn import METRICS, RUNTIME_INFO
@@ -25,6 +25,7 @@ class Line:
     def __init__(self) -> None:
         self.address = "127.0.0.1:50000"
         self.number = next(NUMBERS)
+        self.principal = ANONYMOUS
         self.is_open = True
         self.unsent_bytes = self.leaving_bytes = 0
         self.leaves_at_once = True

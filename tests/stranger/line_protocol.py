@@ -1,5 +1,6 @@
 """How a protocol is added: a line protocol over the broker's services, with no edit under `src/`.
 
+    LOGIN name password                      OK
     APPEND topic queue text                  OK queue_offset
     POLL group topic queue offset wait_ms    FOUND next "text" …, NOTHING next or MOVED next (an offset)
     COMMIT group topic queue offset          OK
@@ -22,12 +23,13 @@ A protocol consists of four parts, in the order of this module:
 3. A translator turns requests into calls of services (`kernel.engine.Translator`). It returns the index of
    the first request that it has not handled. Neighbouring requests that take effect together are one call:
    here, commits share one write of the journal. A service that refuses at once raises; a request that fails
-   does not affect the others. Before the translator calls a service, it describes the resources and the
-   principal of the request (`auth.operation`), and the authorizer may refuse it.
-4. A server accepts connections, each a `runtime.seams.Channel`, and reports to the entrance that
-   `BrokerServer.entrance` makes for the translator. The performer takes care of turns, timers, back-pressure
-   and the consequences of a request: journals, flushes, and held pulls of every protocol that wake up. In the
-   simulator `SimulatedBroker.entrance` replaces it, and nothing else needs to be written.
+   does not affect the others. A client that has proven who it is becomes the principal of its connection.
+   Before the translator calls a service, it describes the resources and the principal of the request
+   (`auth.operation`), and the authorizer may refuse it.
+4. `BrokerServer.server` makes a server for the translator and its reader, with the limits and the encryption
+   of all of the broker's ports. The performer takes care of turns, timers, back-pressure and the consequences
+   of a request: journals, flushes, and held pulls of every protocol that wake up. In the simulator
+   `SimulatedBroker.entrance` replaces it, and nothing else needs to be written.
 
 Members of coordinated groups (JOIN, WAIT, LEAVE) are answered by waiters too. A minus before a queue means
 that the member must release it: its next WAIT leaves the queue out.
@@ -36,29 +38,26 @@ The services used here are `Broker.appending`, `.reading`, `.committing`, `.open
 `docs/design/engine.md` lists the others.
 """
 
-import asyncio
 import json
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from libramq.auth.authorizer import require_permission
 from libramq.auth.operation import Consume, Membership, Operation, Send
-from libramq.auth.principal import ANONYMOUS
 from libramq.broker.broker import Broker
 from libramq.broker.groups.opening import QueueToOpen
 from libramq.broker.messages.appending import Draft
 from libramq.broker.messages.reading import Pull, PullResult, PullStatus
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, ProtocolError, RemoteProtocolError
+from libramq.errors import BrokerError, NoPermission, RemoteProtocolError
 from libramq.fencing import Claim, Opened
 from libramq.groups.coordinator.effect import Answer
 from libramq.groups.coordinator.group.request import Join, Leave, Poll
-from libramq.kernel.connection import NUMBERS, Connection
+from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.effect import Effects
 from libramq.message import decode_records
 from libramq.message.queue import MessageQueue
 from libramq.store.log.append import AppendResult
-from libramq.transport.server_connection import Handler
 
 LINE_BYTES_MAX = 64 * 1024
 MESSAGES_MAX = 32
@@ -77,6 +76,11 @@ class LineReader:
 
     def __init__(self) -> None:
         self._partial = b""
+
+    @property
+    def partial_bytes(self) -> int:
+        """Return how many bytes of an unfinished line are held."""
+        return len(self._partial)
 
     def receive(self, data: bytes) -> list[str]:
         """Take the bytes that arrived; return the lines that are whole now."""
@@ -108,9 +112,10 @@ class LineWaiter:
 
 
 class LineTranslator:
-    """Serves the line protocol; a `kernel.engine.Translator`."""
+    """Serves the line protocol; a `kernel.engine.Translator`. passwords: of its users."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, passwords: Mapping[str, str] | None = None) -> None:
+        self._passwords = passwords or {}
         self._appending = broker.appending
         self._reading = broker.reading
         self._committing = broker.committing
@@ -131,6 +136,7 @@ class LineTranslator:
             return end
         verb, *words = requests[start].split(" ")
         operations = {
+            "LOGIN": self._login,
             "APPEND": self._append,
             "POLL": self._poll,
             "JOIN": self._join,
@@ -145,9 +151,16 @@ class LineTranslator:
             LineWaiter(connection, self._effects, str).refuse(error)
         return start + 1
 
+    def _login(self, connection: Connection, words: Sequence[str]) -> None:
+        name, password = words
+        if self._passwords.get(name) != password:
+            raise NoPermission(ResponseCode.NO_PERMISSION, "no such user, or another password")
+        connection.principal = Principal(name)
+        LineWaiter(connection, self._effects, str).answer("OK")
+
     def _append(self, connection: Connection, words: Sequence[str]) -> None:
         topic, queue_id, *text = words
-        self._require(Send(ANONYMOUS, topic))
+        self._require(Send(connection.principal, topic))
         draft = Draft(topic, int(queue_id), " ".join(text).encode())
         waiter = LineWaiter(connection, self._effects, _stored)
         clock = self._clock
@@ -155,7 +168,7 @@ class LineTranslator:
 
     def _poll(self, connection: Connection, words: Sequence[str]) -> None:
         group, topic, queue_id, offset, wait_ms, *claim = words
-        self._require(Consume(ANONYMOUS, group, (topic,)))
+        self._require(Consume(connection.principal, group, (topic,)))
         pull = Pull(
             waiter=LineWaiter(connection, self._effects, _pulled),
             group=group,
@@ -170,26 +183,26 @@ class LineTranslator:
 
     def _join(self, connection: Connection, words: Sequence[str]) -> None:
         group, client, topic = words
-        self._require(Consume(ANONYMOUS, group, (topic,)))
+        self._require(Consume(connection.principal, group, (topic,)))
         join = Join(group=group, client_id=client, session_ms=SESSION_MS, subscriptions={topic: "*"})
         self._coordination.join(LineWaiter(connection, self._effects, _joined), join)
 
     def _wait(self, connection: Connection, words: Sequence[str]) -> None:
         group, topic, member, epoch, *held = words
-        self._require(Consume(ANONYMOUS, group, (topic,)))
+        self._require(Consume(connection.principal, group, (topic,)))
         queues = dict(_held(topic, self._broker_name, text) for text in held)
         poll = Poll(group=group, member=member, epoch=int(epoch), held=queues)
         self._coordination.poll(LineWaiter(connection, self._effects, _assigned), poll)
 
     def _open(self, connection: Connection, words: Sequence[str]) -> None:
         group, topic, queue_id, member, epoch = words
-        self._require(Consume(ANONYMOUS, group, (topic,)))
+        self._require(Consume(connection.principal, group, (topic,)))
         queue = QueueToOpen(group, topic, int(queue_id), Claim(member, int(epoch)))
         self._opening.open(queue, LineWaiter(connection, self._effects, _opened))
 
     def _leave(self, connection: Connection, words: Sequence[str]) -> None:
         group, member = words
-        self._require(Membership(ANONYMOUS, {group: ()}))
+        self._require(Membership(connection.principal, {group: ()}))
         waiter = LineWaiter(connection, self._effects, lambda answer: _refused(answer) or "OK")
         self._coordination.leave(waiter, Leave(group=group, member=member))
 
@@ -200,7 +213,7 @@ class LineTranslator:
         for line in lines:
             try:
                 _, group, topic, queue_id, offset, *claim = line.split(" ")
-                self._require(Consume(ANONYMOUS, group, (topic,)))
+                self._require(Consume(connection.principal, group, (topic,)))
                 self._committing.commit(
                     connection, group, topic, int(queue_id), int(offset), **_claimed(claim)
                 )
@@ -218,12 +231,12 @@ class LineTranslator:
                 waiter.refuse(refusal)
 
     def _require(self, operation: Operation) -> None:
-        """Raise if the operation is not permitted; this protocol has no authentication."""
+        """Raise if the operation is not permitted."""
         require_permission(self._authorizer, operation)
 
 
 def _unknown(connection: Connection, words: Sequence[str]) -> None:
-    raise RemoteProtocolError("the verbs are APPEND, POLL, COMMIT, JOIN, WAIT, OPEN and LEAVE")
+    raise RemoteProtocolError("the verbs are LOGIN, APPEND, POLL, COMMIT, JOIN, WAIT, OPEN and LEAVE")
 
 
 def _claimed(words: Sequence[str]) -> dict[str, Any]:
@@ -269,75 +282,3 @@ def _queues(answer: Answer[Any]) -> str:
     assert assignment is not None, "a join or a poll that succeeds has one"
     held = [f"{queue.queue_id}:{epoch}" for queue, epoch in assignment.queues.items()]
     return " ".join([str(assignment.epoch), *held, *(f"-{queue.queue_id}" for queue in assignment.revoke)])
-
-
-class LineConnection(asyncio.Protocol):
-    """One accepted connection; a `runtime.seams.Channel`."""
-
-    def __init__(self, entrance: Handler) -> None:
-        self._entrance = entrance
-        self._reader = LineReader()
-        self._transport: asyncio.Transport | None = None
-        self.address = ""
-        self.number = next(NUMBERS)
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether written bytes can still arrive."""
-        return self._transport is not None and not self._transport.is_closing()
-
-    #: None are sent in slices.
-    leaving_bytes = 0
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Return how many written bytes have not left yet."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Handle asyncio's accepting a connection."""
-        self._transport = cast(asyncio.Transport, transport)
-        self.address = "{}:{}".format(*self._transport.get_extra_info("peername")[:2])
-        self._entrance.connected(self)
-
-    def data_received(self, data: bytes) -> None:
-        """Handle bytes that asyncio has read."""
-        try:
-            lines: list[Any] = list(self._reader.receive(data))
-        except ProtocolError as error:
-            self.close(str(error))
-            return
-        if lines:
-            self._entrance.received(self, lines)
-
-    def resume_writing(self) -> None:
-        """Continue: the client reads again."""
-        self._entrance.writable(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the end of the connection."""
-        self._transport = None
-        self._entrance.closed(self)
-
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        if self.is_open:
-            assert self._transport is not None
-            self._transport.write(data)
-
-    def close(self, reason: str) -> None:
-        """Close the connection once all written bytes have left."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def pause_reading(self) -> None:
-        """Stop reading for now."""
-        if self.is_open:
-            assert self._transport is not None
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Start reading again."""
-        if self.is_open:
-            assert self._transport is not None
-            self._transport.resume_reading()

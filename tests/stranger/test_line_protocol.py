@@ -14,6 +14,7 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.fencing import Claim, FenceGrant
 from libramq.filesystem import LocalFileSystem
+from libramq.kernel.connection import ANONYMOUS, Principal
 from libramq.message import decode_records
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
@@ -27,7 +28,7 @@ from tests.broker.test_coordinated_groups import COLLECT_MS, alone
 from tests.broker.test_shell import Client
 from tests.fakes import FakePeer
 from tests.interop.ports import free_broker_port
-from tests.stranger.line_protocol import LineConnection, LineReader, LineTranslator
+from tests.stranger.line_protocol import LineReader, LineTranslator
 from tests.transport.loops import LOOPS, run_on
 
 HOST = "127.0.0.1"
@@ -39,7 +40,7 @@ class LinePeer(FakePeer):
     def __init__(self, talk: Conversation, address: str = "127.0.0.1:60000") -> None:
         super().__init__(address)
         self.writes: list[str] = []
-        self._entrance = talk.performer.entrance(LineTranslator(talk.broker))
+        self._entrance = talk.performer.entrance(LineTranslator(talk.broker, {"alice": "secret"}))
         self._entrance.connected(self)
 
     def write(self, data: bytes) -> None:
@@ -314,6 +315,28 @@ def test_a_stranger_is_authorised_like_any_client(tmp_path: Path, line: str, tou
     talk.close()
 
 
+def test_a_stranger_logs_in_for_its_connection(tmp_path: Path):
+    guard = Guard()
+    talk = Conversation(tmp_path, authorizer=guard)
+    talk.create_topic("T")
+    alice, nobody = LinePeer(talk), LinePeer(talk)
+    (refusal,) = alice.say("LOGIN alice guessed")
+    assert refusal.startswith(f"ERROR {int(C.NO_PERMISSION)} ")
+    alice.say("APPEND T 0 a")
+    assert guard.principals == {ANONYMOUS}
+    guard.principals = set()
+    assert alice.say("LOGIN alice secret", "APPEND T 0 b", "POLL G T 0 1 0", "COMMIT G T 0 0") == [
+        "OK",
+        "OK 1",
+        'FOUND 2 "b"',
+        "OK",
+    ]
+    assert guard.principals == {Principal("alice")}
+    nobody.say("APPEND T 0 c")
+    assert guard.principals == {Principal("alice"), ANONYMOUS}
+    talk.close()
+
+
 def test_a_denied_commit_leaves_its_neighbours_alone(tmp_path: Path):
     guard = Guard({"Group:H"})
     talk = Conversation(tmp_path, authorizer=guard)
@@ -360,9 +383,8 @@ def test_both_protocols_are_served_over_sockets(loop: str, tmp_path: Path):
         settings = BrokerConfig(store_path=str(tmp_path), listen_port=free_broker_port())
         broker = BrokerServer(settings, clock=SystemClock(), filesystem=LocalFileSystem())
         await broker.start()
-        entrance = broker.entrance(LineTranslator(broker.broker))
-        lines = await asyncio.get_running_loop().create_server(lambda: LineConnection(entrance), HOST, 0)
-        reader, writer = await asyncio.open_connection(HOST, lines.sockets[0].getsockname()[1])
+        lines = broker.server(LineTranslator(broker.broker), LineReader)
+        reader, writer = await asyncio.open_connection(HOST, await lines.listen(HOST, 0))
         client = Client(settings.address)
         try:
             await client.send(b"first", "T")
@@ -379,7 +401,7 @@ def test_both_protocols_are_served_over_sockets(loop: str, tmp_path: Path):
         finally:
             writer.close()
             await client.close()
-            lines.close()
+            await lines.close()
             await broker.stop()
 
     run_on(loop, scenario)

@@ -7,8 +7,8 @@ protocol can be forgotten. Upstream: auth/authorization.
 from typing import Final, Protocol
 
 from libramq.auth.operation import Operation, resources
-from libramq.auth.principal import Principal
 from libramq.auth.resource import Action, Resource
+from libramq.kernel.connection import Principal
 
 
 class Authorizer(Protocol):

@@ -9,8 +9,8 @@ physical offset) is checked by the service that reads it, with another operation
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from libramq.auth.principal import Principal
 from libramq.auth.resource import Action, Resource, ResourceKind, group, topic
+from libramq.kernel.connection import Principal
 from libramq.message.names import RETRY_PREFIX
 
 

@@ -1,5 +1,6 @@
-"""The connection as an engine sees it: an opaque handle, told apart by identity."""
+"""The connection as an engine sees it: an opaque handle, told apart by identity; and its principal."""
 
+from dataclasses import dataclass
 from itertools import count
 from typing import Final, Protocol
 
@@ -7,8 +8,22 @@ from typing import Final, Protocol
 NUMBERS: Final = count(1)
 
 
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A user, as authenticated by any protocol."""
+
+    name: str
+
+
+#: A client that has not authenticated itself; so far no client has to.
+ANONYMOUS: Final = Principal("anonymous")
+
+
 class Connection(Protocol):
     """The other end of a connection. An engine never writes to it: it returns `Send` and `Close`."""
+
+    #: Who the client is, where it proves that once for all its requests: by SASL or a certificate.
+    principal: Principal
 
     @property
     def address(self) -> str:

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, Final
 
 from libramq.auth.operation import Consume, Manage, Membership, Operation, Send, SendBack
-from libramq.auth.principal import Principal
 from libramq.auth.resource import Action, Resource, cluster, group, topic
 from libramq.codes import RequestCode as R
 from libramq.formats.tables import SubscriptionGroupConfig
+from libramq.kernel.connection import Principal
 from libramq.message.names import popped_topic, retry_topic
 from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h

@@ -6,11 +6,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from libramq.auth.principal import ANONYMOUS, Principal
 from libramq.clock import MonotonicMs, Now, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConfigError, ProtocolError
-from libramq.kernel.connection import Connection
+from libramq.kernel.connection import ANONYMOUS, Connection, Principal
 from libramq.logs import get_logger
 from libramq.remoting.command import Command
 from libramq.rpc.outcome import Outcome, Reply

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from libramq.errors import RemoteError
-from libramq.kernel.connection import NUMBERS
+from libramq.kernel.connection import ANONYMOUS, NUMBERS
 from libramq.kernel.effect import Stream
 from libramq.logs import get_logger
 from libramq.runtime.seams import Link
@@ -24,6 +24,7 @@ class DialedConnection:
     ) -> None:
         self.address = address
         self.number = next(NUMBERS)
+        self.principal = ANONYMOUS
         self.unsent_bytes = self.leaving_bytes = 0
         self._stream = stream
         self._event = event

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from libramq.clock import MonotonicMs
 from libramq.errors import ProtocolError
-from libramq.kernel.connection import NUMBERS, Connection
+from libramq.kernel.connection import ANONYMOUS, NUMBERS, Connection
 from libramq.logs import get_logger
 from libramq.transport.large_reads import LARGE_FRAME_BYTES, LARGE_READ_BYTES
 from libramq.transport.large_write import LARGE_BYTES, LargeWrite, may_be_sliced
@@ -79,6 +79,7 @@ class ServerConnection(asyncio.Protocol):
         "closing_since_ms",
         "last_read_ms",
         "number",
+        "principal",
     )
 
     def __init__(self, server: "Server", address: str) -> None:
@@ -91,6 +92,7 @@ class ServerConnection(asyncio.Protocol):
         self._large_frame: int | None = None
         self._large_write: LargeWrite | None = None
         self.number = next(NUMBERS)
+        self.principal = ANONYMOUS
         self.last_read_ms = server.monotonic_ms()
         self.closing_since_ms: MonotonicMs | None = None
 

@@ -9,6 +9,7 @@ import pytest
 from libramq.groups.modern.subscribed_topics import TOPICS_LOOK_MS
 from libramq.groups.modern.target_assignment import COLLECT_MS, INITIAL_DELAY_MS
 from libramq.groups.modern.values import LEAVES
+from libramq.kernel.connection import Principal
 from libramq.protocols.kafka import topic_patterns
 from libramq.protocols.kafka.modern_group_messages import HELD_MS
 from libramq.protocols.kafka.topic_ids import id_of
@@ -190,6 +191,8 @@ def test_system_topics_and_those_that_are_denied_do_not_fit(tmp_path: Path):
         talk.create_topic(name, queues=2)
     endpoint = KafkaEndpoint(talk)
     member = Member(endpoint)
+    member.peer.principal = Principal("alice")
+    guard.principals.clear()
     member.join(".*")
     talk.advance(INITIAL_DELAY_MS)
     member.heard()
@@ -198,6 +201,7 @@ def test_system_topics_and_those_that_are_denied_do_not_fit(tmp_path: Path):
     assert {"T", "orders-us", "other"} <= group.topics
     assert "orders-eu" not in group.topics
     assert not any(each.startswith(("RMQ_SYS", "rmq_sys", "%")) for each in group.topics)
+    assert guard.principals == {Principal("alice")}
     talk.close()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from libramq.groups.classic.state import INITIAL_DELAY_MS
+from libramq.kernel.connection import Principal
 from libramq.kernel.effect import Thread
 from libramq.offsets.consumer_offset import ConsumerOffset
 from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP
@@ -110,6 +111,7 @@ LARGE: dict[str, Request] = {
 
 
 MEMBERS = tuple(LeavingMember(member_id=name) for name in NAMES)
+ALICE = Principal("alice")
 #: What a step of any request may ask the authoriser: about a group, and twice about each element.
 ASKED_MAX = 2 * ITEMS_PER_STEP + 1
 
@@ -131,6 +133,8 @@ class Turns:
     def ask(self, request: Request) -> Any:
         """Send a request, and return its answer."""
         peer = self.endpoint.peer()
+        peer.principal = ALICE
+        self.guard.principals.clear()  # Those of the preparation.
         version = max(api.last for api in APIS.values() if api.request is type(request))
         before = len(self.guard.asked)
         peer._entrance.received(peer, [peer.frame(request, version)])
@@ -138,6 +142,7 @@ class Turns:
         while self._step():
             self.count += 1
         (response,) = peer.answers()
+        assert self.guard.principals <= {ALICE}
         return response
 
     def _step(self) -> bool:

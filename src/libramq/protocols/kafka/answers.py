@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
-from libramq.kernel.connection import Connection
+from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.effect import Effects, Thread
 from libramq.kernel.purgatory import Parked, Purgatory
 from libramq.logs import get_logger
@@ -56,6 +56,11 @@ class Slot(Parked):
         self.data: bytes | None = None
         #: Whether later requests are answered before it.
         self.is_apart = False
+
+    @property
+    def principal(self) -> Principal:
+        """Return who has sent the request."""
+        return self.connection.principal
 
     @property
     def version(self) -> int:

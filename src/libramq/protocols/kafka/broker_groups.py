@@ -10,7 +10,6 @@ from typing import Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Consume, Manage
-from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, group
 from libramq.broker.groups.coordination import Coordination
 from libramq.catalog import TopicTable
@@ -20,9 +19,9 @@ from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.modern.group import ModernGroup
 from libramq.groups.protocol_groups import Groups
+from libramq.kernel.connection import Principal
 from libramq.message import names
 from libramq.protocols.kafka.node import KafkaNodes
-from libramq.protocols.kafka.refusals import may_read
 from libramq.wire.kafka.error_code import ErrorCode
 
 #: Whose protocol uses a group, for tools.
@@ -72,38 +71,42 @@ class BrokerGroups:
 
     # Why requests are refused.
 
-    def refusal(self, name: str) -> ErrorCode | None:
+    def refusal(self, name: str, principal: Principal) -> ErrorCode | None:
         """Return why a group's requests are refused, if so."""
         if not names.is_valid_group(name):
             return ErrorCode.INVALID_GROUP_ID
         try:
-            require_permission(self._authorizer, Consume(ANONYMOUS, name))
+            require_permission(self._authorizer, Consume(principal, name))
         except BrokerError:
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
         return None
 
-    def member_refusal(self, name: str) -> ErrorCode | None:
+    def member_refusal(self, name: str, principal: Principal) -> ErrorCode | None:
         """Return why requests to a group's coordinator are refused, if so."""
-        return self.refusal(name) or self.nodes.coordinator_refusal(name)
+        return self.refusal(name, principal) or self.nodes.coordinator_refusal(name)
 
-    def delete_refusal(self, name: str) -> ErrorCode | None:
+    def delete_refusal(self, name: str, principal: Principal) -> ErrorCode | None:
         """Return why nothing of a group may be deleted, if so."""
-        refusal = self.member_refusal(name)
+        refusal = self.member_refusal(name, principal)
         if refusal is not None:
             return refusal
         try:
-            require_permission(self._authorizer, Manage(ANONYMOUS, Action.DELETE, (group(name),)))
+            require_permission(self._authorizer, Manage(principal, Action.DELETE, (group(name),)))
         except BrokerError:
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
         return None
 
-    def may_read(self, name: str, topic: str) -> bool:
+    def may_read(self, name: str, topic: str, principal: Principal) -> bool:
         """Return whether a group may read a topic."""
-        return may_read(self._authorizer, name, topic)
+        try:
+            self.require_may_read(name, topic, principal)
+        except BrokerError:
+            return False
+        return True
 
-    def require_may_read(self, name: str, topic: str) -> None:
+    def require_may_read(self, name: str, topic: str, principal: Principal) -> None:
         """Raise BrokerError if a group may not read a topic."""
-        require_permission(self._authorizer, Consume(ANONYMOUS, name, (topic,)))
+        require_permission(self._authorizer, Consume(principal, name, (topic,)))
 
     # A group's entry in the broker's table.
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from libramq.kernel.connection import Principal
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.groups import GroupRequests
@@ -39,9 +40,10 @@ class Coordinators:
         self._classic.client_arrived(slot, keys)
         self._modern.client_arrived(slot, keys)
         if slot.version >= _KEYS_FROM:
-            slot.each(keys, partial(self._coordinator, key_type=request.key_type), partial(_answer, slot))
+            find = partial(self._coordinator, principal=slot.principal, key_type=request.key_type)
+            slot.each(keys, find, partial(_answer, slot))
             return
-        one = self._coordinator(request.key, request.key_type)
+        one = self._coordinator(request.key, slot.principal, request.key_type)
         slot.answer(
             FindCoordinatorResponse(
                 error_code=one.error_code,
@@ -52,11 +54,11 @@ class Coordinators:
             )
         )
 
-    def _coordinator(self, key: str, key_type: int) -> Coordinator:
+    def _coordinator(self, key: str, principal: Principal, key_type: int) -> Coordinator:
         if key_type != GROUP:
             remark = "only groups have coordinators here: transactions and share groups are not supported"
             return Coordinator(key=key, error_code=ErrorCode.INVALID_REQUEST, error_message=remark)
-        refusal = self._groups.refusal(key)
+        refusal = self._groups.refusal(key, principal)
         if refusal is not None:
             return Coordinator(key=key, error_code=refusal)
         found = self._nodes.coordinator(key)

@@ -9,13 +9,12 @@ from typing import Any, Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
-from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, topic
 from libramq.broker.cluster.nodes import is_visible
 from libramq.broker.messages.fetching import OUT_OF_RANGE, Fetch, Fetching, QueueRead
 from libramq.clock import Clock
 from libramq.errors import BrokerError
-from libramq.kernel.connection import Connection
+from libramq.kernel.connection import Connection, Principal
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.fetched_records import fetched_records
 from libramq.protocols.kafka.node import KafkaNodes
@@ -62,7 +61,7 @@ class Fetches:
         refusals: dict[_Partition, ErrorCode] = {}
         reads = []
         for each in request.topics:
-            refusal = self._refusal(each.topic)
+            refusal = self._refusal(each.topic, slot.principal)
             for partition in each.partitions:
                 index = partition.partition
                 queue_id = refusal if refusal is not None else self._nodes.queue(each.topic, index)
@@ -82,12 +81,12 @@ class Fetches:
         slot.step_aside()  # It may be held: what the client asks meanwhile need not wait.
         self._fetching.fetch(fetch, self._clock.monotonic_ms())
 
-    def _refusal(self, name: str) -> ErrorCode | None:
+    def _refusal(self, name: str, principal: Principal) -> ErrorCode | None:
         if not is_visible(name):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
             # A fetch names no group: a principal that may read a topic for any group may fetch it.
-            require_permission(self._authorizer, Manage(ANONYMOUS, Action.SUB, (topic(name),)))
+            require_permission(self._authorizer, Manage(principal, Action.SUB, (topic(name),)))
         except BrokerError as refused:
             return code_of(refused)
         return None

@@ -16,6 +16,7 @@ from libramq.broker.groups.group_removal import GroupRemoval
 from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import Member, Status
+from libramq.kernel.connection import Principal
 from libramq.kernel.effect import Effects
 from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
@@ -86,7 +87,8 @@ class GroupAdministration:
         def look(some: Iterable[str]) -> None:
             for name in some:
                 state, protocol_type = self._state(name)
-                if (not states or state.lower() in states) and self._groups.refusal(name) is None:
+                is_wanted = not states or state.lower() in states
+                if is_wanted and self._groups.refusal(name, slot.principal) is None:
                     found.append(
                         ListedGroup(
                             group_id=name,
@@ -132,7 +134,7 @@ class GroupAdministration:
 
     def describe(self, request: DescribeGroupsRequest, slot: Slot) -> None:
         """Answer with the groups and their members."""
-        describe = partial(self._described, has_error=slot.version >= _NOT_FOUND_FROM)
+        describe = partial(self._described, slot.principal, has_error=slot.version >= _NOT_FOUND_FROM)
         slot.each(
             list(dict.fromkeys(request.groups)),  # Named twice, described once.
             describe,
@@ -143,8 +145,8 @@ class GroupAdministration:
             per_step=1,
         )
 
-    def _described(self, name: str, *, has_error: bool) -> DescribedGroup:
-        refusal = self._groups.member_refusal(name)
+    def _described(self, principal: Principal, name: str, *, has_error: bool) -> DescribedGroup:
+        refusal = self._groups.member_refusal(name, principal)
         if refusal is not None:
             return DescribedGroup(group_id=name, error_code=refusal)
         if not self._groups.exists(name) or self._has_epochs(name):
@@ -168,7 +170,8 @@ class GroupAdministration:
     def delete(self, request: DeleteGroupsRequest, slot: Slot) -> None:
         """Delete groups without members."""
         names = list(dict.fromkeys(request.groups_names))  # Named twice, deleted once.
-        slot.each(names, self._deleted, partial(self._answer_deleted, slot, names), per_step=CHANGES_PER_STEP)
+        delete = partial(self._deleted, slot.principal)
+        slot.each(names, delete, partial(self._answer_deleted, slot, names), per_step=CHANGES_PER_STEP)
 
     def _answer_deleted(self, slot: Slot, names: Sequence[str], codes: Sequence[ErrorCode]) -> None:
         failed = self._write() if ErrorCode.NONE in codes else ErrorCode.NONE
@@ -180,8 +183,8 @@ class GroupAdministration:
             lambda: DeleteGroupsResponse(results=results), is_large=len(results) > ITEMS_PER_STEP
         )
 
-    def _deleted(self, name: str) -> ErrorCode:
-        refusal = self._groups.delete_refusal(name)
+    def _deleted(self, principal: Principal, name: str) -> ErrorCode:
+        refusal = self._groups.delete_refusal(name, principal)
         if refusal is not None:
             return refusal
         if not self._groups.exists(name):

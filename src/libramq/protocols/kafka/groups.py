@@ -96,7 +96,7 @@ class GroupRequests:
     def join(self, request: JoinGroupRequest, slot: Slot) -> None:
         """A member joins: it is answered when the others have joined as well."""
         name = request.group_id
-        refusal = self._all.member_refusal(name)
+        refusal = self._all.member_refusal(name, slot.principal)
         if refusal is None and (
             self._all.has_foreign_members(name) or self._all.modern.get(name) is not None
         ):
@@ -142,7 +142,7 @@ class GroupRequests:
     def sync(self, request: SyncGroupRequest, slot: Slot) -> None:
         """A member wants its share: it is answered when the leader has handed in the assignment."""
         group = self.groups.get(request.group_id)
-        refusal = self._all.member_refusal(request.group_id)
+        refusal = self._all.member_refusal(request.group_id, slot.principal)
         if refusal is None and group is None:
             refusal = ErrorCode.UNKNOWN_MEMBER_ID
         if refusal is not None or group is None:
@@ -175,7 +175,7 @@ class GroupRequests:
     def beat(self, request: HeartbeatRequest, slot: Slot) -> None:
         """A member is alive; it is answered when there is something to say, or a while later."""
         name = request.group_id
-        code = self._all.member_refusal(name)
+        code = self._all.member_refusal(name, slot.principal)
         if code is None:
             beat = Beat(request.member_id, request.group_instance_id, request.generation_id)
             group = self.groups.get(name)
@@ -191,7 +191,7 @@ class GroupRequests:
         slot.answer(HeartbeatResponse(error_code=code))
 
     def _answer_beat(self, held: HeldBeat) -> None:
-        refusal = self._all.member_refusal(held.group)
+        refusal = self._all.member_refusal(held.group, held.slot.principal)
         if refusal is not None:
             held.slot.answer(HeartbeatResponse(error_code=refusal))
             return
@@ -203,7 +203,7 @@ class GroupRequests:
         """Members leave."""
         is_of_one = slot.version < _MEMBERS_FROM
         members = (LeavingMember(member_id=request.member_id),) if is_of_one else request.members
-        refusal = self._all.member_refusal(request.group_id)
+        refusal = self._all.member_refusal(request.group_id, slot.principal)
         if refusal is not None:
             slot.answer(LeaveGroupResponse(error_code=refusal))
             return

@@ -24,7 +24,7 @@ class HeartbeatRefusals:
     ) -> ConsumerGroupHeartbeatResponse | None:
         """Return why a heartbeat is refused whatever the state of its group, if so."""
         name = request.group_id
-        code, remark = self._groups.member_refusal(name), None
+        code, remark = self._groups.member_refusal(name, slot.principal), None
         if code is None and self._groups.has_foreign_members(name):
             code, remark = (
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,

@@ -25,7 +25,7 @@ class Leaving:
     def leave(self, request: LeaveGroupRequest, slot: Slot) -> None:
         """Have the members leave, by the protocol of their group."""
         group = self._groups.modern.get(request.group_id)
-        if group is not None and self._groups.member_refusal(request.group_id) is None:
+        if group is not None and self._groups.member_refusal(request.group_id, slot.principal) is None:
             self._modern.remove(request, slot, group)
         else:
             self._classic.leave(request, slot)

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
-from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, topic
 from libramq.broker.cluster.nodes import is_visible
 from libramq.catalog.requirements import Requirements
@@ -274,7 +273,7 @@ class OffsetLists:
         """Return a partition's offset; None while the search for it goes on."""
         index = partition.partition_index
         try:
-            require_permission(self._authorizer, Manage(ANONYMOUS, Action.GET, (topic(name),)))
+            require_permission(self._authorizer, Manage(work.slot.principal, Action.GET, (topic(name),)))
             if not is_visible(name):
                 return ListedPartition(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             queue_id = self._nodes.queue(name, index)

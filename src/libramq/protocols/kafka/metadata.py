@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
-from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, topic
 from libramq.broker.cluster.nodes import is_visible
 from libramq.broker.config import BrokerConfig
@@ -20,7 +19,7 @@ from libramq.catalog.numbering import Numbering
 from libramq.catalog.topic_attributes import attributes_of
 from libramq.clock import Clock
 from libramq.errors import BrokerError, InvalidName
-from libramq.kernel.connection import Connection
+from libramq.kernel.connection import Connection, Principal
 from libramq.message import names
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.node import LEADER_EPOCH, NO_LEADER, KafkaNodes
@@ -104,8 +103,8 @@ class Metadata:
     def _answer(self, request: MetadataRequest, slot: Slot, *, is_all: bool) -> None:
         found: list[Described | MetadataTopic]
         if is_all:
-            names_ = self._nodes.topics()
-            found = [(name, self._nodes.numbering(name)) for name in names_ if self._may_list(name)]
+            listed = (name for name in self._nodes.topics() if self._may_list(name, slot.principal))
+            found = [(name, self._nodes.numbering(name)) for name in listed]
         else:
             creates = request.allow_auto_topic_creation
             named = [(self._name_of(each), each) for each in request.topics or ()]
@@ -135,12 +134,12 @@ class Metadata:
         by_id = wanted.name is None or (not wanted.name and wanted.topic_id != NO_TOPIC_ID)  # As Java's.
         return self._ids.name_of(wanted.topic_id) if by_id else wanted.name
 
-    def _may_list(self, name: str) -> bool:
+    def _may_list(self, name: str, principal: Principal) -> bool:
         """Return whether a topic is in the list of all."""
         if not is_visible(name):
             return False
         try:
-            self._require(name)
+            self._require(name, principal)
         except BrokerError:
             return False
         return True
@@ -149,7 +148,7 @@ class Metadata:
         if not names.is_valid_topic(name):
             return MetadataTopic(name=name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
         try:
-            self._require(name)
+            self._require(name, slot.principal)
             exists = bool(self._nodes.counts(name))
             if not exists and creates:
                 self._creation.create(name, slot.connection)
@@ -163,8 +162,8 @@ class Metadata:
             return MetadataTopic(name=name, error_code=ErrorCode.LEADER_NOT_AVAILABLE)
         return name, numbering
 
-    def _require(self, name: str) -> None:
-        require_permission(self._authorizer, Manage(ANONYMOUS, Action.GET, (topic(name),)))
+    def _require(self, name: str, principal: Principal) -> None:
+        require_permission(self._authorizer, Manage(principal, Action.GET, (topic(name),)))
 
 
 def _of_no_topic(wanted: MetadataRequestTopic) -> MetadataTopic:

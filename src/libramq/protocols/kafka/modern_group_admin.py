@@ -4,12 +4,14 @@ Other groups are answered GROUP_ID_NOT_FOUND, at which tools ask with DescribeGr
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from libramq.groups.modern.member import Member
 from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
+from libramq.kernel.connection import Principal
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.topic_ids import id_of
@@ -35,7 +37,7 @@ class ModernGroupDescriptions:
         """Answer with the groups and their members; with many of them, or many topics, from a thread."""
         slot.each(
             list(dict.fromkeys(request.group_ids)),  # Named twice, described once.
-            self._described,
+            partial(self._described, slot.principal),
             lambda groups: slot.answer_with(
                 lambda: ConsumerGroupDescribeResponse(groups=tuple(each.whole() for each in groups)),
                 is_large=sum(each.size for each in groups) > ITEMS_PER_STEP,
@@ -43,8 +45,8 @@ class ModernGroupDescriptions:
             per_step=1,
         )
 
-    def _described(self, name: str) -> "_Described":
-        refusal = self._groups.member_refusal(name)
+    def _described(self, principal: Principal, name: str) -> "_Described":
+        refusal = self._groups.member_refusal(name, principal)
         if refusal is not None:
             return _Described(wire.DescribedGroup(group_id=name, error_code=refusal))
         group = self._groups.modern.get(name)

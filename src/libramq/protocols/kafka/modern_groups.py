@@ -22,7 +22,7 @@ from libramq.groups.modern.values import (
     Partitions,
     Refusal,
 )
-from libramq.kernel.connection import Connection
+from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.effect import Thread
 from libramq.kernel.engine import LATE_MS_MIN
@@ -123,8 +123,9 @@ class ModernGroupRequests:
         if refusal is Refusal.NONE:
             self._records.silent.discard(name)
             self._note_last(name, group, held)
-            if beat.pattern:
-                self._patterns.use(beat.pattern, name, is_known=beat.pattern in group.fitting)
+            pattern = group.members[beat.member_id].pattern
+            if pattern:
+                self._patterns.use(pattern, name, slot.principal, is_known=pattern in group.fitting)
             self.presence.heard(slot.connection, (name, beat.member_id))
             self._rebalances.look(name, group)
             self._rebalances.reads(name, beat.member_id)
@@ -142,11 +143,11 @@ class ModernGroupRequests:
         group = self.groups.get(name)
         return group is not None and group.uses(pattern)
 
-    def _fit(self, name: str, pattern: str, topics: frozenset[str]) -> None:
-        """Have a group's members read the topics that fit their pattern now, if the group may."""
+    def _fit(self, name: str, pattern: str, topics: frozenset[str], principal: Principal) -> None:
+        """Have a group's members read the topics that fit their pattern now, if the principal may."""
         group = self.groups.get(name)
         if group is not None and group.uses(pattern):
-            allowed = frozenset(each for each in topics if self._all.may_read(name, each))
+            allowed = frozenset(each for each in topics if self._all.may_read(name, each, principal))
             group.fit(pattern, allowed, self._nodes.partitions, self._clock.monotonic_ms())
             self._finish(name)
 
@@ -310,7 +311,7 @@ class ModernGroupRequests:
     def _answer_held(self, held: HeldBeat) -> None:
         name, member_id = held.group, held.beat.member_id
         group = self.groups.get(name)
-        code = self._all.member_refusal(name)
+        code = self._all.member_refusal(name, held.slot.principal)
         if code is None and (group is None or member_id not in group.members):
             code = ErrorCode.UNKNOWN_MEMBER_ID
         if code is not None or group is None:
@@ -364,6 +365,6 @@ class ModernGroupRequests:
         self.groups.put(name, group)
         for pattern in {each.pattern for each in group.members.values() if each.pattern}:
             if self._refusals.of_pattern(pattern)[0] is None:
-                self._patterns.use(pattern, name, is_known=pattern in group.fitting)
+                self._patterns.use(pattern, name, None, is_known=pattern in group.fitting)
         self._rebalances.restored(name, group)
         self._finish(name)

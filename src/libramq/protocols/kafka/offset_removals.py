@@ -12,6 +12,7 @@ from typing import Any
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
+from libramq.kernel.connection import Principal
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.wire.kafka.apis.offset_delete import (
@@ -44,17 +45,17 @@ class OffsetRemovals:
 
     def delete_offsets(self, request: OffsetDeleteRequest, slot: Slot) -> None:
         """Delete committed offsets in topics that no member reads."""
-        refusal = self._refusal(request.group_id)
+        refusal = self._refusal(request.group_id, slot.principal)
         if refusal is not None:
             slot.answer(OffsetDeleteResponse(error_code=refusal))
             return
         steps = list(_steps(request.topics))
-        work = partial(self._remove, request.group_id)
+        work = partial(self._remove, request.group_id, slot.principal)
         slot.each(steps, work, partial(self._removed, request, slot), per_step=1)
 
-    def _refusal(self, name: str) -> ErrorCode | None:
+    def _refusal(self, name: str, principal: Principal) -> ErrorCode | None:
         """Return why a group's offsets may not be deleted, if so."""
-        refusal = self._groups.delete_refusal(name)
+        refusal = self._groups.delete_refusal(name, principal)
         if refusal is not None:
             return refusal
         if not self._groups.exists(name):
@@ -66,9 +67,9 @@ class OffsetRemovals:
             ErrorCode.NON_EMPTY_GROUP if self._groups.has_foreign_members(name) or not is_readable else None
         )
 
-    def _remove(self, name: str, step: Sequence[_Part]) -> list[ErrorCode]:
+    def _remove(self, name: str, principal: Principal, step: Sequence[_Part]) -> list[ErrorCode]:
         """Remove some offsets; return a code for each partition."""
-        refusal = self._refusal(name)
+        refusal = self._refusal(name, principal)
         read = self._read_topics(name) if refusal is None else frozenset()
         codes: list[ErrorCode] = []
         for topic, indexes in step:

@@ -15,6 +15,7 @@ from libramq.clock import Clock
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError
 from libramq.groups.classic.values import Beat
+from libramq.kernel.connection import Principal
 from libramq.message.queue import MessageQueue
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Results, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
@@ -85,7 +86,7 @@ class OffsetRequests:
         """Commit a group's offsets; those that are refused leave the others alone."""
         name = request.group_id
         beat = Beat(request.member_id, request.group_instance_id, request.generation_id_or_member_epoch)
-        refusal = self._groups.member_refusal(name)
+        refusal = self._groups.member_refusal(name, slot.principal)
         if refusal is None:
             try:
                 self._groups.require(name, self._clock.wall_ms())
@@ -151,7 +152,7 @@ class OffsetRequests:
         if queue is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
-            self._groups.require_may_read(group, topic)
+            self._groups.require_may_read(group, topic, slot.principal)
             if self._nodes.is_own(queue):
                 self._group_offsets.commit_own(slot.connection, group, queue, partition.committed_offset)
         except BrokerError as refused:
@@ -164,11 +165,12 @@ class OffsetRequests:
             groups = {each.group_id: each for each in request.groups}  # Asked for twice, answered once.
         else:
             groups = {request.group_id: WantedGroup(group_id=request.group_id, topics=request.topics)}
-        slot.each(list(groups.values()), self._checked, partial(self._look_elsewhere, slot))
+        check = partial(self._checked, slot.principal)
+        slot.each(list(groups.values()), check, partial(self._look_elsewhere, slot))
 
-    def _checked(self, wanted: WantedGroup) -> _Checked:
+    def _checked(self, principal: Principal, wanted: WantedGroup) -> _Checked:
         name, member_id, epoch = wanted.group_id, wanted.member_id, wanted.member_epoch
-        refusal = self._groups.member_refusal(name)
+        refusal = self._groups.member_refusal(name, principal)
         if refusal is None and (member_id is not None or epoch >= 0):
             refusal = self._modern.offsets_refusal(name, member_id or "", epoch)
         return wanted, refusal
@@ -193,7 +195,7 @@ class OffsetRequests:
                 for each in granted
                 if each.group_id in topics or (each.group_id in every and of[each.group_id].offsets)
             ]
-            slot.each(work, self._whole, look_up, per_step=1)
+            slot.each(work, partial(self._whole, slot.principal), look_up, per_step=1)
 
         results: Results[Found] = Results(len(granted), slot.guarded(find))
         for at, group in enumerate(granted):
@@ -205,7 +207,7 @@ class OffsetRequests:
         places = (self._nodes.place(each.name, index) for each in topics for index in each.partition_indexes)
         return [queue for queue in places if queue is not None and not self._nodes.is_own(queue)]
 
-    def _whole(self, group: tuple[WantedGroup, Found, Set[str]]) -> WantedGroup:
+    def _whole(self, principal: Principal, group: tuple[WantedGroup, Found, Set[str]]) -> WantedGroup:
         """Return a group with all topics that it has offsets of; last come those at this broker."""
         wanted, found, own_topics = group
         name = wanted.group_id
@@ -220,7 +222,7 @@ class OffsetRequests:
         readable = {
             topic
             for topic in dict.fromkeys(queue.topic for queue in queues)
-            if is_visible(topic) and self._groups.may_read(name, topic)
+            if is_visible(topic) and self._groups.may_read(name, topic, principal)
         }
         partitions: dict[str, set[int]] = {}
         for queue in queues:
@@ -249,13 +251,14 @@ class OffsetRequests:
                 is_large=count > ITEMS_PER_STEP,
             )
 
-        slot.each(parts, partial(self._found_partitions, elsewhere), answer, per_step=TOPICS_PER_STEP)
+        find = partial(self._found_partitions, elsewhere, slot.principal)
+        slot.each(parts, find, answer, per_step=TOPICS_PER_STEP)
 
     def _found_partitions(
-        self, elsewhere: Mapping[str, Found], wanted: tuple[str, str, Sequence[int]]
+        self, elsewhere: Mapping[str, Found], principal: Principal, wanted: tuple[str, str, Sequence[int]]
     ) -> list[FoundPartition]:
         group, topic, indexes = wanted
-        if not self._groups.may_read(group, topic):
+        if not self._groups.may_read(group, topic, principal):
             denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return [
                 FoundPartition(partition_index=index, committed_offset=-1, error_code=denied)

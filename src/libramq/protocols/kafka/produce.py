@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Send
-from libramq.auth.principal import ANONYMOUS
 from libramq.batches.kafka_batch import batch_properties
 from libramq.broker.cluster.nodes import is_visible
 from libramq.broker.messages.appending import Appending, Draft
@@ -161,7 +160,7 @@ class Produces:
             production.refuse(place, batch.code, batch.remark)
             return
         try:
-            require_permission(self._authorizer, Send(ANONYMOUS, topic))
+            require_permission(self._authorizer, Send(production.connection.principal, topic))
             _require_visible(topic)
             self._store_batch(batch, topic, production, place)
         except InvalidBatch as invalid:

@@ -2,9 +2,6 @@
 
 from typing import Final
 
-from libramq.auth.authorizer import Authorizer, require_permission
-from libramq.auth.operation import Consume
-from libramq.auth.principal import ANONYMOUS
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, InvalidName, LibraError
 from libramq.store.log.append import NOT_ENOUGH_REPLICAS
@@ -41,12 +38,3 @@ def code_of(error: Exception) -> ErrorCode:
     if isinstance(error, LibraError):  # Another broker is away.
         return ErrorCode.REQUEST_TIMED_OUT
     return ErrorCode.UNKNOWN_SERVER_ERROR
-
-
-def may_read(authorizer: Authorizer, group: str, topic: str) -> bool:
-    """Return whether a group may read a topic."""
-    try:
-        require_permission(authorizer, Consume(ANONYMOUS, group, (topic,)))
-    except BrokerError:
-        return False
-    return True

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
-from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, cluster, topic
 from libramq.broker.cluster.cluster_topics import ClusterTopics
 from libramq.catalog.numbering import spread
 from libramq.catalog.topic_table import QUEUES_MAX, TopicTable
 from libramq.errors import BrokerError
+from libramq.kernel.connection import Principal
 from libramq.kernel.effect import Effects, Thread
 from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Results, Slot
 from libramq.protocols.kafka.node import KafkaNodes
@@ -111,7 +111,7 @@ class TopicChanges:
                     )
                     results.put(at, result)
 
-                self._more_partitions(wanted, put, validate_only=request.validate_only)
+                self._more_partitions(wanted, slot.principal, put, validate_only=request.validate_only)
 
             slot.each(list(enumerate(request.topics)), grow, lambda _: None, per_step=CHANGES_PER_STEP)
 
@@ -120,11 +120,12 @@ class TopicChanges:
     def _more_partitions(
         self,
         wanted: CreatePartitionsTopic,
+        principal: Principal,
         put: Callable[[ErrorCode, str | None], None],
         *,
         validate_only: bool,
     ) -> None:
-        refusal = self._growth_refusal(wanted)
+        refusal = self._growth_refusal(wanted, principal)
         if refusal is not None or validate_only:
             put(*(refusal or _DONE))
             return
@@ -140,8 +141,8 @@ class TopicChanges:
 
         self._cluster_topics.change(wanted.name, more, numbering, grown)
 
-    def _growth_refusal(self, wanted: CreatePartitionsTopic) -> _Result | None:
-        refusal = self._refusal(Action.UPDATE, wanted.name)
+    def _growth_refusal(self, wanted: CreatePartitionsTopic, principal: Principal) -> _Result | None:
+        refusal = self._refusal(principal, Action.UPDATE, wanted.name)
         if refusal is not None:
             return refusal
         if wanted.assignments is not None:
@@ -158,7 +159,8 @@ class TopicChanges:
         """Refuse settings."""
 
         def alter(each: AlterConfigsResource) -> AlterConfigsResourceResponse:
-            return self._altered(each, (setting for setting in each.configs if not _is_always(setting)))
+            refused = (setting for setting in each.configs if not _is_always(setting))
+            return self._altered(each, refused, slot.principal)
 
         slot.each(
             request.resources,
@@ -179,7 +181,7 @@ class TopicChanges:
                 for setting in each.configs
                 if setting.config_operation != SET or not _is_always(setting)
             )
-            return self._altered(each, refused)
+            return self._altered(each, refused, slot.principal)
 
         slot.each(
             request.resources,
@@ -195,6 +197,7 @@ class TopicChanges:
         self,
         resource: AlterConfigsResource | IncrementalAlterConfigsResource,
         refused: Iterable[AlterableConfig | IncrementalConfig],
+        principal: Principal,
     ) -> AlterConfigsResourceResponse:
         """Return the answer for a resource. refused: the settings that it cannot have."""
         kind, name, count = resource.resource_type, resource.resource_name, len(resource.configs)
@@ -202,14 +205,15 @@ class TopicChanges:
             code = ErrorCode.INVALID_REQUEST
             message: str | None = f"{count} settings of one resource; at most {SETTINGS_MAX} are read"
         else:
-            code, message = self._alteration(kind, name, [f"{each.name}={each.value}" for each in refused])
+            settings = [f"{each.name}={each.value}" for each in refused]
+            code, message = self._alteration(principal, kind, name, settings)
         return AlterConfigsResourceResponse(
             error_code=code, error_message=message, resource_type=kind, resource_name=name
         )
 
-    def _alteration(self, kind: int, name: str, refused: Sequence[str]) -> _Result:
+    def _alteration(self, principal: Principal, kind: int, name: str, refused: Sequence[str]) -> _Result:
         if kind == TOPIC:
-            refusal = self._refusal(Action.UPDATE, name)
+            refusal = self._refusal(principal, Action.UPDATE, name)
             if refusal is not None:
                 return refusal
             if not refused:
@@ -218,7 +222,7 @@ class TopicChanges:
         if kind != BROKER:
             return ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here"
         try:
-            require_permission(self._authorizer, Manage(ANONYMOUS, Action.UPDATE, (cluster(),)))
+            require_permission(self._authorizer, Manage(principal, Action.UPDATE, (cluster(),)))
         except BrokerError as denied:
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, str(denied)
         return (
@@ -254,7 +258,7 @@ class TopicChanges:
 
         def begin(at: int) -> Cold | None:
             try:
-                results[at] = self._begin_later(*wanted[at])
+                results[at] = self._begin_later(slot.principal, *wanted[at])
             except ColdRead as cold:
                 return cold.stretch
             return None
@@ -270,9 +274,11 @@ class TopicChanges:
         left = [at for at in range(len(wanted)) if at not in results]
         slot.each(left, begin, begun, per_step=CHANGES_PER_STEP)
 
-    def _begin_later(self, name: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+    def _begin_later(
+        self, principal: Principal, name: str, wanted: DeleteRecordsPartition
+    ) -> DeleteRecordsPartitionResult:
         index = wanted.partition_index
-        refusal = self._refusal(Action.DELETE, name)
+        refusal = self._refusal(principal, Action.DELETE, name)
         if refusal is not None:
             return DeleteRecordsPartitionResult(partition_index=index, error_code=refusal[0])
         config = self._topics.get(name)
@@ -297,10 +303,10 @@ class TopicChanges:
             return DeleteRecordsPartitionResult(partition_index=index, error_code=code)
         return DeleteRecordsPartitionResult(partition_index=index, low_watermark=beginning)
 
-    def _refusal(self, action: Action, name: str) -> _Result | None:
+    def _refusal(self, principal: Principal, action: Action, name: str) -> _Result | None:
         """Return why a topic may not be changed, if so."""
         try:
-            require_permission(self._authorizer, Manage(ANONYMOUS, action, (topic(name),)))
+            require_permission(self._authorizer, Manage(principal, action, (topic(name),)))
         except BrokerError as denied:
             return code_of(denied), str(denied)
         if not self._nodes.partitions(name):

@@ -14,6 +14,7 @@ from libramq.clock import MonotonicMs
 from libramq.groups.modern.pattern_syntax import InvalidPattern
 from libramq.groups.modern.subscribed_topics import TOPICS_LOOK_MS
 from libramq.groups.modern.topic_pattern import TopicPattern
+from libramq.kernel.connection import Principal
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
@@ -32,10 +33,14 @@ class TooManyPatterns(Exception):
 
 @dataclass(slots=True)
 class _Used:
-    """A pattern. topics: those that fit, None before they are known; version: of the topics gone through."""
+    """A pattern.
+
+    groups: those that use it, each with the principal of a member; None until one is heard after a restart.
+    topics: those that fit, None before they are known; version: of the topics gone through.
+    """
 
     pattern: TopicPattern
-    groups: set[str] = field(default_factory=set)
+    groups: dict[str, Principal | None] = field(default_factory=dict)
     topics: frozenset[str] | None = None
     version: int | None = None
     is_running: bool = False
@@ -45,7 +50,7 @@ class TopicPatterns:
     """The patterns in use.
 
     uses: returns whether a group still has a member with a pattern; fit: called with a group, its pattern,
-    and the topics that fit.
+    the topics that fit, and the principal that must be allowed to read them.
     """
 
     def __init__(
@@ -53,7 +58,7 @@ class TopicPatterns:
         kernel: Kernel,
         nodes: KafkaNodes,
         uses: Callable[[str, str], bool],
-        fit: Callable[[str, str, frozenset[str]], None],
+        fit: Callable[[str, str, frozenset[str], Principal], None],
     ) -> None:
         self._effects = kernel.effects
         self._clock = kernel.clock
@@ -75,17 +80,18 @@ class TopicPatterns:
         self._used[pattern] = _Used(TopicPattern(pattern))
         self._due.at(self._clock.monotonic_ms() + TOPICS_LOOK_MS)
 
-    def use(self, pattern: str, group: str, *, is_known: bool) -> None:
+    def use(self, pattern: str, group: str, principal: Principal | None, *, is_known: bool) -> None:
         """Find the topics for a group, now or soon; the pattern was required before.
 
+        principal: of a member; None: none has been heard yet, and the group keeps the topics that it has.
         is_known: the group has those that fitted last.
         """
         used = self._used[pattern]
-        if is_known and group in used.groups:
+        if is_known and used.groups.get(group) is not None:
             return
-        used.groups.add(group)
-        if used.topics is not None:
-            self._fit(group, pattern, used.topics)
+        used.groups[group] = principal
+        if used.topics is not None and principal is not None:
+            self._fit(group, pattern, used.topics, principal)
         self._go_through(used)
 
     def _go_through(self, used: _Used) -> None:
@@ -106,13 +112,14 @@ class TopicPatterns:
         topics = frozenset(found[:TOPICS_MAX])
         if topics != used.topics:
             used.topics = topics
-            for group in list(used.groups):
-                self._fit(group, used.pattern.pattern, topics)
+            for group, principal in list(used.groups.items()):
+                if principal is not None:
+                    self._fit(group, used.pattern.pattern, topics, principal)
 
     def _look(self, now_ms: MonotonicMs) -> None:
         """Forget what nobody uses, and go through topics that are new."""
         for name, used in list(self._used.items()):
-            used.groups = {group for group in used.groups if self._uses(group, name)}
+            used.groups = {group: each for group, each in used.groups.items() if self._uses(group, name)}
             if used.groups:
                 self._go_through(used)
             elif not used.is_running:

@@ -11,7 +11,6 @@ from zlib import crc32
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
-from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, cluster, topic
 from libramq.broker.cluster.cluster_topics import ClusterTopics
 from libramq.broker.cluster.nodes import is_visible
@@ -28,6 +27,7 @@ from libramq.catalog.topic_table import QUEUES_MAX, TopicTable
 from libramq.clock import Clock
 from libramq.errors import BrokerError, InvalidName
 from libramq.formats.tables import TopicConfig
+from libramq.kernel.connection import Principal
 from libramq.message import names
 from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Results, Slot
 from libramq.protocols.kafka.node import KafkaNodes
@@ -107,18 +107,24 @@ class TopicRequests:
             results: Results[CreatedTopic] = Results(len(request.topics), slot.guarded(answer))
 
             def create(wanted: tuple[int, CreatableTopic]) -> None:
-                self._create(wanted[1], partial(results.put, wanted[0]), validate_only=request.validate_only)
+                put = partial(results.put, wanted[0])
+                self._create(wanted[1], slot.principal, put, validate_only=request.validate_only)
 
             slot.each(list(enumerate(request.topics)), create, lambda _: None, per_step=CHANGES_PER_STEP)
 
         self._nodes.refresh(slot.guarded(begin))
 
     def _create(
-        self, wanted: CreatableTopic, put: Callable[[CreatedTopic], None], *, validate_only: bool
+        self,
+        wanted: CreatableTopic,
+        principal: Principal,
+        put: Callable[[CreatedTopic], None],
+        *,
+        validate_only: bool,
     ) -> None:
         name = wanted.name
         try:
-            self._require(Action.CREATE, name)
+            self._require(principal, Action.CREATE, name)
             queues = self._queues(wanted)
             names.validate_topic(name)
             if not is_visible(name):
@@ -190,15 +196,15 @@ class TopicRequests:
             results: Results[DeletedTopic] = Results(len(request.topic_names), slot.guarded(answer))
 
             def delete(wanted: tuple[int, str]) -> None:
-                self._delete(wanted[1], partial(results.put, wanted[0]))
+                self._delete(wanted[1], slot.principal, partial(results.put, wanted[0]))
 
             slot.each(list(enumerate(request.topic_names)), delete, lambda _: None, per_step=CHANGES_PER_STEP)
 
         self._nodes.refresh(slot.guarded(begin))
 
-    def _delete(self, name: str, put: Callable[[DeletedTopic], None]) -> None:
+    def _delete(self, name: str, principal: Principal, put: Callable[[DeletedTopic], None]) -> None:
         try:
-            self._require(Action.DELETE, name)
+            self._require(principal, Action.DELETE, name)
         except BrokerError as refused:
             put(DeletedTopic(name=name, error_code=code_of(refused), error_message=str(refused)))
             return
@@ -218,24 +224,24 @@ class TopicRequests:
         wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
         slot.each(
             list(wanted.values()),
-            self._described,
+            partial(self._described, slot.principal),
             lambda described: slot.answer_with(
                 lambda: DescribeConfigsResponse(results=tuple(described)),
                 is_large=len(described) > ITEMS_PER_STEP,
             ),
         )
 
-    def _described(self, wanted: DescribedResource) -> DescribedConfigs:
+    def _described(self, principal: Principal, wanted: DescribedResource) -> DescribedConfigs:
         kind, name = wanted.resource_type, wanted.resource_name
         try:
             if kind == TOPIC:
-                self._require(Action.GET, name)
+                self._require(principal, Action.GET, name)
                 if not self._kafka_nodes.partitions(name):
                     raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
             elif kind == BROKER:
                 if name not in ("", str(self._kafka_nodes.own_id)):
                     raise _Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {name}")
-                require_permission(self._authorizer, Manage(ANONYMOUS, Action.GET, (cluster(),)))
+                require_permission(self._authorizer, Manage(principal, Action.GET, (cluster(),)))
             else:
                 raise _Refused(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
         except _Refused as refused:
@@ -281,5 +287,5 @@ class TopicRequests:
             "message.max.bytes": str(config.max_message_size),
         }
 
-    def _require(self, action: Action, name: str) -> None:
-        require_permission(self._authorizer, Manage(ANONYMOUS, action, (topic(name),)))
+    def _require(self, principal: Principal, action: Action, name: str) -> None:
+        require_permission(self._authorizer, Manage(principal, action, (topic(name),)))

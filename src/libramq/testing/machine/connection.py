@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from libramq.clock import MonotonicMs
 from libramq.errors import ProtocolError
-from libramq.kernel.connection import NUMBERS
+from libramq.kernel.connection import ANONYMOUS, NUMBERS
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import decode_frame, frame_end
 from libramq.testing.machine.air import Air
@@ -112,7 +112,7 @@ class _Way:
 class ServerEnd:
     """The server's end of a connection; a `transport.server_connection.Peer`."""
 
-    __slots__ = ("_connection", "address", "is_open", "number")
+    __slots__ = ("_connection", "address", "is_open", "number", "principal")
 
     #: How many bytes have not left: none, the network accepts all at once.
     unsent_bytes = leaving_bytes = 0
@@ -121,6 +121,7 @@ class ServerEnd:
         self._connection = connection
         self.address = address
         self.number = next(NUMBERS)
+        self.principal = ANONYMOUS
         #: Whether the server believes that data written now can still arrive.
         self.is_open = True
 
