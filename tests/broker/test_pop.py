@@ -22,7 +22,7 @@ from libramq.remoting.body.assignment import MessageRequestModeBody
 from libramq.remoting.command import Command
 from libramq.rpc.pop_calls import pop_message
 from tests.broker.brokers import Conversation, answer, find_answer, send_header
-from tests.fakes import FakePeer
+from tests.fakes import FakePeer, turns_of
 
 RETRY = "%RETRY%G_T"
 #: For its call, which reads answers.
@@ -241,7 +241,7 @@ def test_a_held_pop_gets_a_message_in_the_turn_in_which_it_comes(broker: Convers
 
 def test_held_pops_that_one_message_wakes_are_run_in_slices(broker: Conversation, monkeypatch):
     """With the pops of 5,000 groups a message would keep everybody else waiting for 0.3 s."""
-    monkeypatch.setattr(broker.broker.pop.popping._waking, "_per_step", 2)
+    broker.broker.kernel.workload.begin_turn = turns_of(2)
     poppers = [Popper(broker, group=f"G{number}") for number in range(5)]
     commands = [popper.command(wait_ms=15_000) for popper in poppers]
     for popper, command in zip(poppers, commands, strict=True):
@@ -261,7 +261,7 @@ def test_held_pops_that_one_message_wakes_are_run_in_slices(broker: Conversation
 
 
 def test_a_batch_reaches_all_held_pops_of_a_group_that_it_has_messages_for(broker: Conversation, monkeypatch):
-    monkeypatch.setattr(broker.broker.pop.popping._waking, "_per_step", 2)
+    broker.broker.kernel.workload.begin_turn = turns_of(2)
     poppers = [Popper(broker) for _ in range(5)]
     commands = [popper.command(wait_ms=15_000, max_msg_nums=1) for popper in poppers]
     for popper, command in zip(poppers, commands, strict=True):

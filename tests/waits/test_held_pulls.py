@@ -1,6 +1,7 @@
 """Pulls that wait: what wakes them, what ends them, and what that costs."""
 
 import time
+from collections import deque
 from itertools import count
 
 import pytest
@@ -19,7 +20,7 @@ class Held(HeldPulls[int]):
 
     def __init__(self) -> None:
         self.deadlines = Deadlines()
-        self.purgatory = Purgatory(self.deadlines)
+        self.purgatory = Purgatory(self.deadlines, lambda steps: deque(steps, 0).clear())
         self.expired: list[HeldPull[int]] = []
         super().__init__(self.purgatory)
 

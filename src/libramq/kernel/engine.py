@@ -52,6 +52,7 @@ class Engine:
     def __init__(self, kernel: Kernel, translator: Translator, hooks: Hooks) -> None:
         self.effects = kernel.effects
         self.longest_turn = kernel.longest_turn
+        self.workload = kernel.workload
         self.receive = translator.receive
         self._clock = kernel.clock
         self.deadlines = kernel.deadlines

@@ -9,10 +9,9 @@ so that it is sent once. It is dropped with its connection.
 Upstream of the name: Kafka's DelayedOperationPurgatory.
 """
 
-from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Final, NamedTuple
 
 from libramq.clock import MonotonicMs
@@ -25,8 +24,6 @@ PARKED_MAX: Final = 200_000
 PARKED_PER_CONNECTION_MAX: Final = 20_000
 #: Ours: the memory of all replies that wait for a disk or a name server.
 PARKED_BYTES_MAX: Final = 256 * 1024 * 1024
-#: Ours: replies to ended connections that are dropped before others are served, each in 5 µs.
-DROPPED_PER_STEP: Final = 256
 
 
 @dataclass(eq=False, slots=True)
@@ -60,13 +57,12 @@ class PurgatoryStatistics(NamedTuple):
 class Purgatory:
     """All parked replies, by connection and by deadline."""
 
-    def __init__(self, deadlines: Deadlines) -> None:
+    def __init__(self, deadlines: Deadlines, work: Callable[[Iterator[None]], None]) -> None:
         self._deadlines = deadlines
+        self._work = work
         self._by_connection: dict[Connection, dict[Parked, None]] = {}
         self._count = 0
         self._cost_bytes = 0
-        self._ended: deque[Connection] = deque()
-        self._dropping = deadlines.new(self._drop_on, "dropped replies")
 
     def __len__(self) -> int:
         return self._count
@@ -112,24 +108,13 @@ class Purgatory:
 
     def connection_ended(self, connection: Connection) -> None:
         """Drop the replies to a connection that has ended; of very many, some now and the others soon."""
-        self._ended.append(connection)
-        if self._dropping.due_ms is None and self._drop_some():
-            self._dropping.at(self._deadlines.floor_ms or MonotonicMs(0))
+        if connection in self._by_connection:
+            self._work(self._drop(connection))
 
-    def _drop_on(self, now_ms: MonotonicMs) -> None:
-        if self._drop_some():
-            self._dropping.at(now_ms)
-
-    def _drop_some(self) -> bool:
-        """Drop replies to connections that have ended; return whether there are more."""
-        count = DROPPED_PER_STEP
-        while self._ended and count:
-            for parked in list(islice(self._by_connection.get(self._ended[0], ()), count)):
-                self.release(parked)
-                count -= 1
-            if self._ended[0] not in self._by_connection:
-                self._ended.popleft()
-        return bool(self._ended)
+    def _drop(self, connection: Connection) -> Iterator[None]:
+        while parked := next(iter(self._by_connection.get(connection, ())), None):
+            self.release(parked)
+            yield
 
     def _expire(self, parked: Parked, now_ms: MonotonicMs) -> None:
         if self.release(parked):

@@ -77,6 +77,7 @@ class Performer:
         self._deadlines = engine.deadlines
         self._effects = engine.effects
         self._longest_turn = engine.longest_turn
+        engine.workload.begin_turn = self._begin_turn
         self._remotes, self._timers, self._threads, self._dialer = seams
         self._monotonic_ms = monotonic_ms
         self._listen = listen
@@ -231,6 +232,11 @@ class Performer:
                 if connection not in self._backlogs:
                     connection.resume_reading()
         self.follow(began_us)
+
+    def _begin_turn(self) -> Callable[[], bool]:
+        """Begin a turn of long work; return what says whether its time is over."""
+        end_us = self._timers.elapsed_us() + TURN_US_MAX
+        return lambda: self._timers.elapsed_us() >= end_us
 
     def _begin_steps(self, connection: Connection) -> None:
         """Run the first steps at once, unless the requesting turn is over."""

@@ -39,7 +39,7 @@ from libramq.wire.kafka.compression import DECOMPRESSED_BYTES_MAX, GZIP
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import HEADER_BYTES, RECORDS_MAX
 from tests.broker.brokers import answer
-from tests.fakes import FakePeer
+from tests.fakes import FakePeer, turns_of
 from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer, batch, fetched, record
 
 
@@ -125,7 +125,7 @@ def test_fetches_that_one_message_wakes_are_run_in_slices(
     endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch
 ):
     """Thousands that wait for one partition do not keep everybody else waiting."""
-    monkeypatch.setattr(endpoint.talk.broker.fetching._waking, "_per_step", 2)
+    endpoint.talk.broker.kernel.workload.begin_turn = turns_of(2)
     peers = [endpoint.peer() for _ in range(5)]
     for peer in peers:
         peer.tell(peer.fetch_request(max_wait_ms=5_000))

@@ -13,8 +13,8 @@ the master may have another log, in which their offsets mean something else.
 
 from collections.abc import Callable, Iterator
 
-from libramq.broker.cluster.steps import Steps
 from libramq.kernel.parts import Kernel
+from libramq.kernel.work import OneWork
 from libramq.store.message_store import MessageStore
 
 #: Applies a table, with a yield after each step.
@@ -29,7 +29,7 @@ class CopiedProgress:
     ) -> None:
         self._store = store
         self._ended = ended
-        self._steps = Steps(kernel)
+        self._steps = OneWork(kernel.work)
         self._kept: list[tuple[str, Apply]] = []
         self._log_end: int | None = None
         #: Where the master's log ended when it had done what was applied last; None: that is unknown.

@@ -23,7 +23,6 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from libramq.broker.cluster.registration import Registration
-from libramq.broker.cluster.steps import Steps
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.schedule_file import DelayAnswer
@@ -37,6 +36,7 @@ from libramq.errors import BrokerError, LibraError
 from libramq.formats.document import decode_body
 from libramq.formats.route import MASTER_ID
 from libramq.kernel.parts import Kernel
+from libramq.kernel.work import OneWork
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message.queue import MessageQueue
@@ -133,7 +133,7 @@ class SlavesProgress:
         self._name_servers = registration.name_servers
         self._ask_signed = signing(kernel.effects.ask, config.credentials)
         self._timers, self._pop = files.timers.timers, files.pop
-        self._steps = Steps(kernel)
+        self._steps = OneWork(kernel.work)
         self._transactions = transactions
         self._held: Sequence[Held] = ()
         #: Counts the times that it asked; answers to earlier ones are dropped.

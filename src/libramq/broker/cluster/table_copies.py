@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from libramq.broker.cluster.copied_progress import CopiedProgress
 from libramq.broker.cluster.returned_commits import OffsetTables, ReturnedCommits
-from libramq.broker.cluster.steps import Steps
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.schedule_file import DelayAnswer
 from libramq.broker.groups.offset_commits import OffsetCommits
@@ -28,6 +27,7 @@ from libramq.formats.document import decode_body, from_value
 from libramq.formats.tables import DataVersion, SubscriptionGroupWrapper, TopicConfigSerializeWrapper
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
+from libramq.kernel.work import OneWork
 from libramq.logs import get_logger
 from libramq.offsets.commits_ahead import COMMITS_AHEAD, CommitsAheadFile
 from libramq.offsets.ledger import offset_table
@@ -46,8 +46,6 @@ PERIOD_MS: Final = 10_000
 SOON_MS: Final = 500
 #: Ours: a large table takes its master a second or two.
 ANSWER_MS_MAX: Final = 10_000
-#: Ours: how many entries one step applies, each with a line in a journal; some milliseconds.
-STEP_ENTRIES: Final = 100
 
 _LOG_END: Final = "end of the log"
 
@@ -112,7 +110,7 @@ class TableCopies:
         self._copying: int | None = None
         self._master: str | None = None
         self._due = kernel.deadlines.new(self._begin)
-        self._steps = Steps(kernel)
+        self._steps = OneWork(kernel.work)
         self._failed: set[str] = set()
         self._is_wanted = False
         self._tables = (*self._settings(), *self._progress(with_timers=with_timers))
@@ -301,10 +299,9 @@ class TableCopies:
         keys = content.offsets | content.resets
         self._offsets.remove_others(keys.keys())
         yield
-        for count, key in enumerate(keys, 1):
+        for key in keys:
             self._offsets.copy(key, content.offsets.get(key, {}), content.resets.get(key, {}))
-            if count % STEP_ENTRIES == 0:
-                yield
+            yield
         self._offsets.copy_ahead(content.ahead)
 
     def _apply_delays(self, content: DelayAnswer) -> Iterator[None]:
@@ -348,8 +345,7 @@ def _copy_entries(
     gone = [name for name in table.names() if name not in entries]
     changed: list[tuple[str, Any]] = [(name, None) for name in gone]
     changed += [(name, entry) for name, entry in entries.items() if table.get(name) != entry]
-    for count, (name, entry) in enumerate(changed, 1):
+    for name, entry in changed:
         table.copy(name, entry)
-        if count % STEP_ENTRIES == 0:
-            yield
+        yield
     table.data_version = version

@@ -6,10 +6,8 @@ rebalances                                     recorded once they have settled
 groups                                         diagnosed every few seconds
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -24,11 +22,6 @@ from libramq.kernel.parts import Kernel, Phase
 REPEAT_CHECK_MS: Final = 50
 #: Ours: the precision of the sessions of members that send heartbeats only; these last 75 s.
 TICK_MS: Final = 1_000
-#: Ours: notices that are sent before others are served, each in 5 µs. When one of twenty clients with 1,000
-#: groups comes or goes, there are 19,000.
-NOTIFIED_PER_STEP: Final = 128
-#: Ours: groups that a connection leaves before others are served, each in 0.1 ms.
-LEFT_PER_STEP: Final = 16
 
 
 class ClientWatch:
@@ -48,14 +41,10 @@ class ClientWatch:
         self._health = health
         self._clock = kernel.clock
         self._notify = notify
-        self._leaving: deque[Connection] = deque()
-        self._departure = kernel.deadlines.new(lambda _: self._leave())
-        self._round: Iterator[None] = iter(())
-        self._checking = kernel.deadlines.new(self._check_on)
-        self._diagnosing = kernel.deadlines.new(lambda _: self._diagnose())
-        self._sending = kernel.deadlines.new(lambda _: self._send())
+        self._work = kernel.work
+        self._is_checking = self._is_sending = False
         self._tick = kernel.deadlines.new(self._check)
-        self._repeat = kernel.deadlines.new(lambda _: self._notify_again())
+        self._repeat = kernel.deadlines.new(lambda _: consumers.repeat_notifications())
         self._soon = partial(kernel.soon, Phase.TIMERS, self._look)
         consumers.notifications.wake = consumers.rebalances.changed = producers.changed = self._soon
         consumers.observe_members(lambda _: self._soon())
@@ -64,66 +53,56 @@ class ClientWatch:
     def _look(self) -> None:
         """Send notices, the first ones at once, and set the deadlines."""
         consumers = self._consumers
-        if consumers.notifications.outbox and self._sending.due_ms is None:
-            self._send()
-        if consumers.notifications.to_look_at:
-            self._repeat.by(self._clock.monotonic_ms())
-        elif self._repeat.due_ms is None and consumers.notifications.unfinished:
+        notifications = consumers.notifications
+        if notifications.outbox and not self._is_sending:
+            self._is_sending = True
+            self._work(self._send())
+        if self._repeat.due_ms is None and notifications.unfinished and not notifications.are_repeated:
             self._repeat.at(self._clock.monotonic_ms() + REPEAT_CHECK_MS)
-        is_idle = self._tick.due_ms is None and self._checking.due_ms is None
+        is_idle = self._tick.due_ms is None and not self._is_checking
         if is_idle and (consumers.is_busy or len(self._producers)):
             self._tick.at(self._clock.monotonic_ms() + TICK_MS)
 
     def connection_ended(self, connection: Connection) -> None:
-        """Handle a client's disconnection."""
+        """Handle a client's disconnection: it leaves its first group at once."""
         self._producers.remove_peer(connection)
-        self._leaving.append(connection)
-        if self._departure.due_ms is None:
-            self._leave()
+        steps = self._leave(connection)
+        if next(steps, self) is not self:
+            self._work(steps)
 
-    def _notify_again(self) -> None:
-        self._consumers.repeat_notifications()
-        self._soon()
-
-    def _leave(self) -> None:
-        """Remove ended connections from their groups, a slice of groups at a time."""
-        connection = self._leaving.popleft()
-        now = read_clock(self._clock)
-        try:
-            self._consumers.closed(connection, groups_max=LEFT_PER_STEP, now=now)
-            if self._consumers.is_member(connection):
-                self._leaving.appendleft(connection)
-        finally:
-            if self._leaving:
-                self._departure.at(now.monotonic_ms)
+    def _leave(self, connection: Connection) -> Iterator[None]:
+        """Remove an ended connection from its groups."""
+        while True:
+            self._consumers.closed(connection, groups_max=1, now=read_clock(self._clock))
+            if not self._consumers.is_member(connection):
+                return
+            yield
 
     def _check(self, now_ms: MonotonicMs) -> None:
-        """Begin a round over all members, producers and rebalances."""
-        self._round = chain(
-            self._consumers.expire(),
-            self._producers.remove_silent(now_ms),
-            self._consumers.rebalances.settle(),
-        )
-        self._check_on(now_ms)
+        self._is_checking = True
+        self._work(self._check_all(now_ms))
 
-    def _check_on(self, now_ms: MonotonicMs) -> None:
-        """Check some more, and the others after everything else was served."""
-        self._soon()
-        if next(self._round, self) is not self:
-            self._checking.at(now_ms)
-            return
-        self._health.tick()
-        self._diagnosing.at(now_ms)
+    def _check_all(self, now_ms: MonotonicMs) -> Iterator[None]:
+        """Look at all members, producers, rebalances and groups."""
+        try:
+            for steps in (
+                self._consumers.expire(),
+                self._producers.remove_silent(now_ms),
+                self._consumers.rebalances.settle(),
+                self._health.look(),
+            ):
+                for _ in steps:
+                    self._soon()
+                    yield
+        finally:
+            self._is_checking = False
+            self._soon()
 
-    def _diagnose(self) -> None:
-        """Check some groups' health, and the others after everything else was served."""
-        self._health.look_on()
-        if self._health.is_looking:
-            self._diagnosing.at(self._clock.monotonic_ms())
-
-    def _send(self) -> None:
-        """Send a slice of the notices, and the others after everything else was served."""
+    def _send(self) -> Iterator[None]:
         outbox = self._consumers.notifications.outbox
-        self._notify(outbox.take(NOTIFIED_PER_STEP))
-        if outbox:
-            self._sending.at(self._clock.monotonic_ms())
+        try:
+            while outbox:
+                self._notify(outbox.take())
+                yield
+        finally:
+            self._is_sending = False

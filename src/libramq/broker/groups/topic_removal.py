@@ -2,8 +2,6 @@
 be popped.
 """
 
-from typing import Final
-
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.reading import Pull
@@ -12,13 +10,10 @@ from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.parts import Kernel
-from libramq.kernel.slices import Slices
+from libramq.kernel.work import Each
 from libramq.message import names
 from libramq.store.message_store import MessageStore
 from libramq.waits import HeldPull, HeldPulls
-
-#: Ours: held pulls that end with their topic before others are served, each in 20 µs.
-ENDED_PER_STEP: Final = 64
 
 
 class TopicRemoval:
@@ -38,7 +33,7 @@ class TopicRemoval:
         self._offsets = offsets
         self._coordination = coordination
         self._held = held
-        self._ending = Slices(kernel, self._end_pull, per_step=ENDED_PER_STEP)
+        self._ending = Each(kernel.work, self._end_pull)
 
     def remove(self, topic: str, wall_ms: WallMs) -> None:
         """Delete a topic that is not the broker's own."""

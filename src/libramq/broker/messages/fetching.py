@@ -20,8 +20,8 @@ from libramq.errors import BrokerError
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.purgatory import Parked
-from libramq.kernel.slices import Slices
 from libramq.kernel.waiter import Waiter
+from libramq.kernel.work import Each
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadResult, ReadStatus
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
@@ -35,8 +35,6 @@ GAPS_MAX: Final = 64
 #: Ours: how long a fetch that has some bytes, but too few, waits before it looks again: reading them at each
 #: arrival would cost their square.
 PACE_MS: Final = 20
-#: Ours: fetches that one message wakes before others are served, each in 50 µs and more.
-WOKEN_PER_STEP: Final = 16
 #: Ours: queues that are read at once, some microseconds each if they are empty, 35 if not; more in steps.
 READS_AT_ONCE_MAX: Final = 256
 READS_PER_STEP: Final = 32
@@ -101,7 +99,7 @@ class Fetching:
         self._effects = kernel.effects
         self._purgatory = kernel.purgatory
         self._held: dict[tuple[str, int], dict[_Held, None]] = {}
-        self._waking = Slices(kernel, self._wake, per_step=WOKEN_PER_STEP)
+        self._waking = Each(kernel.work, self._wake)
 
     @property
     def held_count(self) -> int:

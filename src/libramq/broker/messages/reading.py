@@ -29,8 +29,8 @@ from libramq.filter.message_filter import MessageFilter
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
-from libramq.kernel.slices import Slices
 from libramq.kernel.waiter import Waiter
+from libramq.kernel.work import Each
 from libramq.offsets import Fences
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.filtered_read import FilteredRead
@@ -41,8 +41,6 @@ from libramq.waits.held_pulls import SUSPEND_MS_MAX
 #: Ours: a pull needs two, for units and for records. Where memory is so short that what a thread has read is
 #: gone again, the loop waits for the disk in the end.
 WARMINGS_MAX: Final = 8
-#: Ours: pulls of a queue that one message wakes before others are served, each in 20 µs.
-WOKEN_PER_STEP: Final = 64
 
 
 class PullStatus(Enum):
@@ -138,7 +136,7 @@ class Reading:
         self._offsets = offsets
         self._fences = fences
         self._held = held
-        self._waking = Slices(kernel, self._wake, per_step=WOKEN_PER_STEP)
+        self._waking = Each(kernel.work, self._wake)
         self._clock = kernel.clock
         self._effects = kernel.effects
         self._readable = readable

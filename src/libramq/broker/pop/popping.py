@@ -27,8 +27,8 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
-from libramq.kernel.slices import Slices
 from libramq.kernel.waiter import Waiter
+from libramq.kernel.work import Each
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.offsets import Fences
@@ -49,8 +49,6 @@ log = get_logger(__name__)
 INVISIBLE_MS_MAX: Final = 3 * 24 * 3600 * 1000
 #: BrokerConfig.reviveQueueNum.
 REVIVE_QUEUES: Final = 8
-#: Ours: pops that one message wakes before others are served, each in 50 µs.
-WOKEN_PER_STEP: Final = 32
 TOO_MANY_WAIT: Final = "too many pops wait for messages"
 
 
@@ -120,7 +118,7 @@ class Popping:
         self._filters = filters
         self._ordering = ordering
         self._held = held
-        self._waking = Slices(kernel, self._wake, per_step=WOKEN_PER_STEP)
+        self._waking = Each(kernel.work, self._wake)
         self._clock = kernel.clock
         self._effects = kernel.effects
         self._broker_name = broker_name

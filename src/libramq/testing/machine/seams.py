@@ -18,6 +18,8 @@ from libramq.testing.machine.virtual_time import Event
 WORK_MS_MAX: Final = {Thread.FLUSH: 8, Thread.DISK: 20, Thread.READ: 20, Thread.COMPUTE: 2, Thread.ASSIGN: 20}
 #: The probability that brief work is done without a thread, and takes no time.
 BRIEF_CHANCE: Final = 0.5
+#: How many steps of long work a turn has time for, at most; often it is one or a few.
+STEPS_MAX: Final = 64
 
 
 class SimulatedTimers:
@@ -37,6 +39,16 @@ class SimulatedTimers:
     def elapsed_us(self) -> int:
         """Return the microseconds since a fixed moment: a turn takes none."""
         return int(self._process.time.now_ms) * 1_000
+
+
+def drawn_turns(randomness: random.Random) -> Callable[[], Callable[[], bool]]:
+    """Return what begins a turn of long work: as time stands still, it is over after some steps."""
+
+    def begin() -> Callable[[], bool]:
+        left = iter(range(int(STEPS_MAX ** randomness.random()) - 1))
+        return lambda: next(left, None) is None
+
+    return begin
 
 
 class SimulatedThreads:

@@ -22,7 +22,7 @@ from libramq.runtime.seams import Seams
 from libramq.testing.machine.dialer import SimulatedDialer, simulated_remotes
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.process import Process
-from libramq.testing.machine.seams import SimulatedThreads, SimulatedTimers, fail_the_simulation
+from libramq.testing.machine.seams import SimulatedThreads, SimulatedTimers, drawn_turns, fail_the_simulation
 from libramq.testing.world import SeededSecretBits, World
 from libramq.transport.server import IDLE_MS_MAX
 from libramq.transport.server_connection import Handler
@@ -162,6 +162,7 @@ class SimulatedBroker:
             listen=self._listen,
             failed=fail_the_simulation,
         )
+        broker.engine.workload.begin_turn = drawn_turns(random.Random(self._random.random()))
         self._note_recovery(broker)
         self.process.every(IDLE_MS_MAX // 4, self._close_idle)
         broker.start(lambda: None)

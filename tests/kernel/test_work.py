@@ -1,0 +1,128 @@
+"""Long work: what one event causes for many is not done in one turn."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.fakes import ManualClock, turns_of
+
+from libramq.kernel.engine import Engine, Hooks
+from libramq.kernel.parts import Kernel
+from libramq.kernel.work import Each, OneWork
+
+
+class Nobody:
+    """A protocol without requests."""
+
+    def receive(self, connection: object, requests: object, start: int) -> int:
+        raise AssertionError("nobody asks for anything")
+
+
+class Turns:
+    """An engine whose turns have time for two steps."""
+
+    def __init__(self) -> None:
+        self.kernel = Kernel(ManualClock())
+        self.kernel.workload.begin_turn = turns_of(2)
+        self.engine = Engine(self.kernel, Nobody(), Hooks())
+
+    def turn(self) -> None:
+        """Run what is due now, and what follows."""
+        self.engine.tick()
+        self.engine.settle()
+
+
+@pytest.fixture
+def turns() -> Turns:
+    return Turns()
+
+
+def test_some_items_are_processed_in_the_same_turn_and_the_others_in_their_order(turns: Turns):
+    done: list[int] = []
+    each: Each[int] = Each(turns.kernel.work, done.append)
+    each.add(range(3))
+    turns.engine.settle()
+    assert done == [0, 1]
+    each.add([3, 2])
+    turns.engine.settle()
+    assert done == [0, 1], "others wait already"
+    turns.turn()
+    assert done == [0, 1, 2, 3]
+    each.add([2])
+    turns.engine.settle()
+    turns.turn()
+    assert done == [0, 1, 2, 3, 2]
+    assert turns.engine.next_due_ms is None
+
+
+def test_an_item_may_add_others_and_itself(turns: Turns):
+    done: list[int] = []
+
+    def act(item: int) -> None:
+        done.append(item)
+        if item:
+            each.add([item - 1])
+
+    each: Each[int] = Each(turns.kernel.work, act)
+    each.add([4])
+    turns.engine.settle()
+    assert done == [4, 3]
+    turns.turn()
+    assert done == [4, 3, 2, 1]
+    turns.turn()
+    assert done == [4, 3, 2, 1, 0]
+
+
+def test_a_failing_item_holds_up_none_of_the_others(turns: Turns):
+    done: list[int] = []
+
+    def act(item: int) -> None:
+        if item == 0:
+            raise ValueError("this one fails")
+        done.append(item)
+
+    each: Each[int] = Each(turns.kernel.work, act)
+    each.add(range(3))
+    with pytest.raises(ValueError, match="this one fails"):
+        turns.engine.settle()
+    turns.turn()
+    assert done == [1, 2]
+
+
+def test_works_take_turns_step_by_step(turns: Turns):
+    done: list[str] = []
+
+    def steps(name: str) -> Iterator[None]:
+        for number in range(2):
+            done.append(f"{name}{number}")
+            yield
+
+    turns.kernel.work(steps("a"))
+    turns.kernel.work(steps("b"))
+    turns.engine.settle()
+    assert done == ["a0", "b0"]
+    turns.turn()
+    assert done == ["a0", "b0", "a1", "b1"]
+
+
+def test_a_work_that_is_stopped_takes_no_further_step_and_has_no_end(turns: Turns):
+    done: list[object] = []
+
+    def steps(error: Exception | None = None) -> Iterator[None]:
+        for number in range(3):
+            done.append(number)
+            yield
+        if error is not None:
+            raise error
+
+    one = OneWork(turns.kernel.work)
+    one.run(steps(), done.append)
+    turns.engine.settle()
+    one.stop()
+    turns.turn()
+    assert done == [0, 1]
+    done.clear()
+    refused = OSError("the disk is full")
+    one.run(steps(refused), done.append)
+    for _ in range(3):
+        turns.turn()
+    assert done == [0, 1, 2, refused]
