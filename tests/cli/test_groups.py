@@ -4,7 +4,7 @@ import asyncio
 import json
 
 from libramq import Message, Producer, PushConsumer
-from libramq.cli.groups.watch import group_rebalances
+from libramq.admin.groups import group_rebalances
 from libramq.client import Admin, ConsumeFrom
 from libramq.errors import ConfigError
 from libramq.groups.rebalance_history import State

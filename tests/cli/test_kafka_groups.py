@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from libramq.cli.groups.watch import group_rebalances
+from libramq.admin.groups import group_rebalances
 from libramq.errors import ConfigError
 from libramq.groups.rebalance_history import Rebalance, State
 from tests.cli.commands import SECONDS_MAX, end, libra, start

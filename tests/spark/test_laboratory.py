@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from libramq.cli.groups.watch import group_rebalances
+from libramq.admin.groups import group_rebalances
 from libramq.errors import ConfigError
 from libramq.groups.rebalance_history import State
 from libramq.lab.config import read_experiment

@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer import Option
@@ -21,6 +21,7 @@ from libramq.cli.admin import (
 )
 from libramq.cli.admin.frame import (
     Answer,
+    Operator,
     calls,
     columns,
     command,
@@ -31,11 +32,8 @@ from libramq.cli.admin.frame import (
     show_rows,
     timestamp_of,
     truth_of,
-)
+)  # fmt: skip
 from libramq.errors import ConfigError
-
-if TYPE_CHECKING:
-    from libramq.admin.operator import Operator
 
 app = typer.Typer(
     help="Inspect and change clusters, topics and groups, with mqadmin's command names and options.",
@@ -48,7 +46,7 @@ for _room in (topics, groups, messages, reading, sending, statistics, exports, s
 @command(app, "topicList", no_args_is_help=False)
 async def topic_list(
     *,
-    admin: "Operator",
+    admin: Operator,
     clusters: Annotated[
         bool, Option("-c", "--clusterModel", help="Show the cluster and the consumer groups of each topic.")
     ] = False,
@@ -80,7 +78,7 @@ async def topic_list(
 async def update_topic(
     *,
     topic: options.Topic,
-    admin: "Operator",
+    admin: Operator,
     broker: options.Broker = None,
     cluster: options.Cluster = None,
     read_queues: Annotated[int, Option("-r", "--readQueueNums", help="Queues to read from.")] = 8,
@@ -128,7 +126,7 @@ async def delete_topic(
     *,
     topic: options.Topic,
     cluster: Annotated[str, Option("-c", "--clusterName", help="The cluster to delete it from.")],
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Delete a topic, its messages and its route, without asking for confirmation."""
     route = await admin.route(topic)  # An unknown name is an error, as everywhere.
@@ -145,7 +143,7 @@ async def delete_topic(
 
 
 @command(app, "topicStatus")
-async def topic_status(*, topic: options.Topic, admin: "Operator") -> Answer:
+async def topic_status(*, topic: options.Topic, admin: Operator) -> Answer:
     """Show the first and last offsets of a topic's queues, and when each was last written to."""
     found = [
         {
@@ -165,7 +163,7 @@ async def topic_status(*, topic: options.Topic, admin: "Operator") -> Answer:
 
 
 @command(app, "topicRoute")
-async def topic_route(*, topic: options.Topic, admin: "Operator") -> Answer:
+async def topic_route(*, topic: options.Topic, admin: Operator) -> Answer:
     """Show which brokers have a topic's queues."""
     route = plain(await admin.route(topic))
     brokers = {broker["brokerName"]: broker for broker in route["brokerDatas"]}
@@ -185,7 +183,7 @@ async def topic_route(*, topic: options.Topic, admin: "Operator") -> Answer:
 
 
 @command(app, "clusterList", no_args_is_help=False)
-async def cluster_list(*, admin: "Operator") -> Answer:
+async def cluster_list(*, admin: Operator) -> Answer:
     """List clusters and their brokers, with versions and load."""
     info = await admin.cluster_info()
     found = [
@@ -205,7 +203,7 @@ async def cluster_list(*, admin: "Operator") -> Answer:
     return Answer(found, lambda: show_rows(shown, headings))
 
 
-async def _load(admin: "Operator", address: str) -> dict[str, Any]:
+async def _load(admin: Operator, address: str) -> dict[str, Any]:
     from libramq.errors import RemoteError
 
     try:
@@ -230,7 +228,7 @@ _PROGRESS: Final = columns(
 @command(app, "consumerProgress", no_args_is_help=False)
 async def consumer_progress(
     *,
-    admin: "Operator",
+    admin: Operator,
     group: Annotated[str | None, Option("-g", "--groupName", help="Show one group, queue by queue.")] = None,
     topic: Annotated[
         str | None, Option("-t", "--topicName", help="Show only this topic of the group.")
@@ -276,7 +274,7 @@ async def consumer_progress(
     return Answer(found, show)
 
 
-async def _all_groups(admin: "Operator") -> Answer:
+async def _all_groups(admin: Operator) -> Answer:
     from libramq.message.names import groups_of
 
     found = [await _summary(admin, group) for group in groups_of(await admin.topics())]
@@ -286,7 +284,7 @@ async def _all_groups(admin: "Operator") -> Answer:
     return rows(found, headings)
 
 
-async def _summary(admin: "Operator", group: str) -> dict[str, Any]:
+async def _summary(admin: Operator, group: str) -> dict[str, Any]:
     from libramq.errors import RemoteError
     from libramq.filter.subscription import CONSUME_ACTIVELY
 
@@ -317,7 +315,7 @@ async def reset_offset_by_time(
             "-s", "--timestamp", help="The time: now, milliseconds since 1970, or yyyy-MM-dd#HH:mm:ss:SSS."
         ),
     ] = None,
-    admin: "Operator",
+    admin: Operator,
     force: Annotated[
         str, Option("-f", "--force", help="true: move offsets back or forward; false: only back.")
     ] = "true",
@@ -360,7 +358,7 @@ async def reset_offset_by_time(
 async def delete_sub_group(
     *,
     group: options.Group,
-    admin: "Operator",
+    admin: Operator,
     broker: options.Broker = None,
     cluster: options.Cluster = None,
     offsets: Annotated[
@@ -385,7 +383,7 @@ async def delete_sub_group(
 
 
 @command(app, "consumerConnection")
-async def consumer_connection(*, group: options.Group, admin: "Operator") -> Answer:
+async def consumer_connection(*, group: options.Group, admin: Operator) -> Answer:
     """Show a group's connected members and their subscriptions."""
     connection = await admin.consumer_connection(group)
     members = plain(connection.connection_set)

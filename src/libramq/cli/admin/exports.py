@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer import Option
 
-from libramq.cli.admin.frame import Answer, calls, command, done, first_number, plain
+from libramq.cli.admin.frame import Answer, Operator, calls, command, done, first_number, plain
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from libramq.admin.operator import Operator
     from libramq.formats.tables import SubscriptionGroupConfig
 
 app = typer.Typer()
@@ -41,7 +40,7 @@ async def export_metadata(
     special: Annotated[
         bool, Option("-s", "--specialTopic", help="Retry topics and dead letters, too.")
     ] = False,
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Export the configuration of users' topics and groups; numbers of queues are summed over brokers."""
     brokers = await admin.targets(broker=broker, cluster=cluster)
@@ -54,7 +53,7 @@ async def export_metadata(
     return _write(directory / name, tables | {"exportTime": _now_ms()})
 
 
-async def _metadata(admin: "Operator", brokers: list[str], *, special: bool) -> _Values:
+async def _metadata(admin: Operator, brokers: list[str], *, special: bool) -> _Values:
     from libramq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 
     topics: dict[str, _Values] = {}
@@ -76,7 +75,7 @@ def _add(table: dict[str, _Values], name: str, row: _Values, sums: tuple[str, ..
     table[name] = row if before is None else row | {each: row[each] + before[each] for each in sums}
 
 
-async def _user_groups(admin: "Operator", address: str) -> "dict[str, SubscriptionGroupConfig]":
+async def _user_groups(admin: Operator, address: str) -> "dict[str, SubscriptionGroupConfig]":
     from libramq.message.names import SYSTEM_GROUPS
 
     table = await admin.ask(address, calls.all_group_configs())
@@ -84,7 +83,7 @@ async def _user_groups(admin: "Operator", address: str) -> "dict[str, Subscripti
 
 
 @command(app, "exportConfigs")
-async def export_configs(*, cluster: _Cluster, directory: _Directory = Path(), admin: "Operator") -> Answer:
+async def export_configs(*, cluster: _Cluster, directory: _Directory = Path(), admin: Operator) -> Answer:
     """Export the options of a cluster's masters that matter to operators, and the cluster's size."""
     masters = await admin.masters(cluster)
     table = (await admin.cluster_info()).broker_addr_table
@@ -103,7 +102,7 @@ async def export_configs(*, cluster: _Cluster, directory: _Directory = Path(), a
 
 
 @command(app, "exportMetrics")
-async def export_metrics(*, cluster: _Cluster, directory: _Directory = Path(), admin: "Operator") -> Answer:
+async def export_metrics(*, cluster: _Cluster, directory: _Directory = Path(), admin: Operator) -> Answer:
     """Export the load of a cluster's masters: rates, a day's messages, disks, topics, groups, clients."""
     reports = [await _report(admin, address) for address in await admin.masters(cluster)]
     quotas = [report["runtimeQuota"] for _, report in reports]
@@ -119,7 +118,7 @@ async def export_metrics(*, cluster: _Cluster, directory: _Directory = Path(), a
     return _write(directory / "metrics.json", {"evaluateReport": dict(reports), "totalData": total})
 
 
-async def _report(admin: "Operator", address: str) -> tuple[str, _Values]:
+async def _report(admin: Operator, address: str) -> tuple[str, _Values]:
     """Return a master's name, and what mqadmin reports about it."""
     from libramq.admin.statistics import TOPIC_PUT_NUMS, day_of, stats_of
 

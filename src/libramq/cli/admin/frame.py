@@ -21,13 +21,15 @@ from libramq.cli import options
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
+    from libramq.admin.operator import Operator as Operator
     from libramq.rpc import admin_calls
 
     calls = admin_calls
 else:
+    Operator = Any  # Help must be quick: it loads neither the operator nor the calls.
 
     class _Calls:
-        """Imports the calls when one is made: help must be quick."""
+        """The calls, imported when one is made."""
 
         def __getattr__(self, name: str) -> object:
             return getattr(import_module("libramq.rpc.admin_calls"), name)
@@ -72,7 +74,7 @@ def command(app: typer.Typer, name: str, *, no_args_is_help: bool = True) -> Cal
 
 async def _show(ask: _Ask, *, namesrv: str | None, json: bool, **arguments: Any) -> None:
     """Show what a function finds with an operator of the name servers to be used."""
-    from libramq.admin.operator import Operator
+    from libramq.admin import operator
     from libramq.cli import output
     from libramq.cli.access import access
 
@@ -82,7 +84,7 @@ async def _show(ask: _Ask, *, namesrv: str | None, json: bool, **arguments: Any)
         else:
             answer.show()
 
-    async with Operator(options.name_servers(namesrv), access()) as admin:
+    async with operator.Operator(options.name_servers(namesrv), access()) as admin:
         found = ask(admin=admin, **arguments)
         if isinstance(found, AsyncGenerator):
             async for answer in found:

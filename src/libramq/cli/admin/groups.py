@@ -9,6 +9,7 @@ from typer import Option
 from libramq.cli import options
 from libramq.cli.admin.frame import (
     Answer,
+    Operator,
     calls,
     columns,
     command,
@@ -18,12 +19,11 @@ from libramq.cli.admin.frame import (
     sections,
     show_sections,
     truth_of,
-)
+)  # fmt: skip
 from libramq.cli.admin.topics import read_file
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from libramq.admin.operator import Operator
     from libramq.message.queue import MessageQueue
     from libramq.rpc.call import Call
 
@@ -40,7 +40,7 @@ def _switch(short: str, name: str, help_: str) -> Any:
 async def update_sub_group(
     *,
     group: options.Group,
-    admin: "Operator",
+    admin: Operator,
     broker: options.Broker = None,
     cluster: options.Cluster = None,
     enable: Annotated[_Switch, _switch("-s", "consumeEnable", "It may consume:")] = None,
@@ -87,7 +87,7 @@ async def update_sub_group(
     return done(value, *(f"create subscription group to {address} success." for address in brokers))
 
 
-async def _change(admin: "Operator", broker: str, group: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+async def _change(admin: Operator, broker: str, group: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Change a group's configuration where a value is named; return what a broker has then."""
     import msgspec
 
@@ -105,7 +105,7 @@ async def _change(admin: "Operator", broker: str, group: str, changes: Mapping[s
 async def update_sub_group_list(
     *,
     file: options.ConfigFile,
-    admin: "Operator",
+    admin: Operator,
     broker: options.Broker = None,
     cluster: options.Cluster = None,
 ) -> Answer:
@@ -120,7 +120,7 @@ async def update_sub_group_list(
 
 
 @command(app, "getConsumerConfig")
-async def get_consumer_config(*, group: options.Group, admin: "Operator") -> Answer:
+async def get_consumer_config(*, group: options.Group, admin: Operator) -> Answer:
     """Show a consumer group's configuration at each broker that has one."""
     from libramq.admin.admin import addresses
 
@@ -141,7 +141,7 @@ async def set_consume_mode(
     share: Annotated[
         int, Option("-q", "--popShareQueueNum", help="With how many more members a queue is shared.")
     ] = 0,
-    admin: "Operator",
+    admin: Operator,
     broker: options.Broker = None,
     cluster: options.Cluster = None,
 ) -> Answer:
@@ -163,7 +163,7 @@ async def clone_group_offset(
     offline: Annotated[
         str, Option("-o", "--offline", help="true: whatever the source's members subscribe to.")
     ] = "false",
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Set a group's offsets in a topic to those of another group, at all brokers of the topic."""
     call = calls.clone_offsets(source, target, topic, offline=truth_of("-o", offline))
@@ -180,14 +180,14 @@ async def skip_accumulated_message(
     *,
     group: Annotated[str, Option("-g", "--group", help="The consumer group.")],
     topic: options.Topic,
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Move a group's offsets in a topic to the end: what it has not consumed yet is skipped."""
     return rows(await reset(admin, calls.reset_offsets(group, topic), group, topic), RESETS)
 
 
 async def reset(
-    admin: "Operator",
+    admin: Operator,
     call: "Call[dict[MessageQueue, int]]",
     group: str,
     topic: str,
@@ -224,7 +224,7 @@ async def consumer_status(
         str | None, Option("-b", "--brokerAddr", help="Only members of this broker, host:port.")
     ] = None,
     threads: Annotated[bool, Option("-s", "--jstack", help="With -i: also what its threads do.")] = False,
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Show the settings, subscriptions and queues of a group's members, as they report them."""
     brokers = [broker] if broker else await admin.brokers_of_group(group)

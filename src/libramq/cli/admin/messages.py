@@ -10,6 +10,7 @@ from typer import Option
 from libramq.cli import options
 from libramq.cli.admin.frame import (
     Answer,
+    Operator,
     calls,
     columns,
     command,
@@ -19,11 +20,10 @@ from libramq.cli.admin.frame import (
     time_text,
     truth_of,
     values,
-)
+)  # fmt: skip
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from libramq.admin.operator import Operator
     from libramq.message.message import MessageExt
 
 app = typer.Typer()
@@ -54,7 +54,7 @@ async def query_msg_by_id(
     group: _Consumer = None,
     client_id: _Member = None,
     send: Annotated[str, Option("-s", "--sendMessage", help="true: send it again.")] = "false",
-    admin: "Operator",
+    admin: Operator,
 ) -> AsyncGenerator[Answer, None]:
     """Show messages by their offset ids or unique ids, several separated by commas, or send them again."""
     from libramq.admin.messages import by_key, by_offset_id
@@ -82,7 +82,7 @@ async def query_msg_by_unique_key(
     ] = False,
     group: _Consumer = None,
     client_id: _Member = None,
-    admin: "Operator",
+    admin: Operator,
 ) -> AsyncGenerator[Answer, None]:
     """Show a message by the unique id that its producer gave it."""
     from libramq.admin.messages import by_key
@@ -101,7 +101,7 @@ async def query_msg_by_key(
     begin: _Begin = 0,
     end: _End = _LONG_MAX,
     count: Annotated[int, Option("-m", "--maxNum", min=1, help="How many at most.")] = _FOUND_MAX,
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """List the messages of a topic that have a key, the newest first."""
     from libramq.admin.messages import by_key
@@ -121,7 +121,7 @@ async def query_msg_by_offset(
     broker: Annotated[str, Option("-b", "--brokerName", help="The broker's name.")],
     queue_id: Annotated[int, Option("-i", "--queueId", min=0, help="The queue.")],
     offset: Annotated[int, Option("-o", "--offset", min=0, help="The offset in the queue.")],
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Show the message at an offset of a queue."""
     from libramq.cli.admin.reading import messages_of
@@ -144,7 +144,7 @@ async def query_msg_trace_by_id(
     begin: _Begin = 0,
     end: _End = _LONG_MAX,
     count: Annotated[int, Option("-c", "--maxNum", min=1, help="Traces at most.")] = _FOUND_MAX,
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Show who sent and who consumed a message, as far as clients write traces."""
     from libramq.admin.messages import by_key, trace_rows
@@ -159,7 +159,7 @@ async def query_msg_trace_by_id(
 
 
 async def _show_or_push(
-    admin: "Operator",
+    admin: Operator,
     found: Sequence["MessageExt"],
     message_id: str,
     group: str | None,

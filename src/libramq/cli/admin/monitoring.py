@@ -5,15 +5,12 @@ import itertools
 import time
 from collections.abc import AsyncGenerator
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer import Option
 
-from libramq.cli.admin.frame import Answer, columns, command, show_rows
-
-if TYPE_CHECKING:
-    from libramq.admin.operator import Operator
+from libramq.cli.admin.frame import Answer, Operator, columns, command, show_rows
 
 app = typer.Typer()
 
@@ -29,7 +26,7 @@ async def start_monitoring(
         int, Option("-i", "--interval", min=1, help="Seconds from one round to the next.")
     ] = INTERVAL_SECONDS,
     rounds: Annotated[int, Option("-r", "--rounds", min=0, help="0: until Ctrl-C.")] = 0,
-    admin: "Operator",
+    admin: Operator,
 ) -> AsyncGenerator[Answer, None]:
     """Show every minute what each group has not consumed, and members that are stuck or differ."""
     from libramq.admin.monitoring import one_round

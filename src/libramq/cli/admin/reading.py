@@ -13,6 +13,7 @@ from typer import Option
 from libramq.cli import options
 from libramq.cli.admin.frame import (
     Answer,
+    Operator,
     calls,
     columns,
     command,
@@ -21,11 +22,10 @@ from libramq.cli.admin.frame import (
     time_text,
     timestamp_of,
     truth_of,
-)
+)  # fmt: skip
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from libramq.admin.operator import Operator
     from libramq.client.queue_reader import QueueReader
     from libramq.message.message import MessageExt
     from libramq.message.queue import MessageQueue
@@ -127,7 +127,7 @@ async def query_cq(
     broker: Annotated[
         str | None, Option("-b", "--broker", help="The broker, host:port. Default: the topic's first.")
     ] = None,
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Show units of a consume queue: where messages lie in the log."""
     address = broker or (await admin.brokers_of(topic))[0]

@@ -9,11 +9,10 @@ import typer
 from typer import Option
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, columns, command, rows, show_rows
+from libramq.cli.admin.frame import Answer, Operator, columns, command, rows, show_rows
 from libramq.errors import ConfigError, LibraError
 
 if TYPE_CHECKING:
-    from libramq.admin.operator import Operator
     from libramq.client import Producer
     from libramq.message.message import Message, MessageExt
     from libramq.message.queue import MessageQueue
@@ -39,7 +38,7 @@ async def send_message(
     queue_id: Annotated[
         int | None, Option("-i", "--qid", min=0, help="With -b: the queue of that broker.")
     ] = None,
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Send one message, to any queue of a topic or to the one that is named."""
     from libramq.message.message import Message
@@ -59,7 +58,7 @@ async def send_msg_status(
     broker: Annotated[str, Option("-b", "--brokerName", help="The broker's name.")],
     size: Annotated[int, Option("-s", "--messageSize", min=1, help="Bytes of each body.")] = 128,
     count: Annotated[int, Option("-c", "--count", min=1, help="How many messages.")] = 50,
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Send messages to a broker's own topic, which has its name."""
     return _times(await _send_many(admin, broker, count, size))
@@ -67,7 +66,7 @@ async def send_msg_status(
 
 @command(app, "checkMsgSendRT")
 async def check_msg_send_rt(
-    *, topic: options.Topic, amount: _Amount = 100, size: _Size = 128, admin: "Operator"
+    *, topic: options.Topic, amount: _Amount = 100, size: _Size = 128, admin: Operator
 ) -> Answer:
     """Send messages to the queues of a topic in turn, and show how long each took."""
     return _times(await _send_many(admin, topic, amount, size))
@@ -82,7 +81,7 @@ async def cluster_rt(
     interval: Annotated[
         int | None, Option("-i", "--interval", min=1, help="Repeat after so many seconds, until Ctrl-C.")
     ] = None,
-    admin: "Operator",
+    admin: Operator,
 ) -> AsyncGenerator[Answer, None]:
     """Show how long sends to each broker take, to the topic of its name; mqadmin repeats it for ever."""
     headings = columns("cluster, broker, ms, stored, failed")
@@ -104,7 +103,7 @@ async def cluster_rt(
         await asyncio.sleep(interval)
 
 
-async def resend(admin: "Operator", found: Sequence["MessageExt"]) -> Answer:
+async def resend(admin: Operator, found: Sequence["MessageExt"]) -> Answer:
     """Send stored messages to their topics again, with their tags, keys and own properties."""
     async with _producer(admin) as producer:
         return rows([await _timed(producer, _again(message)) for message in found], _COLUMNS)
@@ -120,7 +119,7 @@ def _again(message: "MessageExt") -> "Message":
     )
 
 
-def _producer(admin: "Operator") -> "Producer":
+def _producer(admin: Operator) -> "Producer":
     from libramq.cli.access import client_options
     from libramq.client import Producer
 
@@ -140,7 +139,7 @@ async def _timed(producer: "Producer", message: "Message", queue: "MessageQueue 
     }
 
 
-async def _send_many(admin: "Operator", topic: str, count: int, size: int) -> list[_Row]:
+async def _send_many(admin: Operator, topic: str, count: int, size: int) -> list[_Row]:
     """Send messages one after the other, to the topic's queues in turn; what failed is among the results."""
     from libramq.message.message import Message
 
@@ -174,7 +173,7 @@ def _times(sent: Sequence[_Row]) -> Answer:
     return Answer(sent, show)
 
 
-async def _brokers(admin: "Operator", cluster: str | None) -> list[tuple[str, str]]:
+async def _brokers(admin: Operator, cluster: str | None) -> list[tuple[str, str]]:
     """Return clusters and their brokers by name; ConfigError if there is no such cluster."""
     if cluster is not None:
         await admin.masters(cluster)  # It names the clusters there are.

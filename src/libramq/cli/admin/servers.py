@@ -7,11 +7,10 @@ import typer
 from typer import Option
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, calls, command, done, sections, show_values
+from libramq.cli.admin.frame import Answer, Operator, calls, command, done, sections, show_values
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from libramq.admin.operator import Operator
     from libramq.rpc.call import Call
 
 app = typer.Typer()
@@ -30,23 +29,21 @@ _OneCluster = Annotated[
 
 
 @command(app, "brokerStatus")
-async def broker_status(
-    *, broker: _AnyBroker = None, cluster: _AnyCluster = None, admin: "Operator"
-) -> Answer:
+async def broker_status(*, broker: _AnyBroker = None, cluster: _AnyCluster = None, admin: Operator) -> Answer:
     """Show a broker's state as names and values, or that of a cluster's masters."""
     return await _values(admin, calls.runtime_info(), broker, cluster)
 
 
 @command(app, "getBrokerConfig")
 async def get_broker_config(
-    *, broker: _AnyBroker = None, cluster: _AnyCluster = None, admin: "Operator"
+    *, broker: _AnyBroker = None, cluster: _AnyCluster = None, admin: Operator
 ) -> Answer:
     """Show a broker's options, without secrets, or those of a cluster's masters."""
     return await _values(admin, calls.broker_config(), broker, cluster)
 
 
 async def _values(
-    admin: "Operator", call: "Call[dict[str, str]]", broker: str | None, cluster: str | None
+    admin: Operator, call: "Call[dict[str, str]]", broker: str | None, cluster: str | None
 ) -> Answer:
     found = await admin.ask_targets(call, broker=broker, cluster=cluster)
     if broker is None:
@@ -61,7 +58,7 @@ async def update_broker_config(
     value: _Value,
     broker: options.Broker = None,
     cluster: options.Cluster = None,
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Change an option of a broker until it stops; the broker says which ones can be changed."""
     call = calls.update_broker_config(key, value)
@@ -74,7 +71,7 @@ async def reset_master_flush_offset(
     *,
     broker: _Broker,
     offset: Annotated[int, Option("-o", "--offset", min=0, help="The offset.")],
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Set up to where a slave takes its master's log to be on disk; no other broker has such an offset."""
     await admin.ask(broker, calls.reset_master_flush_offset(offset))
@@ -82,18 +79,18 @@ async def reset_master_flush_offset(
 
 
 @command(app, "wipeWritePerm")
-async def wipe_write_perm(*, broker: _BrokerName, admin: "Operator") -> Answer:
+async def wipe_write_perm(*, broker: _BrokerName, admin: Operator) -> Answer:
     """Have producers avoid a broker: its topics become read-only in routes until one of them changes."""
     return await _set_writable(admin, broker, "wipe", calls.wipe_write_perm(broker))
 
 
 @command(app, "addWritePerm")
-async def add_write_perm(*, broker: _BrokerName, admin: "Operator") -> Answer:
+async def add_write_perm(*, broker: _BrokerName, admin: Operator) -> Answer:
     """Have producers use a broker again: its topics become readable and writable in routes."""
     return await _set_writable(admin, broker, "add", calls.add_write_perm(broker))
 
 
-async def _set_writable(admin: "Operator", broker: str, what: str, call: "Call[int]") -> Answer:
+async def _set_writable(admin: Operator, broker: str, what: str, call: "Call[int]") -> Answer:
     counts = await admin.ask_name_servers(call)
     if not any(counts.values()):
         raise ConfigError(
@@ -108,7 +105,7 @@ async def _set_writable(admin: "Operator", broker: str, what: str, call: "Call[i
 
 
 @command(app, "updateKvConfig")
-async def update_kv_config(*, namespace: _Namespace, key: _Key, value: _Value, admin: "Operator") -> Answer:
+async def update_kv_config(*, namespace: _Namespace, key: _Key, value: _Value, admin: Operator) -> Answer:
     """Set a value of the name servers' KV configuration."""
     await admin.ask_name_servers(calls.put_value(namespace, key, value))
     text = "create or update kv config to namespace success."
@@ -116,20 +113,20 @@ async def update_kv_config(*, namespace: _Namespace, key: _Key, value: _Value, a
 
 
 @command(app, "deleteKvConfig")
-async def delete_kv_config(*, namespace: _Namespace, key: _Key, admin: "Operator") -> Answer:
+async def delete_kv_config(*, namespace: _Namespace, key: _Key, admin: Operator) -> Answer:
     """Remove a value of the name servers' KV configuration."""
     await admin.ask_name_servers(calls.delete_value(namespace, key))
     return done({"namespace": namespace, "key": key}, "delete kv config from namespace success.")
 
 
 @command(app, "getNamesrvConfig", no_args_is_help=False)
-async def get_namesrv_config(*, admin: "Operator") -> Answer:
+async def get_namesrv_config(*, admin: Operator) -> Answer:
     """Show the options of each name server."""
     return sections(await admin.ask_name_servers(calls.name_server_config()))
 
 
 @command(app, "updateNamesrvConfig")
-async def update_namesrv_config(*, key: _Key, value: _Value, admin: "Operator") -> Answer:
+async def update_namesrv_config(*, key: _Key, value: _Value, admin: Operator) -> Answer:
     """Change an option of each name server until it stops; a name server says which ones can be changed."""
     await admin.ask_name_servers(calls.update_name_server_config(key, value))
     return done({key: value}, "update name server config success!")
@@ -140,7 +137,7 @@ async def update_namesrv_config(*, key: _Key, value: _Value, admin: "Operator") 
 
 @command(app, "deleteExpiredCommitLog", no_args_is_help=False)
 async def delete_expired_commit_log(
-    *, admin: "Operator", broker: _OneBroker = None, cluster: _OneCluster = None
+    *, admin: Operator, broker: _OneBroker = None, cluster: _OneCluster = None
 ) -> Answer:
     """Delete messages older than fileReservedTime now, and not at the hour deleteWhen."""
     return await _free_disk(admin, calls.delete_expired_files(), broker, cluster)
@@ -148,7 +145,7 @@ async def delete_expired_commit_log(
 
 @command(app, "cleanExpiredCQ", no_args_is_help=False)
 async def clean_expired_cq(
-    *, admin: "Operator", broker: _OneBroker = None, cluster: _OneCluster = None
+    *, admin: Operator, broker: _OneBroker = None, cluster: _OneCluster = None
 ) -> Answer:
     """Remove files of consume queues whose messages are deleted."""
     return await _free_disk(admin, calls.clean_expired_queues(), broker, cluster)
@@ -156,15 +153,13 @@ async def clean_expired_cq(
 
 @command(app, "cleanUnusedTopic", no_args_is_help=False)
 async def clean_unused_topic(
-    *, admin: "Operator", broker: _OneBroker = None, cluster: _OneCluster = None
+    *, admin: Operator, broker: _OneBroker = None, cluster: _OneCluster = None
 ) -> Answer:
     """Remove consume queues whose topics are deleted."""
     return await _free_disk(admin, calls.clean_unused_topics(), broker, cluster)
 
 
-async def _free_disk(
-    admin: "Operator", call: "Call[None]", broker: str | None, cluster: str | None
-) -> Answer:
+async def _free_disk(admin: Operator, call: "Call[None]", broker: str | None, cluster: str | None) -> Answer:
     if broker is not None and cluster is not None:
         raise ConfigError("name -c CLUSTER or -b HOST:PORT, or neither for all brokers")
     if broker is None and cluster is None:

@@ -1,6 +1,6 @@
 """The admin commands that count: producers, progress, rates, slaves; under mqadmin's names."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer import Option
@@ -8,6 +8,7 @@ from typer import Option
 from libramq.cli import options
 from libramq.cli.admin.frame import (
     Answer,
+    Operator,
     calls,
     columns,
     command,
@@ -16,11 +17,8 @@ from libramq.cli.admin.frame import (
     show_rows,
     show_values,
     truth_of,
-)
+)  # fmt: skip
 from libramq.errors import BrokerError
-
-if TYPE_CHECKING:
-    from libramq.admin.operator import Operator
 
 app = typer.Typer()
 
@@ -33,7 +31,7 @@ async def producer_connection(
     *,
     group: Annotated[str, Option("-g", "--producerGroup", help="The producer group.")],
     topic: options.Topic,
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Show the producers of a group that are connected to a topic's brokers."""
     found: dict[str, dict[str, Any]] = {}
@@ -53,7 +51,7 @@ async def producer_connection(
 
 
 @command(app, "producer")
-async def producers(*, broker: _Broker, admin: "Operator") -> Answer:
+async def producers(*, broker: _Broker, admin: Operator) -> Answer:
     """List all producers that are connected to a broker."""
     table = (await admin.ask(broker, calls.all_producers())).data
     found = [
@@ -72,7 +70,7 @@ async def broker_consume_stats(
     broker: _Broker,
     level: Annotated[int, Option("-l", "--level", min=0, help="Only queues at least so far behind.")] = 0,
     ordered: Annotated[str, Option("-o", "--order", help="true: ordered topics only.")] = "false",
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Show the progress of all groups at a broker, queue by queue."""
     stats = await admin.ask(broker, calls.broker_consume_stats(ordered=truth_of("-o", ordered)))
@@ -113,7 +111,7 @@ async def stats_all(
         bool, Option("-a", "--activeTopic", help="Only topics with traffic within a day.")
     ] = False,
     topic: Annotated[str | None, Option("-t", "--topic", help="Only this topic.")] = None,
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Show how much each topic takes in and each of its groups takes out."""
     from libramq.admin.statistics import rates
@@ -128,7 +126,7 @@ async def stats_all(
 
 
 @command(app, "haStatus")
-async def ha_status(*, broker: _Broker, admin: "Operator") -> Answer:
+async def ha_status(*, broker: _Broker, admin: Operator) -> Answer:
     """Show how far the slaves of a master are behind it."""
     status = plain(await admin.ask(broker, calls.ha_status()))
     headings = columns("addr: slave, slaveAckOffset: has up to, diff: lacks, inSync: in sync")

@@ -1,17 +1,14 @@
 """The admin commands that change topics, beside updateTopic and deleteTopic, under mqadmin's names."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Option
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, calls, columns, command, done, rows, show_values
+from libramq.cli.admin.frame import Answer, Operator, calls, columns, command, done, rows, show_values
 from libramq.errors import ConfigError
-
-if TYPE_CHECKING:
-    from libramq.admin.operator import Operator
 
 app = typer.Typer()
 
@@ -21,7 +18,7 @@ async def update_topic_perm(
     *,
     topic: options.Topic,
     perm: Annotated[int, Option("-p", "--perm", help="2: write, 4: read, 6: both.")],
-    admin: "Operator",
+    admin: Operator,
     broker: options.Broker = None,
     cluster: options.Cluster = None,
 ) -> Answer:
@@ -40,7 +37,7 @@ async def update_topic_perm(
 async def update_topic_list(
     *,
     file: options.ConfigFile,
-    admin: "Operator",
+    admin: Operator,
     broker: options.Broker = None,
     cluster: options.Cluster = None,
 ) -> Answer:
@@ -62,7 +59,7 @@ async def update_order_conf(
     value: Annotated[
         str | None, Option("-v", "--orderConf", help="For put: broker:queues;broker:queues.")
     ] = None,
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Show or change the brokers and queues that an ordered topic keeps, whichever brokers are up."""
     from libramq.admin.operator import ORDER
@@ -93,7 +90,7 @@ def _checked(text: str) -> str:
 
 
 @command(app, "topicClusterList")
-async def topic_cluster_list(*, topic: options.Topic, admin: "Operator") -> Answer:
+async def topic_cluster_list(*, topic: options.Topic, admin: Operator) -> Answer:
     """List the clusters that have a topic."""
     clusters = sorted({broker.cluster for broker in (await admin.route(topic)).broker_datas})
     return done(clusters, *clusters)
@@ -104,7 +101,7 @@ async def allocate_mq(
     *,
     topic: options.Topic,
     members: Annotated[str, Option("-i", "--ipList", help="Members, separated by commas.")],
-    admin: "Operator",
+    admin: Operator,
 ) -> Answer:
     """Show how the strategy averagely would divide a topic's queues among members."""
     from libramq.balance.averagely import averagely

@@ -15,6 +15,7 @@ from libramq.clock import SystemClock
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from libramq.admin.groups import GroupWatch
     from libramq.cli.groups.row import GroupRow
 
 #: Ours: how often the live view is refreshed.
@@ -61,11 +62,12 @@ def history(
     json: options.Json = False,
 ) -> None:
     """Show a group's rebalances: who caused them and why, what moved, and how long queues paused."""
+    from libramq.admin.groups import group_rebalances
     from libramq.cli import output
+    from libramq.cli.access import access
     from libramq.cli.groups import history as group_history
-    from libramq.cli.groups import watch as group_watch
 
-    found = group_watch.group_rebalances(_name_servers(context, namesrv), group, last=last)
+    found = group_rebalances(_name_servers(context, namesrv), group, last=last, access=access())
     if json:
         output.print_json([group_history.as_json(rebalance) for rebalance in found])
         return
@@ -110,10 +112,9 @@ def _name_servers(context: typer.Context, namesrv: str | None) -> str:
 async def _watch(namesrv: str, *, is_live: bool, as_json: bool) -> None:
     from libramq.cli import output
     from libramq.cli.groups.row import COLUMNS
-    from libramq.cli.groups.watch import GroupWatch
 
-    async with GroupWatch(namesrv) as watch:
-        rows = await watch.look()
+    async with _group_watch(namesrv) as watch:
+        rows = await _look(watch)
         if as_json:
             output.print_json([row.as_json() for row in rows])
         elif is_live:
@@ -122,7 +123,7 @@ async def _watch(namesrv: str, *, is_live: bool, as_json: bool) -> None:
             with Live(_table(rows), console=output.console(), auto_refresh=False) as live:
                 while True:
                     await asyncio.sleep(LOOK_SECONDS)
-                    live.update(_table(await watch.look()), refresh=True)
+                    live.update(_table(await _look(watch)), refresh=True)
         elif not rows:
             print(NO_GROUP)
         else:
@@ -134,16 +135,28 @@ async def _watch(namesrv: str, *, is_live: bool, as_json: bool) -> None:
 async def _members(namesrv: str, *, as_json: bool) -> None:
     from libramq.cli import output
     from libramq.cli.groups.row import MEMBER_COLUMNS
-    from libramq.cli.groups.watch import GroupWatch
 
-    async with GroupWatch(namesrv) as watch:
-        rows = await watch.look()
+    async with _group_watch(namesrv) as watch:
+        rows = await _look(watch)
     if as_json:
         output.print_json([{"group": row.group, "members": row.members_as_json()} for row in rows])
     elif not any(row.members for row in rows):
         print("no consumer group has a connected member")
     else:
         output.print_table(MEMBER_COLUMNS, [cells for row in rows for cells in row.member_cells()])
+
+
+def _group_watch(namesrv: str) -> "GroupWatch":
+    from libramq.admin.groups import GroupWatch
+    from libramq.cli.access import access
+
+    return GroupWatch(namesrv, access=access())
+
+
+async def _look(watch: "GroupWatch") -> "list[GroupRow]":
+    from libramq.cli.groups.row import GroupRow
+
+    return [GroupRow.of(state) for state in await watch.look()]
 
 
 def _table(rows: "Sequence[GroupRow]") -> "Table":

@@ -2,35 +2,27 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Self
 
+from libramq.admin.groups import GroupState
 from libramq.cli.groups.history import as_json, causes, duration, member_names
 from libramq.clock import WallMs
-from libramq.groups.rebalance_history import Rebalance, State
-from libramq.remoting.body.consumers import ClientConnection, GroupDiagnosis
+from libramq.groups.rebalance_history import State
 
 COLUMNS: Final = ("group", "members", "queues", "lag", "state", "last rebalance")
 MEMBER_COLUMNS: Final = ("group", "client id", "static name", "queues", "topic broker ids")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRow:
-    """One group now. diagnoses: the problems that its brokers report.
+class GroupRow(GroupState):
+    """One group now, as people and programs see it."""
 
-    protocol, generation, strategy: of a group whose members speak another protocol than RocketMQ's.
-    """
-
-    group: str
-    members: Sequence[ClientConnection] = ()
-    queue_count: int
-    lag: int
-    last: Rebalance | None
-    diagnoses: Sequence[GroupDiagnosis] = ()
-    protocol: str | None = None
-    generation: int | None = None
-    strategy: str | None = None
+    @classmethod
+    def of(cls, state: GroupState) -> Self:
+        """Return the row of a group."""
+        return cls(**{each.name: getattr(state, each.name) for each in fields(state)})
 
     def remarks(self) -> list[str]:
         """Return the group's problems, and what it is if it is not RocketMQ's, one line each."""

@@ -1,14 +1,13 @@
-"""The group watch: the current state of a cluster's groups, and the rebalances its brokers have recorded."""
+"""Groups: the current state of a cluster's groups, and the rebalances its brokers have recorded."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, Self
 
 import msgspec
 
 from libramq.admin.admin import Admin
-from libramq.cli.access import access, client_options
-from libramq.cli.groups.row import GroupRow
 from libramq.client.queue_reader import QueueReader
 from libramq.clock import Clock, SystemClock
 from libramq.errors import BrokerError, ConfigError, LibraError, RouteNotFound
@@ -16,7 +15,8 @@ from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
 from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX, groups_of
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.consumers import ConsumerConnection
+from libramq.remoting.body.consumers import ClientConnection, ConsumerConnection, GroupDiagnosis
+from libramq.transport.access import OPEN, Access
 from libramq.transport.address import split_name_servers
 
 READER_GROUP: Final = "LIBRA_GROUPS"
@@ -29,9 +29,9 @@ GROUPS_AT_ONCE: Final = 16
 class EventReader:
     """Reads the rebalance events of all brokers, each once. Blocking, for one thread at a time."""
 
-    def __init__(self, namesrv: str) -> None:
+    def __init__(self, namesrv: str, access: Access = OPEN) -> None:
         self._namesrv = namesrv
-        self._reader = QueueReader(split_name_servers(namesrv), group=READER_GROUP, access=access())
+        self._reader = QueueReader(split_name_servers(namesrv), group=READER_GROUP, access=access)
         self._positions: dict[MessageQueue, int] = {}
 
     def read(self) -> list[BrokerEvent]:
@@ -74,9 +74,11 @@ def _event(body: bytes) -> RebalanceEvent | None:
         return None  # Of a later version.
 
 
-def group_rebalances(namesrv: str, group: str, *, last: int, clock: Clock | None = None) -> list[Rebalance]:
+def group_rebalances(
+    namesrv: str, group: str, *, last: int, access: Access = OPEN, clock: Clock | None = None
+) -> list[Rebalance]:
     """Return the last rebalances of a group; raises ConfigError if there was none."""
-    reader = EventReader(namesrv)
+    reader = EventReader(namesrv, access)
     try:
         events = [one for one in reader.read() if one.event.group == group]
     finally:
@@ -89,12 +91,30 @@ def group_rebalances(namesrv: str, group: str, *, last: int, clock: Clock | None
     return found[-last:]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """One group now. diagnoses: the problems that its brokers report.
+
+    protocol, generation, strategy: of a group whose members speak another protocol than RocketMQ's.
+    """
+
+    group: str
+    members: Sequence[ClientConnection] = ()
+    queue_count: int
+    lag: int
+    last: Rebalance | None
+    diagnoses: Sequence[GroupDiagnosis] = ()
+    protocol: str | None = None
+    generation: int | None = None
+    strategy: str | None = None
+
+
 class GroupWatch:
     """Polls the state of all groups. Use it as `async with`."""
 
-    def __init__(self, namesrv: str, *, clock: Clock | None = None) -> None:
-        self._admin = Admin(namesrv=namesrv, **client_options())
-        self._reader = EventReader(namesrv)
+    def __init__(self, namesrv: str, *, access: Access = OPEN, clock: Clock | None = None) -> None:
+        self._admin = Admin(namesrv=namesrv, credentials=access.credentials, tls=access.tls)
+        self._reader = EventReader(namesrv, access)
         self._clock = clock or SystemClock()
         self._events: dict[str, list[BrokerEvent]] = {}
         self._at_once = asyncio.Semaphore(GROUPS_AT_ONCE)
@@ -107,12 +127,12 @@ class GroupWatch:
         self._reader.close()
         await self._admin.stop()
 
-    async def look(self) -> list[GroupRow]:
+    async def look(self) -> list[GroupState]:
         """Return the current state of all groups, by name."""
         events = await asyncio.to_thread(self._reader.read)
         last = self._last_rebalances(events)
         names = groups_of(await self._admin.topics())
-        return list(await asyncio.gather(*(self._row(name, last.get(name)) for name in names)))
+        return list(await asyncio.gather(*(self._state(name, last.get(name)) for name in names)))
 
     def _last_rebalances(self, events: Iterable[BrokerEvent]) -> dict[str, Rebalance]:
         """Return the last rebalance of each group, and drop older events."""
@@ -126,7 +146,7 @@ class GroupWatch:
                 self._events[group] = [one for one in held if one.event.at_ms >= found[-1].at_ms]
         return last
 
-    async def _row(self, group: str, last: Rebalance | None) -> GroupRow:
+    async def _state(self, group: str, last: Rebalance | None) -> GroupState:
         async with self._at_once:
             try:
                 stats = await self._admin.consume_stats(group)
@@ -137,11 +157,11 @@ class GroupWatch:
             except LibraError:
                 connected = ConsumerConnection()  # Nobody is connected.
         queues = {queue: ends for queue, ends in stats.items() if not queue.topic.startswith(RETRY_PREFIX)}
-        return GroupRow(
+        return GroupState(
             group=group,
             members=connected.connection_set,
             queue_count=len(queues),
-            lag=sum(max(0, ends.broker_offset - ends.consumer_offset) for ends in stats.values()),
+            lag=sum(max(0, offset.behind) for offset in stats.values()),
             last=last,
             diagnoses=connected.diagnoses,
             protocol=connected.protocol,
