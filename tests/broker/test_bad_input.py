@@ -13,8 +13,8 @@ from libramq.formats.document import encode_body
 from libramq.remoting import headers as h
 from libramq.remoting.command import Command
 from libramq.remoting.group_version import VERSION, VERSION_FIELD
-from libramq.remoting.requests import REQUESTS
 from libramq.rpc.request import REMARK_CHARACTERS_MAX
+from libramq.rpc.requests import REQUESTS
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 from tests.nameserver.test_processor import Server

@@ -10,7 +10,7 @@ from libramq.remoting.body.registration import RegisterBrokerBody
 from libramq.remoting.command import Command, reply_to
 from libramq.remoting.credentials import Credentials, sign
 from libramq.remoting.headers import RegisterBrokerHeader, encode_header
-from libramq.remoting.requests import REQUESTS
+from libramq.rpc.requests import REQUESTS
 from tests.fakes import FakePeer
 from tests.nameserver.tables import header, table
 from tests.nameserver.test_processor import Server

@@ -10,9 +10,9 @@ from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body import groups, nodes
 from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refusal
-from libramq.remoting.requests import REQUESTS
 from libramq.rpc import group_calls, peer_calls
 from libramq.rpc.call import Call
+from libramq.rpc.requests import REQUESTS
 
 QUEUE = MessageQueue("T", "b", 0)
 JOIN = h.GroupJoinHeader(consumer_group="g", client_id="c", lb_session_ms=10_000)

@@ -7,11 +7,11 @@ import pytest
 from libramq.codes import RequestCode
 from libramq.errors import RemoteProtocolError
 from libramq.remoting import headers as h
-from libramq.remoting import requests
 from libramq.remoting.command import Command
 from libramq.remoting.frame import FRAME_BYTES_MAX
 from libramq.remoting.headers import decode_header, encode_header
-from libramq.remoting.requests import REQUESTS
+from libramq.rpc import requests
+from libramq.rpc.requests import REQUESTS
 
 #: Codes that are in codes.py because clients or replies use them, and that no server of ours serves yet.
 NOT_SERVED = {

@@ -11,7 +11,7 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.filter.subscription import SubscriptionData
 from libramq.formats.document import encode_body
-from libramq.formats.tables import SubscriptionGroupConfig
+from libramq.formats.tables import DataVersion, SubscriptionGroupConfig
 from libramq.kernel.connection import ANONYMOUS
 from libramq.kernel.effect import Release, Reserve
 from libramq.kernel.parts import Kernel
@@ -19,16 +19,15 @@ from libramq.remoting import headers as h
 from libramq.remoting import pop_headers
 from libramq.remoting.body import consumers as bodies
 from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody
-from libramq.remoting.body.coordination import GroupJoinBody
+from libramq.remoting.body.coordination import GroupJoinBody, GroupLeaveBody, GroupPollBody, GroupReleaseBody
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from libramq.remoting.body.pop import BatchAckBody, BatchAckText
 from libramq.remoting.command import Command
-from libramq.remoting.requests import REQUESTS
 from libramq.rpc.endpoint import Endpoint
-from libramq.rpc.operations import OPERATIONS
 from libramq.rpc.outcome import SUCCESS, Outcome
 from libramq.rpc.request import Processors, Request
 from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX
+from libramq.rpc.requests import REQUESTS
 from libramq.rpc.responder import Responder
 from tests.auth.guards import Guard
 from tests.broker.brokers import send_header
@@ -194,9 +193,13 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
         h.GroupJoinHeader(consumer_group="G", client_id="c", lb_session_ms=10_000),
         GroupJoinBody(subscriptions={"T": "*", "U": "a"}), "Group:G Sub, Topic:T Sub, Topic:U Sub",
     ),
-    R.GROUP_POLL: (h.GroupPollHeader(consumer_group="G", lb_member="m", lb_epoch=1), None, "Group:G Sub"),
-    R.GROUP_RELEASE: (h.GroupMemberHeader(consumer_group="G", lb_member="m"), None, "Group:G Sub"),
-    R.GROUP_LEAVE: (h.GroupMemberHeader(consumer_group="G", lb_member="m"), None, "Group:G Sub"),
+    R.GROUP_POLL: (
+        h.GroupPollHeader(consumer_group="G", lb_member="m", lb_epoch=1), GroupPollBody(), "Group:G Sub",
+    ),
+    R.GROUP_RELEASE: (
+        h.GroupMemberHeader(consumer_group="G", lb_member="m"), GroupReleaseBody(), "Group:G Sub",
+    ),
+    R.GROUP_LEAVE: (h.GroupMemberHeader(consumer_group="G", lb_member="m"), GroupLeaveBody(), "Group:G Sub"),
     R.GROUP_REMOVE: (h.GroupRemoveHeader(consumer_group="G", lb_name="m"), None, "Group:G Update"),
     R.GROUP_FIND: (_G, None, "Group:G Sub"),
     R.OPEN_QUEUE: (
@@ -225,7 +228,9 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.PEER_GROUPS: (None, None, _CLUSTER_UPDATE),
     R.REGISTER_BROKER: (h.RegisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Update"),
     R.UNREGISTER_BROKER: (h.UnregisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Update"),
-    R.QUERY_DATA_VERSION: (h.UnregisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Get"),
+    R.QUERY_DATA_VERSION: (
+        h.UnregisterBrokerHeader(**_BROKER, broker_id=0), DataVersion(), "Cluster:C Get",
+    ),
     R.BROKER_HEARTBEAT: (h.BrokerHeartbeatHeader(**_BROKER), None, "Cluster:C Update"),
     R.GET_ROUTEINFO_BY_TOPIC: (h.RouteHeader(topic="T"), None, "Topic:T Get"),
     R.GET_BROKER_CLUSTER_INFO: (None, None, _CLUSTER_GET),
@@ -298,7 +303,7 @@ def touched(code: R) -> list[str]:
 
 
 def test_every_request_of_the_table_is_an_operation():
-    assert OPERATIONS.keys() == REQUESTS.keys() == REQUESTS_MADE.keys()
+    assert REQUESTS.keys() == REQUESTS_MADE.keys()
 
 
 @pytest.mark.parametrize("code", list(REQUESTS_MADE))
@@ -324,7 +329,7 @@ def test_a_request_is_refused_when_one_of_its_resources_is_denied(code: R, denie
 
 def test_a_retry_topic_whose_name_only_begins_with_the_groups_is_another_groups():
     header = msgspec.structs.replace(_ACK, topic="%RETRY%Gold")
-    operation = OPERATIONS[R.ACK_MESSAGE].operation(ANONYMOUS, header, None)
+    operation = REQUESTS[R.ACK_MESSAGE].operation(ANONYMOUS, header, None)
     assert [str(resource) for resource, _ in resources(operation)] == ["Group:G", "Group:Gold"]
 
 

@@ -11,8 +11,8 @@ from libramq.remoting import headers as h
 from libramq.remoting.body.heartbeat import HeartbeatData
 from libramq.remoting.body.route import KVTable, TopicList
 from libramq.remoting.command import Command
-from libramq.remoting.requests import REQUESTS
 from libramq.rpc import admin_calls, broker_calls, name_server_calls
+from libramq.rpc.requests import REQUESTS
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 

@@ -13,14 +13,22 @@ from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Kernel
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Serialization
 from libramq.remoting.frame import FRAME_BYTES_MAX
-from libramq.remoting.requests import REQUESTS
+from libramq.remoting.headers import encode_header
 from libramq.rpc.endpoint import BATCH_MAX, Endpoint
 from libramq.rpc.outcome import HOLD, SUCCESS, Close, Notify, Outcome, Reply, ReplyWhenDurable, WaitForDisk
-from libramq.rpc.request import REMARK_CHARACTERS_MAX, Processor, Processors, Request
+from libramq.rpc.request import REMARK_CHARACTERS_MAX, Processors, Request
+from libramq.rpc.requests import REQUESTS
 from libramq.rpc.responder import NOTIFIED_PER_STEP, ParkedReplies, Responder
 from libramq.runtime.performer import TURN_US_MAX, Performer
 from libramq.runtime.seams import Seams
+from tests.broker.brokers import send_header
 from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, raise_it
+
+EXT = {
+    R.SEND_MESSAGE_V2: encode_header(send_header("T")),
+    R.UPDATE_CONSUMER_OFFSET: {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"},
+    R.GET_MAX_OFFSET: {"topic": "T", "queueId": "0"},
+}
 
 
 class Served:
@@ -35,7 +43,7 @@ class Served:
         defaults: dict[str, object] = {
             "authorizer": ALLOW_ALL,
             "processors": Processors(
-                {R.GET_MAX_OFFSET: self.single, R.HEART_BEAT: self.single},
+                {R.GET_MAX_OFFSET: self.single, R.UPDATE_BROKER_CONFIG: self.single},
                 {R.SEND_MESSAGE_V2: self.send, R.UPDATE_CONSUMER_OFFSET: self.commit},
             ),
         }
@@ -76,7 +84,10 @@ class Served:
     def give(self, *codes: int, **fields: object) -> list[tuple[int, int]]:
         """One read brings requests numbered from 1; the answers as (number, code)."""
         self.peer.replies.clear()
-        commands = [Command(code=code, opaque=n, **fields) for n, code in enumerate(codes, 1)]  # type: ignore[arg-type]
+        commands = [
+            Command(**{"code": code, "opaque": n, "ext": EXT.get(code, {}), **fields})  # type: ignore[arg-type]
+            for n, code in enumerate(codes, 1)
+        ]
         self.performer.received(self.peer, commands)
         return [(reply.opaque, reply.code) for reply in self.peer.replies]
 
@@ -181,11 +192,11 @@ def test_remarks_are_short_and_printable():
 
 def test_a_body_over_the_tables_bound_reaches_no_processor():
     served = Served()
-    limit = REQUESTS[R.HEART_BEAT].body_bytes_max
-    assert served.give(R.HEART_BEAT, body=bytes(limit + 1)) == [(1, C.INVALID_PARAMETER)]
+    limit = REQUESTS[R.UPDATE_BROKER_CONFIG].body_bytes_max
+    assert served.give(R.UPDATE_BROKER_CONFIG, body=bytes(limit + 1)) == [(1, C.INVALID_PARAMETER)]
     assert served.give(M, body=b"x") == [(1, C.INVALID_PARAMETER)]
     assert served.log == ["settled"] * 2
-    assert served.give(R.HEART_BEAT, body=bytes(limit)) == [(1, 0)]
+    assert served.give(R.UPDATE_BROKER_CONFIG, body=bytes(limit)) == [(1, 0)]
 
 
 def test_an_answer_too_large_for_a_frame_becomes_an_error_answer():
@@ -268,9 +279,7 @@ def test_services_are_notified_of_ended_connections_until_the_server_stops():
 
 def test_an_unsupported_version_of_the_group_protocol_reaches_no_processor():
     """Absent is version 1, as 0.1.0 writes; the refusal names the highest that is read."""
-    processors: dict[int, Processor] = {}
-    served = Served(processors=Processors(processors))
-    processors |= {R.GROUP_FIND: served.single, M: served.single}
+    served = Served(processors=Processors({R.GROUP_FIND: lambda _: SUCCESS, M: lambda _: SUCCESS}))
     assert served.give(R.GROUP_FIND, ext={"consumerGroup": "g"}) == [(1, 0)]
     assert served.give(R.GROUP_FIND, ext={"consumerGroup": "g", "lbVersion": "1"}) == [(1, 0)]
     assert served.give(R.GROUP_FIND, ext={"consumerGroup": "g", "lbVersion": "2"}) == [
@@ -280,7 +289,9 @@ def test_an_unsupported_version_of_the_group_protocol_reaches_no_processor():
     assert refusal.ext == {"lbVersion": "1"}
     assert refusal.remark is not None
     assert refusal.remark.startswith("GROUP_FIND is written in version 2")
-    assert served.give(M, ext={"lbVersion": "2"}) == [(1, 0)]  # Of other requests it is nobody's business.
+    assert served.give(M, ext={**EXT[M], "lbVersion": "2"}) == [
+        (1, 0)
+    ]  # Of other requests it is nobody's business.
 
 
 def test_thousands_of_notifications_are_sent_in_slices():

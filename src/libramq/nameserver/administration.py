@@ -30,10 +30,10 @@ from libramq.nameserver.route_administration import (
 )
 from libramq.remoting import admin_headers as h
 from libramq.remoting.body.route import BrokerMemberGroupBody, KVTable
-from libramq.remoting.headers import TopicHeader, decode_header
+from libramq.remoting.headers import TopicHeader
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import begin, with_body
+from libramq.rpc.request_body import begin
 from libramq.rpc.responder import Responder
 
 log = get_logger(__name__)
@@ -85,14 +85,14 @@ class NameServerAdministration:
 
     def put_value(self, request: Request) -> Outcome:
         """100: set a value."""
-        header = decode_header(request.command, h.PutKVHeader)
+        header: h.PutKVHeader = request.header
         self._kv.put(header.namespace, header.key, header.value)
         log.info("value set", namespace=header.namespace, key=header.key, by=request.peer.address)
         return self._kept(request)
 
     def get_value(self, request: Request) -> Outcome:
         """101: return a value."""
-        header = decode_header(request.command, h.KVHeader)
+        header: h.KVHeader = request.header
         value = self._kv.get(header.namespace, header.key)
         if value is None:
             remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
@@ -101,14 +101,14 @@ class NameServerAdministration:
 
     def delete_value(self, request: Request) -> Outcome:
         """102: remove a value, if there is one."""
-        header = decode_header(request.command, h.KVHeader)
+        header: h.KVHeader = request.header
         self._kv.delete(header.namespace, header.key)
         log.info("value deleted", namespace=header.namespace, key=header.key, by=request.peer.address)
         return self._kept(request)
 
     def values(self, request: Request) -> Outcome:
         """219: return all values of a namespace."""
-        header = decode_header(request.command, h.KVNamespaceHeader)
+        header: h.KVNamespaceHeader = request.header
         table = self._kv.namespace(header.namespace)
         if table is None:
             return Reply(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}")
@@ -148,7 +148,7 @@ class NameServerAdministration:
 
     def set_writable(self, request: Request, *, writable: bool) -> Outcome:
         """205, 327: change the write permission of a broker's topics until it registers them again."""
-        header = decode_header(request.command, h.BrokerNameHeader)
+        header: h.BrokerNameHeader = request.header
         return begin(self._set_writable(request, header.broker_name, writable=writable))
 
     def _set_writable(
@@ -163,13 +163,10 @@ class NameServerAdministration:
 
     def register_topic(self, request: Request) -> Outcome:
         """217: give a topic a route, as brokers do for static topics."""
-        header = decode_header(request.command, TopicHeader)
-
-        def register(route: TopicRouteData) -> Outcome:
-            register_topic(self._tables, header.topic, route.queue_datas)
-            return SUCCESS
-
-        return with_body(request, TopicRouteData, register)
+        header: TopicHeader = request.header
+        route: TopicRouteData = request.body
+        register_topic(self._tables, header.topic, route.queue_datas)
+        return SUCCESS
 
     def flagged_topics(self, wanted: Callable[[int], bool], request: Request) -> Outcome:
         """311, 312, 313: return the topics with unit flags."""
@@ -188,7 +185,7 @@ class NameServerAdministration:
 
     def member_group(self, request: Request) -> Outcome:
         """901: return the addresses of a broker name."""
-        header = decode_header(request.command, h.BrokerMemberGroupHeader)
+        header: h.BrokerMemberGroupHeader = request.header
         group = member_group(self._tables, header.cluster_name, header.broker_name)
         return Reply(body=encode_body(BrokerMemberGroupBody(broker_member_group=group)))
 

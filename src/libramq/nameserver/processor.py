@@ -29,7 +29,7 @@ from libramq.remoting.body.route import KVTable, TopicList
 from libramq.remoting.credentials import Credentials, is_signed
 from libramq.rpc.outcome import SUCCESS, Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX, begin, with_body
+from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX, begin
 
 log = get_logger(__name__)
 
@@ -81,7 +81,7 @@ class NameServerProcessor:
 
     def register_broker(self, request: Request) -> Outcome:
         """103: register a broker and its topics."""
-        header = h.decode_header(request.command, h.RegisterBrokerHeader)
+        header: h.RegisterBrokerHeader = request.header
         return self._decode(request, header, frozenset())
 
     def _decode(self, request: Request, header: h.RegisterBrokerHeader, dead: frozenset[object]) -> Outcome:
@@ -168,7 +168,7 @@ class NameServerProcessor:
 
     def unregister_broker(self, request: Request) -> Outcome:
         """104: unregister a broker."""
-        header = h.decode_header(request.command, h.UnregisterBrokerHeader)
+        header: h.UnregisterBrokerHeader = request.header
         key = BrokerAddress(header.cluster_name, header.broker_addr)
         if self._route_info.unregister(key, owner=request.peer):
             log.info("broker unregistered", broker=header.broker_name, address=header.broker_addr)
@@ -176,12 +176,8 @@ class NameServerProcessor:
 
     def query_data_version(self, request: Request) -> Outcome:
         """322: return whether a broker's topic table differs from the registered one."""
-        header = h.decode_header(request.command, h.UnregisterBrokerHeader)
-        return with_body(request, DataVersion, partial(self._query_data_version, request, header))
-
-    def _query_data_version(
-        self, request: Request, header: h.UnregisterBrokerHeader, theirs: DataVersion
-    ) -> Outcome:
+        header: h.UnregisterBrokerHeader = request.header
+        theirs: DataVersion = request.body
         key = BrokerAddress(header.cluster_name, header.broker_addr)
         self._route_info.seen(key, request.monotonic_ms)
         ours = self._route_info.data_version(key)
@@ -190,13 +186,13 @@ class NameServerProcessor:
 
     def broker_heartbeat(self, request: Request) -> Outcome:
         """904: note a sign of life."""
-        header = h.decode_header(request.command, h.BrokerHeartbeatHeader)
+        header: h.BrokerHeartbeatHeader = request.header
         self._route_info.seen(BrokerAddress(header.cluster_name, header.broker_addr), request.monotonic_ms)
         return SUCCESS
 
     def topic_route(self, request: Request) -> Outcome:
         """105: return where a topic's queues are."""
-        header = h.decode_header(request.command, h.RouteHeader)
+        header: h.RouteHeader = request.header
         route = self._route_info.route(header.topic)
         if route is None:
             absent = self._route_info.absent(header.topic)
@@ -223,7 +219,7 @@ class NameServerProcessor:
 
     def delete_topic(self, request: Request) -> Outcome:
         """216: remove a topic's route."""
-        header = h.decode_header(request.command, h.DeleteTopicInNamesrvHeader)
+        header: h.DeleteTopicInNamesrvHeader = request.header
         self._route_info.delete_topic(header.topic, header.cluster_name)
         return SUCCESS
 
@@ -231,7 +227,7 @@ class NameServerProcessor:
         """224: return the names of one cluster's topics."""
         if not self._settings.config.enable_topic_list:
             raise broker_error(ResponseCode.SYSTEM_ERROR, "disable")
-        header = h.decode_header(request.command, h.ClusterHeader)
+        header: h.ClusterHeader = request.header
         return begin(self._topics_in_steps(header.cluster))
 
     def _topics_in_steps(self, cluster: str) -> Generator[None, None, Outcome]:

@@ -1,23 +1,24 @@
-"""The endpoint: looks up requests in the table and runs their processors, if the authorizer permits.
+"""The endpoint: looks requests up in the table, decodes them, and runs their processors if that is permitted.
 
-Processors are plain functions of a `Request`. Those of hot requests take all neighbouring ones of a read
-together (`batch_processors`), so that a read costs one append and one write. Requests of one connection take
-effect in order. Upstream: NettyRemotingAbstract.processRequestCommand.
+Processors are plain functions of a `Request` with its header and body. Those of hot requests take all
+neighbouring ones of a read together (`batch_processors`), so that a read costs one append and one write.
+Requests of one connection take effect in order. Upstream: NettyRemotingAbstract.processRequestCommand.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from libramq.auth.authorizer import Authorizer
+from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.kernel.connection import Connection
 from libramq.remoting.command import FLAG_RESPONSE, Command
 from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refusal
-from libramq.remoting.requests import REFUSED, REQUESTS, RequestSpec
-from libramq.rpc.authorization import authorised, authorised_batches
+from libramq.remoting.headers import decode_header
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import BatchProcessor, Processors, Request, failure
+from libramq.rpc.request_body import with_body
+from libramq.rpc.requests import REFUSED, REQUESTS, RequestSpec
 from libramq.rpc.responder import Responder
 
 #: Called with the answer to a request of ours, and when it came (monotonic).
@@ -44,8 +45,10 @@ class Endpoint:
     ) -> None:
         self._clock = clock
         self._responder = responder
-        self._processors = authorised(processors.singly, authorizer)
-        self._batch_processors = authorised_batches(processors.in_batches, authorizer)
+        self._authorizer = authorizer
+        self._permits_everything = authorizer.permits_everything
+        self._processors = processors.singly
+        self._batch_processors = processors.in_batches
         self._answered = answered
 
     def receive(self, connection: Connection, requests: Sequence[Command], start: int) -> int:
@@ -63,8 +66,15 @@ class Endpoint:
             return start + 1
         processor = self._batch_processors.get(command.code)
         if processor is None:
+            spec = REQUESTS[command.code]
             try:
-                outcome = self._processors[command.code](request)
+                request.header = decode_header(command, spec.header)
+                if spec.body is not None:
+                    outcome = with_body(spec.body, self._process, request)
+                elif self._permits_everything:  # As `_process`, which would be a call more in every pull.
+                    outcome = self._processors[command.code](request)
+                else:
+                    outcome = self._process(request)
             except Exception as error:  # A failing processor affects its own request only.
                 outcome = failure(error, request)
             self._responder.answer(request, outcome)
@@ -97,11 +107,38 @@ class Endpoint:
             return Reply(ResponseCode.VERSION_NOT_SUPPORTED, remark, {VERSION_FIELD: str(VERSION)})
         return None
 
+    def _process(self, request: Request) -> Outcome:
+        """Process a request with its header and body, if it is permitted."""
+        if not self._permits_everything:
+            self._authorise(request)
+        return self._processors[request.command.code](request)
+
+    def _authorise(self, request: Request) -> None:
+        """Raise BrokerError if a request touches what its principal may not."""
+        operation = REQUESTS[request.command.code].operation
+        require_permission(self._authorizer, operation(request.principal, request.header, request.body))
+
     def _run_batch(self, processor: BatchProcessor, requests: Sequence[Request]) -> Sequence[Outcome]:
+        """Process neighbours; a request that is invalid or not permitted does not affect the others."""
+        count = len(requests)
+        refused: dict[int, Outcome] = {}
+        for position, request in enumerate(requests):
+            try:
+                request.header = decode_header(request.command, REQUESTS[request.command.code].header)
+                if not self._permits_everything:
+                    self._authorise(request)
+            except Exception as error:
+                refused[position] = failure(error, request)
+        if refused:
+            requests = [request for position, request in enumerate(requests) if position not in refused]
         try:
-            return processor(requests)
+            outcomes = processor(requests) if requests else ()
         except Exception as error:
-            return [failure(error, request) for request in requests]
+            outcomes = [failure(error, request) for request in requests]
+        if not refused:
+            return outcomes
+        others = iter(outcomes)
+        return [refused.get(position) or next(others) for position in range(count)]
 
 
 def _too_large(spec: RequestSpec, command: Command) -> str:

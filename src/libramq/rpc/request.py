@@ -20,14 +20,20 @@ log = get_logger(__name__)
 REMARK_CHARACTERS_MAX: Final = 1000
 
 
-class Request(msgspec.Struct, frozen=True):
-    """One request, when it was read, and its principal. A Struct, as every effect is."""
+class Request(msgspec.Struct):
+    """One request, when it was read, and its principal. A Struct, as every effect is.
+
+    header, body: of the types in its row of the table (`requests.py`); body is None where the row has none.
+    A request whose answer is awaited is kept without them (`RequestWaiter`).
+    """
 
     command: Command
     peer: Connection
     wall_ms: WallMs
     monotonic_ms: MonotonicMs
     principal: Principal = ANONYMOUS
+    header: Any = None
+    body: Any = None
 
     @property
     def now(self) -> Now:

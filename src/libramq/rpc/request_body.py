@@ -1,20 +1,18 @@
 """The body of a request: bounded before it is decoded, and decoded on a thread if it is large.
 
-with_body(request, HeartbeatData, then)      then(data), now or after a thread has decoded it
+with_body(HeartbeatData, serve, request)     serve(request) with its body, now or when a thread has decoded it
 begin(steps)                                 the outcome of steps, now if there is only one
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body
 from libramq.formats.fastjson import Bounds
 from libramq.rpc.outcome import Compute, InSteps, Outcome
-from libramq.rpc.request import Request
-
-T = TypeVar("T")
+from libramq.rpc.request import Processor, Request
 
 #: Ours: standard JSON of this size takes 50 µs; a client's heartbeat has 1 KiB.
 INLINE_BODY_BYTES_MAX: Final = 4 * 1024
@@ -27,16 +25,20 @@ DECODED_BYTES_PER_BYTE: Final = 20
 BODY_BOUNDS: Final = Bounds(marks=400_000, loose_marks=20_000, loose_bytes=256 * 1024)
 
 
-def with_body(
-    request: Request, kind: type[T], then: Callable[[T], Outcome], *, bounds: Bounds = BODY_BOUNDS
-) -> Outcome:
+def with_body(kind: type[Any], serve: Processor, request: Request) -> Outcome:
     """Decide with a request's body."""
     data = request.command.body
     if len(data) <= INLINE_LOOSE_BYTES_MAX or (
         len(data) <= INLINE_BODY_BYTES_MAX and fastjson.is_standard(data)
     ):
-        return then(decode_body(data, kind, bounds))
-    return Compute(partial(decode_body, data, kind, bounds), then, len(data) * DECODED_BYTES_PER_BYTE)
+        request.body = decode_body(data, kind, BODY_BOUNDS)
+        return serve(request)
+
+    def decoded(body: object) -> Outcome:
+        request.body = body
+        return serve(request)
+
+    return Compute(partial(decode_body, data, kind, BODY_BOUNDS), decoded, len(data) * DECODED_BYTES_PER_BYTE)
 
 
 def begin(steps: Generator[None, None, Outcome]) -> Outcome:

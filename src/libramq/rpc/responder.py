@@ -63,11 +63,9 @@ class ParkedReplies(Gated):
     ) -> None:
         cost_bytes = sum(len(_reply(reply).body) for _, reply in replies)
         super().__init__(replies[0][0].peer, cost_bytes=cost_bytes)
-        for (
-            request,
-            _,
-        ) in replies:  # The messages are stored; kept here too, they would fill the memory on a slow disk.
-            request.command.body = b""
+        for request, _ in replies:
+            # The messages are stored; kept here too, they would fill the memory on a slow disk.
+            request.command.body, request.header = b"", None
         self.replies = replies
         self._responder = responder
         self._give_up = give_up

@@ -19,7 +19,10 @@ class RequestWaiter:
         translate: Callable[[Any], Outcome],
     ) -> None:
         self.connection = request.peer
-        self._request = request
+        # Without header and body: thousands of pulls and polls may be held.
+        self._request = Request(
+            request.command, request.peer, request.wall_ms, request.monotonic_ms, request.principal
+        )
         self._answer = answer
         self._translate = translate
 

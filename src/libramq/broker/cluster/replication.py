@@ -24,7 +24,6 @@ from libramq.codes import RequestCode
 from libramq.formats.route import MASTER_ID
 from libramq.kernel.gate import Gate
 from libramq.kernel.parts import Kernel
-from libramq.remoting.headers import SlaveProgressHeader, decode_header
 from libramq.replication.copies import Copies, OneAfterTheOther
 from libramq.replication.ha_service import HAService
 from libramq.rpc.outcome import Outcome, Reply
@@ -143,7 +142,7 @@ def _ignore(_: object) -> None:
 
 
 def _answer_peer(slave: Slave, request: Request) -> bool:
-    return slave.answer_peer(decode_header(request.command, SlaveProgressHeader).broker_id)
+    return slave.answer_peer(request.header.broker_id)
 
 
 def _awaiting(serve: Processor, prepare: Callable[[Request], bool]) -> Processor:

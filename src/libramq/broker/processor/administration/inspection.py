@@ -23,7 +23,6 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting import admin_headers as a
 from libramq.remoting.body import administration as bodies
 from libramq.remoting.body.consumers import ConsumeStats, OffsetWrapper
-from libramq.remoting.headers import decode_header
 from libramq.rpc.outcome import SUCCESS, Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin
@@ -78,7 +77,7 @@ class Inspection:
 
     def consume_stats(self, request: Request) -> Outcome:
         """Return the progress of every group, topic by topic."""
-        header = decode_header(request.command, a.BrokerConsumeStatsHeader)
+        header: a.BrokerConsumeStatsHeader = request.header
         return begin(self._consume_stats(header.is_order))
 
     def _consume_stats(self, ordered_only: bool, warmings: int = 0) -> Generator[None, None, Outcome]:
@@ -158,7 +157,7 @@ class Inspection:
 
     def consume_queue(self, request: Request) -> Outcome:
         """Return units of a queue: where its messages lie in the log, with their tag codes."""
-        header = decode_header(request.command, a.ConsumeQueueHeader)
+        header: a.ConsumeQueueHeader = request.header
         topic, queue_id = header.topic, header.queue_id
         if not self._store.has_queue(topic, queue_id):
             return Reply(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
@@ -182,7 +181,7 @@ class Inspection:
 
     def stats_data(self, request: Request) -> Outcome:
         """Return how many messages a topic got, or a group, in the last minute, hour and day."""
-        header = decode_header(request.command, a.StatsDataHeader)
+        header: a.StatsDataHeader = request.header
         counted = self._throughput.windows(_counted(header.stats_name, header.stats_key))
         if counted is None:
             remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
@@ -193,7 +192,6 @@ class Inspection:
 
     def reset_master_flush_offset(self, request: Request) -> Outcome:
         """Accept it: a master has nothing to reset, as with Apache's."""
-        decode_header(request.command, a.MasterFlushOffsetHeader)
         return SUCCESS
 
 

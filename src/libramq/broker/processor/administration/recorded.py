@@ -8,21 +8,11 @@ from dataclasses import replace
 from typing import Final
 
 from libramq.catalog.journal_sync import JournalSync
-from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
 from libramq.rpc.outcome import HOLD, Compute, InSteps, Outcome, Reply
 from libramq.rpc.request import Processor, Request
+from libramq.rpc.requests import REQUESTS
 
-#: Requests that change a table by name, or return table contents that others must be able to rely on.
-RECORDED: Final = (
-    R.UPDATE_AND_CREATE_TOPIC,
-    R.UPDATE_AND_CREATE_TOPIC_LIST,
-    R.DELETE_TOPIC_IN_BROKER,
-    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-    R.DELETE_SUBSCRIPTIONGROUP,
-    R.PEER_GATHER,
-)
 _NOT_ON_DISK: Final = Reply(
     ResponseCode.SYSTEM_ERROR, "it is not on the disk, which is broken; restart the broker"
 )
@@ -37,7 +27,11 @@ class RecordedReplies:
 
     def waiting(self, processors: Mapping[int, Processor]) -> dict[int, Processor]:
         """Return the given processors whose replies wait, wrapped."""
-        return {code: self._waiting(processors[code]) for code in RECORDED if code in processors}
+        return {
+            code: self._waiting(processor)
+            for code, processor in processors.items()
+            if REQUESTS[code].is_recorded
+        }
 
     def _waiting(self, handle: Processor) -> Processor:
         return lambda request: self._recorded(request, handle(request))

@@ -41,7 +41,6 @@ from libramq.remoting.headers import (
     GroupHeader,
     ProducerConnectionHeader,
     TopicHeader,
-    decode_header,
 )
 from libramq.rpc.outcome import Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
@@ -99,7 +98,7 @@ class Statistics:
 
     def topic_stats(self, request: Request) -> Outcome:
         """Return the first and last offsets of a topic's queues."""
-        header = decode_header(request.command, TopicHeader)
+        header: TopicHeader = request.header
         config = self._topics.require(header.topic)
         return begin(self._topic_stats(config.topic_name, config.write_queue_nums))
 
@@ -122,7 +121,7 @@ class Statistics:
 
     def consume_stats(self, request: Request) -> Outcome:
         """Return a group's offsets in each queue of the topics it reads."""
-        header = decode_header(request.command, ConsumeStatsHeader)
+        header: ConsumeStatsHeader = request.header
         group = header.consumer_group
         if header.topic:
             topics: Iterable[str] = [header.topic]
@@ -176,7 +175,7 @@ class Statistics:
 
     def consumer_connections(self, request: Request) -> Outcome:
         """Return the connected members of a consumer group, and its problems."""
-        header = decode_header(request.command, GroupHeader)
+        header: GroupHeader = request.header
         group = self._consumers.group(header.consumer_group)
         foreign = self._foreign.get(header.consumer_group)
         if foreign is not None:
@@ -213,7 +212,7 @@ class Statistics:
 
     def producer_connections(self, request: Request) -> Outcome:
         """Return the connected members of a producer group."""
-        header = decode_header(request.command, ProducerConnectionHeader)
+        header: ProducerConnectionHeader = request.header
         members = self._producers.members(header.producer_group)
         if not members:
             return Reply(ResponseCode.SYSTEM_ERROR, f"the producer group[{header.producer_group}] not exist")
@@ -221,13 +220,13 @@ class Statistics:
 
     def topic_consumers(self, request: Request) -> Outcome:
         """Return the groups that read a topic."""
-        header = decode_header(request.command, TopicHeader)
+        header: TopicHeader = request.header
         groups = self._offsets.groups_of_topic(header.topic) | set(self._consumers.groups_of(header.topic))
         return Reply(body=encode_body(GroupList(group_list=sorted(groups))))
 
     def group_topics(self, request: Request) -> Outcome:
         """Return the topics that a group reads."""
-        header = decode_header(request.command, GroupByNameHeader)
+        header: GroupByNameHeader = request.header
         topics = self._offsets.topics_of_group(header.group)
         return Reply(body=encode_body(TopicList(topic_list=sorted(topics))))
 

@@ -25,10 +25,10 @@ from libramq.formats.tables import TopicConfig, TopicConfigSerializeWrapper
 from libramq.message import names
 from libramq.remoting.body.administration import TopicConfigList
 from libramq.remoting.body.route import TopicList
-from libramq.remoting.headers import CreateTopicHeader, GetAllTopicsHeader, TopicHeader, decode_header
+from libramq.remoting.headers import CreateTopicHeader, GetAllTopicsHeader, TopicHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import begin, with_body
+from libramq.rpc.request_body import begin
 from libramq.store.message_store import MessageStore
 
 _PERM_MAX = 7
@@ -152,7 +152,7 @@ class TopicAdministration:
 
     def create(self, request: Request) -> Outcome:
         """Create a topic or change it; it is on disk and at the name servers before the reply."""
-        header = decode_header(request.command, CreateTopicHeader)
+        header: CreateTopicHeader = request.header
         config = TopicConfig(
             topic_name=header.topic,
             read_queue_nums=header.read_queue_nums,
@@ -190,16 +190,13 @@ class TopicAdministration:
 
     def create_list(self, request: Request) -> Outcome:
         """Create or change topics: all of them, or none if one is invalid."""
-
-        def create(body: TopicConfigList) -> Outcome:
-            if len(body.topic_config_list) > TOPICS_PER_LIST_MAX:
-                raise broker_error(
-                    ResponseCode.INVALID_PARAMETER,
-                    f"{len(body.topic_config_list)} topics in one list; {TOPICS_PER_LIST_MAX} are allowed",
-                )
-            return begin(self._create_list(request, body.topic_config_list))
-
-        return with_body(request, TopicConfigList, create)
+        body: TopicConfigList = request.body
+        if len(body.topic_config_list) > TOPICS_PER_LIST_MAX:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"{len(body.topic_config_list)} topics in one list; {TOPICS_PER_LIST_MAX} are allowed",
+            )
+        return begin(self._create_list(request, body.topic_config_list))
 
     def _create_list(
         self, request: Request, configs: Sequence[TopicConfig], warmings: int = 0
@@ -240,7 +237,7 @@ class TopicAdministration:
 
     def delete(self, request: Request) -> Outcome:
         """Delete a topic, its queues, the offsets in it, and what waits to be popped again."""
-        header = decode_header(request.command, TopicHeader)
+        header: TopicHeader = request.header
         if not header.topic.strip() or names.is_system_topic(header.topic):
             return Reply(ResponseCode.INVALID_PARAMETER, f"the topic {header.topic!r} cannot be deleted")
         self._removal.remove(header.topic, request.wall_ms)
@@ -248,7 +245,7 @@ class TopicAdministration:
 
     def list_all(self, request: Request) -> Outcome:
         """Return all topics with their configuration, or a page of them."""
-        header = decode_header(request.command, GetAllTopicsHeader)
+        header: GetAllTopicsHeader = request.header
         page = requested_page(header.data_version, header.topic_seq, header.max_topic_num)
         file = self._topics.file()
         table = TopicConfigSerializeWrapper(
@@ -258,7 +255,7 @@ class TopicAdministration:
 
     def get(self, request: Request) -> Outcome:
         """Return one topic's configuration."""
-        header = decode_header(request.command, TopicHeader)
+        header: TopicHeader = request.header
         return Reply(body=encode_body(self._topics.require(header.topic)))
 
     def system_topics(self, request: Request) -> Outcome:

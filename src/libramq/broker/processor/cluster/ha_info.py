@@ -14,7 +14,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError, broker_error
 from libramq.remoting.admin_headers import HAInfoHeader, LowestIdHeader
-from libramq.remoting.headers import decode_header, encode_header
+from libramq.remoting.headers import encode_header
 from libramq.rpc.name_server_calls import Master
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
@@ -40,14 +40,14 @@ class HAInfoRequests:
 
     def lowest_id_changed(self, request: Request) -> Outcome:
         """905: have a slave ask its name servers at once, whose answers count; a master ignores it."""
-        header = decode_header(request.command, LowestIdHeader)
+        header: LowestIdHeader = request.header
         if self._slave is not None:
             self._slave.ask_for_master(header.min_broker_id, header.offline_broker_addr)
         return SUCCESS
 
     def exchange(self, request: Request) -> Outcome:
         """906: answer with the addresses of this master, or take those of the master that sends them."""
-        header = decode_header(request.command, HAInfoHeader)
+        header: HAInfoHeader = request.header
         if header.master_ha_address is not None:
             if self._slave is not None:
                 self._slave.master_starts(_master(header))

@@ -14,7 +14,7 @@ Upstream: SendMessageProcessor.rejectRequest, PullMessageProcessor.rejectRequest
 AdminBrokerProcessor.validateSlave, resetOffsetInner.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -23,11 +23,10 @@ from libramq.codes import ResponseCode
 from libramq.errors import LibraError
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
-from libramq.remoting.headers import decode_header
-from libramq.remoting.pop_headers import PopMessageHeader
 from libramq.rpc.call import Call
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import BatchProcessor, Processor, Request
+from libramq.rpc.requests import REQUESTS, AtSlave
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
 
 _BUSY: Final = Reply(
@@ -41,62 +40,13 @@ _UNCHANGEABLE: Final = Reply(
     ResponseCode.SYSTEM_ERROR,
     "Can't modify topic or subscription group from slave broker, please execute it from master broker.",
 )
-_NO_RESET: Final = Reply(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
-
-_REFUSED: Final[Mapping[int, Reply]] = {
-    **dict.fromkeys(
-        (
-            R.SEND_MESSAGE,
-            R.SEND_MESSAGE_V2,
-            R.SEND_BATCH_MESSAGE,
-            R.SEND_REPLY_MESSAGE,
-            R.SEND_REPLY_MESSAGE_V2,
-            R.CONSUMER_SEND_MSG_BACK,
-            R.END_TRANSACTION,
-            R.RESUME_CHECK_HALF_MESSAGE,
-            R.LOCK_BATCH_MQ,
-            R.POP_MESSAGE,
-            R.ACK_MESSAGE,
-            R.BATCH_ACK_MESSAGE,
-            R.CHANGE_MESSAGE_INVISIBLETIME,
-            R.QUERY_ASSIGNMENT,
-            R.SET_MESSAGE_REQUEST_MODE,
-            R.OPEN_QUEUE,
-            R.GROUP_FIND,
-            R.GROUP_JOIN,
-            R.GROUP_POLL,
-            R.GROUP_RELEASE,
-            R.GROUP_LEAVE,
-            R.GROUP_REMOVE,
-        ),
-        _BUSY,
-    ),
-    **dict.fromkeys(
-        (
-            R.UPDATE_AND_CREATE_TOPIC,
-            R.UPDATE_AND_CREATE_TOPIC_LIST,
-            R.DELETE_TOPIC_IN_BROKER,
-            R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-            R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-            R.DELETE_SUBSCRIPTIONGROUP,
-        ),
-        _UNCHANGEABLE,
-    ),
-    R.INVOKE_BROKER_TO_RESET_OFFSET: _NO_RESET,
-    R.CLONE_GROUP_OFFSET: _NO_RESET,
-    R.RECALL_MESSAGE: Reply(ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, broker is slave"),
+_REFUSALS: Final = {
+    AtSlave.SERVE_IF_READABLE: _UNREADABLE,
+    AtSlave.REFUSE_BUSY: _BUSY,
+    AtSlave.REFUSE_CHANGE: _UNCHANGEABLE,
+    AtSlave.REFUSE_RESET: Reply(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker"),
+    AtSlave.REFUSE_RECALL: Reply(ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, broker is slave"),
 }
-
-
-#: What is forwarded to a master that only name servers have lost.
-_FORWARDED: Final = (
-    R.LOCK_BATCH_MQ,
-    R.UNLOCK_BATCH_MQ,
-    R.POP_MESSAGE,
-    R.ACK_MESSAGE,
-    R.BATCH_ACK_MESSAGE,
-    R.CHANGE_MESSAGE_INVISIBLETIME,
-)
 #: Ours: requests under way, and how long the master has for one beside the time that it holds a pop.
 FORWARDED_MAX: Final = 1_000
 FORWARDED_MS: Final = 3_000
@@ -131,8 +81,9 @@ class Forwarding:
 
     def serve(self, processors: dict[int, Processor]) -> None:
         """Put it before the processors of what it forwards."""
-        for code in _FORWARDED:
-            processors[code] = partial(self._handle, processors[code])
+        for code, serve in processors.items():
+            if REQUESTS[code].is_forwarded:
+                processors[code] = partial(self._handle, serve)
 
     def _handle(self, serve: Processor, request: Request) -> Outcome:
         if not self._slave.is_named_for_master:
@@ -143,7 +94,7 @@ class Forwarding:
         command = request.command
         hold_ms = 0
         if command.code == R.POP_MESSAGE:
-            hold_ms = min(max(decode_header(command, PopMessageHeader).poll_time, 0), SUSPEND_MS_MAX)
+            hold_ms = min(max(request.header.poll_time, 0), SUSPEND_MS_MAX)
         ext = {name: value for name, value in command.ext.items() if name not in _NOT_FORWARDED}
         call = Call(R(command.code), lambda reply: reply, ext, command.body, accepts=frozenset(ResponseCode))
         self._under_way += 1
@@ -170,12 +121,11 @@ def refuse_at_slave(
     is_readable: pulls are served. is_acting: whether the slave acts for a master that is gone.
     """
     lock = processors[R.LOCK_BATCH_MQ]
-    refused = dict(_REFUSED)
-    if not is_readable:
-        refused |= {R.PULL_MESSAGE: _UNREADABLE, R.LITE_PULL_MESSAGE: _UNREADABLE}
-    for code, reply in refused.items():
-        processors[code] = _refusing(reply)
-        batch_processors.pop(code, None)
+    for code, spec in REQUESTS.items():
+        refusal = _REFUSALS.get(spec.at_slave)
+        if refusal is not None and not (is_readable and spec.at_slave is AtSlave.SERVE_IF_READABLE):
+            processors[code] = _refusing(refusal)
+            batch_processors.pop(code, None)
     processors[R.LOCK_BATCH_MQ] = _if_acting(is_acting, lock, processors[R.LOCK_BATCH_MQ])
 
 

@@ -13,7 +13,6 @@ from libramq.formats import fastjson
 from libramq.formats.document import encode_body
 from libramq.offsets import OffsetLedger
 from libramq.offsets.commits_ahead import COMMITS_AHEAD
-from libramq.remoting.headers import SlaveProgressHeader, decode_header
 from libramq.rpc.outcome import Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 
@@ -47,7 +46,6 @@ class SlaveTables:
 
     def progress(self, request: Request) -> Outcome:
         """Return the same to another slave, for which a slave may make way (`Slave.answer_peer`)."""
-        decode_header(request.command, SlaveProgressHeader)
         return self.delay_offsets(request)
 
     def request_modes(self, request: Request) -> Outcome:

@@ -31,7 +31,6 @@ from libramq.remoting import admin_headers as a
 from libramq.remoting.body.administration import ConsumerStatus
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
-from libramq.remoting.headers import decode_header
 from libramq.rpc.endpoint import Answered
 from libramq.rpc.outcome import HOLD, Notify, Outcome, Reply
 from libramq.rpc.request import Processor, Request
@@ -132,13 +131,13 @@ class ClientCalls:
 
     def running_info(self, request: Request) -> Outcome:
         """Return a member's running info."""
-        header = decode_header(request.command, a.RunningInfoHeader)
+        header: a.RunningInfoHeader = request.header
         ext = _passed_on(request.command)
         return self._call_one(request, header.consumer_group, header.client_id, ext, request.command.body)
 
     def consume_directly(self, request: Request) -> Outcome:
         """Have a member process one stored message, whatever its group has consumed."""
-        header = decode_header(request.command, a.ConsumeDirectlyHeader)
+        header: a.ConsumeDirectlyHeader = request.header
         record = self._store.record_at(decode_offset_id(header.msg_id or "").physical_offset)
         if record is None:
             return Reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the id: {header.msg_id}")
@@ -156,7 +155,7 @@ class ClientCalls:
 
     def consumer_status(self, request: Request) -> Outcome:
         """Return the offsets that members of a group hold, all of them or one."""
-        header = decode_header(request.command, a.ConsumerStatusHeader)
+        header: a.ConsumerStatusHeader = request.header
         group = self._clients.group(header.group)
         wanted = (header.client_addr or "").strip()
         members = list(group.members.values()) if group is not None else []

@@ -4,7 +4,6 @@ Upstream: ClientManageProcessor.java, ConsumerManageProcessor.java.
 """
 
 from collections.abc import Callable, Generator, Mapping
-from functools import partial
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -23,10 +22,10 @@ from libramq.message import names
 from libramq.remoting.body.consumers import CheckClientBody, ConsumerList
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.remoting.command import Command
-from libramq.remoting.headers import GroupHeader, UnregisterClientHeader, decode_header
+from libramq.remoting.headers import GroupHeader, UnregisterClientHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Processor, Request, failure
-from libramq.rpc.request_body import begin, with_body
+from libramq.rpc.request_body import begin
 
 #: The ext field by which a client declares that it uses a coordinator, and a broker that it has one.
 COORDINATED: Final = "libraGroups"
@@ -72,9 +71,7 @@ class ClientManagement:
 
     def heartbeat(self, request: Request) -> Outcome:
         """Apply a client's heartbeat; members that share a group with it are notified of changes."""
-        return with_body(request, HeartbeatData, partial(self._heartbeat, request))
-
-    def _heartbeat(self, request: Request, data: HeartbeatData) -> Outcome:
+        data: HeartbeatData = request.body
         if not 0 < len(data.client_id) <= CLIENT_ID_LENGTH_MAX:
             return Reply(ResponseCode.INVALID_PARAMETER, f"a client id of {len(data.client_id)} characters")
         if len(data.consumer_data_set) + len(data.producer_data_set) > GROUPS_PER_CLIENT_MAX:
@@ -139,7 +136,7 @@ class ClientManagement:
 
     def unregister(self, request: Request) -> Outcome:
         """Remove a client; only the connection that registered it can unregister it."""
-        header = decode_header(request.command, UnregisterClientHeader)
+        header: UnregisterClientHeader = request.header
         if header.producer_group:
             self._producers.remove(header.producer_group, request.peer)
         if not header.consumer_group:
@@ -151,9 +148,7 @@ class ClientManagement:
 
     def check_config(self, request: Request) -> Outcome:
         """Check a client's filter before it subscribes, so that its `start` raises rather than its pulls."""
-        return with_body(request, CheckClientBody, self._check_config)
-
-    def _check_config(self, body: CheckClientBody) -> Outcome:
+        body: CheckClientBody = request.body
         data = body.subscription_data
         if data is not None:
             self._filters.check(data.sub_string, data.expression_type)
@@ -161,7 +156,7 @@ class ClientManagement:
 
     def consumer_list(self, request: Request) -> Outcome:
         """Return the client ids of a group."""
-        header = decode_header(request.command, GroupHeader)
+        header: GroupHeader = request.header
         group = self._consumers.group(header.consumer_group)
         self._consumers.fetched(request.peer, header.consumer_group)
         if group is None:

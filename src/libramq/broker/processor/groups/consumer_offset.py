@@ -19,7 +19,6 @@ from libramq.kernel.connection import Connection
 from libramq.remoting.headers import (
     QueryConsumerOffsetHeader,
     UpdateConsumerOffsetHeader,
-    decode_header,
 )
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import BatchProcessor, Processor, Request, failure
@@ -47,7 +46,7 @@ class ConsumerOffsetRequests:
 
     def query(self, request: Request) -> Outcome:
         """Return the committed offset, or where else to begin; a client may ask not to get 0."""
-        header = decode_header(request.command, QueryConsumerOffsetHeader)
+        header: QueryConsumerOffsetHeader = request.header
         self._committing.offsets.note_reset_sent(
             header.consumer_group, header.topic, header.queue_id, request.peer.number
         )
@@ -79,7 +78,7 @@ class ConsumerOffsetRequests:
         return outcomes
 
     def _take_in(self, request: Request) -> Outcome:
-        header = decode_header(request.command, UpdateConsumerOffsetHeader)
+        header: UpdateConsumerOffsetHeader = request.header
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         has_reset = self._committing.offsets.pending_reset(group, topic, queue_id) is not None
         try:

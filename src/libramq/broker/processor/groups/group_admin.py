@@ -4,7 +4,6 @@ Upstream: AdminBrokerProcessor.java.
 """
 
 from collections.abc import Generator, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from libramq.broker.groups.coordination import Coordination
@@ -19,10 +18,10 @@ from libramq.formats.document import encode_body
 from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.remoting.admin_headers import GroupForbiddenHeader
 from libramq.remoting.body.administration import GroupConfigList, GroupForbidden
-from libramq.remoting.headers import DeleteGroupHeader, GetAllGroupsHeader, GroupByNameHeader, decode_header
+from libramq.remoting.headers import DeleteGroupHeader, GetAllGroupsHeader, GroupByNameHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import begin, with_body
+from libramq.rpc.request_body import begin
 from libramq.waits import HeldPulls
 
 #: Ours: a list is created while others are served between slices of it; a group takes 0.3 ms to journal.
@@ -63,24 +62,18 @@ class GroupAdministration:
 
     def create(self, request: Request) -> Outcome:
         """Create a group or change it."""
-        return with_body(request, SubscriptionGroupConfig, partial(self._create, request))
-
-    def _create(self, request: Request, config: SubscriptionGroupConfig) -> Outcome:
-        self._groups.put(config, request.wall_ms)
+        self._groups.put(request.body, request.wall_ms)
         return SUCCESS
 
     def create_list(self, request: Request) -> Outcome:
         """Create or change groups: all of them, or none if one is invalid."""
-
-        def create(body: GroupConfigList) -> Outcome:
-            if len(body.group_config_list) > GROUPS_PER_LIST_MAX:
-                raise broker_error(
-                    ResponseCode.INVALID_PARAMETER,
-                    f"{len(body.group_config_list)} groups in one list; {GROUPS_PER_LIST_MAX} are allowed",
-                )
-            return begin(self._create_list(request, body.group_config_list))
-
-        return with_body(request, GroupConfigList, create)
+        body: GroupConfigList = request.body
+        if len(body.group_config_list) > GROUPS_PER_LIST_MAX:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"{len(body.group_config_list)} groups in one list; {GROUPS_PER_LIST_MAX} are allowed",
+            )
+        return begin(self._create_list(request, body.group_config_list))
 
     def _create_list(
         self, request: Request, configs: Sequence[SubscriptionGroupConfig]
@@ -95,7 +88,7 @@ class GroupAdministration:
 
     def delete(self, request: Request) -> Outcome:
         """Delete a group's configuration, and its offsets if requested."""
-        header = decode_header(request.command, DeleteGroupHeader)
+        header: DeleteGroupHeader = request.header
         self._groups.delete(header.group_name, request.wall_ms)
         if header.clean_offset:
             self._offsets.remove_group(header.group_name)
@@ -113,14 +106,14 @@ class GroupAdministration:
 
     def list_all(self, request: Request) -> Outcome:
         """Return all groups with their configuration."""
-        header = decode_header(request.command, GetAllGroupsHeader)
+        header: GetAllGroupsHeader = request.header
         total = {"totalGroupNum": str(len(self._groups))}
         page = requested_page(header.data_version, header.group_seq, header.max_group_num)
         return self._listing.answer(self._groups.wrapper(), page, total)
 
     def get(self, request: Request) -> Outcome:
         """Return one group's configuration."""
-        header = decode_header(request.command, GroupByNameHeader)
+        header: GroupByNameHeader = request.header
         config = self._groups.find(header.group, request.wall_ms)
         if config is None:
             return Reply(
@@ -133,7 +126,7 @@ class GroupAdministration:
 
         Pulls that wait are refused at once, or they would get the next message.
         """
-        header = decode_header(request.command, GroupForbiddenHeader)
+        header: GroupForbiddenHeader = request.header
         group, topic = header.group, header.topic
         if header.readable is not None:
             self._groups.forbid(group, topic, request.wall_ms, is_forbidden=not header.readable)

@@ -5,7 +5,6 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.opening import QueueOpening
@@ -19,7 +18,6 @@ from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import with_body
 
 
 class GroupRequests:
@@ -56,10 +54,8 @@ class GroupRequests:
 
     def join(self, request: Request) -> Outcome:
         """Admit a client; the group and its retry topic exist from then on."""
-        header = h.decode_header(request.command, h.GroupJoinHeader)
-        return with_body(request, bodies.GroupJoinBody, partial(self._join, request, header))
-
-    def _join(self, request: Request, header: h.GroupJoinHeader, body: bodies.GroupJoinBody) -> Outcome:
+        header: h.GroupJoinHeader = request.header
+        body: bodies.GroupJoinBody = request.body
         self._coordination.require_here(header.consumer_group)
         self._groups.require_not_taken(header.consumer_group)
         group = self._groups.require(header.consumer_group, request.wall_ms)
@@ -84,10 +80,8 @@ class GroupRequests:
 
     def poll(self, request: Request) -> Outcome:
         """Hold a member's poll until its assignment changes."""
-        header = h.decode_header(request.command, h.GroupPollHeader)
-        return with_body(request, bodies.GroupPollBody, partial(self._poll, request, header))
-
-    def _poll(self, request: Request, header: h.GroupPollHeader, body: bodies.GroupPollBody) -> Outcome:
+        header: h.GroupPollHeader = request.header
+        body: bodies.GroupPollBody = request.body
         poll = rq.Poll(
             group=header.consumer_group,
             member=header.lb_member,
@@ -103,12 +97,8 @@ class GroupRequests:
 
     def release(self, request: Request) -> Outcome:
         """Free the queues that a member has released."""
-        header = h.decode_header(request.command, h.GroupMemberHeader)
-        return with_body(request, bodies.GroupReleaseBody, partial(self._release, request, header))
-
-    def _release(
-        self, request: Request, header: h.GroupMemberHeader, body: bodies.GroupReleaseBody
-    ) -> Outcome:
+        header: h.GroupMemberHeader = request.header
+        body: bodies.GroupReleaseBody = request.body
         release = rq.Release(
             group=header.consumer_group,
             member=header.lb_member,
@@ -124,10 +114,8 @@ class GroupRequests:
 
     def leave(self, request: Request) -> Outcome:
         """Remove a member that leaves."""
-        header = h.decode_header(request.command, h.GroupMemberHeader)
-        return with_body(request, bodies.GroupLeaveBody, partial(self._leave, request, header))
-
-    def _leave(self, request: Request, header: h.GroupMemberHeader, body: bodies.GroupLeaveBody) -> Outcome:
+        header: h.GroupMemberHeader = request.header
+        body: bodies.GroupLeaveBody = request.body
         leave = rq.Leave(
             group=header.consumer_group,
             member=header.lb_member,
@@ -141,7 +129,7 @@ class GroupRequests:
 
     def remove(self, request: Request) -> Outcome:
         """Remove a member for an operator; recorded with the address that the request came from."""
-        header = h.decode_header(request.command, h.GroupRemoveHeader)
+        header: h.GroupRemoveHeader = request.header
         host = request.peer.address.rpartition(":")[0]
         remove = rq.Remove(
             group=header.consumer_group, name=header.lb_name, operator=header.lb_operator, host=host
@@ -151,7 +139,7 @@ class GroupRequests:
 
     def find(self, request: Request) -> Outcome:
         """Return the address of the group's coordinator; any broker answers."""
-        header = h.decode_header(request.command, h.GroupHeader)
+        header: h.GroupHeader = request.header
         return Reply(ext={"lbCoordinator": self._coordination.address_of(header.consumer_group)})
 
     def _waiter(

@@ -22,7 +22,6 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting import admin_headers as a
 from libramq.remoting.body import administration as bodies
 from libramq.remoting.body.consumers import QueueRef
-from libramq.remoting.headers import decode_header
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin
@@ -56,7 +55,7 @@ class OffsetAdministration:
 
     def clone(self, request: Request) -> Outcome:
         """Set a group's offsets to those of another one, in one topic or in all that it has read."""
-        header = decode_header(request.command, a.CloneOffsetsHeader)
+        header: a.CloneOffsetsHeader = request.header
         names.validate_group(header.dest_group)
         require_not_own(header.dest_group)
         named = (header.topic or "").strip()
@@ -84,7 +83,7 @@ class OffsetAdministration:
 
     def correction(self, request: Request) -> Outcome:
         """Return the smallest offset of all groups, queue by queue; AHEAD where the compared one is lower."""
-        header = decode_header(request.command, a.CorrectionOffsetHeader)
+        header: a.CorrectionOffsetHeader = request.header
         left_out = set((header.filter_groups or "").split(","))
         smallest: dict[int, int] = {}
         for group in self._offsets.groups_of_topic(header.topic) - left_out:
@@ -98,7 +97,7 @@ class OffsetAdministration:
 
     def subscription(self, request: Request) -> Outcome:
         """Return the subscription of a group's connected members to a topic, if there is one."""
-        header = decode_header(request.command, a.SubscriptionHeader)
+        header: a.SubscriptionHeader = request.header
         group = self._clients.group(header.group)
         found = group.subscriptions.get(header.topic) if group is not None and header.topic else None
         body = bodies.SubscriptionReply(group=header.group, topic=header.topic, subscription_data=found)
@@ -106,7 +105,7 @@ class OffsetAdministration:
 
     def time_spans(self, request: Request) -> Outcome:
         """Return when the first, last and last consumed messages of a topic's queues were stored."""
-        header = decode_header(request.command, a.GroupAndTopicHeader)
+        header: a.GroupAndTopicHeader = request.header
         config = self._topics.get(header.topic)
         if config is None:
             raise broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")

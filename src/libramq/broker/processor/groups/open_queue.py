@@ -9,7 +9,7 @@ from libramq.broker.groups.opening import QueueOpening, QueueToOpen
 from libramq.codes import RequestCode
 from libramq.fencing import Opened
 from libramq.offsets import Claim
-from libramq.remoting.headers import OpenQueueHeader, decode_header
+from libramq.remoting.headers import OpenQueueHeader
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.waiter import RequestWaiter
@@ -28,7 +28,7 @@ class OpenQueue:
 
     def handle(self, request: Request) -> Outcome:
         """Open the queue; the reply has the offset to begin at, if any, and the member's former epoch."""
-        header = decode_header(request.command, OpenQueueHeader)
+        header: OpenQueueHeader = request.header
         claim = Claim(header.lb_member, header.lb_queue_epoch)
         queue = QueueToOpen(header.consumer_group, header.topic, header.queue_id, claim)
         self._opening.open(queue, RequestWaiter(request, self._answer, _reply))

@@ -5,7 +5,6 @@ Upstream: QueryAssignmentProcessor.java.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from libramq.balance import averagely, by_circle
@@ -27,7 +26,6 @@ from libramq.remoting.body.assignment import (
 )
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import with_body
 from libramq.rpc.waiter import RequestWaiter
 
 _ALLOCATIONS: Final[dict[str, Allocate]] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
@@ -64,9 +62,7 @@ class QueryAssignment:
 
     def query(self, request: Request) -> Outcome:
         """Return a member's queues of a topic; ConfigError for a strategy that is unknown or needs more."""
-        return with_body(request, QueryAssignmentBody, partial(self._query, request))
-
-    def _query(self, request: Request, body: QueryAssignmentBody) -> Outcome:
+        body: QueryAssignmentBody = request.body
         group = self._clients.group(body.consumer_group)
         if group is None or not group.has_client(body.client_id):
             return reply_with(None)  # Its heartbeat is on its way.
@@ -101,9 +97,7 @@ class QueryAssignment:
 
     def set_mode(self, request: Request) -> Outcome:
         """Set how a group reads a topic; its members learn it with their next query."""
-        return with_body(request, MessageRequestModeBody, partial(self._set_mode, request))
-
-    def _set_mode(self, request: Request, body: MessageRequestModeBody) -> Outcome:
+        body: MessageRequestModeBody = request.body
         if body.topic.startswith(RETRY_PREFIX):
             return Reply(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         self._topics.require(body.topic)

@@ -17,7 +17,7 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import LockBatchBody, LockBatchReply, QueueRef
 from libramq.rpc.outcome import SUCCESS, Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import begin, with_body
+from libramq.rpc.request_body import begin
 from libramq.transport.server_connection import Peer
 
 #: Ours: a client's queues at one broker, over all its topics; each takes 2 µs.
@@ -46,9 +46,7 @@ class QueueLockRequests:
 
     def lock(self, request: Request) -> Outcome:
         """Lock queues; the reply names those that the client holds."""
-        return with_body(request, LockBatchBody, partial(self._lock, request))
-
-    def _lock(self, request: Request, body: LockBatchBody) -> Outcome:
+        body: LockBatchBody = request.body
         if len(body.mq_set) > QUEUES_MAX:
             return _too_many(body)
         return begin(self._lock_in_steps(request, body))
@@ -83,9 +81,7 @@ class QueueLockRequests:
         A client that uses the VIP port has another connection there, from the same machine. A client whose
         first heartbeat is still to come, after our restart, may have locked too.
         """
-        return with_body(request, LockBatchBody, partial(self._unlock, request))
-
-    def _unlock(self, request: Request, body: LockBatchBody) -> Outcome:
+        body: LockBatchBody = request.body
         if len(body.mq_set) > QUEUES_MAX:
             return _too_many(body)
         group = self._clients.group(body.consumer_group)

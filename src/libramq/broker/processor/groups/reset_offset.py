@@ -33,7 +33,7 @@ from libramq.groups.consumer_group import Member
 from libramq.kernel.connection import Connection
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ResetOffsetBody
-from libramq.remoting.headers import ResetOffsetHeader, decode_header, encode_header
+from libramq.remoting.headers import ResetOffsetHeader, encode_header
 from libramq.rpc.outcome import Notify, Outcome, Reply, WaitForDisk
 from libramq.rpc.request import Processor, Request
 from libramq.store.log.segments import ColdRead
@@ -73,7 +73,7 @@ class OffsetReset:
 
     def handle(self, request: Request) -> Outcome:
         """Set the offsets, or have members set them; the reply has them, queue by queue."""
-        header = decode_header(request.command, ResetOffsetHeader)
+        header: ResetOffsetHeader = request.header
         require_not_own(header.group)
         if header.offset == NO_OFFSET:
             header = msgspec.structs.replace(header, offset=None)

@@ -7,7 +7,6 @@ points of a master that returns are not.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 
 from libramq.broker.pop.pops_at_slave import PopsAtSlave
 from libramq.broker.processor.messages.ack_message import ACKS_MAX, real_topic
@@ -16,11 +15,9 @@ from libramq.errors import broker_error
 from libramq.pop.check_point import Key
 from libramq.pop.handle import ORDERED, decode_handle
 from libramq.remoting.body.pop import BatchAckBody
-from libramq.remoting.headers import decode_header
 from libramq.remoting.pop_headers import AckMessageHeader
 from libramq.rpc.outcome import SUCCESS, Outcome
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import with_body
 
 #: A check point and those of its messages that are done, as a BitSet of Java's.
 Acknowledged = tuple[Key, bytes]
@@ -38,7 +35,7 @@ class AckAtSlave:
 
     def handle(self, refuse: Processor, request: Request) -> Outcome:
         """Take the acknowledgement of one message."""
-        header = decode_header(request.command, AckMessageHeader)
+        header: AckMessageHeader = request.header
         handle = decode_handle(header.extra_info)
         distance = header.offset - handle.start_offset
         if handle.revive_queue == ORDERED or not 0 <= distance < 8 * ACKS_MAX:
@@ -49,9 +46,7 @@ class AckAtSlave:
 
     def handle_batch(self, refuse: Processor, request: Request) -> Outcome:
         """Take acknowledgements of several check points' messages."""
-        return with_body(request, BatchAckBody, partial(self._take_batch, refuse, request))
-
-    def _take_batch(self, refuse: Processor, request: Request, body: BatchAckBody) -> Outcome:
+        body: BatchAckBody = request.body
         if len(body.acks) > ACKS_MAX:
             raise broker_error(ResponseCode.INVALID_PARAMETER, f"{len(body.acks)} check points; {ACKS_MAX}")
         if any(ack.revive_queue == ORDERED for ack in body.acks):

@@ -5,7 +5,6 @@ Upstream: AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from libramq.broker.pop.acknowledging import Acknowledging, Popped
@@ -17,11 +16,9 @@ from libramq.pop.check_point import Key
 from libramq.pop.handle import ORDERED, Handle, decode_handle
 from libramq.pop.positions import QueueOfGroup
 from libramq.remoting.body.pop import BatchAckBody, BatchAckText
-from libramq.remoting.headers import decode_header
 from libramq.remoting.pop_headers import AckMessageHeader, ChangeInvisibleTimeHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenDurable
 from libramq.rpc.request import BatchProcessor, Processor, Request, failure
-from libramq.rpc.request_body import with_body
 
 #: Ours: check points that one request acknowledges messages of; each is an entry of the journal.
 ACKS_MAX: Final = 1024
@@ -52,7 +49,7 @@ class AckMessage:
         outcomes: list[Outcome | None] = []
         for request in requests:
             try:
-                header = decode_header(request.command, AckMessageHeader)
+                header: AckMessageHeader = request.header
                 handle = self._handle(header)
                 if handle.revive_queue == ORDERED:
                     self._ordering.acknowledge(_queue(header), handle.pop_time_ms, header.offset)
@@ -69,9 +66,7 @@ class AckMessage:
 
     def handle_batch(self, request: Request) -> Outcome:
         """Take acknowledgements of several check points' messages."""
-        return with_body(request, BatchAckBody, partial(self._acknowledge, request))
-
-    def _acknowledge(self, request: Request, body: BatchAckBody) -> Outcome:
+        body: BatchAckBody = request.body
         if not body.acks:
             return Reply(ResponseCode.NO_MESSAGE, "the batch of acknowledgements is empty")
         if len(body.acks) > ACKS_MAX:
@@ -94,7 +89,7 @@ class AckMessage:
 
     def change(self, request: Request) -> Outcome:
         """Have a message invisible for longer, or visible sooner."""
-        header = decode_header(request.command, ChangeInvisibleTimeHeader)
+        header: ChangeInvisibleTimeHeader = request.header
         handle = self._handle(header)
         if handle.revive_queue == ORDERED:
             return self._change_ordered(header, handle)

@@ -7,24 +7,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from libramq.codes import RequestCode as R
 from libramq.rpc.outcome import Outcome, WaitForDisk
 from libramq.rpc.request import Processor, Request
+from libramq.rpc.requests import REQUESTS
 from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
 
-LOOKUPS: Final = (
-    R.SEARCH_OFFSET_BY_TIMESTAMP,
-    R.GET_EARLIEST_MSG_STORETIME,
-    R.VIEW_MESSAGE_BY_ID,
-    R.CONSUMER_SEND_MSG_BACK,
-    R.END_TRANSACTION,
-    R.QUERY_CONSUMER_OFFSET,
-    R.QUERY_CONSUME_QUEUE,
-    R.CONSUME_MESSAGE_DIRECTLY,
-    R.OPEN_QUEUE,
-    R.GET_BROKER_RUNTIME_INFO,
-)
 #: Ours: a search by time reads some 20 units and as many records. After that the loop waits.
 WARMINGS_MAX: Final = 64
 
@@ -37,7 +25,11 @@ class ColdLookups:
 
     def waiting(self, processors: Mapping[int, Processor]) -> dict[int, Processor]:
         """Return the given processors that read old files, wrapped."""
-        return {code: partial(self._handle, processors[code], 0) for code in LOOKUPS if code in processors}
+        return {
+            code: partial(self._handle, processor, 0)
+            for code, processor in processors.items()
+            if REQUESTS[code].reads_cold
+        }
 
     def _handle(self, processor: Processor, warmings: int, request: Request) -> Outcome:
         if warmings >= WARMINGS_MAX:

@@ -29,7 +29,6 @@ from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from libramq.remoting.headers import (
     CheckTransactionStateHeader,
     EndTransactionHeader,
-    decode_header,
     encode_header,
 )
 from libramq.rpc.outcome import (
@@ -80,7 +79,7 @@ class EndTransaction:
         return self._decide(request, warmings=0)
 
     def _decide(self, request: Request, *, warmings: int) -> Outcome:
-        header = decode_header(request.command, EndTransactionHeader)
+        header: EndTransactionHeader = request.header
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return HOLD
         message = self._store.stored_message_at(header.commit_log_offset)

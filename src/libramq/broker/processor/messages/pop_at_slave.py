@@ -13,11 +13,9 @@ from libramq.codes import RequestCode
 from libramq.formats.tables import MODE_POP
 from libramq.pop.handle import decode_handle
 from libramq.remoting.body.assignment import QueryAssignmentBody
-from libramq.remoting.headers import decode_header
 from libramq.remoting.pop_headers import ChangeInvisibleTimeHeader, PopMessageHeader
 from libramq.rpc.outcome import Outcome
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import with_body
 
 
 class PopAtSlave:
@@ -48,25 +46,21 @@ class PopAtSlave:
     def _pop(self, serve: Processor, refuse: Processor, request: Request) -> Outcome:
         if not self._pops.is_serving:
             return refuse(request)
-        header = decode_header(request.command, PopMessageHeader)
+        header: PopMessageHeader = request.header
         if header.order or not self._has_group(header.consumer_group):
             return refuse(request)
         return serve(request)
 
     def _change(self, serve: Processor, refuse: Processor, request: Request) -> Outcome:
-        header = decode_header(request.command, ChangeInvisibleTimeHeader)
+        header: ChangeInvisibleTimeHeader = request.header
         handle = decode_handle(header.extra_info)
         key = (header.topic, header.consumer_group, header.queue_id, handle.start_offset, handle.pop_time_ms)
         return serve(request) if self._pops.has(key) else refuse(request)
 
     def _assign(self, serve: Processor, refuse: Processor, request: Request) -> Outcome:
+        """Assign what a group pops; queues that it pulls a coordinator assigns, which a slave is not."""
         if not (self._pops.is_serving or self._forwards()):
             return refuse(request)
-        return with_body(request, QueryAssignmentBody, partial(self._assign_queues, serve, refuse, request))
-
-    def _assign_queues(
-        self, serve: Processor, refuse: Processor, request: Request, body: QueryAssignmentBody
-    ) -> Outcome:
-        """Assign what a group pops; queues that it pulls a coordinator assigns, which a slave is not."""
+        body: QueryAssignmentBody = request.body
         mode = self._modes.get(body.topic, body.consumer_group)
         return serve(request) if mode is not None and mode.mode == MODE_POP else refuse(request)

@@ -16,7 +16,6 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.record import with_topic
 from libramq.pop.handle import Handle, encode_handle
-from libramq.remoting.headers import decode_header
 from libramq.remoting.pop_headers import (
     HELD_MS,
     MESSAGE_COUNTS,
@@ -69,7 +68,7 @@ class PopMessage:
 
     def pop(self, request: Request) -> Outcome:
         """Answer a pop, or hold it."""
-        header = decode_header(request.command, PopMessageHeader)
+        header: PopMessageHeader = request.header
         wait_ms = _wait_ms(request, header.born_time, header.poll_time)
         if wait_ms < -LATE_MS_MAX and header.born_time > 0:
             return Reply(
@@ -109,7 +108,7 @@ class PopMessage:
 
     def notify(self, request: Request) -> Outcome:
         """Answer once a group has a message to pop, or not in time."""
-        header = decode_header(request.command, NotificationHeader)
+        header: NotificationHeader = request.header
         wanted = PopSelection(
             group=header.consumer_group,
             topic=header.topic,
@@ -125,7 +124,7 @@ class PopMessage:
 
     def count_waiting(self, request: Request) -> Outcome:
         """Return how many pops of a group wait for a queue."""
-        header = decode_header(request.command, PollingInfoHeader)
+        header: PollingInfoHeader = request.header
         queue_id = max(header.queue_id, -1)
         wanted = PopSelection(group=header.consumer_group, topic=header.topic, queue_id=queue_id, count_max=1)
         self._popping.check(wanted, request.wall_ms)
@@ -134,7 +133,7 @@ class PopMessage:
 
     def peek(self, request: Request) -> Outcome:
         """Return the next messages of a group; they stay visible to all."""
-        header = decode_header(request.command, PeekMessageHeader)
+        header: PeekMessageHeader = request.header
         wanted = PopSelection(
             group=header.consumer_group,
             topic=header.topic,

@@ -11,7 +11,7 @@ import msgspec
 from libramq.broker.messages.reading import Pull, PullResult, PullStatus, Reading
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.route import MASTER_ID
-from libramq.remoting.headers import PullMessageHeader, decode_header
+from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc.broker_calls import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Processor, Request
@@ -51,7 +51,7 @@ class PullMessage:
 
     def handle(self, request: Request) -> Outcome:
         """Answer a pull, or hold it."""
-        header = decode_header(request.command, PullMessageHeader)
+        header: PullMessageHeader = request.header
         flag = header.sys_flag
         if header.subscription is not None and len(header.subscription) > KEPT_CHARACTERS_MAX:
             request = without_fields(request)

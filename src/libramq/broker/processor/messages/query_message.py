@@ -11,7 +11,7 @@ from typing import Final
 
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
-from libramq.remoting.headers import QueryMessageHeader, decode_header
+from libramq.remoting.headers import QueryMessageHeader
 from libramq.rpc.outcome import Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.store.index.key_index import KeyIndex
@@ -37,7 +37,7 @@ class QueryMessage:
 
     def query(self, request: Request) -> Outcome:
         """Find messages of a topic by a key, the newest first."""
-        header = decode_header(request.command, QueryMessageHeader)
+        header: QueryMessageHeader = request.header
         if not header.key:
             raise broker_error(ResponseCode.INVALID_PARAMETER, "no key is given; name the one to look for")
         count_max = BY_UNIQUE_KEY_MAX if header.is_unique_key else min(max(header.max_num, 1), MESSAGES_MAX)

@@ -16,7 +16,6 @@ from libramq.remoting.headers import (
     QueueHeader,
     SearchOffsetHeader,
     ViewMessageHeader,
-    decode_header,
 )
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
@@ -45,7 +44,7 @@ class QueueOffsets:
         """Return the offset that the next message gets; where wanted, also where in the log a topic of this
         name was deleted last.
         """
-        header = decode_header(request.command, MaxOffsetHeader)
+        header: MaxOffsetHeader = request.header
         offset = str(self._store.max_offset(header.topic, header.queue_id))
         if not header.lb_since:
             return Reply(ext={"offset": offset})
@@ -53,12 +52,12 @@ class QueueOffsets:
 
     def min_offset(self, request: Request) -> Outcome:
         """Return the offset of the oldest message."""
-        header = decode_header(request.command, QueueHeader)
+        header: QueueHeader = request.header
         return Reply(ext={"offset": str(self._store.min_offset(header.topic, header.queue_id))})
 
     def by_timestamp(self, request: Request) -> Outcome:
         """Return the offset of the message stored at a time, or next to it."""
-        header = decode_header(request.command, SearchOffsetHeader)
+        header: SearchOffsetHeader = request.header
         upper = (header.boundary_type or "").lower() == "upper"
         offset = self._store.offset_by_timestamp(
             header.topic, header.queue_id, header.timestamp, Boundary.UPPER if upper else Boundary.LOWER
@@ -67,13 +66,13 @@ class QueueOffsets:
 
     def earliest_store_time(self, request: Request) -> Outcome:
         """Return when the oldest message was stored; -1 for an empty queue."""
-        header = decode_header(request.command, QueueHeader)
+        header: QueueHeader = request.header
         timestamp_ms = self._store.earliest_store_time(header.topic, header.queue_id)
         return Reply(ext={"timestamp": str(timestamp_ms)})
 
     def view_message(self, request: Request) -> Outcome:
         """Return one message by its physical offset, if a queue refers to it or a slave has the same."""
-        header = decode_header(request.command, ViewMessageHeader)
+        header: ViewMessageHeader = request.header
         record = self._store.record_at(header.offset)
         if record is None and header.lb_sha256 is not None:
             record = self._store.logged_record(header.offset, header.lb_sha256)

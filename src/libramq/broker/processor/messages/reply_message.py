@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from libramq.broker.messages import stored_properties as text_properties
 from libramq.broker.processor.groups.client_calls import CALL_MS, ClientCalls, Target
 from libramq.broker.processor.messages.prepared import Prepared
-from libramq.broker.processor.messages.send_message import LONG_NAMES, SendMessage
+from libramq.broker.processor.messages.send_message import SendMessage
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.groups.producer_group import ProducerGroups
@@ -53,10 +53,7 @@ class ReplyMessages:
 
     def reply(self, request: Request) -> Outcome:
         """Pass a reply on to the client that waits for it, and store it."""
-        long_names = request.command.code in LONG_NAMES
-        header = h.decode_header(
-            request.command, h.SendMessageHeader if long_names else h.SendMessageHeaderV2
-        )
+        header: h.SendMessageHeader = request.header
         if header.batch:
             raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "a reply cannot be a batch")
         reply = self._sends.prepare_reply(request)

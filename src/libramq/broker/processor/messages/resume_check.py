@@ -12,7 +12,6 @@ from libramq.errors import broker_error
 from libramq.message.ids import decode_offset_id
 from libramq.message.names import TRANS_CHECK_MAX_TIME_TOPIC
 from libramq.remoting.admin_headers import ResumeCheckHeader
-from libramq.remoting.headers import decode_header
 from libramq.rpc.outcome import SUCCESS, Outcome
 from libramq.rpc.request import Processor, Request
 from libramq.store.message_store import MessageStore
@@ -31,7 +30,7 @@ class ResumeCheck:
 
     def resume(self, request: Request) -> Outcome:
         """Store a half message that was given up as one that was never checked."""
-        header = decode_header(request.command, ResumeCheckHeader)
+        header: ResumeCheckHeader = request.header
         message = self._store.message_at(decode_offset_id(header.msg_id or "").physical_offset)
         if message is None or message.topic != TRANS_CHECK_MAX_TIME_TOPIC:
             raise broker_error(

@@ -27,7 +27,7 @@ from libramq.message.message import MessageExt
 from libramq.remoting.admin_headers import DELAY_LEVEL, PASSED_ON, UNCOUNTED
 from libramq.remoting.body.administration import ConsumeDirectlyResult
 from libramq.remoting.command import Command
-from libramq.remoting.headers import SendBackHeader, decode_header
+from libramq.remoting.headers import SendBackHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.store.log.append import stored_again
@@ -96,7 +96,7 @@ class SendBack:
 
         One that was no attempt (`lbUncounted`, of our members) comes again whatever the number of attempts.
         """
-        header = decode_header(request.command, SendBackHeader)
+        header: SendBackHeader = request.header
         if any(mark in (header.origin_msg_id or "") for mark in _UNSTORABLE):
             raise broker_error(
                 ResponseCode.MESSAGE_ILLEGAL,

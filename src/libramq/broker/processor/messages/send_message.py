@@ -36,7 +36,7 @@ from libramq.message.ids import born_host
 from libramq.message.recall_handle import RecallHandle
 from libramq.message.sys_flag import TRANSACTION_MASK, is_queued
 from libramq.message.tags import tag_code
-from libramq.remoting.headers import SendMessageHeader, SendMessageHeaderV2, decode_header
+from libramq.remoting.headers import SendMessageHeader
 from libramq.rpc.outcome import InSteps, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import BatchProcessor, Request, failure
 from libramq.store.log.append import AppendResult, AppendStatus, StoreMessage
@@ -44,8 +44,6 @@ from libramq.store.log.message_run import MessageRun
 from libramq.store.retention.disk_space import DiskSpace
 from libramq.timers.timers import TimerMessages
 
-#: Requests whose header has whole words; the others' has letters.
-LONG_NAMES: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 #: MQVersion.V3_4_9: older clients do not fill in maxReconsumeTimes.
 _VERSION_WITH_MAX_RECONSUME_TIMES = 121
 #: Ours: sizes of a batch's messages that are looked at before others are served; one takes 0.2 µs.
@@ -166,8 +164,7 @@ class SendMessage:
     def _prepare(self, request: Request) -> Prepared | InSteps:
         """Check one request and build its messages; raises an error if it is invalid."""
         command = request.command
-        long_names = command.code in LONG_NAMES
-        header = decode_header(command, SendMessageHeader if long_names else SendMessageHeaderV2)
+        header: SendMessageHeader = request.header
         topics_before = self._topics.data_version
         topic = self._topic(header, request)
         creates = self._topics.data_version is not topics_before

@@ -18,7 +18,7 @@ from libramq.message import properties as p
 from libramq.message.ids import born_host
 from libramq.message.recall_handle import RecallHandle, decode_recall_handle
 from libramq.message.tags import tag_code
-from libramq.remoting.headers import RecallMessageHeader, decode_header
+from libramq.remoting.headers import RecallMessageHeader
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.store.log.append import StoreMessage
@@ -62,7 +62,7 @@ class TimerRequests:
                 ResponseCode.NO_PERMISSION,
                 "recall failed, operation is forbidden; set recallMessageEnable=true",
             )
-        header = decode_header(request.command, RecallMessageHeader)
+        header: RecallMessageHeader = request.header
         if self._topics.get(header.topic) is None:
             raise broker_error(
                 ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic}] not exist"

@@ -1,0 +1,513 @@
+"""The table of requests: one row for each code that a broker or a name server serves.
+
+A row says what the request carries (header, body, size), what it touches (`auth/operation.py`), and how it is
+served: whether it may read old files, whether its answer waits for journals, and what a slave does with it.
+The endpoint decodes header and body once, so that authorizer and processor read the same topic and group. A
+code without a row is refused.
+Upstream: RequestCode.java, and the headers and bodies that its processors decode.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from typing import Any, Final
+
+from libramq.auth.operation import Consume, Manage, Membership, Operation, Send, SendBack
+from libramq.auth.resource import Action as A
+from libramq.auth.resource import Resource, cluster, group, topic
+from libramq.codes import RequestCode as R
+from libramq.formats.route import TopicRouteData
+from libramq.formats.tables import DataVersion, SubscriptionGroupConfig
+from libramq.kernel.connection import Principal
+from libramq.message.names import popped_topic, retry_topic
+from libramq.remoting import admin_headers as a
+from libramq.remoting import headers as h
+from libramq.remoting import pop_headers as pop
+from libramq.remoting.body import coordination as groups
+from libramq.remoting.body import heartbeat as b
+from libramq.remoting.body.administration import GroupConfigList, TopicConfigList
+from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody
+from libramq.remoting.body.consumers import CheckClientBody, LockBatchBody
+from libramq.remoting.body.pop import BatchAckBody
+
+#: Ours: names, offsets and subscriptions of one client, or one broker's table.
+CONTROL_BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+#: Ours: a broker's whole topic table, some 200 bytes per topic.
+TABLE_BODY_BYTES_MAX: Final = 15 * 1024 * 1024
+#: Messages are bounded by the broker's maxMessageSize, and before that by the frame.
+MESSAGE_BODY_BYTES_MAX: Final = 15 * 1024 * 1024
+#: Ours: some hundred options of a name server or broker.
+CONFIG_BODY_BYTES_MAX: Final = 64 * 1024
+
+
+class AtSlave(Enum):
+    """The way in which a slave serves a request; `slave_refusals.py` has the refusals."""
+
+    SERVE = auto()
+    SERVE_IF_READABLE = auto()  # slaveReadEnable
+    REFUSE_BUSY = auto()  # Clients turn to another broker.
+    REFUSE_CHANGE = auto()
+    REFUSE_RESET = auto()
+    REFUSE_RECALL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpec:
+    """One row of the table.
+
+    body: what it is decoded to before it is served; None for texts, messages, and what another broker sends,
+    which is not decoded before the sender is known. has_version: it belongs to the group protocol
+    (group_version.py). is_recorded: it is answered when its
+    change is in a journal on the disk. is_forwarded: a slave forwards it to a master that only name servers
+    have lost.
+    """
+
+    code: R
+    header: type[h.Header]
+    operation: Callable[[Principal, Any, Any], Operation]
+    body_bytes_max: int = 0
+    body: type[Any] | None = None
+    has_version: bool = False
+    reads_cold: bool = False
+    is_recorded: bool = False
+    at_slave: AtSlave = AtSlave.SERVE
+    is_forwarded: bool = False
+
+
+def _send(principal: Principal, header: h.SendMessageHeader, _: None) -> Operation:
+    return Send(principal, header.topic)
+
+
+def _send_back(principal: Principal, header: h.SendBackHeader, _: None) -> Operation:
+    """Return the claimed operation; `processor/send_back.py` checks the message's real topic."""
+    return SendBack(principal, header.group, (header.origin_topic,) if header.origin_topic else ())
+
+
+def _end_transaction(principal: Principal, header: h.EndTransactionHeader, _: None) -> Operation:
+    """Return the claimed operation; `processor/end_transaction.py` checks the half message's real topic."""
+    return Membership(principal, {}, (header.producer_group,))
+
+
+def _view(principal: Principal, header: h.ViewMessageHeader, _: None) -> Operation:
+    """Return the claimed operation; `processor/queue_offset.py` checks the message's real topic."""
+    return Manage(principal, A.GET, (topic(header.topic),) if header.topic else ())
+
+
+def _consume(
+    principal: Principal,
+    header: h.PullMessageHeader | h.QueryConsumerOffsetHeader | h.OpenQueueHeader | pop.PopMessageHeader,
+    _: None,
+) -> Operation:
+    return Consume(principal, header.consumer_group, (header.topic,))
+
+
+def _popped(principal: Principal, header: pop.AckMessageHeader, _: None) -> Operation:
+    """Return the operation on a popped message; one of the group's own retry topic needs the group only."""
+    name, of_group = header.topic, header.consumer_group
+    is_own = name == retry_topic(of_group) or popped_topic(name, of_group) != name
+    return Consume(principal, of_group, () if is_own else (name,))
+
+
+def _popped_batch(principal: Principal, _: h.NoHeader, body: BatchAckBody) -> Operation:
+    groups: dict[str, set[str]] = {}
+    for ack in body.acks:
+        groups.setdefault(ack.consumer_group, set()).add(ack.topic)
+    return Membership(principal, groups)
+
+
+def _as_member(principal: Principal, header: h.GroupHeader | h.GroupPollHeader, _: None) -> Operation:
+    return Consume(principal, header.consumer_group)
+
+
+def _join(principal: Principal, header: h.GroupJoinHeader, body: groups.GroupJoinBody) -> Operation:
+    return Consume(principal, header.consumer_group, tuple(body.subscriptions))
+
+
+def _lock(principal: Principal, _: h.NoHeader, body: LockBatchBody) -> Operation:
+    return Consume(principal, body.consumer_group, {queue.topic for queue in body.mq_set})
+
+
+def _query_assignment(principal: Principal, _: h.NoHeader, body: QueryAssignmentBody) -> Operation:
+    return Consume(principal, body.consumer_group, (body.topic,))
+
+
+def _check_client(principal: Principal, _: h.NoHeader, body: CheckClientBody) -> Operation:
+    topics = (body.subscription_data.topic,) if body.subscription_data is not None else ()
+    return Membership(principal, {body.group: topics} if body.group else {})
+
+
+def _heartbeat(principal: Principal, _: h.NoHeader, body: b.HeartbeatData) -> Operation:
+    consumers: dict[str, set[str]] = {}
+    for consumer in body.consumer_data_set:
+        topics = consumers.setdefault(consumer.group_name, set())
+        topics.update(subscription.topic for subscription in consumer.subscription_data_set)
+    return Membership(principal, consumers, {producer.group_name for producer in body.producer_data_set})
+
+
+def _unregister(principal: Principal, header: h.UnregisterClientHeader, _: None) -> Operation:
+    consumers: dict[str, Collection[str]] = {header.consumer_group: ()} if header.consumer_group else {}
+    return Membership(principal, consumers, (header.producer_group,) if header.producer_group else ())
+
+
+def _managed(
+    action: A, name: Callable[[Any, Any], Collection[Resource]]
+) -> Callable[[Principal, Any, Any], Operation]:
+    """Return the operation of a request that inspects or changes resources."""
+    return lambda principal, header, body: Manage(principal, action, name(header, body))
+
+
+def _fields(kind: Callable[[str], Resource], *names: str) -> Callable[[Any, Any], Collection[Resource]]:
+    """Return a function that reads resources from the fields of a header."""
+    return lambda header, _: [kind(getattr(header, name)) for name in names]
+
+
+def _statistics_of(header: h.ConsumeStatsHeader, _: None) -> Collection[Resource]:
+    topics = [header.topic] if header.topic else (header.topic_list or "").split(";")
+    return [group(header.consumer_group), *(topic(name) for name in topics if name)]
+
+
+def _reset_of(header: h.ResetOffsetHeader, _: None) -> Collection[Resource]:
+    return group(header.group), topic(header.topic)
+
+
+def _mode_of(_: h.NoHeader, body: MessageRequestModeBody) -> Collection[Resource]:
+    return group(body.consumer_group), topic(body.topic)
+
+
+def _group_of(_: h.NoHeader, body: SubscriptionGroupConfig) -> Collection[Resource]:
+    return (group(body.group_name),)
+
+
+def _topics_of(_: h.NoHeader, body: TopicConfigList) -> Collection[Resource]:
+    return [topic(config.topic_name) for config in body.topic_config_list]
+
+
+def _groups_of(_: h.NoHeader, body: GroupConfigList) -> Collection[Resource]:
+    return [group(config.group_name) for config in body.group_config_list]
+
+
+def _cloned_of(header: a.CloneOffsetsHeader, _: None) -> Collection[Resource]:
+    """Return both groups: who may change the one could read the other's progress otherwise."""
+    return group(header.src_group), group(header.dest_group), *_named_topic(header.topic)
+
+
+def _corrected_of(header: a.CorrectionOffsetHeader, _: None) -> Collection[Resource]:
+    groups = dict.fromkeys([header.compare_group, *filter(None, (header.filter_groups or "").split(","))])
+    return topic(header.topic), *(group(name) for name in groups)
+
+
+def _group_and_topic(
+    header: a.GroupAndTopicHeader | a.GroupForbiddenHeader | a.SubscriptionHeader | a.ConsumerStatusHeader,
+    _: None,
+) -> Collection[Resource]:
+    return group(header.group), *_named_topic(header.topic)
+
+
+def _consume_queue_of(header: a.ConsumeQueueHeader, _: None) -> Collection[Resource]:
+    return topic(header.topic), *([group(header.consumer_group)] if header.consumer_group else [])
+
+
+def _consumed_directly(header: a.ConsumeDirectlyHeader, _: None) -> Collection[Resource]:
+    """Return the resources named; `processor/client_calls.py` checks the message's real topic."""
+    return group(header.consumer_group), *_named_topic(header.topic)
+
+
+def _named_topic(name: str | None) -> Collection[Resource]:
+    return (topic(name),) if name else ()
+
+
+def _whole_cluster(_: object, __: object) -> Collection[Resource]:
+    return (cluster(),)
+
+
+_of_topic = _fields(topic, "topic")
+_of_group = _fields(group, "group")
+_of_consumer_group = _fields(group, "consumer_group")
+_of_cluster = _fields(cluster, "cluster_name")
+_cluster_wide = partial(_managed, name=_whole_cluster)
+
+_CONTROL, _TABLE, _MESSAGE = CONTROL_BODY_BYTES_MAX, TABLE_BODY_BYTES_MAX, MESSAGE_BODY_BYTES_MAX
+_CONFIG = CONFIG_BODY_BYTES_MAX
+_BUSY, _NO_CHANGE = AtSlave.REFUSE_BUSY, AtSlave.REFUSE_CHANGE
+
+_SPECS: Final = (
+    # Messages.
+    RequestSpec(R.SEND_MESSAGE, h.SendMessageHeader, _send, _MESSAGE, at_slave=_BUSY),
+    RequestSpec(R.SEND_MESSAGE_V2, h.SendMessageHeaderV2, _send, _MESSAGE, at_slave=_BUSY),
+    RequestSpec(R.SEND_BATCH_MESSAGE, h.SendMessageHeaderV2, _send, _MESSAGE, at_slave=_BUSY),
+    RequestSpec(R.SEND_REPLY_MESSAGE, h.SendMessageHeader, _send, _MESSAGE, at_slave=_BUSY),
+    RequestSpec(R.SEND_REPLY_MESSAGE_V2, h.SendMessageHeaderV2, _send, _MESSAGE, at_slave=_BUSY),
+    RequestSpec(R.CONSUMER_SEND_MSG_BACK, h.SendBackHeader, _send_back, reads_cold=True, at_slave=_BUSY),
+    RequestSpec(R.END_TRANSACTION, h.EndTransactionHeader, _end_transaction, reads_cold=True, at_slave=_BUSY),
+    RequestSpec(R.PULL_MESSAGE, h.PullMessageHeader, _consume, at_slave=AtSlave.SERVE_IF_READABLE),
+    RequestSpec(R.LITE_PULL_MESSAGE, h.PullMessageHeader, _consume, at_slave=AtSlave.SERVE_IF_READABLE),
+    RequestSpec(R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader, _view, reads_cold=True),
+    RequestSpec(R.QUERY_MESSAGE, h.QueryMessageHeader, _managed(A.GET, _of_topic)),
+    RequestSpec(R.POP_MESSAGE, pop.PopMessageHeader, _consume, at_slave=_BUSY, is_forwarded=True),
+    RequestSpec(R.ACK_MESSAGE, pop.AckMessageHeader, _popped, at_slave=_BUSY, is_forwarded=True),
+    RequestSpec(
+        R.BATCH_ACK_MESSAGE,
+        h.NoHeader,
+        _popped_batch,
+        _CONTROL,
+        BatchAckBody,
+        at_slave=_BUSY,
+        is_forwarded=True,
+    ),
+    RequestSpec(
+        R.CHANGE_MESSAGE_INVISIBLETIME,
+        pop.ChangeInvisibleTimeHeader,
+        _popped,
+        at_slave=_BUSY,
+        is_forwarded=True,
+    ),
+    RequestSpec(R.NOTIFICATION, pop.NotificationHeader, _consume),
+    RequestSpec(R.POLLING_INFO, pop.PollingInfoHeader, _consume),
+    RequestSpec(R.PEEK_MESSAGE, pop.PeekMessageHeader, _consume),
+    RequestSpec(R.RECALL_MESSAGE, h.RecallMessageHeader, _send, at_slave=AtSlave.REFUSE_RECALL),
+    # Offsets.
+    RequestSpec(R.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffsetHeader, _consume, reads_cold=True),
+    RequestSpec(R.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffsetHeader, _consume),
+    RequestSpec(
+        R.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffsetHeader, _managed(A.GET, _of_topic), reads_cold=True
+    ),
+    RequestSpec(R.GET_MAX_OFFSET, h.MaxOffsetHeader, _managed(A.GET, _of_topic)),
+    RequestSpec(R.GET_MIN_OFFSET, h.QueueHeader, _managed(A.GET, _of_topic)),
+    RequestSpec(R.GET_EARLIEST_MSG_STORETIME, h.QueueHeader, _managed(A.GET, _of_topic), reads_cold=True),
+    # Clients.
+    RequestSpec(R.HEART_BEAT, h.NoHeader, _heartbeat, _CONTROL, b.HeartbeatData),
+    RequestSpec(R.UNREGISTER_CLIENT, h.UnregisterClientHeader, _unregister),
+    RequestSpec(R.CHECK_CLIENT_CONFIG, h.NoHeader, _check_client, _CONTROL, CheckClientBody),
+    RequestSpec(R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader, _as_member),
+    RequestSpec(
+        R.LOCK_BATCH_MQ, h.NoHeader, _lock, _CONTROL, LockBatchBody, at_slave=_BUSY, is_forwarded=True
+    ),
+    RequestSpec(R.UNLOCK_BATCH_MQ, h.NoHeader, _lock, _CONTROL, LockBatchBody, is_forwarded=True),
+    # Administration of a broker.
+    RequestSpec(R.GET_TIMER_CHECK_POINT, h.NoHeader, _cluster_wide(A.GET)),
+    RequestSpec(R.GET_TIMER_METRICS, h.NoHeader, _cluster_wide(A.GET)),
+    RequestSpec(
+        R.UPDATE_AND_CREATE_TOPIC,
+        h.CreateTopicHeader,
+        _managed(A.CREATE, _of_topic),
+        is_recorded=True,
+        at_slave=_NO_CHANGE,
+    ),
+    RequestSpec(
+        R.DELETE_TOPIC_IN_BROKER,
+        h.TopicHeader,
+        _managed(A.DELETE, _of_topic),
+        is_recorded=True,
+        at_slave=_NO_CHANGE,
+    ),
+    RequestSpec(R.GET_ALL_TOPIC_CONFIG, h.GetAllTopicsHeader, _cluster_wide(A.LIST)),
+    RequestSpec(R.GET_TOPIC_CONFIG, h.TopicHeader, _managed(A.GET, _of_topic)),
+    RequestSpec(R.GET_TOPIC_STATS_INFO, h.TopicHeader, _managed(A.GET, _of_topic)),
+    RequestSpec(R.GET_BROKER_RUNTIME_INFO, h.NoHeader, _cluster_wide(A.GET), reads_cold=True),
+    RequestSpec(R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoHeader, _cluster_wide(A.LIST)),
+    RequestSpec(
+        R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        h.NoHeader,
+        _managed(A.CREATE, _group_of),
+        _CONTROL,
+        SubscriptionGroupConfig,
+        is_recorded=True,
+        at_slave=_NO_CHANGE,
+    ),
+    RequestSpec(
+        R.DELETE_SUBSCRIPTIONGROUP,
+        h.DeleteGroupHeader,
+        _managed(A.DELETE, _fields(group, "group_name")),
+        is_recorded=True,
+        at_slave=_NO_CHANGE,
+    ),
+    RequestSpec(R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.GetAllGroupsHeader, _cluster_wide(A.LIST)),
+    RequestSpec(R.GET_SUBSCRIPTIONGROUP_CONFIG, h.GroupByNameHeader, _managed(A.GET, _of_group)),
+    RequestSpec(
+        R.UPDATE_AND_GET_GROUP_FORBIDDEN, a.GroupForbiddenHeader, _managed(A.UPDATE, _group_and_topic)
+    ),
+    RequestSpec(R.GET_ALL_CONSUMER_OFFSET, h.NoHeader, _cluster_wide(A.LIST)),
+    RequestSpec(R.GET_ALL_DELAY_OFFSET, h.NoHeader, _cluster_wide(A.LIST)),
+    RequestSpec(R.GET_ALL_MESSAGE_REQUEST_MODE, h.NoHeader, _cluster_wide(A.LIST)),
+    RequestSpec(R.GET_BROKER_HA_STATUS, h.NoHeader, _cluster_wide(A.GET)),
+    RequestSpec(R.DELETE_EXPIRED_COMMITLOG, h.NoHeader, _cluster_wide(A.UPDATE)),
+    RequestSpec(R.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoHeader, _cluster_wide(A.UPDATE)),
+    RequestSpec(R.CLEAN_UNUSED_TOPIC, h.NoHeader, _cluster_wide(A.UPDATE)),
+    RequestSpec(R.GET_CONSUME_STATS, h.ConsumeStatsHeader, _managed(A.GET, _statistics_of)),
+    RequestSpec(
+        R.INVOKE_BROKER_TO_RESET_OFFSET,
+        h.ResetOffsetHeader,
+        _managed(A.UPDATE, _reset_of),
+        at_slave=AtSlave.REFUSE_RESET,
+    ),
+    RequestSpec(R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader, _managed(A.GET, _of_consumer_group)),
+    RequestSpec(
+        R.GET_PRODUCER_CONNECTION_LIST,
+        h.ProducerConnectionHeader,
+        _managed(A.GET, _fields(group, "producer_group")),
+    ),
+    RequestSpec(R.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicHeader, _managed(A.GET, _of_topic)),
+    RequestSpec(R.QUERY_TOPICS_BY_CONSUMER, h.GroupByNameHeader, _managed(A.GET, _of_group)),
+    RequestSpec(
+        R.UPDATE_AND_CREATE_TOPIC_LIST,
+        h.NoHeader,
+        _managed(A.CREATE, _topics_of),
+        _CONTROL,
+        TopicConfigList,
+        is_recorded=True,
+        at_slave=_NO_CHANGE,
+    ),
+    RequestSpec(
+        R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        h.NoHeader,
+        _managed(A.CREATE, _groups_of),
+        _CONTROL,
+        GroupConfigList,
+        is_recorded=True,
+        at_slave=_NO_CHANGE,
+    ),
+    RequestSpec(
+        R.CLONE_GROUP_OFFSET,
+        a.CloneOffsetsHeader,
+        _managed(A.UPDATE, _cloned_of),
+        at_slave=AtSlave.REFUSE_RESET,
+    ),
+    RequestSpec(R.QUERY_CORRECTION_OFFSET, a.CorrectionOffsetHeader, _managed(A.GET, _corrected_of)),
+    RequestSpec(R.QUERY_CONSUME_TIME_SPAN, a.GroupAndTopicHeader, _managed(A.GET, _group_and_topic)),
+    RequestSpec(R.QUERY_SUBSCRIPTION_BY_CONSUMER, a.SubscriptionHeader, _managed(A.GET, _group_and_topic)),
+    RequestSpec(
+        R.QUERY_CONSUME_QUEUE, a.ConsumeQueueHeader, _managed(A.GET, _consume_queue_of), reads_cold=True
+    ),
+    RequestSpec(R.GET_BROKER_CONSUME_STATS, a.BrokerConsumeStatsHeader, _cluster_wide(A.LIST)),
+    RequestSpec(R.GET_ALL_PRODUCER_INFO, h.NoHeader, _cluster_wide(A.LIST)),
+    RequestSpec(R.VIEW_BROKER_STATS_DATA, a.StatsDataHeader, _cluster_wide(A.GET)),
+    RequestSpec(R.RESUME_CHECK_HALF_MESSAGE, a.ResumeCheckHeader, _cluster_wide(A.UPDATE), at_slave=_BUSY),
+    RequestSpec(R.RESET_MASTER_FLUSH_OFFSET, a.MasterFlushOffsetHeader, _cluster_wide(A.UPDATE)),
+    RequestSpec(R.NOTIFY_MIN_BROKER_ID_CHANGE, a.LowestIdHeader, _cluster_wide(A.UPDATE)),
+    RequestSpec(R.EXCHANGE_BROKER_HA_INFO, a.HAInfoHeader, _cluster_wide(A.UPDATE)),
+    RequestSpec(R.GET_BROKER_CONFIG, h.NoHeader, _cluster_wide(A.GET)),
+    RequestSpec(R.UPDATE_BROKER_CONFIG, h.NoHeader, _cluster_wide(A.UPDATE), _CONFIG),
+    RequestSpec(R.GET_CONSUMER_RUNNING_INFO, a.RunningInfoHeader, _managed(A.GET, _of_consumer_group)),
+    RequestSpec(
+        R.CONSUME_MESSAGE_DIRECTLY,
+        a.ConsumeDirectlyHeader,
+        _managed(A.UPDATE, _consumed_directly),
+        reads_cold=True,
+    ),
+    RequestSpec(
+        R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, a.ConsumerStatusHeader, _managed(A.GET, _group_and_topic)
+    ),
+    # Coordinated groups: members, and brokers among themselves.
+    RequestSpec(
+        R.GROUP_JOIN,
+        h.GroupJoinHeader,
+        _join,
+        _CONTROL,
+        groups.GroupJoinBody,
+        has_version=True,
+        at_slave=_BUSY,
+    ),
+    RequestSpec(
+        R.GROUP_POLL,
+        h.GroupPollHeader,
+        _as_member,
+        _CONTROL,
+        groups.GroupPollBody,
+        has_version=True,
+        at_slave=_BUSY,
+    ),
+    RequestSpec(
+        R.GROUP_RELEASE,
+        h.GroupMemberHeader,
+        _as_member,
+        _CONTROL,
+        groups.GroupReleaseBody,
+        has_version=True,
+        at_slave=_BUSY,
+    ),
+    RequestSpec(
+        R.GROUP_LEAVE,
+        h.GroupMemberHeader,
+        _as_member,
+        _CONTROL,
+        groups.GroupLeaveBody,
+        has_version=True,
+        at_slave=_BUSY,
+    ),
+    RequestSpec(
+        R.GROUP_REMOVE,
+        h.GroupRemoveHeader,
+        _managed(A.UPDATE, _of_consumer_group),
+        has_version=True,
+        at_slave=_BUSY,
+    ),
+    RequestSpec(R.GROUP_FIND, h.GroupHeader, _as_member, has_version=True, at_slave=_BUSY),
+    RequestSpec(R.OPEN_QUEUE, h.OpenQueueHeader, _consume, has_version=True, reads_cold=True, at_slave=_BUSY),
+    RequestSpec(
+        R.QUERY_ASSIGNMENT, h.NoHeader, _query_assignment, _CONTROL, QueryAssignmentBody, at_slave=_BUSY
+    ),
+    RequestSpec(
+        R.SET_MESSAGE_REQUEST_MODE,
+        h.NoHeader,
+        _managed(A.UPDATE, _mode_of),
+        _CONTROL,
+        MessageRequestModeBody,
+        at_slave=_BUSY,
+    ),
+    RequestSpec(R.PEER_GRANT, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    RequestSpec(R.PEER_MEMBERS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    RequestSpec(R.PEER_LIST, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    RequestSpec(
+        R.PEER_GATHER, h.NoHeader, _cluster_wide(A.GET), _CONTROL, has_version=True, is_recorded=True
+    ),
+    RequestSpec(R.PEER_STARTED, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    RequestSpec(R.PEER_ASSIGN, h.NoHeader, _cluster_wide(A.GET), _TABLE, has_version=True),
+    RequestSpec(R.PEER_ASSIGNMENTS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    RequestSpec(R.PEER_REMOVED, h.NoHeader, _cluster_wide(A.UPDATE), _CONTROL, has_version=True),
+    RequestSpec(R.PEER_REBALANCE, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    RequestSpec(R.PEER_NODE, h.NoHeader, _cluster_wide(A.GET), _CONTROL, has_version=True),
+    RequestSpec(R.PEER_TOPIC, h.NoHeader, _cluster_wide(A.UPDATE), _CONTROL, has_version=True),
+    RequestSpec(R.PEER_OFFSETS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    RequestSpec(R.PEER_GROUPS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    RequestSpec(R.SLAVE_PROGRESS, h.SlaveProgressHeader, _cluster_wide(A.LIST)),
+    # Name server.
+    RequestSpec(R.REGISTER_BROKER, h.RegisterBrokerHeader, _managed(A.UPDATE, _of_cluster), _TABLE),
+    RequestSpec(R.UNREGISTER_BROKER, h.UnregisterBrokerHeader, _managed(A.UPDATE, _of_cluster)),
+    RequestSpec(
+        R.QUERY_DATA_VERSION, h.UnregisterBrokerHeader, _managed(A.GET, _of_cluster), _CONTROL, DataVersion
+    ),
+    RequestSpec(R.BROKER_HEARTBEAT, h.BrokerHeartbeatHeader, _managed(A.UPDATE, _of_cluster)),
+    RequestSpec(R.GET_ROUTEINFO_BY_TOPIC, h.RouteHeader, _managed(A.GET, _of_topic)),
+    RequestSpec(R.GET_BROKER_CLUSTER_INFO, h.NoHeader, _cluster_wide(A.GET)),
+    RequestSpec(R.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, h.NoHeader, _cluster_wide(A.LIST)),
+    RequestSpec(R.GET_TOPICS_BY_CLUSTER, h.ClusterHeader, _managed(A.LIST, _fields(cluster, "cluster"))),
+    RequestSpec(R.DELETE_TOPIC_IN_NAMESRV, h.DeleteTopicInNamesrvHeader, _managed(A.DELETE, _of_topic)),
+    RequestSpec(R.GET_SYSTEM_TOPIC_LIST_FROM_NS, h.NoHeader, _cluster_wide(A.LIST)),
+    # Administration of a name server.
+    RequestSpec(R.PUT_KV_CONFIG, a.PutKVHeader, _cluster_wide(A.UPDATE)),
+    RequestSpec(R.GET_KV_CONFIG, a.KVHeader, _cluster_wide(A.GET)),
+    RequestSpec(R.DELETE_KV_CONFIG, a.KVHeader, _cluster_wide(A.UPDATE)),
+    RequestSpec(R.GET_KVLIST_BY_NAMESPACE, a.KVNamespaceHeader, _cluster_wide(A.GET)),
+    RequestSpec(R.WIPE_WRITE_PERM_OF_BROKER, a.BrokerNameHeader, _cluster_wide(A.UPDATE)),
+    RequestSpec(R.ADD_WRITE_PERM_OF_BROKER, a.BrokerNameHeader, _cluster_wide(A.UPDATE)),
+    RequestSpec(
+        R.REGISTER_TOPIC_IN_NAMESRV, h.TopicHeader, _managed(A.CREATE, _of_topic), _CONTROL, TopicRouteData
+    ),
+    RequestSpec(R.GET_UNIT_TOPIC_LIST, h.NoHeader, _cluster_wide(A.LIST)),
+    RequestSpec(R.GET_HAS_UNIT_SUB_TOPIC_LIST, h.NoHeader, _cluster_wide(A.LIST)),
+    RequestSpec(R.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, h.NoHeader, _cluster_wide(A.LIST)),
+    RequestSpec(R.GET_BROKER_MEMBER_GROUP, a.BrokerMemberGroupHeader, _managed(A.GET, _of_cluster)),
+    RequestSpec(R.UPDATE_NAMESRV_CONFIG, h.NoHeader, _cluster_wide(A.UPDATE), _CONFIG),
+    RequestSpec(R.GET_NAMESRV_CONFIG, h.NoHeader, _cluster_wide(A.GET)),
+)
+
+REQUESTS: Final[dict[int, RequestSpec]] = {spec.code: spec for spec in _SPECS}
+
+#: UPDATE_AND_CREATE_STATIC_TOPIC.
+_STATIC_TOPIC: Final = 513
+
+#: Why a request of mqadmin's is not served: the end of the answer's remark.
+REFUSED: Final[dict[int, str]] = {
+    _STATIC_TOPIC: "static topics are not made here; updateTopic creates one whose queues are this broker's",
+}
