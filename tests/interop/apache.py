@@ -156,7 +156,9 @@ class ApacheBroker:
             "waitTimeMillsInSendQueue": 30_000,
             "osPageCacheBusyTimeOutMills": 30_000,
             # Each flush takes 0.2 s of processor time, whether there are timers or not.
-            "timerFlushIntervalMs": 20_000,
+            "timerFlushIntervalMs": 600_000,
+            # Each of them looks ten times a second for timers.
+            "timerPutMessageThreadNum": 1,
             **(settings or {}),
         }
         configuration.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))

@@ -6,11 +6,13 @@ or at its deadline. Processes are ended only by their ids.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import subprocess
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -21,9 +23,30 @@ STOP_TIMEOUT_S = 60.0
 # for 60 s. All of these were seen.
 PATIENCE_S = 150.0
 COMPLAINT_LINES = 25
+# Linux's names for them, in linux/prctl.h.
+PR_SET_TIMERSLACK, PR_GET_TIMERSLACK = 29, 30
+TIMERS_LATE_NS = 20_000_000
 
 Event = dict[str, Any]
 T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def _timers_late() -> Iterator[None]:
+    """Let timers of what this thread starts be late, so that several of them wake a process up at once.
+
+    An idle broker of Apache's looks for work 1,500 times a second, and a client of Java's 100 times.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    prctl = ctypes.CDLL(None).prctl
+    before_ns = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0)
+    prctl(PR_SET_TIMERSLACK, TIMERS_LATE_NS, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(PR_SET_TIMERSLACK, before_ns, 0, 0, 0)
 
 
 class Process:
@@ -37,7 +60,8 @@ class Process:
         self.error_log = directory / f"{name}.stderr"
         self._ended = False
         self._changed = threading.Condition()
-        with self.error_log.open("wb") as error_log:
+        late = _timers_late() if self.command[0] == "java" else contextlib.nullcontext()
+        with self.error_log.open("wb") as error_log, late:
             self._child = subprocess.Popen(
                 self.command,
                 cwd=directory,
