@@ -1,26 +1,25 @@
+import java.io.InputStream;
 import java.net.InetAddress;
 import java.net.ServerSocket;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.broker.BrokerStartup;
-import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
-import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
-import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
-import org.apache.rocketmq.client.exception.MQClientException;
-import org.apache.rocketmq.client.producer.DefaultMQProducer;
-import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.namesrv.NamesrvStartup;
 
 /**
- * Sends a message through a name server and a broker of its own, so that Java can list the classes that all of them
- * load. Argument: a directory for the store.
+ * Starts a name server and a broker of Apache's, and the programs beside this one at them, so that Java can list the
+ * classes that all of them load. Argument: a directory for the store.
  */
 public final class Archive {
-    // A broker whose first attempt to register failed registers 10 s later.
-    private static final int ATTEMPTS = 120;
-    private static final long PAUSE_MS = 500;
+    private static final int PROGRAM_TIMEOUT_S = 60;
+
+    private interface Program {
+        void main(String[] arguments) throws Exception;
+    }
 
     public static void main(String[] arguments) {
         try {
@@ -39,40 +38,65 @@ public final class Archive {
         String namesrv = "127.0.0.1:" + namePort;
         Path nameFile = Files.writeString(home.resolve("namesrv.conf"), "listenPort=" + namePort + "\nbindAddress=127.0.0.1\n");
         NamesrvStartup.main(new String[] {"-c", nameFile.toString()});
+        int port = freePort();
         Path brokerFile = Files.writeString(home.resolve("broker.conf"), String.join("\n", "brokerIP1=127.0.0.1",
-            "bindAddress=127.0.0.1", "listenPort=" + freePort(), "haListenPort=" + freePort(), "namesrvAddr=" + namesrv,
+            "bindAddress=127.0.0.1", "brokerName=a", "listenPort=" + port, "haListenPort=" + freePort(), "namesrvAddr=" + namesrv,
             "storePathRootDir=" + home.resolve("store"), "storePathCommitLog=" + home.resolve("store").resolve("commitlog"),
             "mappedFileSizeCommitLog=1048576", "mappedFileSizeTimerLog=1048576", "maxHashSlotNum=100", "maxIndexNum=400",
             "diskMaxUsedSpaceRatio=95"));
         BrokerStartup.main(new String[] {"-c", brokerFile.toString()});
 
-        DefaultMQProducer producer = new DefaultMQProducer("archive_producers");
-        producer.setNamesrvAddr(namesrv);
-        producer.setSendMsgTimeout(30_000);
-        producer.start();
-        for (int attempt = 1; true; attempt++) {
-            try {
-                producer.send(new Message("archive", "body".getBytes()));
-                break;
-            } catch (MQClientException notRegistered) {
-                if (attempt == ATTEMPTS) {
-                    throw notRegistered;
-                }
-                Thread.sleep(PAUSE_MS);
+        System.setProperty("namesrv", namesrv);
+        System.setProperty("group", "archive");
+        System.setProperty("topic", "archive");
+        String address = "127.0.0.1:" + port;
+        run(Admin::main,
+            "{'arguments': ['updateTopic', '-b', '" + address + "', '-t', 'archive', '-r', '1', '-w', '1']}",
+            "{'arguments': ['topicRoute', '-n', '" + namesrv + "', '-t', 'archive']}");
+        run(Produce::main, "{'id': 1, 'kind': 'sync', 'topic': 'archive', 'body': 'body', 'properties': {'a': 1}}");
+        run(Transact::main, "{'id': 1, 'topic': 'archive', 'body': 'body', 'local': 'commit', 'check': 'commit'}");
+        run(Consume::main);
+        System.setProperty("orderly", "true");
+        run(Consume::main);
+        // Consumers fetch meanwhile.
+        run(Offsets::main, "{'id': 1, 'ask': 'pull', 'topic': 'archive', 'broker': 'a', 'tags': '*', 'count': 1}");
+    }
+
+    /** Run a program until it has handled these commands and waits for another. */
+    private static void run(Program program, String... commands) throws Exception {
+        CountDownLatch handled = new CountDownLatch(1);
+        byte[] text = (String.join("\n", commands) + "\n").replace('\'', '"').getBytes(StandardCharsets.UTF_8);
+        System.setIn(new InputStream() {
+            private boolean isRead = commands.length == 0;
+
+            @Override
+            public int read() {
+                throw new UnsupportedOperationException();
             }
-        }
-        CountDownLatch received = new CountDownLatch(1);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("archive_consumers");
-        consumer.setNamesrvAddr(namesrv);
-        consumer.subscribe("archive", "*");
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            received.countDown();
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+
+            @Override
+            public int read(byte[] into, int start, int length) {
+                while (isRead) {
+                    handled.countDown();
+                    LockSupport.park();
+                }
+                isRead = true;
+                System.arraycopy(text, 0, into, start, text.length);
+                return text.length;
+            }
         });
-        consumer.start();
-        received.await(ATTEMPTS * PAUSE_MS, TimeUnit.MILLISECONDS);
-        consumer.shutdown();
-        producer.shutdown();
+        Thread thread = new Thread(() -> {
+            try {
+                program.main(new String[0]);
+            } catch (Exception failure) {
+                failure.printStackTrace();
+                System.exit(1);
+            }
+        });
+        thread.start();
+        if (!handled.await(PROGRAM_TIMEOUT_S, TimeUnit.SECONDS)) {
+            throw new IllegalStateException("a program has not handled " + String.join(" ", commands));
+        }
     }
 
     private static int freePort() throws Exception {
