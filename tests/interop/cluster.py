@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.interop import wire
 from tests.interop.apache import BINARY_HEADERS, VIP_CHANNEL, MqAdmin, start_program
-from tests.interop.process import PATIENCE_S, Event, Program
+from tests.interop.process import PATIENCE_S, STOP_TIMEOUT_S, Event, Events, Program, T
 
 POLL_S = 0.02
 #: Some conditions read whole files, and most waits are for a timer of seconds.
@@ -25,6 +25,31 @@ DIALECTS: dict[str, dict[str, str]] = {"json": {}, "rocketmq": BINARY_HEADERS, "
 _serial = itertools.count(1)
 
 
+class Consumer(Events):
+    """A push consumer of Apache's in a process with others: a JVM takes half a second to start."""
+
+    def __init__(self, process: Program, name: str, settings: Mapping[str, object]) -> None:
+        self.name = name
+        self._process = process
+        process.tell(json.dumps({"consumer": name, **settings}))
+
+    @property
+    def events(self) -> list[Event]:
+        return [event for event in self._process.events if event.get("consumer") == self.name]
+
+    def wait_until(self, condition: Callable[[], T | None], what: str, *, within_s: float) -> T:
+        return self._process.wait_until(condition, f"{self.name}: {what}", within_s=within_s)
+
+    def finish(self, *, within_s: float = STOP_TIMEOUT_S) -> None:
+        """Stop the consumer as a user would: it unregisters from its servers."""
+        self._process.tell(json.dumps({"consumer": self.name, "stop": True}))
+        self.wait_event("stopped", within_s=within_s)
+
+    def stop(self) -> None:
+        if self._process.returncode is None and not self.of("stopped"):
+            self.finish()
+
+
 class Cluster:
     def __init__(self, kind: str, namesrv: str, home: Path) -> None:
         self.kind = kind
@@ -36,7 +61,7 @@ class Cluster:
         self.cluster_name: str = data["cluster"]
         self.broker_address: str = data["brokerAddrs"]["0"]
         self.admin = MqAdmin(home / "admin", namesrv)
-        self._started: list[Program] = []
+        self._started: list[Program | Consumer] = []
         self._shared: dict[str, Program] = {}
 
     def fresh_name(self, what: str) -> str:
@@ -163,11 +188,19 @@ class Cluster:
         settings = {"group": f"producers_{dialect}", "timeout": SEND_TIMEOUT_MS}
         return self.shared("Produce", settings, dialect=dialect)
 
-    def consumer(self, group: str, topic: str, *, dialect: str = "json", **settings: object) -> Program:
+    def consumer(self, group: str, topic: str, *, dialect: str = "json", **settings: object) -> Consumer:
         """Start a push consumer, and wait until it has its queues."""
-        consumer = self.start("Consume", {"group": group, "topic": topic, **settings}, dialect=dialect)
+        process = self.shared("Consume", {}, dialect=dialect)
+        consumer = Consumer(process, self.fresh_name("consume"), {"group": group, "topic": topic, **settings})
+        self._started.append(consumer)
         consumer.wait_event("queues", topic=topic)
         return consumer
+
+    def consumer_process(self, group: str, topic: str, **settings: object) -> Program:
+        """Start a push consumer in a process of its own, to be killed; wait until it has its queues."""
+        process = self.start("Consume", {"group": group, "topic": topic, **settings})
+        process.wait_event("queues", topic=topic)
+        return process
 
     def send(self, dialect: str = "json", **message: object) -> Event:
         """Send and insist on SEND_OK."""
@@ -178,10 +211,10 @@ class Cluster:
     def stop_programs(self, *, keep_producers: bool = True) -> None:
         """End the programs that a test has left running."""
         kept = list(self._shared.values()) if keep_producers else []
-        for program in self._started:
+        for program in reversed(self._started):
             if program not in kept:
                 program.stop()
-        self._started = kept
+        self._started = [*kept]
         if not keep_producers:
             self._shared = {}
             self.admin.stop()

@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 STOP_TIMEOUT_S = 60.0
 # How long a wait may take before it is a failure. Apache's client drops a heartbeat while another thread
@@ -168,25 +168,18 @@ class Process:
         self.stop()
 
 
-class Program(Process):
-    """A process that prints one JSON object per line, each with its kind of event, and ends at "stop"."""
+class Events(Protocol):
+    """What prints events: JSON objects, each with its kind."""
 
-    def __init__(
-        self, name: str, command: Sequence[str], *, directory: Path, env: Mapping[str, str] | None = None
-    ) -> None:
-        self.events: list[Event] = []
-        self._asked = 0
-        super().__init__(name, command, directory=directory, env=env)
+    @property
+    def events(self) -> list[Event]: ...
 
-    def _accept(self, line: str) -> None:
-        super()._accept(line)
-        if line.startswith("{"):
-            self.events.append(json.loads(line))
+    def wait_until(self, condition: Callable[[], T | None], what: str, *, within_s: float) -> T: ...
 
     def of(self, kind: str, /, **fields: object) -> list[Event]:
         return [
             event
-            for event in list(self.events)
+            for event in self.events
             if event.get("event") == kind and all(event.get(name) == value for name, value in fields.items())
         ]
 
@@ -205,6 +198,26 @@ class Program(Process):
             return found if len(found) >= count else None
 
         return self.wait_until(enough, f"fewer than {count} {kind} with {fields}", within_s=within_s)
+
+
+class Program(Process, Events):
+    """A process that prints one JSON object per line, each with its kind of event, and ends at "stop"."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], *, directory: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        self._events: list[Event] = []
+        self._asked = 0
+        super().__init__(name, command, directory=directory, env=env)
+
+    @property
+    def events(self) -> list[Event]:
+        return list(self._events)
+
+    def _accept(self, line: str) -> None:
+        super()._accept(line)
+        if line.startswith("{"):
+            self._events.append(json.loads(line))
 
     def ask(self, answer: str, question: Mapping[str, object], *, within_s: float = PATIENCE_S) -> Event:
         """Send a question with a fresh id, and return the event of kind `answer` that carries the id."""

@@ -10,7 +10,7 @@ from tests.interop import wire
 from tests.interop.apache import SMALL_STORE, TIMERS_FLUSHED, ApacheBroker
 from tests.interop.cluster import Cluster
 from tests.interop.libra import LibraServers
-from tests.interop.process import PATIENCE_S, Program
+from tests.interop.process import PATIENCE_S, Events
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 
@@ -255,7 +255,7 @@ def delay_offsets(address: str) -> str:
         return ""
 
 
-def received(consumer: Program) -> list[str]:
+def received(consumer: Events) -> list[str]:
     return [event["body"] for event in consumer.of("message")]
 
 

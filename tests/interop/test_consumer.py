@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.interop.cluster import Cluster
-from tests.interop.process import PATIENCE_S, Event, Program
+from tests.interop.cluster import Cluster, Consumer
+from tests.interop.process import PATIENCE_S, Event
 
 pytestmark = pytest.mark.interop
 
@@ -130,7 +130,7 @@ def bodies(deliveries: list[Event]) -> set[str]:
     return {delivery["body"] for delivery in deliveries}
 
 
-def start_for_retries(cluster: Cluster, group: str, topic: str, **settings: Any) -> Program:
+def start_for_retries(cluster: Cluster, group: str, topic: str, **settings: Any) -> Consumer:
     """Start a consumer and wait for its retry queue, too; the retry topic must exist already."""
     consumer = cluster.consumer(group, topic, **settings)
     consumer.wait_event("queues", topic=f"%RETRY%{group}", queues=[f"{cluster.broker_name}:0"])

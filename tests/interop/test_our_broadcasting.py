@@ -32,7 +32,7 @@ def test_every_member_gets_every_message_and_resumes_after_a_restart(
     topic, group = cluster.fresh_name("Broadcast"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
     members = Members(cluster, topic, group=group, broadcasting=True, local_offsets=str(tmp_path))
-    java = cluster.consumer(
+    java = cluster.consumer_process(
         group, topic, broadcast=True, **{"rocketmq.client.localOffsetStoreDir": tmp_path / "java"}
     )
     try:
@@ -57,7 +57,7 @@ def test_each_client_reads_the_others_offset_file(cluster: Cluster, tmp_path: Pa
     cluster.create_topic(topic, 1)
     java_home = {"rocketmq.client.localOffsetStoreDir": tmp_path}
     bodies = send(cluster, topic, "java's")
-    java = cluster.consumer(group, topic, broadcast=True, **java_home)
+    java = cluster.consumer_process(group, topic, broadcast=True, **java_home)
     assert {event["body"] for event in java.wait_count(20, "message")} == bodies
     client_id = java.wait_event("started")["clientId"]
     java.finish()
@@ -68,5 +68,5 @@ def test_each_client_reads_the_others_offset_file(cluster: Cluster, tmp_path: Pa
     assert store.read(queue) == 20
     store.write([(queue, 17)])
 
-    java = cluster.consumer(group, topic, broadcast=True, **java_home)
+    java = cluster.consumer_process(group, topic, broadcast=True, **java_home)
     assert sorted(event["offset"] for event in java.wait_count(3, "message")) == [17, 18, 19]

@@ -10,7 +10,7 @@ import pytest
 from tests.broker.clusters import group_at
 from tests.interop.cluster import Cluster
 from tests.interop.libra import LibraServers
-from tests.interop.process import PATIENCE_S, Process, Program
+from tests.interop.process import PATIENCE_S, Events, Process, Program
 from tests.interop.test_rebalance import queues_of, send, wait_bodies, wait_queues
 
 pytestmark = pytest.mark.interop
@@ -37,7 +37,7 @@ def test_two_server_assigned_members_share_the_queues_and_one_takes_over(
     send(cluster, topic, "alone", 24)
     wait_bodies(cluster, "alone", 24, first)
 
-    second = cluster.consumer(group, topic, clientRebalance=False)
+    second = cluster.consumer_process(group, topic, clientRebalance=False)
     wait_queues(cluster, first, topic, QUEUES // 2)
     wait_queues(cluster, second, topic, QUEUES // 2)
     assert queues_of(first, topic) | queues_of(second, topic) == all_queues(cluster)
@@ -156,7 +156,7 @@ def all_queues(cluster: Cluster) -> set[str]:
     return {f"{cluster.broker_name}:{queue}" for queue in range(QUEUES)}
 
 
-def redelivered(*consumers: Program) -> dict[str, int]:
+def redelivered(*consumers: Events) -> dict[str, int]:
     """Return the bodies that were delivered more than once, with their counts."""
     counts = collections.Counter(
         delivery["body"] for consumer in consumers for delivery in consumer.of("message")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.interop.cluster import Cluster
-from tests.interop.process import PATIENCE_S, Process, Program
+from tests.interop.process import PATIENCE_S, Events, Process, Program
 
 pytestmark = pytest.mark.interop
 
@@ -26,7 +26,7 @@ def test_the_remaining_member_takes_all_queues_and_every_message(
     wait_queues(cluster, first, topic, QUEUES)
     send(cluster, topic, "alone", 16)
 
-    second = cluster.consumer(group, topic)
+    second = cluster.consumer_process(group, topic)
     wait_queues(cluster, first, topic, QUEUES // 2)
     wait_queues(cluster, second, topic, QUEUES // 2)
     assert queues_of(first, topic) | queues_of(second, topic) == {
@@ -48,18 +48,18 @@ def send(cluster: Cluster, topic: str, what: str, count: int) -> None:
         cluster.send(topic=topic, body=f"{what} {i}")
 
 
-def queues_of(consumer: Program, topic: str) -> set[str]:
+def queues_of(consumer: Events, topic: str) -> set[str]:
     changes = consumer.of("queues", topic=topic)
     return set(changes[-1]["queues"]) if changes else set()
 
 
-def wait_queues(cluster: Cluster, consumer: Program, topic: str, count: int) -> None:
+def wait_queues(cluster: Cluster, consumer: Events, topic: str, count: int) -> None:
     cluster.wait_until(
         lambda: len(queues_of(consumer, topic)) == count, f"{count} queues", within_s=PATIENCE_S
     )
 
 
-def wait_bodies(cluster: Cluster, what: str, count: int, *consumers: Program) -> None:
+def wait_bodies(cluster: Cluster, what: str, count: int, *consumers: Events) -> None:
     """Wait until each message was delivered. Uncommitted ones of a killed member are delivered twice."""
     wanted = {f"{what} {i}" for i in range(count)}
 

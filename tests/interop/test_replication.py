@@ -18,7 +18,7 @@ from tests.interop import wire
 from tests.interop.apache import SMALL_STORE, ApacheBroker
 from tests.interop.cluster import Cluster
 from tests.interop.libra import LibraServers
-from tests.interop.process import PATIENCE_S, Program
+from tests.interop.process import PATIENCE_S, Events
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 
@@ -164,7 +164,7 @@ def test_our_slave_copies_a_master_and_serves_when_that_is_gone(
     consumer.finish()
 
 
-def wait_numbers(consumer: Program, *, within_s: float) -> None:
+def wait_numbers(consumer: Events, *, within_s: float) -> None:
     """Wait until every message was delivered; some may be redelivered while no broker accepts commits."""
     consumer.wait_until(
         lambda: {int(each["body"]) for each in consumer.of("message")} >= set(range(COUNT)),

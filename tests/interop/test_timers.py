@@ -11,7 +11,7 @@ from libramq.sync import Producer
 from tests.interop.apache import SMALL_STORE, ApacheBroker
 from tests.interop.cluster import Cluster
 from tests.interop.libra import LibraServers
-from tests.interop.process import PATIENCE_S, Program
+from tests.interop.process import PATIENCE_S, Events
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 
@@ -100,7 +100,7 @@ def test_each_broker_delivers_what_waits_at_the_other(tmp_path: Path, end: str) 
             assert len(waited) == 5, "those that waited through both ends come once"
 
 
-def wait_for(consumer: Program, count: int) -> list[tuple[str, int]]:
+def wait_for(consumer: Events, count: int) -> list[tuple[str, int]]:
     """Wait for so many different messages; return the bodies and store times of all deliveries."""
 
     def enough() -> list[tuple[str, int]] | None:

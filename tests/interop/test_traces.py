@@ -60,8 +60,8 @@ def test_traces_show_what_was_redelivered_after_a_consumer_was_killed(
     topic, group = cluster.fresh_name("Traced"), cluster.fresh_name("tracing")
     cluster.create_topic(topic, QUEUES)
     # A handler that hangs on a queue's first message holds the offset there: the whole queue is redelivered.
-    alice = cluster.consumer(group, topic, trace=True, hold=",".join(map(str, range(QUEUES))))
-    bob = cluster.consumer(group, topic, trace=True)
+    alice = cluster.consumer_process(group, topic, trace=True, hold=",".join(map(str, range(QUEUES))))
+    bob = cluster.consumer_process(group, topic, trace=True)
     for consumer in (alice, bob):
         consumer.wait_until(partial(has_its_half, consumer, topic), "half the queues", within_s=PATIENCE_S)
     producer = cluster.start("Produce", {"group": "traced_producers", "trace": True})

@@ -12,7 +12,7 @@ from libramq.sync import Producer
 from tests.interop.apache import SMALL_STORE, ApacheBroker
 from tests.interop.cluster import Cluster
 from tests.interop.libra import LibraServers
-from tests.interop.process import PATIENCE_S, Program
+from tests.interop.process import PATIENCE_S, Events, Program
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 
@@ -92,7 +92,7 @@ def transact(program: Program, topic: str, body: str, local: str, check: str = "
     assert sent["status"] == "SEND_OK", sent
 
 
-def bodies(consumer: Program) -> list[str]:
+def bodies(consumer: Events) -> list[str]:
     return sorted(delivery["body"] for delivery in consumer.of("message"))
 
 

@@ -1,3 +1,4 @@
+import com.alibaba.fastjson2.JSON;
 import com.alibaba.fastjson2.JSONArray;
 import com.alibaba.fastjson2.JSONObject;
 import java.io.BufferedReader;
@@ -7,8 +8,10 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageQueueListener;
@@ -27,37 +30,73 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 /**
  * Apache's push consumer: prints each delivery and each change of its queues as a JSON line, until "stop".
  *
- * <p>Properties: namesrv, group, topic (several by commas), tags (*), sql (in place of tags), orderly (false), fail (none | first | always), delayLevel (1),
+ * <p>Settings: group, topic (several by commas), tags (*), sql (in place of tags), orderly (false), fail (none | first | always), delayLevel (1),
  * maxReconsume (-1), from (first | last | timestamp), threads (4), broadcast (false), clientRebalance (true), trace (false),
  * invisible (60000): for how long a popped message is hidden from others,
  * hold (none): bodies by commas whose handling never ends.
+ *
+ * <p>Properties: namesrv, and the settings of one consumer; or no group, for any number of consumers:
+ * {"consumer": name, settings} starts one, and {"consumer": name, "stop": true} ends it. Their lines have its name.
  */
 public final class Consume {
     private static final PrintStream OUT =
         new PrintStream(new FileOutputStream(FileDescriptor.out), false, StandardCharsets.UTF_8);
-    private static final String FAIL = System.getProperty("fail", "none");
-    private static final Set<String> HOLD = Set.of(System.getProperty("hold", "none").split(","));
-    private static final int DELAY_LEVEL = Integer.getInteger("delayLevel", 1);
+
+    private final JSONObject settings;
+    private final DefaultMQPushConsumer consumer;
 
     public static void main(String[] arguments) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(System.getProperty("group"));
+        Map<String, Consume> consumers = new ConcurrentHashMap<>();
+        if (System.getProperty("group") == null) {
+            print(new JSONObject().fluentPut("event", "started"));
+        } else {
+            JSONObject settings = new JSONObject();
+            System.getProperties().forEach((name, value) -> settings.put(name.toString(), value));
+            Consume only = new Consume(settings);
+            consumers.put("", only);
+            if (!only.start()) {
+                System.exit(0);
+            }
+        }
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null && !line.equals("stop"); line = in.readLine()) {
+            JSONObject command = JSON.parseObject(line);
+            String name = command.getString("consumer");
+            if (command.getBooleanValue("stop")) {
+                new Thread(consumers.remove(name)::stop).start();
+            } else {
+                Consume added = new Consume(command);
+                consumers.put(name, added);
+                new Thread(added::start).start();
+            }
+        }
+        for (Consume each : consumers.values()) {
+            each.consumer.shutdown();
+        }
+        print(new JSONObject().fluentPut("event", "stopped"));
+        System.exit(0);
+    }
+
+    private Consume(JSONObject settings) throws MQClientException {
+        this.settings = settings;
+        consumer = new DefaultMQPushConsumer(settings.getString("group"));
         consumer.setNamesrvAddr(System.getProperty("namesrv"));
-        consumer.setConsumeFromWhere(switch (System.getProperty("from", "first")) {
+        consumer.setConsumeFromWhere(switch (text("from", "first")) {
             case "last" -> ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET;
             case "timestamp" -> ConsumeFromWhere.CONSUME_FROM_TIMESTAMP;
             default -> ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET;
         });
-        consumer.setConsumeThreadMin(Integer.getInteger("threads", 4));
-        consumer.setConsumeThreadMax(Integer.getInteger("threads", 4));
-        consumer.setMaxReconsumeTimes(Integer.getInteger("maxReconsume", -1));
-        consumer.setEnableTrace(Boolean.getBoolean("trace"));
+        consumer.setConsumeThreadMin(settings.getIntValue("threads", 4));
+        consumer.setConsumeThreadMax(settings.getIntValue("threads", 4));
+        consumer.setMaxReconsumeTimes(settings.getIntValue("maxReconsume", -1));
+        consumer.setEnableTrace(settings.getBooleanValue("trace"));
         // By default a shutdown does not wait for a listener that is about to return, and its offset is not committed.
         consumer.setAwaitTerminationMillisWhenShutdown(5_000);
-        if (Boolean.getBoolean("broadcast")) {
+        if (settings.getBooleanValue("broadcast")) {
             consumer.setMessageModel(MessageModel.BROADCASTING);
         }
-        consumer.setClientRebalance(Boolean.parseBoolean(System.getProperty("clientRebalance", "true")));
-        consumer.setPopInvisibleTime(Long.getLong("invisible", 60_000L));
+        consumer.setClientRebalance(settings.getBooleanValue("clientRebalance", true));
+        consumer.setPopInvisibleTime(settings.getLongValue("invisible", 60_000L));
         consumer.setMessageQueueListener(new MessageQueueListener() {
             @Override
             public void messageQueueChanged(String topic, Set<MessageQueue> all, Set<MessageQueue> mine) {
@@ -65,19 +104,18 @@ public final class Consume {
                 for (MessageQueue queue : new TreeSet<>(mine)) {
                     queues.add(queue.getBrokerName() + ":" + queue.getQueueId());
                 }
-                print(new JSONObject().fluentPut("event", "queues").fluentPut("topic", topic)
-                    .fluentPut("queues", queues));
+                print(event("queues").fluentPut("topic", topic).fluentPut("queues", queues));
             }
         });
-        for (String topic : System.getProperty("topic").split(",")) {
-            String sql = System.getProperty("sql");
+        for (String topic : settings.getString("topic").split(",")) {
+            String sql = settings.getString("sql");
             if (sql == null) {
-                consumer.subscribe(topic, System.getProperty("tags", "*"));
+                consumer.subscribe(topic, text("tags", "*"));
             } else {
                 consumer.subscribe(topic, MessageSelector.bySql(sql));
             }
         }
-        if (Boolean.getBoolean("orderly")) {
+        if (settings.getBooleanValue("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 context.setSuspendCurrentQueueTimeMillis(200);
                 return accept(messages) ? ConsumeOrderlyStatus.SUCCESS
@@ -85,39 +123,51 @@ public final class Consume {
             });
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-                context.setDelayLevelWhenNextConsume(DELAY_LEVEL);
+                context.setDelayLevelWhenNextConsume(settings.getIntValue("delayLevel", 1));
                 return accept(messages) ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS
                     : ConsumeConcurrentlyStatus.RECONSUME_LATER;
             });
         }
+    }
+
+    private boolean start() {
         try {
             consumer.start();
         } catch (MQClientException refused) {
-            print(new JSONObject().fluentPut("event", "refused").fluentPut("reason", String.valueOf(refused.getMessage())));
-            System.exit(0);
+            print(event("refused").fluentPut("reason", String.valueOf(refused.getMessage())));
+            return false;
         }
-        print(new JSONObject().fluentPut("event", "started").fluentPut("clientId", consumer.buildMQClientId()));
-        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = in.readLine(); line != null && !line.equals("stop"); line = in.readLine()) {
-            throw new IllegalArgumentException(line);
-        }
-        consumer.shutdown();
-        print(new JSONObject().fluentPut("event", "stopped"));
-        System.exit(0);
+        print(event("started").fluentPut("clientId", consumer.buildMQClientId()));
+        return true;
     }
 
-    private static boolean accept(List<MessageExt> messages) {
+    private void stop() {
+        consumer.shutdown();
+        print(event("stopped"));
+    }
+
+    private String text(String name, String otherwise) {
+        return settings.containsKey(name) ? settings.getString(name) : otherwise;
+    }
+
+    private JSONObject event(String kind) {
+        JSONObject event = new JSONObject().fluentPut("event", kind);
+        return settings.containsKey("consumer") ? event.fluentPut("consumer", settings.getString("consumer")) : event;
+    }
+
+    private boolean accept(List<MessageExt> messages) {
         boolean succeeded = true;
         boolean held = false;
+        Set<String> hold = Set.of(text("hold", "none").split(","));
         for (MessageExt message : messages) {
-            boolean accepted = switch (FAIL) {
+            boolean accepted = switch (text("fail", "none")) {
                 case "always" -> false;
                 case "first" -> message.getReconsumeTimes() > 0;
                 default -> true;
             };
             succeeded &= accepted;
-            held |= HOLD.contains(new String(message.getBody(), StandardCharsets.UTF_8));
-            print(new JSONObject().fluentPut("event", "message").fluentPut("accepted", accepted)
+            held |= hold.contains(new String(message.getBody(), StandardCharsets.UTF_8));
+            print(event("message").fluentPut("accepted", accepted)
                 .fluentPut("topic", message.getTopic()).fluentPut("broker", message.getBrokerName())
                 .fluentPut("queueId", message.getQueueId()).fluentPut("offset", message.getQueueOffset())
                 .fluentPut("body", new String(message.getBody(), StandardCharsets.UTF_8))
@@ -134,6 +184,7 @@ public final class Consume {
         }
         while (held) {
             LockSupport.park();
+            Thread.interrupted(); // A shutdown interrupts the thread; the loop would spin.
         }
         return succeeded;
     }
