@@ -1,6 +1,7 @@
 """A pair with enableSlaveActingMaster at our name server: the slave acts while its master is gone."""
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -135,8 +136,10 @@ def test_a_java_consumer_locks_and_commits_at_our_acting_slave(tmp_path: Path) -
         )
 
 
-def start_pair(stack: ExitStack, root: Path, kind: str) -> tuple[LibraServers, str]:
-    """Start our master and an acting slave, ours or Apache's; return its address, too."""
+def start_pair(
+    stack: ExitStack, root: Path, kind: str, of_apache: Mapping[str, object] = SMALL_STORE
+) -> tuple[LibraServers, str]:
+    """Start our master and an acting slave, ours or Apache's with these settings; return its address, too."""
     acting = {"enableSlaveActingMaster": "true", "slaveReadEnable": "true"}
     servers = LibraServers(root, settings=acting)
     stack.callback(servers.stop)
@@ -147,7 +150,7 @@ def start_pair(stack: ExitStack, root: Path, kind: str) -> tuple[LibraServers, s
         servers.start_slave("slave", NAME, enableRemoteEscape="true")
         return servers, f"127.0.0.1:{servers.ports['slave']}"
     of_slave = {"brokerRole": "SLAVE", "brokerId": 1, "enableRemoteEscape": "true"}
-    settings = {**SMALL_STORE, **TIMERS_FLUSHED, **acting, **of_slave}
+    settings = {**of_apache, **acting, **of_slave}
     apache = ApacheBroker(root / "slave", namesrv=servers.namesrv, name=NAME, settings=settings)
     stack.callback(apache.process.kill)
     apache.process.wait_line("boot success", within_s=PATIENCE_S)
@@ -198,7 +201,7 @@ def test_java_clients_get_from_another_master_what_was_delayed_at_a_lost_one(
 def test_java_clients_get_timer_messages_of_a_lost_master_from_another(tmp_path: Path, kind: str) -> None:
     """The slave sends them there, and our master that returns leaves them out."""
     with ExitStack() as stack:
-        servers, slave = start_pair(stack, tmp_path, kind)
+        servers, slave = start_pair(stack, tmp_path, kind, {**SMALL_STORE, **TIMERS_FLUSHED})
         cluster = Cluster("libra", servers.namesrv, tmp_path)
         stack.callback(cluster.stop_programs, keep_producers=False)
         topic, group = cluster.fresh_name("Acting"), cluster.fresh_name("group")
