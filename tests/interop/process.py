@@ -219,6 +219,10 @@ class Program(Process, Events):
         if line.startswith("{"):
             self._events.append(json.loads(line))
 
+    def forget(self) -> None:
+        """Forget the events so far."""
+        self._events.clear()
+
     def ask(self, answer: str, question: Mapping[str, object], *, within_s: float = PATIENCE_S) -> Event:
         """Send a question with a fresh id, and return the event of kind `answer` that carries the id."""
         self._asked += 1

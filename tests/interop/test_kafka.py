@@ -28,13 +28,23 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaUp]:
         up.stop()
 
 
-@pytest.fixture(params=VERSIONS)
-def clients(request: pytest.FixtureRequest, servers: KafkaUp, tmp_path: Path) -> Iterator[KafkaClients]:
-    clients = KafkaClients(servers.kafka, home=tmp_path, version=request.param)
+@pytest.fixture(scope="module", params=VERSIONS)
+def _clients(
+    request: pytest.FixtureRequest, servers: KafkaUp, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaClients]:
+    clients = KafkaClients(servers.kafka, home=tmp_path_factory.mktemp("clients"), version=request.param)
     try:
         yield clients
+        clients.finish()
     finally:
         clients.stop()
+
+
+@pytest.fixture
+def clients(_clients: KafkaClients) -> Iterator[KafkaClients]:
+    """A producer, and no consumer yet."""
+    yield _clients
+    _clients.clear()
 
 
 def fresh(clients: KafkaClients, name: str) -> str:
@@ -53,7 +63,6 @@ def test_records_are_fetched_as_they_were_produced(clients: KafkaClients):
         (0, 0, "a"), (0, 1, "b"), (1, 0, "c"),
     }  # fmt: skip
     assert {(each["key"], each["header"]) for each in records} == {("key", "00ff")}
-    clients.finish()
 
 
 @pytest.mark.parametrize("assignor", [EAGER, COOPERATIVE])
@@ -86,7 +95,6 @@ def test_a_group_shares_partitions_and_continues_where_it_committed(clients: Kaf
         clients.produce(topic, partition, "second")
     clients.wait_records(8)
     assert sorted(clients.records()) == [(p, offset) for p in range(4) for offset in range(2)]
-    clients.finish()
 
 
 def test_kafkas_tools_show_and_change_topics_and_groups(servers: KafkaUp, tmp_path: Path):
@@ -146,7 +154,6 @@ def test_a_killed_member_is_missed_before_its_session_ends(
         clients.wait_owned(one=range(4))
     finally:
         other.stop()
-    clients.finish()
 
 
 def create(servers: KafkaUp, topic: str, queue_type: str) -> None:
@@ -179,7 +186,6 @@ def test_what_is_stored_in_batches_is_fetched_as_it_was_produced(servers: KafkaU
     records = clients.wait_records(200)
     assert [(each["offset"], each["value"]) for each in records] == [(each, str(each)) for each in range(200)]
     assert {(each["key"], each["header"]) for each in records} == {("key", "00ff")}
-    clients.finish()
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
@@ -213,4 +219,3 @@ def test_a_static_member_returns_without_a_rebalance(clients: KafkaClients):
     clients.subscribe("again", topic, group, group_instance_id="two", heartbeat_interval_ms=500)
     clients.wait_owned(again=owned or [])
     assert len(clients.program.of("assigned", name="one")) == changes
-    clients.finish()

@@ -26,13 +26,21 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaUp]:
         up.stop()
 
 
-@pytest.fixture
-def clients(servers: KafkaUp, tmp_path: Path) -> Iterator[KafkaClients]:
-    clients = KafkaClients(servers.kafka, home=tmp_path)
+@pytest.fixture(scope="module")
+def _clients(servers: KafkaUp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaClients]:
+    clients = KafkaClients(servers.kafka, home=tmp_path_factory.mktemp("clients"))
     try:
         yield clients
+        clients.finish()
     finally:
         clients.stop()
+
+
+@pytest.fixture
+def clients(_clients: KafkaClients) -> Iterator[KafkaClients]:
+    """A producer, and no consumer yet."""
+    yield _clients
+    _clients.clear()
 
 
 def wait_shared(clients: KafkaClients, *names: str, partitions: int = 4) -> None:
@@ -68,7 +76,6 @@ def test_the_coordinator_shares_partitions_and_the_group_continues_where_it_comm
         clients.produce(topic, partition, "second")
     clients.wait_records(8)
     assert sorted(clients.records()) == [(p, offset) for p in range(4) for offset in range(2)]
-    clients.finish()
 
 
 def test_a_killed_member_is_missed_before_its_session_ends(
@@ -85,7 +92,6 @@ def test_a_killed_member_is_missed_before_its_session_ends(
         clients.wait_owned(one=range(4))
     finally:
         other.stop()
-    clients.finish()
 
 
 def test_a_static_member_returns_without_a_rebalance(clients: KafkaClients):
@@ -99,7 +105,6 @@ def test_a_static_member_returns_without_a_rebalance(clients: KafkaClients):
     clients.subscribe("again", "modern-static", "g-modern-static", group_instance_id="two", **MODERN)
     clients.wait_owned(again=owned or [])
     assert len(clients.program.of("assigned", name="one")) == changes
-    clients.finish()
 
 
 def test_a_member_that_an_operator_removed_joins_again(clients: KafkaClients, servers: KafkaUp):
@@ -114,7 +119,6 @@ def test_a_member_that_an_operator_removed_joins_again(clients: KafkaClients, se
     clients.wait_owned(one=range(2))
     clients.produce("modern-fenced", 0, "second")
     clients.wait_records(2)
-    clients.finish()
 
 
 def test_members_keep_their_partitions_while_the_broker_is_killed_and_restarted(tmp_path: Path):
@@ -153,7 +157,6 @@ def test_a_pattern_is_resolved_by_the_broker(clients: KafkaClients):
     clients.produce("fits-b", 0, "second")
     clients.wait_records(2)
     assert sorted(each["value"] for each in clients.program.of("record")) == ["first", "second"]
-    clients.finish()
 
 
 def test_kafkas_tools_show_the_group(servers: KafkaUp, clients: KafkaClients, tmp_path: Path):
@@ -178,4 +181,3 @@ def test_kafkas_tools_show_the_group(servers: KafkaUp, clients: KafkaClients, tm
         assert "not empty" in tools.groups("--delete", "--group", "g-modern-tools")
         clients.close("one")
         assert "successful" in tools.groups("--delete", "--group", "g-modern-tools")
-    clients.finish()

@@ -38,7 +38,7 @@ import org.apache.kafka.common.utils.AppInfoParser;
  * lines, until "stop".
  *
  * <p>Properties: servers; "producer.X" is the producer's setting X. Questions: create (topic, partitions), produce (topic, partition, values),
- * subscribe (name, topic, settings), close (name), remove (group, instance).
+ * subscribe (name, topic, settings), close (name), remove (group, instance), clear: close all.
  */
 public final class KafkaClients {
     private static final PrintStream OUT =
@@ -61,9 +61,7 @@ public final class KafkaClients {
             }
             print(answer);
         }
-        for (Member member : MEMBERS.values()) {
-            member.end();
-        }
+        endAll();
         if (producer != null) {
             producer.close();
         }
@@ -92,9 +90,17 @@ public final class KafkaClients {
                             List.of(new MemberToRemove(question.get("instance").asText())))).all().get();
                 }
             }
+            case "clear" -> endAll();
             case "close" -> MEMBERS.remove(question.get("name").asText()).end();
             default -> throw new IllegalArgumentException(question.toString());
         }
+    }
+
+    private static void endAll() throws InterruptedException {
+        for (Member member : MEMBERS.values()) {
+            member.end();
+        }
+        MEMBERS.clear();
     }
 
     private static void produce(JsonNode question, ObjectNode answer) throws Exception {
