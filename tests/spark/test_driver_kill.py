@@ -51,11 +51,9 @@ def kill(process: "subprocess.Popen[str]") -> None:
 
 
 def test_every_message_is_read_once_after_a_kill_of_the_driver(
-    spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path
+    spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, search_seed: int
 ):
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    randomness = random.Random(seed)
+    randomness = random.Random(search_seed)
     moment = threading.Event()  # Never set: a wait for it is a random moment.
     sent = 0
     for _ in range(ROUNDS):

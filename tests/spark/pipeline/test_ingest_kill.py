@@ -71,11 +71,9 @@ def wait_batches(said: IO[str], count: int) -> None:
 
 
 def test_every_message_is_written_once_after_a_kill(
-    spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path
+    spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, search_seed: int
 ):
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    randomness = random.Random(seed)
+    randomness = random.Random(search_seed)
     moment = threading.Event()  # Never set: a wait for it is a random moment.
     given = {
         kind: config(up, topic, tmp_path / kind, format=kind, batch_messages=BATCH_MESSAGES)
