@@ -1,17 +1,19 @@
-"""An authorizer for tests: it denies some resources, and remembers what it was asked."""
+"""An authorizer and an authenticator for tests."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from libramq.auth.resource import Action, Resource
 from libramq.codes import ResponseCode
 from libramq.errors import NoPermission
-from libramq.kernel.connection import Principal
+from libramq.kernel.connection import Connection, Principal
+from libramq.remoting.command import Command
+from libramq.remoting.credentials import ACCESS_KEY, Credentials, is_signed
 
 Asked = tuple[str, Action]
 
 
 class Guard:
-    """It permits everything except what is in `denied`: texts like "Topic:orders"."""
+    """Permits everything except what is in `denied`: texts like "Topic:orders"."""
 
     permits_everything = False
 
@@ -25,3 +27,24 @@ class Guard:
         self.asked.append((str(resource), action))
         if str(resource) in self.denied:
             raise NoPermission(ResponseCode.NO_PERMISSION, f"{principal.name} may not {action} {resource}")
+
+
+class Users:
+    """Knows users by their passwords; who signs nothing is its connection's principal."""
+
+    def __init__(self, passwords: Mapping[str, str]) -> None:
+        self._passwords = passwords
+
+    def by_signature(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> Principal:
+        name = fields.get(ACCESS_KEY)
+        if name is None:
+            return connection.principal
+        credentials = Credentials(name, self._passwords.get(name, "unknown"))
+        if name in self._passwords and is_signed(Command(code=0, ext=dict(fields), body=body), credentials):
+            return Principal(name)
+        raise NoPermission(ResponseCode.NO_PERMISSION, f"the signature of {name} is wrong")
+
+    def by_password(self, name: str, password: str) -> Principal:
+        if self._passwords.get(name) != password:
+            raise NoPermission(ResponseCode.NO_PERMISSION, "no such user, or another password")
+        return Principal(name)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from libramq.auth.authenticator import Authenticator
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.broker import Broker
 from libramq.broker.cluster.name_server_list import Fetch
@@ -53,6 +54,7 @@ class Conversation:
         *,
         clock: ManualClock | None = None,
         authorizer: Authorizer = ALLOW_ALL,
+        authenticator: Authenticator | None = None,
         dialer: Dialer | None = None,
         fetch_name_servers: Fetch | None = None,
         **options: object,
@@ -70,6 +72,7 @@ class Conversation:
             self.config,
             Machine(clock=self.clock, filesystem=self.disk, randomness=random.Random(7), process_id=1),
             authorizer=authorizer,
+            authenticator=authenticator,
             fetch_name_servers=fetch_name_servers,
         )
         self.threads = ManualThreads()

@@ -12,7 +12,7 @@ from libramq.codes import ResponseCode as C
 from libramq.filter.subscription import SubscriptionData
 from libramq.formats.document import encode_body
 from libramq.formats.tables import DataVersion, SubscriptionGroupConfig
-from libramq.kernel.connection import ANONYMOUS
+from libramq.kernel.connection import ANONYMOUS, Principal
 from libramq.kernel.effect import Release, Reserve
 from libramq.kernel.parts import Kernel
 from libramq.remoting import headers as h
@@ -23,13 +23,14 @@ from libramq.remoting.body.coordination import GroupJoinBody, GroupLeaveBody, Gr
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from libramq.remoting.body.pop import BatchAckBody, BatchAckText
 from libramq.remoting.command import Command
+from libramq.remoting.credentials import Credentials, sign
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.outcome import SUCCESS, Outcome
 from libramq.rpc.request import Processors, Request
 from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX
 from libramq.rpc.requests import REQUESTS
 from libramq.rpc.responder import Responder
-from tests.auth.guards import Guard
+from tests.auth.guards import Guard, Users
 from tests.broker.brokers import send_header
 from tests.fakes import FakePeer, ManualClock
 from tests.rpc.admin_requests import ADMIN_REQUESTS
@@ -245,7 +246,7 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
 class Guarded:
     """An endpoint that serves every code of the table; `served` are the requests that processors saw."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, users: Users | None = None) -> None:
         self.served: list[Request] = []
         self.batches: list[int] = []
         self.kernel = Kernel(ManualClock())
@@ -253,6 +254,7 @@ class Guarded:
         self._endpoint = Endpoint(
             clock=self.kernel.clock,
             authorizer=guard,
+            authenticator=users,
             responder=Responder(self.kernel.effects),
             processors=Processors(
                 {code: self._serve for code in REQUESTS if code not in BATCHES},
@@ -300,6 +302,39 @@ def request(code: R, *, opaque: int = 1) -> Command:
 
 def touched(code: R) -> list[str]:
     return REQUESTS_MADE[code][2].split(", ")
+
+
+ALICE = Credentials("alice", "secret")
+
+
+@pytest.mark.parametrize("code", [R.SEND_MESSAGE_V2, R.PULL_MESSAGE, R.HEART_BEAT])
+def test_a_signed_request_is_its_signers_and_others_their_connections(code: R):
+    guard = Guard()
+    guarded = Guarded(guard, Users({"alice": "secret"}))
+    assert guarded.give(sign(request(code), ALICE)) == [C.SUCCESS]
+    assert guard.principals == {Principal("alice")}
+    guarded.peer.principal = Principal("bob")
+    assert guarded.give(request(code, opaque=2)) == [C.SUCCESS]
+    assert guard.principals == {Principal("alice"), Principal("bob")}
+    assert [each.principal.name for each in guarded.served] == ["alice", "bob"]
+
+
+def test_a_wrong_signature_is_refused_before_anything_else_and_leaves_neighbours_alone():
+    guard = Guard()
+    guarded = Guarded(guard, Users({"alice": "secret"}))
+    right, wrong = ALICE, Credentials("alice", "guessed")
+    sends = [
+        sign(request(R.SEND_MESSAGE_V2, opaque=opaque), credentials)
+        for opaque, credentials in enumerate((right, right, wrong, right))
+    ]
+    assert guarded.give(*sends) == [C.SUCCESS, C.SUCCESS, C.NO_PERMISSION, C.SUCCESS]
+    assert guarded.batches == [2, 1]
+    assert guard.principals == {Principal("alice")}
+    assert guarded.give(sign(request(R.HEART_BEAT, opaque=9), wrong)) == [C.NO_PERMISSION]
+    assert guarded.give(sign(request(R.HEART_BEAT, opaque=10), Credentials("mallory", "x"))) == [
+        C.NO_PERMISSION
+    ]
+    assert len(guarded.served) == 3
 
 
 def test_every_request_of_the_table_is_an_operation():

@@ -39,7 +39,7 @@ The services used here are `Broker.appending`, `.reading`, `.committing`, `.open
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from libramq.auth.authorizer import require_permission
@@ -53,7 +53,7 @@ from libramq.errors import BrokerError, NoPermission, RemoteProtocolError
 from libramq.fencing import Claim, Opened
 from libramq.groups.coordinator.effect import Answer
 from libramq.groups.coordinator.group.request import Join, Leave, Poll
-from libramq.kernel.connection import Connection, Principal
+from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects
 from libramq.message import decode_records
 from libramq.message.queue import MessageQueue
@@ -112,10 +112,10 @@ class LineWaiter:
 
 
 class LineTranslator:
-    """Serves the line protocol; a `kernel.engine.Translator`. passwords: of its users."""
+    """Serves the line protocol; a `kernel.engine.Translator`."""
 
-    def __init__(self, broker: Broker, passwords: Mapping[str, str] | None = None) -> None:
-        self._passwords = passwords or {}
+    def __init__(self, broker: Broker) -> None:
+        self._authenticator = broker.authenticator
         self._appending = broker.appending
         self._reading = broker.reading
         self._committing = broker.committing
@@ -153,9 +153,9 @@ class LineTranslator:
 
     def _login(self, connection: Connection, words: Sequence[str]) -> None:
         name, password = words
-        if self._passwords.get(name) != password:
-            raise NoPermission(ResponseCode.NO_PERMISSION, "no such user, or another password")
-        connection.principal = Principal(name)
+        if self._authenticator is None:
+            raise NoPermission(ResponseCode.NO_PERMISSION, "this broker has no users")
+        connection.principal = self._authenticator.by_password(name, password)
         LineWaiter(connection, self._effects, str).answer("OK")
 
     def _append(self, connection: Connection, words: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from libramq.store.config import FlushDiskType
 from libramq.testing.machine.process import Process
 from libramq.testing.nodes.broker_node import SimulatedBroker
 from libramq.testing.world import World
-from tests.auth.guards import Guard
+from tests.auth.guards import Guard, Users
 from tests.broker.brokers import Conversation, answer
 from tests.broker.test_coordinated_groups import COLLECT_MS, alone
 from tests.broker.test_shell import Client
@@ -40,7 +40,7 @@ class LinePeer(FakePeer):
     def __init__(self, talk: Conversation, address: str = "127.0.0.1:60000") -> None:
         super().__init__(address)
         self.writes: list[str] = []
-        self._entrance = talk.performer.entrance(LineTranslator(talk.broker, {"alice": "secret"}))
+        self._entrance = talk.performer.entrance(LineTranslator(talk.broker))
         self._entrance.connected(self)
 
     def write(self, data: bytes) -> None:
@@ -317,7 +317,7 @@ def test_a_stranger_is_authorised_like_any_client(tmp_path: Path, line: str, tou
 
 def test_a_stranger_logs_in_for_its_connection(tmp_path: Path):
     guard = Guard()
-    talk = Conversation(tmp_path, authorizer=guard)
+    talk = Conversation(tmp_path, authorizer=guard, authenticator=Users({"alice": "secret"}))
     talk.create_topic("T")
     alice, nobody = LinePeer(talk), LinePeer(talk)
     (refusal,) = alice.say("LOGIN alice guessed")

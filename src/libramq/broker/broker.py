@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from libramq import __version__
+from libramq.auth.authenticator import Authenticator
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.administration import (
     administration_services,
@@ -94,13 +95,14 @@ class Broker:
         machine: Machine,
         *,
         authorizer: Authorizer = ALLOW_ALL,
+        authenticator: Authenticator | None = None,
         recorded: Callable[[RebalanceEvent], None] | None = None,
         fetch_name_servers: Fetch | None = None,
     ) -> None:
         if not authorizer.permits_everything:
             # `%RETRY%G_T` is the retry topic of a group "G_T" too: its readers would read what G popped of T.
             config = replace(config, enable_retry_topic_v2=True)
-        self.config, self.authorizer = config, authorizer
+        self.config, self.authorizer, self.authenticator = config, authorizer, authenticator
         self._files = BrokerFiles(
             config, clock=machine.clock, filesystem=machine.filesystem, process_id=machine.process_id
         )
@@ -380,6 +382,7 @@ class Broker:
             responder=self._responder,
             processors=Processors(self._processors, self._batch_processors),
             answered=self._calls.answered,
+            authenticator=self.authenticator,
         )
         return Engine(kernel, endpoint, self._hooks())
 

@@ -8,6 +8,7 @@ Requests of one connection take effect in order. Upstream: NettyRemotingAbstract
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from libramq.auth.authenticator import Authenticator
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
@@ -31,7 +32,8 @@ BATCH_MAX: Final = 64
 class Endpoint:
     """Serves RocketMQ's remoting protocol; a `kernel.engine.Translator`.
 
-    answered: called with the answers of clients to requests of ours.
+    answered: called with the answers of clients to requests of ours. authenticator: without
+    one, requests are of their connection's principal.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Endpoint:
         responder: Responder,
         processors: Processors,
         answered: Answered | None = None,
+        authenticator: Authenticator | None = None,
     ) -> None:
         self._clock = clock
         self._responder = responder
@@ -50,6 +53,7 @@ class Endpoint:
         self._processors = processors.singly
         self._batch_processors = processors.in_batches
         self._answered = answered
+        self._authenticator = authenticator
 
     def receive(self, connection: Connection, requests: Sequence[Command], start: int) -> int:
         """Process one request, or neighbours that one batch processor takes; return where the next begin."""
@@ -59,8 +63,8 @@ class Endpoint:
             if self._answered is not None:
                 self._answered(connection, command, monotonic_ms)
             return start + 1
-        request = Request(command, connection, wall_ms, monotonic_ms)
-        refusal = self._refusal(command)
+        request = Request(command, connection, wall_ms, monotonic_ms, connection.principal)
+        refusal = self._refusal(request)
         if refusal is not None:
             self._responder.answer(request, refusal)
             return start + 1
@@ -85,15 +89,17 @@ class Endpoint:
             command = requests[position]
             if self._batch_processors.get(command.code) != processor or command.flag & FLAG_RESPONSE:
                 break
-            if self._refusal(command) is not None:
+            following = Request(command, connection, wall_ms, monotonic_ms, connection.principal)
+            if self._refusal(following) is not None:
                 break
-            batch.append(Request(command, connection, wall_ms, monotonic_ms))
+            batch.append(following)
             position += 1
         self._responder.answer_batch(batch, self._run_batch(processor, batch))
         return position
 
-    def _refusal(self, command: Command) -> Reply | None:
-        """Return the reply to a request that no processor may see; None for all others."""
+    def _refusal(self, request: Request) -> Reply | None:
+        """Return the reply to a request that no processor may see; find out who has sent the others."""
+        command = request.command
         code = command.code
         spec = REQUESTS.get(code)
         if spec is None or (code not in self._processors and code not in self._batch_processors):
@@ -105,6 +111,11 @@ class Endpoint:
             return Reply(ResponseCode.INVALID_PARAMETER, _too_large(spec, command))
         if spec.has_version and (remark := version_refusal(spec.code.name, command.ext)) is not None:
             return Reply(ResponseCode.VERSION_NOT_SUPPORTED, remark, {VERSION_FIELD: str(VERSION)})
+        if self._authenticator is not None:
+            try:
+                request.principal = self._authenticator.by_signature(request.peer, command.ext, command.body)
+            except Exception as error:
+                return failure(error, request)
         return None
 
     def _process(self, request: Request) -> Outcome:

@@ -1,0 +1,25 @@
+"""The authenticator: who a client is.
+
+    by request        RocketMQ: each is signed                          Request.principal
+    by connection     a password, once for all of its requests          Connection.principal
+
+Until access control exists, brokers have none, and a request is its connection's.
+Upstream: auth/authentication.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from libramq.kernel.connection import Connection, Principal
+
+
+class Authenticator(Protocol):
+    """Finds out who a client is; raises errors.NoPermission where a proof is missing or wrong."""
+
+    def by_signature(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> Principal:
+        """Return who has signed a request with these fields, or whose connection it came over."""
+        ...
+
+    def by_password(self, name: str, password: str) -> Principal:
+        """Return the user with this name and password."""
+        ...
