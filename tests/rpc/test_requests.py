@@ -1,0 +1,51 @@
+"""Processors take from a request what its row of the table says: the type checker cannot see it."""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import libramq
+from libramq.codes import RequestCode
+from libramq.rpc.requests import REQUESTS
+
+SOURCES = Path(libramq.__file__).parent
+
+
+def expected() -> Iterator[tuple[RequestCode, str, type]]:
+    """Yield the types that processors expect header and body to have, by code."""
+    for path in (*SOURCES.glob("broker/processor/**/*.py"), *SOURCES.glob("nameserver/*.py")):
+        module = importlib.import_module(".".join(path.relative_to(SOURCES.parent).with_suffix("").parts))
+        for service in ast.walk(ast.parse(path.read_text())):
+            if isinstance(service, ast.ClassDef):
+                methods = {one.name: one for one in service.body if isinstance(one, ast.FunctionDef)}
+                for table in {"processors", "batch_processors"} & methods.keys():
+                    for code, method in entries(methods[table]):
+                        for part, kind in annotated(methods[method]):
+                            yield code, part, eval(kind, vars(module))
+
+
+def entries(table: ast.FunctionDef) -> Iterator[tuple[RequestCode, str]]:
+    """Yield the codes in a method's dictionaries, and the methods that serve them."""
+    for node in ast.walk(table):
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Attribute) and isinstance(value, ast.Attribute):
+                    yield RequestCode[key.attr], value.attr
+
+
+def annotated(method: ast.FunctionDef) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(method):
+        match node:
+            case ast.AnnAssign(
+                value=ast.Attribute(value=ast.Name("request"), attr=("header" | "body") as part)
+            ):
+                yield part, ast.unparse(node.annotation)
+
+
+def test_processors_expect_the_types_of_their_rows():
+    found: list[tuple[RequestCode, str, Any]] = list(expected())
+    assert len(found) > 70
+    for code, part, kind in found:
+        assert issubclass(getattr(REQUESTS[code], part), kind), f"{part} of {code.name}"
