@@ -53,7 +53,7 @@ from libramq.broker.metrics.runtime_info import RuntimeInfo
 from libramq.broker.node_parts import NodeParts
 from libramq.broker.pop_parts import PopParts
 from libramq.broker.processor.administration.cleaning import CleaningRequests
-from libramq.broker.processor.administration.recorded import RecordedReplies
+from libramq.broker.processor.disk_waits import DiskWaits
 from libramq.broker.processor.groups.client_management import ClientManagement
 from libramq.broker.processor.groups.consumer_offset import ConsumerOffsetRequests
 from libramq.broker.processor.groups.group_membership import GroupRequests
@@ -61,7 +61,6 @@ from libramq.broker.processor.groups.notices import send_notices
 from libramq.broker.processor.groups.open_queue import OpenQueue
 from libramq.broker.processor.groups.query_assignment import QueryAssignment
 from libramq.broker.processor.groups.queue_lock import QueueLockRequests
-from libramq.broker.processor.messages.cold_lookups import ColdLookups
 from libramq.broker.processor.messages.pull_message import PullMessage
 from libramq.broker.processor.messages.query_message import QueryMessage
 from libramq.broker.processor.messages.queue_offset import QueueOffsets
@@ -372,9 +371,7 @@ class Broker:
         if self._slaves is not None:
             code = RequestCode.END_TRANSACTION
             self._processors[code] = self._slaves.after_stalls(self._processors[code])
-        self._processors.update(ColdLookups(self.store).waiting(self._processors))
-        recorded = RecordedReplies(self.tables.journals, self._responder.answer)
-        self._processors.update(recorded.waiting(self._processors))
+        DiskWaits(self.store, self.tables.journals, self._responder.answer).serve(self._processors)
         kernel = self.kernel
         endpoint = Endpoint(
             clock=kernel.clock,

@@ -19,7 +19,7 @@ from libramq.remoting.headers import decode_header
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import BatchProcessor, Processors, Request, failure
 from libramq.rpc.request_body import with_body
-from libramq.rpc.requests import REFUSED, REQUESTS, RequestSpec
+from libramq.rpc.requests import REFUSED, REQUESTS, Row
 from libramq.rpc.responder import Responder
 
 #: Called with the answer to a request of ours, and when it came (monotonic).
@@ -70,11 +70,11 @@ class Endpoint:
             return start + 1
         processor = self._batch_processors.get(command.code)
         if processor is None:
-            spec = REQUESTS[command.code]
+            row = REQUESTS[command.code]
             try:
-                request.header = decode_header(command, spec.header)
-                if spec.body is not None:
-                    outcome = with_body(spec.body, self._process, request)
+                request.header = decode_header(command, row.header)
+                if row.body is not None:
+                    outcome = with_body(row.body, self._process, request)
                 elif self._permits_everything:  # As `_process`, which would be a call more in every pull.
                     outcome = self._processors[command.code](request)
                 else:
@@ -101,15 +101,15 @@ class Endpoint:
         """Return the reply to a request that no processor may see; find out who has sent the others."""
         command = request.command
         code = command.code
-        spec = REQUESTS.get(code)
-        if spec is None or (code not in self._processors and code not in self._batch_processors):
+        row = REQUESTS.get(code)
+        if row is None or (code not in self._processors and code not in self._batch_processors):
             reason = f": {REFUSED[code]}" if code in REFUSED else ""
             return Reply(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported{reason}"
             )
-        if len(command.body) > spec.body_bytes_max:
-            return Reply(ResponseCode.INVALID_PARAMETER, _too_large(spec, command))
-        if spec.has_version and (remark := version_refusal(spec.code.name, command.ext)) is not None:
+        if len(command.body) > row.body_bytes_max:
+            return Reply(ResponseCode.INVALID_PARAMETER, _too_large(row, command))
+        if row.has_version and (remark := version_refusal(row.code.name, command.ext)) is not None:
             return Reply(ResponseCode.VERSION_NOT_SUPPORTED, remark, {VERSION_FIELD: str(VERSION)})
         if self._authenticator is not None:
             try:
@@ -152,5 +152,5 @@ class Endpoint:
         return [refused.get(position) or next(others) for position in range(count)]
 
 
-def _too_large(spec: RequestSpec, command: Command) -> str:
-    return f"the body of {spec.code.name} has {len(command.body)} bytes; {spec.body_bytes_max} are allowed"
+def _too_large(row: Row, command: Command) -> str:
+    return f"the body of {row.code.name} has {len(command.body)} bytes; {row.body_bytes_max} are allowed"

@@ -53,7 +53,7 @@ class AtSlave(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestSpec:
+class Row:
     """One row of the table.
 
     body: what it is decoded to before it is served; None for texts, messages, and what another broker sends,
@@ -229,24 +229,25 @@ _cluster_wide = partial(_managed, name=_whole_cluster)
 
 _CONTROL, _TABLE, _MESSAGE = CONTROL_BODY_BYTES_MAX, TABLE_BODY_BYTES_MAX, MESSAGE_BODY_BYTES_MAX
 _CONFIG = CONFIG_BODY_BYTES_MAX
-_BUSY, _NO_CHANGE = AtSlave.REFUSE_BUSY, AtSlave.REFUSE_CHANGE
+_READ, _BUSY = AtSlave.SERVE_IF_READABLE, AtSlave.REFUSE_BUSY
+_NO_CHANGE, _NO_RESET = AtSlave.REFUSE_CHANGE, AtSlave.REFUSE_RESET
 
-_SPECS: Final = (
+_ROWS: Final = (
     # Messages.
-    RequestSpec(R.SEND_MESSAGE, h.SendMessageHeader, _send, _MESSAGE, at_slave=_BUSY),
-    RequestSpec(R.SEND_MESSAGE_V2, h.SendMessageHeaderV2, _send, _MESSAGE, at_slave=_BUSY),
-    RequestSpec(R.SEND_BATCH_MESSAGE, h.SendMessageHeaderV2, _send, _MESSAGE, at_slave=_BUSY),
-    RequestSpec(R.SEND_REPLY_MESSAGE, h.SendMessageHeader, _send, _MESSAGE, at_slave=_BUSY),
-    RequestSpec(R.SEND_REPLY_MESSAGE_V2, h.SendMessageHeaderV2, _send, _MESSAGE, at_slave=_BUSY),
-    RequestSpec(R.CONSUMER_SEND_MSG_BACK, h.SendBackHeader, _send_back, reads_cold=True, at_slave=_BUSY),
-    RequestSpec(R.END_TRANSACTION, h.EndTransactionHeader, _end_transaction, reads_cold=True, at_slave=_BUSY),
-    RequestSpec(R.PULL_MESSAGE, h.PullMessageHeader, _consume, at_slave=AtSlave.SERVE_IF_READABLE),
-    RequestSpec(R.LITE_PULL_MESSAGE, h.PullMessageHeader, _consume, at_slave=AtSlave.SERVE_IF_READABLE),
-    RequestSpec(R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader, _view, reads_cold=True),
-    RequestSpec(R.QUERY_MESSAGE, h.QueryMessageHeader, _managed(A.GET, _of_topic)),
-    RequestSpec(R.POP_MESSAGE, pop.PopMessageHeader, _consume, at_slave=_BUSY, is_forwarded=True),
-    RequestSpec(R.ACK_MESSAGE, pop.AckMessageHeader, _popped, at_slave=_BUSY, is_forwarded=True),
-    RequestSpec(
+    Row(R.SEND_MESSAGE, h.SendMessageHeader, _send, _MESSAGE, at_slave=_BUSY),
+    Row(R.SEND_MESSAGE_V2, h.SendMessageHeaderV2, _send, _MESSAGE, at_slave=_BUSY),
+    Row(R.SEND_BATCH_MESSAGE, h.SendMessageHeaderV2, _send, _MESSAGE, at_slave=_BUSY),
+    Row(R.SEND_REPLY_MESSAGE, h.SendMessageHeader, _send, _MESSAGE, at_slave=_BUSY),
+    Row(R.SEND_REPLY_MESSAGE_V2, h.SendMessageHeaderV2, _send, _MESSAGE, at_slave=_BUSY),
+    Row(R.CONSUMER_SEND_MSG_BACK, h.SendBackHeader, _send_back, reads_cold=True, at_slave=_BUSY),
+    Row(R.END_TRANSACTION, h.EndTransactionHeader, _end_transaction, reads_cold=True, at_slave=_BUSY),
+    Row(R.PULL_MESSAGE, h.PullMessageHeader, _consume, at_slave=_READ),
+    Row(R.LITE_PULL_MESSAGE, h.PullMessageHeader, _consume, at_slave=_READ),
+    Row(R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader, _view, reads_cold=True),
+    Row(R.QUERY_MESSAGE, h.QueryMessageHeader, _managed(A.GET, _of_topic)),
+    Row(R.POP_MESSAGE, pop.PopMessageHeader, _consume, at_slave=_BUSY, is_forwarded=True),
+    Row(R.ACK_MESSAGE, pop.AckMessageHeader, _popped, at_slave=_BUSY, is_forwarded=True),
+    Row(
         R.BATCH_ACK_MESSAGE,
         h.NoHeader,
         _popped_batch,
@@ -255,58 +256,54 @@ _SPECS: Final = (
         at_slave=_BUSY,
         is_forwarded=True,
     ),
-    RequestSpec(
+    Row(
         R.CHANGE_MESSAGE_INVISIBLETIME,
         pop.ChangeInvisibleTimeHeader,
         _popped,
         at_slave=_BUSY,
         is_forwarded=True,
     ),
-    RequestSpec(R.NOTIFICATION, pop.NotificationHeader, _consume),
-    RequestSpec(R.POLLING_INFO, pop.PollingInfoHeader, _consume),
-    RequestSpec(R.PEEK_MESSAGE, pop.PeekMessageHeader, _consume),
-    RequestSpec(R.RECALL_MESSAGE, h.RecallMessageHeader, _send, at_slave=AtSlave.REFUSE_RECALL),
+    Row(R.NOTIFICATION, pop.NotificationHeader, _consume),
+    Row(R.POLLING_INFO, pop.PollingInfoHeader, _consume),
+    Row(R.PEEK_MESSAGE, pop.PeekMessageHeader, _consume),
+    Row(R.RECALL_MESSAGE, h.RecallMessageHeader, _send, at_slave=AtSlave.REFUSE_RECALL),
     # Offsets.
-    RequestSpec(R.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffsetHeader, _consume, reads_cold=True),
-    RequestSpec(R.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffsetHeader, _consume),
-    RequestSpec(
-        R.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffsetHeader, _managed(A.GET, _of_topic), reads_cold=True
-    ),
-    RequestSpec(R.GET_MAX_OFFSET, h.MaxOffsetHeader, _managed(A.GET, _of_topic)),
-    RequestSpec(R.GET_MIN_OFFSET, h.QueueHeader, _managed(A.GET, _of_topic)),
-    RequestSpec(R.GET_EARLIEST_MSG_STORETIME, h.QueueHeader, _managed(A.GET, _of_topic), reads_cold=True),
+    Row(R.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffsetHeader, _consume, reads_cold=True),
+    Row(R.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffsetHeader, _consume),
+    Row(R.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffsetHeader, _managed(A.GET, _of_topic), reads_cold=True),
+    Row(R.GET_MAX_OFFSET, h.MaxOffsetHeader, _managed(A.GET, _of_topic)),
+    Row(R.GET_MIN_OFFSET, h.QueueHeader, _managed(A.GET, _of_topic)),
+    Row(R.GET_EARLIEST_MSG_STORETIME, h.QueueHeader, _managed(A.GET, _of_topic), reads_cold=True),
     # Clients.
-    RequestSpec(R.HEART_BEAT, h.NoHeader, _heartbeat, _CONTROL, b.HeartbeatData),
-    RequestSpec(R.UNREGISTER_CLIENT, h.UnregisterClientHeader, _unregister),
-    RequestSpec(R.CHECK_CLIENT_CONFIG, h.NoHeader, _check_client, _CONTROL, CheckClientBody),
-    RequestSpec(R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader, _as_member),
-    RequestSpec(
-        R.LOCK_BATCH_MQ, h.NoHeader, _lock, _CONTROL, LockBatchBody, at_slave=_BUSY, is_forwarded=True
-    ),
-    RequestSpec(R.UNLOCK_BATCH_MQ, h.NoHeader, _lock, _CONTROL, LockBatchBody, is_forwarded=True),
+    Row(R.HEART_BEAT, h.NoHeader, _heartbeat, _CONTROL, b.HeartbeatData),
+    Row(R.UNREGISTER_CLIENT, h.UnregisterClientHeader, _unregister),
+    Row(R.CHECK_CLIENT_CONFIG, h.NoHeader, _check_client, _CONTROL, CheckClientBody),
+    Row(R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader, _as_member),
+    Row(R.LOCK_BATCH_MQ, h.NoHeader, _lock, _CONTROL, LockBatchBody, at_slave=_BUSY, is_forwarded=True),
+    Row(R.UNLOCK_BATCH_MQ, h.NoHeader, _lock, _CONTROL, LockBatchBody, is_forwarded=True),
     # Administration of a broker.
-    RequestSpec(R.GET_TIMER_CHECK_POINT, h.NoHeader, _cluster_wide(A.GET)),
-    RequestSpec(R.GET_TIMER_METRICS, h.NoHeader, _cluster_wide(A.GET)),
-    RequestSpec(
+    Row(R.GET_TIMER_CHECK_POINT, h.NoHeader, _cluster_wide(A.GET)),
+    Row(R.GET_TIMER_METRICS, h.NoHeader, _cluster_wide(A.GET)),
+    Row(
         R.UPDATE_AND_CREATE_TOPIC,
         h.CreateTopicHeader,
         _managed(A.CREATE, _of_topic),
         is_recorded=True,
         at_slave=_NO_CHANGE,
     ),
-    RequestSpec(
+    Row(
         R.DELETE_TOPIC_IN_BROKER,
         h.TopicHeader,
         _managed(A.DELETE, _of_topic),
         is_recorded=True,
         at_slave=_NO_CHANGE,
     ),
-    RequestSpec(R.GET_ALL_TOPIC_CONFIG, h.GetAllTopicsHeader, _cluster_wide(A.LIST)),
-    RequestSpec(R.GET_TOPIC_CONFIG, h.TopicHeader, _managed(A.GET, _of_topic)),
-    RequestSpec(R.GET_TOPIC_STATS_INFO, h.TopicHeader, _managed(A.GET, _of_topic)),
-    RequestSpec(R.GET_BROKER_RUNTIME_INFO, h.NoHeader, _cluster_wide(A.GET), reads_cold=True),
-    RequestSpec(R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoHeader, _cluster_wide(A.LIST)),
-    RequestSpec(
+    Row(R.GET_ALL_TOPIC_CONFIG, h.GetAllTopicsHeader, _cluster_wide(A.LIST)),
+    Row(R.GET_TOPIC_CONFIG, h.TopicHeader, _managed(A.GET, _of_topic)),
+    Row(R.GET_TOPIC_STATS_INFO, h.TopicHeader, _managed(A.GET, _of_topic)),
+    Row(R.GET_BROKER_RUNTIME_INFO, h.NoHeader, _cluster_wide(A.GET), reads_cold=True),
+    Row(R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoHeader, _cluster_wide(A.LIST)),
+    Row(
         R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
         h.NoHeader,
         _managed(A.CREATE, _group_of),
@@ -315,41 +312,39 @@ _SPECS: Final = (
         is_recorded=True,
         at_slave=_NO_CHANGE,
     ),
-    RequestSpec(
+    Row(
         R.DELETE_SUBSCRIPTIONGROUP,
         h.DeleteGroupHeader,
         _managed(A.DELETE, _fields(group, "group_name")),
         is_recorded=True,
         at_slave=_NO_CHANGE,
     ),
-    RequestSpec(R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.GetAllGroupsHeader, _cluster_wide(A.LIST)),
-    RequestSpec(R.GET_SUBSCRIPTIONGROUP_CONFIG, h.GroupByNameHeader, _managed(A.GET, _of_group)),
-    RequestSpec(
-        R.UPDATE_AND_GET_GROUP_FORBIDDEN, a.GroupForbiddenHeader, _managed(A.UPDATE, _group_and_topic)
-    ),
-    RequestSpec(R.GET_ALL_CONSUMER_OFFSET, h.NoHeader, _cluster_wide(A.LIST)),
-    RequestSpec(R.GET_ALL_DELAY_OFFSET, h.NoHeader, _cluster_wide(A.LIST)),
-    RequestSpec(R.GET_ALL_MESSAGE_REQUEST_MODE, h.NoHeader, _cluster_wide(A.LIST)),
-    RequestSpec(R.GET_BROKER_HA_STATUS, h.NoHeader, _cluster_wide(A.GET)),
-    RequestSpec(R.DELETE_EXPIRED_COMMITLOG, h.NoHeader, _cluster_wide(A.UPDATE)),
-    RequestSpec(R.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoHeader, _cluster_wide(A.UPDATE)),
-    RequestSpec(R.CLEAN_UNUSED_TOPIC, h.NoHeader, _cluster_wide(A.UPDATE)),
-    RequestSpec(R.GET_CONSUME_STATS, h.ConsumeStatsHeader, _managed(A.GET, _statistics_of)),
-    RequestSpec(
+    Row(R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.GetAllGroupsHeader, _cluster_wide(A.LIST)),
+    Row(R.GET_SUBSCRIPTIONGROUP_CONFIG, h.GroupByNameHeader, _managed(A.GET, _of_group)),
+    Row(R.UPDATE_AND_GET_GROUP_FORBIDDEN, a.GroupForbiddenHeader, _managed(A.UPDATE, _group_and_topic)),
+    Row(R.GET_ALL_CONSUMER_OFFSET, h.NoHeader, _cluster_wide(A.LIST)),
+    Row(R.GET_ALL_DELAY_OFFSET, h.NoHeader, _cluster_wide(A.LIST)),
+    Row(R.GET_ALL_MESSAGE_REQUEST_MODE, h.NoHeader, _cluster_wide(A.LIST)),
+    Row(R.GET_BROKER_HA_STATUS, h.NoHeader, _cluster_wide(A.GET)),
+    Row(R.DELETE_EXPIRED_COMMITLOG, h.NoHeader, _cluster_wide(A.UPDATE)),
+    Row(R.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoHeader, _cluster_wide(A.UPDATE)),
+    Row(R.CLEAN_UNUSED_TOPIC, h.NoHeader, _cluster_wide(A.UPDATE)),
+    Row(R.GET_CONSUME_STATS, h.ConsumeStatsHeader, _managed(A.GET, _statistics_of)),
+    Row(
         R.INVOKE_BROKER_TO_RESET_OFFSET,
         h.ResetOffsetHeader,
         _managed(A.UPDATE, _reset_of),
-        at_slave=AtSlave.REFUSE_RESET,
+        at_slave=_NO_RESET,
     ),
-    RequestSpec(R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader, _managed(A.GET, _of_consumer_group)),
-    RequestSpec(
+    Row(R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader, _managed(A.GET, _of_consumer_group)),
+    Row(
         R.GET_PRODUCER_CONNECTION_LIST,
         h.ProducerConnectionHeader,
         _managed(A.GET, _fields(group, "producer_group")),
     ),
-    RequestSpec(R.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicHeader, _managed(A.GET, _of_topic)),
-    RequestSpec(R.QUERY_TOPICS_BY_CONSUMER, h.GroupByNameHeader, _managed(A.GET, _of_group)),
-    RequestSpec(
+    Row(R.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicHeader, _managed(A.GET, _of_topic)),
+    Row(R.QUERY_TOPICS_BY_CONSUMER, h.GroupByNameHeader, _managed(A.GET, _of_group)),
+    Row(
         R.UPDATE_AND_CREATE_TOPIC_LIST,
         h.NoHeader,
         _managed(A.CREATE, _topics_of),
@@ -358,7 +353,7 @@ _SPECS: Final = (
         is_recorded=True,
         at_slave=_NO_CHANGE,
     ),
-    RequestSpec(
+    Row(
         R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
         h.NoHeader,
         _managed(A.CREATE, _groups_of),
@@ -367,39 +362,30 @@ _SPECS: Final = (
         is_recorded=True,
         at_slave=_NO_CHANGE,
     ),
-    RequestSpec(
-        R.CLONE_GROUP_OFFSET,
-        a.CloneOffsetsHeader,
-        _managed(A.UPDATE, _cloned_of),
-        at_slave=AtSlave.REFUSE_RESET,
-    ),
-    RequestSpec(R.QUERY_CORRECTION_OFFSET, a.CorrectionOffsetHeader, _managed(A.GET, _corrected_of)),
-    RequestSpec(R.QUERY_CONSUME_TIME_SPAN, a.GroupAndTopicHeader, _managed(A.GET, _group_and_topic)),
-    RequestSpec(R.QUERY_SUBSCRIPTION_BY_CONSUMER, a.SubscriptionHeader, _managed(A.GET, _group_and_topic)),
-    RequestSpec(
-        R.QUERY_CONSUME_QUEUE, a.ConsumeQueueHeader, _managed(A.GET, _consume_queue_of), reads_cold=True
-    ),
-    RequestSpec(R.GET_BROKER_CONSUME_STATS, a.BrokerConsumeStatsHeader, _cluster_wide(A.LIST)),
-    RequestSpec(R.GET_ALL_PRODUCER_INFO, h.NoHeader, _cluster_wide(A.LIST)),
-    RequestSpec(R.VIEW_BROKER_STATS_DATA, a.StatsDataHeader, _cluster_wide(A.GET)),
-    RequestSpec(R.RESUME_CHECK_HALF_MESSAGE, a.ResumeCheckHeader, _cluster_wide(A.UPDATE), at_slave=_BUSY),
-    RequestSpec(R.RESET_MASTER_FLUSH_OFFSET, a.MasterFlushOffsetHeader, _cluster_wide(A.UPDATE)),
-    RequestSpec(R.NOTIFY_MIN_BROKER_ID_CHANGE, a.LowestIdHeader, _cluster_wide(A.UPDATE)),
-    RequestSpec(R.EXCHANGE_BROKER_HA_INFO, a.HAInfoHeader, _cluster_wide(A.UPDATE)),
-    RequestSpec(R.GET_BROKER_CONFIG, h.NoHeader, _cluster_wide(A.GET)),
-    RequestSpec(R.UPDATE_BROKER_CONFIG, h.NoHeader, _cluster_wide(A.UPDATE), _CONFIG),
-    RequestSpec(R.GET_CONSUMER_RUNNING_INFO, a.RunningInfoHeader, _managed(A.GET, _of_consumer_group)),
-    RequestSpec(
+    Row(R.CLONE_GROUP_OFFSET, a.CloneOffsetsHeader, _managed(A.UPDATE, _cloned_of), at_slave=_NO_RESET),
+    Row(R.QUERY_CORRECTION_OFFSET, a.CorrectionOffsetHeader, _managed(A.GET, _corrected_of)),
+    Row(R.QUERY_CONSUME_TIME_SPAN, a.GroupAndTopicHeader, _managed(A.GET, _group_and_topic)),
+    Row(R.QUERY_SUBSCRIPTION_BY_CONSUMER, a.SubscriptionHeader, _managed(A.GET, _group_and_topic)),
+    Row(R.QUERY_CONSUME_QUEUE, a.ConsumeQueueHeader, _managed(A.GET, _consume_queue_of), reads_cold=True),
+    Row(R.GET_BROKER_CONSUME_STATS, a.BrokerConsumeStatsHeader, _cluster_wide(A.LIST)),
+    Row(R.GET_ALL_PRODUCER_INFO, h.NoHeader, _cluster_wide(A.LIST)),
+    Row(R.VIEW_BROKER_STATS_DATA, a.StatsDataHeader, _cluster_wide(A.GET)),
+    Row(R.RESUME_CHECK_HALF_MESSAGE, a.ResumeCheckHeader, _cluster_wide(A.UPDATE), at_slave=_BUSY),
+    Row(R.RESET_MASTER_FLUSH_OFFSET, a.MasterFlushOffsetHeader, _cluster_wide(A.UPDATE)),
+    Row(R.NOTIFY_MIN_BROKER_ID_CHANGE, a.LowestIdHeader, _cluster_wide(A.UPDATE)),
+    Row(R.EXCHANGE_BROKER_HA_INFO, a.HAInfoHeader, _cluster_wide(A.UPDATE)),
+    Row(R.GET_BROKER_CONFIG, h.NoHeader, _cluster_wide(A.GET)),
+    Row(R.UPDATE_BROKER_CONFIG, h.NoHeader, _cluster_wide(A.UPDATE), _CONFIG),
+    Row(R.GET_CONSUMER_RUNNING_INFO, a.RunningInfoHeader, _managed(A.GET, _of_consumer_group)),
+    Row(
         R.CONSUME_MESSAGE_DIRECTLY,
         a.ConsumeDirectlyHeader,
         _managed(A.UPDATE, _consumed_directly),
         reads_cold=True,
     ),
-    RequestSpec(
-        R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, a.ConsumerStatusHeader, _managed(A.GET, _group_and_topic)
-    ),
+    Row(R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, a.ConsumerStatusHeader, _managed(A.GET, _group_and_topic)),
     # Coordinated groups: members, and brokers among themselves.
-    RequestSpec(
+    Row(
         R.GROUP_JOIN,
         h.GroupJoinHeader,
         _join,
@@ -408,7 +394,7 @@ _SPECS: Final = (
         has_version=True,
         at_slave=_BUSY,
     ),
-    RequestSpec(
+    Row(
         R.GROUP_POLL,
         h.GroupPollHeader,
         _as_member,
@@ -417,7 +403,7 @@ _SPECS: Final = (
         has_version=True,
         at_slave=_BUSY,
     ),
-    RequestSpec(
+    Row(
         R.GROUP_RELEASE,
         h.GroupMemberHeader,
         _as_member,
@@ -426,7 +412,7 @@ _SPECS: Final = (
         has_version=True,
         at_slave=_BUSY,
     ),
-    RequestSpec(
+    Row(
         R.GROUP_LEAVE,
         h.GroupMemberHeader,
         _as_member,
@@ -435,19 +421,17 @@ _SPECS: Final = (
         has_version=True,
         at_slave=_BUSY,
     ),
-    RequestSpec(
+    Row(
         R.GROUP_REMOVE,
         h.GroupRemoveHeader,
         _managed(A.UPDATE, _of_consumer_group),
         has_version=True,
         at_slave=_BUSY,
     ),
-    RequestSpec(R.GROUP_FIND, h.GroupHeader, _as_member, has_version=True, at_slave=_BUSY),
-    RequestSpec(R.OPEN_QUEUE, h.OpenQueueHeader, _consume, has_version=True, reads_cold=True, at_slave=_BUSY),
-    RequestSpec(
-        R.QUERY_ASSIGNMENT, h.NoHeader, _query_assignment, _CONTROL, QueryAssignmentBody, at_slave=_BUSY
-    ),
-    RequestSpec(
+    Row(R.GROUP_FIND, h.GroupHeader, _as_member, has_version=True, at_slave=_BUSY),
+    Row(R.OPEN_QUEUE, h.OpenQueueHeader, _consume, has_version=True, reads_cold=True, at_slave=_BUSY),
+    Row(R.QUERY_ASSIGNMENT, h.NoHeader, _query_assignment, _CONTROL, QueryAssignmentBody, at_slave=_BUSY),
+    Row(
         R.SET_MESSAGE_REQUEST_MODE,
         h.NoHeader,
         _managed(A.UPDATE, _mode_of),
@@ -455,54 +439,48 @@ _SPECS: Final = (
         MessageRequestModeBody,
         at_slave=_BUSY,
     ),
-    RequestSpec(R.PEER_GRANT, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
-    RequestSpec(R.PEER_MEMBERS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
-    RequestSpec(R.PEER_LIST, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
-    RequestSpec(
-        R.PEER_GATHER, h.NoHeader, _cluster_wide(A.GET), _CONTROL, has_version=True, is_recorded=True
-    ),
-    RequestSpec(R.PEER_STARTED, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
-    RequestSpec(R.PEER_ASSIGN, h.NoHeader, _cluster_wide(A.GET), _TABLE, has_version=True),
-    RequestSpec(R.PEER_ASSIGNMENTS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
-    RequestSpec(R.PEER_REMOVED, h.NoHeader, _cluster_wide(A.UPDATE), _CONTROL, has_version=True),
-    RequestSpec(R.PEER_REBALANCE, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
-    RequestSpec(R.PEER_NODE, h.NoHeader, _cluster_wide(A.GET), _CONTROL, has_version=True),
-    RequestSpec(R.PEER_TOPIC, h.NoHeader, _cluster_wide(A.UPDATE), _CONTROL, has_version=True),
-    RequestSpec(R.PEER_OFFSETS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
-    RequestSpec(R.PEER_GROUPS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
-    RequestSpec(R.SLAVE_PROGRESS, h.SlaveProgressHeader, _cluster_wide(A.LIST)),
+    Row(R.PEER_GRANT, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    Row(R.PEER_MEMBERS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    Row(R.PEER_LIST, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    Row(R.PEER_GATHER, h.NoHeader, _cluster_wide(A.GET), _CONTROL, has_version=True, is_recorded=True),
+    Row(R.PEER_STARTED, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    Row(R.PEER_ASSIGN, h.NoHeader, _cluster_wide(A.GET), _TABLE, has_version=True),
+    Row(R.PEER_ASSIGNMENTS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    Row(R.PEER_REMOVED, h.NoHeader, _cluster_wide(A.UPDATE), _CONTROL, has_version=True),
+    Row(R.PEER_REBALANCE, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    Row(R.PEER_NODE, h.NoHeader, _cluster_wide(A.GET), _CONTROL, has_version=True),
+    Row(R.PEER_TOPIC, h.NoHeader, _cluster_wide(A.UPDATE), _CONTROL, has_version=True),
+    Row(R.PEER_OFFSETS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    Row(R.PEER_GROUPS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    Row(R.SLAVE_PROGRESS, h.SlaveProgressHeader, _cluster_wide(A.LIST)),
     # Name server.
-    RequestSpec(R.REGISTER_BROKER, h.RegisterBrokerHeader, _managed(A.UPDATE, _of_cluster), _TABLE),
-    RequestSpec(R.UNREGISTER_BROKER, h.UnregisterBrokerHeader, _managed(A.UPDATE, _of_cluster)),
-    RequestSpec(
-        R.QUERY_DATA_VERSION, h.UnregisterBrokerHeader, _managed(A.GET, _of_cluster), _CONTROL, DataVersion
-    ),
-    RequestSpec(R.BROKER_HEARTBEAT, h.BrokerHeartbeatHeader, _managed(A.UPDATE, _of_cluster)),
-    RequestSpec(R.GET_ROUTEINFO_BY_TOPIC, h.RouteHeader, _managed(A.GET, _of_topic)),
-    RequestSpec(R.GET_BROKER_CLUSTER_INFO, h.NoHeader, _cluster_wide(A.GET)),
-    RequestSpec(R.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, h.NoHeader, _cluster_wide(A.LIST)),
-    RequestSpec(R.GET_TOPICS_BY_CLUSTER, h.ClusterHeader, _managed(A.LIST, _fields(cluster, "cluster"))),
-    RequestSpec(R.DELETE_TOPIC_IN_NAMESRV, h.DeleteTopicInNamesrvHeader, _managed(A.DELETE, _of_topic)),
-    RequestSpec(R.GET_SYSTEM_TOPIC_LIST_FROM_NS, h.NoHeader, _cluster_wide(A.LIST)),
+    Row(R.REGISTER_BROKER, h.RegisterBrokerHeader, _managed(A.UPDATE, _of_cluster), _TABLE),
+    Row(R.UNREGISTER_BROKER, h.UnregisterBrokerHeader, _managed(A.UPDATE, _of_cluster)),
+    Row(R.QUERY_DATA_VERSION, h.UnregisterBrokerHeader, _managed(A.GET, _of_cluster), _CONTROL, DataVersion),
+    Row(R.BROKER_HEARTBEAT, h.BrokerHeartbeatHeader, _managed(A.UPDATE, _of_cluster)),
+    Row(R.GET_ROUTEINFO_BY_TOPIC, h.RouteHeader, _managed(A.GET, _of_topic)),
+    Row(R.GET_BROKER_CLUSTER_INFO, h.NoHeader, _cluster_wide(A.GET)),
+    Row(R.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, h.NoHeader, _cluster_wide(A.LIST)),
+    Row(R.GET_TOPICS_BY_CLUSTER, h.ClusterHeader, _managed(A.LIST, _fields(cluster, "cluster"))),
+    Row(R.DELETE_TOPIC_IN_NAMESRV, h.DeleteTopicInNamesrvHeader, _managed(A.DELETE, _of_topic)),
+    Row(R.GET_SYSTEM_TOPIC_LIST_FROM_NS, h.NoHeader, _cluster_wide(A.LIST)),
     # Administration of a name server.
-    RequestSpec(R.PUT_KV_CONFIG, a.PutKVHeader, _cluster_wide(A.UPDATE)),
-    RequestSpec(R.GET_KV_CONFIG, a.KVHeader, _cluster_wide(A.GET)),
-    RequestSpec(R.DELETE_KV_CONFIG, a.KVHeader, _cluster_wide(A.UPDATE)),
-    RequestSpec(R.GET_KVLIST_BY_NAMESPACE, a.KVNamespaceHeader, _cluster_wide(A.GET)),
-    RequestSpec(R.WIPE_WRITE_PERM_OF_BROKER, a.BrokerNameHeader, _cluster_wide(A.UPDATE)),
-    RequestSpec(R.ADD_WRITE_PERM_OF_BROKER, a.BrokerNameHeader, _cluster_wide(A.UPDATE)),
-    RequestSpec(
-        R.REGISTER_TOPIC_IN_NAMESRV, h.TopicHeader, _managed(A.CREATE, _of_topic), _CONTROL, TopicRouteData
-    ),
-    RequestSpec(R.GET_UNIT_TOPIC_LIST, h.NoHeader, _cluster_wide(A.LIST)),
-    RequestSpec(R.GET_HAS_UNIT_SUB_TOPIC_LIST, h.NoHeader, _cluster_wide(A.LIST)),
-    RequestSpec(R.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, h.NoHeader, _cluster_wide(A.LIST)),
-    RequestSpec(R.GET_BROKER_MEMBER_GROUP, a.BrokerMemberGroupHeader, _managed(A.GET, _of_cluster)),
-    RequestSpec(R.UPDATE_NAMESRV_CONFIG, h.NoHeader, _cluster_wide(A.UPDATE), _CONFIG),
-    RequestSpec(R.GET_NAMESRV_CONFIG, h.NoHeader, _cluster_wide(A.GET)),
+    Row(R.PUT_KV_CONFIG, a.PutKVHeader, _cluster_wide(A.UPDATE)),
+    Row(R.GET_KV_CONFIG, a.KVHeader, _cluster_wide(A.GET)),
+    Row(R.DELETE_KV_CONFIG, a.KVHeader, _cluster_wide(A.UPDATE)),
+    Row(R.GET_KVLIST_BY_NAMESPACE, a.KVNamespaceHeader, _cluster_wide(A.GET)),
+    Row(R.WIPE_WRITE_PERM_OF_BROKER, a.BrokerNameHeader, _cluster_wide(A.UPDATE)),
+    Row(R.ADD_WRITE_PERM_OF_BROKER, a.BrokerNameHeader, _cluster_wide(A.UPDATE)),
+    Row(R.REGISTER_TOPIC_IN_NAMESRV, h.TopicHeader, _managed(A.CREATE, _of_topic), _CONTROL, TopicRouteData),
+    Row(R.GET_UNIT_TOPIC_LIST, h.NoHeader, _cluster_wide(A.LIST)),
+    Row(R.GET_HAS_UNIT_SUB_TOPIC_LIST, h.NoHeader, _cluster_wide(A.LIST)),
+    Row(R.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, h.NoHeader, _cluster_wide(A.LIST)),
+    Row(R.GET_BROKER_MEMBER_GROUP, a.BrokerMemberGroupHeader, _managed(A.GET, _of_cluster)),
+    Row(R.UPDATE_NAMESRV_CONFIG, h.NoHeader, _cluster_wide(A.UPDATE), _CONFIG),
+    Row(R.GET_NAMESRV_CONFIG, h.NoHeader, _cluster_wide(A.GET)),
 )
 
-REQUESTS: Final[dict[int, RequestSpec]] = {spec.code: spec for spec in _SPECS}
+REQUESTS: Final[dict[int, Row]] = {row.code: row for row in _ROWS}
 
 #: UPDATE_AND_CREATE_STATIC_TOPIC.
 _STATIC_TOPIC: Final = 513

@@ -121,9 +121,9 @@ def refuse_at_slave(
     is_readable: pulls are served. is_acting: whether the slave acts for a master that is gone.
     """
     lock = processors[R.LOCK_BATCH_MQ]
-    for code, spec in REQUESTS.items():
-        refusal = _REFUSALS.get(spec.at_slave)
-        if refusal is not None and not (is_readable and spec.at_slave is AtSlave.SERVE_IF_READABLE):
+    for code, row in REQUESTS.items():
+        refusal = _REFUSALS.get(row.at_slave)
+        if refusal is not None and not (is_readable and row.at_slave is AtSlave.SERVE_IF_READABLE):
             processors[code] = _refusing(refusal)
             batch_processors.pop(code, None)
     processors[R.LOCK_BATCH_MQ] = _if_acting(is_acting, lock, processors[R.LOCK_BATCH_MQ])

@@ -22,8 +22,8 @@ from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.reading import Reading
+from libramq.broker.processor.disk_waits import WARMINGS_MAX
 from libramq.broker.processor.groups.consumer_offset import JAVA
-from libramq.broker.processor.messages.cold_lookups import WARMINGS_MAX
 from libramq.catalog.requirements import require_not_own
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error

@@ -11,7 +11,7 @@ from typing import Final
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Send
 from libramq.broker.messages.message_log import MessageLog
-from libramq.broker.processor.messages.cold_lookups import WARMINGS_MAX
+from libramq.broker.processor.disk_waits import WARMINGS_MAX
 from libramq.broker.processor.messages.stored_reply import stored_reply
 from libramq.broker.transactions import half
 from libramq.broker.transactions.checking import CheckRules
