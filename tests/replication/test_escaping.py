@@ -109,6 +109,20 @@ def test_what_the_master_had_delivered_is_not_sent(pair: Pair) -> None:
     assert (bodies(pair.slave), bodies(pair.other)) == ([b"one"], [])
 
 
+def test_what_the_master_had_delivered_to_a_queue_that_its_slave_does_not_know_is_not_sent(
+    pair: Pair,
+) -> None:
+    """The topic grew after its table was copied; found by the simulator (seed 8000365)."""
+    pair.master.create_topic("T", queues=8)
+    named = {"DELAY": "1", "UNIQ_KEY": "one"}
+    pair.master.send(FakePeer(), body=b"one", queue_id=7, properties=named, born_timestamp=7)
+    pair.run(1_500)
+    lose_master(pair)
+    pair.run(15 * SECONDS)
+    assert [message.body for message in pair.slave.messages("T", 7)] == [b"one"]
+    assert bodies(pair.other) == []
+
+
 def test_many_messages_are_sent(pair: Pair) -> None:
     texts = [f"{number:03}" for number in range(200)]
     send(pair, *texts)

@@ -70,9 +70,10 @@ class DeliveredCopies:
         return self._last_ms + SLACK_MS + 1 - int(wall_ms)
 
     def has(self, message: MessageExt, topic: str, queue_id: int, due_ms: int) -> bool | None:
-        """Return whether the log has a message's copy in a queue; None: call again, there is more to read.
+        """Return whether the log has a message's copy; None: call again, there is more to read.
 
-        due_ms: by the wall clock. May raise ColdRead.
+        queue_id: where it would be delivered now; the queue that it was sent to is looked at, too. due_ms: by
+        the wall clock. May raise ColdRead.
         """
         if message.physical_offset >= self._log_end or due_ms > self._last_ms + SLACK_MS:
             return False
@@ -80,6 +81,15 @@ class DeliveredCopies:
             return False
         if message.physical_offset in self._found:
             return True
+        sent_to = p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9)
+        # The topic had more queues when it was delivered, or has by now: a slave's table is up to 10 s old.
+        for each in dict.fromkeys((queue_id, queue_id if sent_to is None else sent_to)):
+            has_copy = self._has_in(message, topic, each, due_ms)
+            if has_copy is not False:
+                return has_copy
+        return False
+
+    def _has_in(self, message: MessageExt, topic: str, queue_id: int, due_ms: int) -> bool | None:
         queue = self._queues.get((topic, queue_id))
         if queue is None or due_ms - SLACK_MS < queue.since_ms:
             since_ms = min(due_ms - SLACK_MS, self._last_ms - SINCE_MS)
