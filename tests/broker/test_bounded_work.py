@@ -6,9 +6,9 @@ import itertools
 import pytest
 
 from libramq.broker.groups import client_watch, consumer_clients, group_health, outbox
+from libramq.broker.messages import drafts, sending
 from libramq.broker.processor.administration import listing, statistics
 from libramq.broker.processor.groups import queue_lock
-from libramq.broker.processor.messages import send_message, sent_batch
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
@@ -182,7 +182,7 @@ def test_an_overlong_path_is_refused():
 
 
 def test_a_batch_of_190650_empty_messages_is_refused_before_decoding(talk, peer, monkeypatch):
-    built = count_calls(monkeypatch, send_message, "StoreMessage")
+    built = count_calls(monkeypatch, sending, "StoreMessage")
     body = encode_batch([BatchItem(0, b"", b"")]) * 190_650
     reply = talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), body)
     assert reply.code == C.SYSTEM_ERROR
@@ -220,7 +220,7 @@ def test_the_names_of_a_large_batch_are_written_as_it_is_stored(talk, peer, monk
         return write(result)
 
     monkeypatch.setattr(RunResult, "offset_ids", property(noted))
-    step = sent_batch.BATCH_ITEMS_PER_STEP
+    step = drafts.BATCH_ITEMS_PER_STEP
     body = encode_batch([BatchItem(0, b"x", b"")] * (3 * step))
     reply = talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), body)
     assert len(reply.ext["msgId"].split(",")) == 3 * step
@@ -228,7 +228,7 @@ def test_the_names_of_a_large_batch_are_written_as_it_is_stored(talk, peer, monk
 
 
 def test_a_large_batch_is_stored_in_slices_and_later_sends_follow_it(talk, peer):
-    step = sent_batch.BATCH_ITEMS_PER_STEP
+    step = drafts.BATCH_ITEMS_PER_STEP
     bodies = [b"%d" % number for number in range(3 * step + 5)]
     body = encode_batch(BatchItem(0, each, b"") for each in bodies)
     appended = appends_of(talk)
@@ -291,8 +291,8 @@ def alive(kind: type) -> int:
 
 def test_the_messages_of_a_large_batch_are_never_all_in_memory(talk, peer, monkeypatch):
     """Twenty batches of 16,384 messages took 133 MB between being checked and being stored."""
-    step = sent_batch.BATCH_ITEMS_PER_STEP
-    monkeypatch.setattr(send_message, "BATCH_ITEMS_KEPT_MAX", step)
+    step = drafts.BATCH_ITEMS_PER_STEP
+    monkeypatch.setattr(sending, "BATCH_ITEMS_KEPT_MAX", step)
     bodies = [b"%d" % number for number in range(4 * step)]
     body = encode_batch(BatchItem(0, each, b"") for each in bodies)
     command = talk.command(R.SEND_BATCH_MESSAGE, send_header(batch=True), body)
@@ -309,8 +309,8 @@ def test_the_messages_of_a_large_batch_are_never_all_in_memory(talk, peer, monke
 
 
 def test_a_large_batch_whose_last_message_is_bad_stores_nothing(talk, peer, monkeypatch):
-    step = sent_batch.BATCH_ITEMS_PER_STEP
-    monkeypatch.setattr(send_message, "BATCH_ITEMS_KEPT_MAX", step)
+    step = drafts.BATCH_ITEMS_PER_STEP
+    monkeypatch.setattr(sending, "BATCH_ITEMS_KEPT_MAX", step)
     bad = BatchItem(0, b"x", b"TIMER_DELAY_MS\x0110\x02")
     body = encode_batch([BatchItem(0, b"x", b"")] * (3 * step) + [bad])
     assert talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), body).code == C.MESSAGE_ILLEGAL
@@ -339,18 +339,18 @@ def test_large_heartbeats_are_decoded_a_few_at_a_time(talk, monkeypatch):
 
 def test_pipelined_batches_are_stored_in_slices_too(talk, peer):
     """64 batches of 128 messages, 0.2 MB in one read, used to be one turn of 135 ms."""
-    step = sent_batch.BATCH_ITEMS_PER_STEP
+    step = drafts.BATCH_ITEMS_PER_STEP
     body = encode_batch([BatchItem(0, b"x", b"")] * step)
     appended = appends_of(talk)
     commands = [talk.command(R.SEND_BATCH_MESSAGE, send_header(batch=True), body) for _ in range(64)]
     talk.give(peer, *commands)
     offsets = [find_answer(peer, command).ext["queueOffset"] for command in commands]
     assert offsets == [str(step * number) for number in range(64)]
-    assert max(appended) <= send_message.MESSAGES_PER_TURN
+    assert max(appended) <= sending.MESSAGES_PER_TURN
 
 
 def test_a_batch_with_one_bad_message_stores_nothing(talk, peer):
-    step = sent_batch.BATCH_ITEMS_PER_STEP
+    step = drafts.BATCH_ITEMS_PER_STEP
     body = encode_batch([BatchItem(0, b"x", b"")] * (2 * step)) + b"\0\0\0\5"
     reply = talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), body)
     assert reply.code == C.SYSTEM_ERROR

@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.broker.messages.priorities import prioritised
+from libramq.broker.messages.sending import prioritised
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.message import decode_records

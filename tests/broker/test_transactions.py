@@ -4,7 +4,6 @@ import pytest
 
 from libramq.broker.transactions import half, loading, open_transactions
 from libramq.broker.transactions.open_transactions import OpenTransactions
-from libramq.clock import read_clock
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.message import decode_records
@@ -355,7 +354,7 @@ def test_the_ends_of_apaches_brokers_name_several_messages(tmp_path, peer):
     talk = Conversation(tmp_path)
     places = [prepare(talk, peer, b"%d" % number) for number in range(4)]
     operation = half.ended([0, 2, 3], "K", b"\x7f\0\0\1\0\0\0\1", talk.clock.wall_ms())
-    talk.broker.transactions.transactions.create_topics(read_clock(talk.clock))
+    talk.broker.transactions.transactions.create_topics(talk.clock.wall_ms())
     talk.broker.store.append_batch([operation])
     talk.close()
     again = Conversation(tmp_path, clock=talk.clock)

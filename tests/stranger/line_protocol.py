@@ -2,6 +2,7 @@
 
     LOGIN name password                      OK
     APPEND topic queue text                  OK queue_offset
+    LATER level topic queue text             OK; readers find it after the delay level's time
     POLL group topic queue offset wait_ms    FOUND next "text" …, NOTHING next or MOVED next (an offset)
     COMMIT group topic queue offset          OK
     JOIN group client topic                  MEMBER id epoch queue:epoch …
@@ -34,7 +35,7 @@ A protocol consists of four parts, in the order of this module:
 Members of coordinated groups (JOIN, WAIT, LEAVE) are answered by waiters too. A minus before a queue means
 that the member must release it: its next WAIT leaves the queue out.
 
-The services used here are `Broker.appending`, `.reading`, `.committing`, `.opening` and `.coordination`;
+The services used here are `Broker.sending`, `.reading`, `.committing`, `.opening` and `.coordination`;
 `docs/design/engine.md` lists the others.
 """
 
@@ -46,8 +47,9 @@ from libramq.auth.authorizer import require_permission
 from libramq.auth.operation import Consume, Membership, Operation, Send
 from libramq.broker.broker import Broker
 from libramq.broker.groups.opening import QueueToOpen
-from libramq.broker.messages.appending import Draft
+from libramq.broker.messages.drafts import Draft
 from libramq.broker.messages.reading import Pull, PullResult, PullStatus
+from libramq.broker.messages.sending import Sent, Stored
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, NoPermission, RemoteProtocolError
 from libramq.fencing import Claim, Opened
@@ -56,8 +58,8 @@ from libramq.groups.coordinator.group.request import Join, Leave, Poll
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects
 from libramq.message import decode_records
+from libramq.message.properties import DELAY, properties_to_text
 from libramq.message.queue import MessageQueue
-from libramq.store.log.append import AppendResult
 
 LINE_BYTES_MAX = 64 * 1024
 MESSAGES_MAX = 32
@@ -111,12 +113,24 @@ class LineWaiter:
         self._effects.send(self.connection, line.encode() + b"\n")
 
 
+class SendWaiter(LineWaiter):
+    """Answers the send of one message: the others of a call may be stored although it is refused."""
+
+    def answer(self, result: Sequence[Sent]) -> None:
+        """Send the line for what became of it."""
+        (sent,) = result
+        if isinstance(sent, Exception):
+            self.refuse(sent)
+        else:
+            super().answer(sent)
+
+
 class LineTranslator:
     """Serves the line protocol; a `kernel.engine.Translator`."""
 
     def __init__(self, broker: Broker) -> None:
         self._authenticator = broker.authenticator
-        self._appending = broker.appending
+        self._sending = broker.sending
         self._reading = broker.reading
         self._committing = broker.committing
         self._opening = broker.opening
@@ -138,6 +152,7 @@ class LineTranslator:
         operations = {
             "LOGIN": self._login,
             "APPEND": self._append,
+            "LATER": self._later,
             "POLL": self._poll,
             "JOIN": self._join,
             "WAIT": self._wait,
@@ -159,12 +174,19 @@ class LineTranslator:
         LineWaiter(connection, self._effects, str).answer("OK")
 
     def _append(self, connection: Connection, words: Sequence[str]) -> None:
+        self._send(SendWaiter(connection, self._effects, _stored), words)
+
+    def _later(self, connection: Connection, words: Sequence[str]) -> None:
+        level, *rest = words
+        properties = properties_to_text({DELAY: level})
+        self._send(SendWaiter(connection, self._effects, lambda stored: "OK"), rest, properties)
+
+    def _send(self, waiter: SendWaiter, words: Sequence[str], properties: str = "") -> None:
         topic, queue_id, *text = words
-        self._require(Send(connection.principal, topic))
-        draft = Draft(topic, int(queue_id), " ".join(text).encode())
-        waiter = LineWaiter(connection, self._effects, _stored)
+        self._require(Send(waiter.connection.principal, topic))
+        draft = Draft(topic, int(queue_id), " ".join(text).encode(), properties)
         clock = self._clock
-        self._appending.append([draft], waiter, wall_ms=clock.wall_ms(), now_ms=clock.monotonic_ms())
+        self._sending.send_for([draft], waiter, wall_ms=clock.wall_ms(), now_ms=clock.monotonic_ms())
 
     def _poll(self, connection: Connection, words: Sequence[str]) -> None:
         group, topic, queue_id, offset, wait_ms, *claim = words
@@ -236,7 +258,7 @@ class LineTranslator:
 
 
 def _unknown(connection: Connection, words: Sequence[str]) -> None:
-    raise RemoteProtocolError("the verbs are LOGIN, APPEND, POLL, COMMIT, JOIN, WAIT, OPEN and LEAVE")
+    raise RemoteProtocolError("the verbs are LOGIN, APPEND, LATER, POLL, COMMIT, JOIN, WAIT, OPEN and LEAVE")
 
 
 def _claimed(words: Sequence[str]) -> dict[str, Any]:
@@ -247,8 +269,8 @@ def _claimed(words: Sequence[str]) -> dict[str, Any]:
     return {"member": member, "epoch": int(epoch)}
 
 
-def _stored(results: Sequence[AppendResult]) -> str:
-    return f"OK {results[-1].queue_offset}"
+def _stored(stored: Stored) -> str:
+    return f"OK {stored.queue_offset}"
 
 
 def _pulled(result: PullResult) -> str:

@@ -103,6 +103,18 @@ def test_a_strangers_long_poll_wakes_in_the_turn_of_a_rocketmq_send(talk: Conver
     assert stranger.lines() == [], "answered once"
 
 
+def test_a_strangers_message_waits_for_its_delay_level(talk: Conversation):
+    """Whatever a send may bring about is the service's, and not RocketMQ's protocol's."""
+    stranger = LinePeer(talk)
+    assert stranger.say("LATER 1 T 0 hello", "APPEND T 0 first", "POLL G T 0 0 0") == [
+        "OK",
+        "OK 0",
+        'FOUND 1 "first"',
+    ]
+    talk.advance(2_000)
+    assert stranger.say("POLL G T 0 1 0") == ['FOUND 2 "hello"']
+
+
 def test_a_rocketmq_long_poll_wakes_in_the_turn_of_a_strangers_append(talk: Conversation):
     peer = FakePeer()
     command = talk.pull_command(suspend_timeout_millis=5_000)

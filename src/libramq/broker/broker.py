@@ -204,7 +204,7 @@ class Broker:
         )
         self.held: HeldPulls[Pull] = HeldPulls(self.kernel.purgatory)
         requirements = Requirements(self.topics, self.groups)
-        redelivery = self._redelivery = Redelivery(self.topics, randomness)
+        redelivery = self._redelivery = Redelivery(self.topics, self.groups, self.locks, randomness)
         files, kernel = self._files, self.kernel
         self.transactions = TransactionParts(
             self.config, files, self.offsets, self.producers, kernel, self._responder, self.authorizer
@@ -216,12 +216,11 @@ class Broker:
             requirements,
             redelivery,
             self.replication,
-            self.locks,
             self.kernel,
             unique_id=unique_id,
             randomness=randomness,
         )
-        self.appending, self.creations = producing.appending, producing.creations
+        self.sending, self.creations = producing.sending, producing.creations
         self._sends = producing.sends
         self.pop = PopParts(
             self.config,

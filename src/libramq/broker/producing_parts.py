@@ -6,15 +6,14 @@ from typing import Any
 from libramq.broker.cluster.replication import Replication
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
-from libramq.broker.messages.appending import Appending
 from libramq.broker.messages.creation_rate import CreationRate
 from libramq.broker.messages.redelivery import Redelivery
+from libramq.broker.messages.sending import Sending
 from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.broker.processor.messages.send_message import SendMessage
 from libramq.broker.processor.messages.timer_requests import TimerRequests
 from libramq.broker.transactions.transactions import Transactions
 from libramq.catalog.requirements import Requirements
-from libramq.groups.queue_lock import QueueLocks
 from libramq.kernel.parts import Kernel
 from libramq.message.ids import UniqueIdGenerator
 from libramq.store.retention.disk_space import DiskSpace
@@ -31,7 +30,6 @@ class ProducingParts:
         requirements: Requirements,
         redelivery: Redelivery,
         replication: Replication,
-        locks: QueueLocks,
         kernel: Kernel,
         *,
         unique_id: UniqueIdGenerator,
@@ -45,32 +43,23 @@ class ProducingParts:
         disk_space = DiskSpace(
             files.filesystem, files.store.config.disks, config.disk_space_warning_level_ratio
         )
-        self.appending = Appending(
+        self.sending = Sending(
+            topics=tables.topics,
             requirements=requirements,
+            creations=self.creations,
             log=files.log,
             durability=replication.gate,
             disk_space=disk_space,
             properties=properties,
             unique_id=unique_id,
-            message_bytes_max=config.max_message_size,
-        )
-        self.sends = SendMessage(
-            creations=self.creations,
-            disk_space=disk_space,
-            topics=tables.topics,
-            groups=tables.groups,
-            locks=locks,
-            log=files.log,
-            appending=self.appending,
             redelivery=redelivery,
-            properties=properties,
             schedule=files.schedule,
             timers=files.timers.timers,
-            broker_name=config.broker_name,
-            transactions=transactions,
-            reject_transactions=config.reject_transaction_message,
+            transactions=None if config.reject_transaction_message else transactions,
             randomness=randomness,
+            message_bytes_max=config.max_message_size,
         )
+        self.sends = SendMessage(self.sending, properties)
         self.services: list[Any] = [self.sends, _timer_requests(config, files)]
 
 

@@ -18,7 +18,7 @@ from libramq.broker.transactions import half
 from libramq.broker.transactions.open_transactions import Known, OpenTransactions
 from libramq.catalog import TopicTable
 from libramq.catalog.destinations import Destinations
-from libramq.clock import Now
+from libramq.clock import Now, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.formats.tables import PERM_READ, PERM_WRITE
@@ -56,10 +56,10 @@ class Transactions:
         self._timers = timers
         self._host = encode_host(host)
 
-    def create_topics(self, now: Now) -> None:
+    def create_topics(self, wall_ms: WallMs) -> None:
         """Create the two topics with the first half message."""
         for topic in (names.TRANS_HALF_TOPIC, names.TRANS_OP_HALF_TOPIC):
-            self._topics.for_group(topic, 1, PERM_READ | PERM_WRITE, now.wall_ms)
+            self._topics.for_group(topic, 1, PERM_READ | PERM_WRITE, wall_ms)
 
     def end(self, message: MessageExt, *, is_commit: bool, now: Now) -> AppendResult | None:
         """Commit a half message or roll it back; None: that has happened already. Raises BrokerError.
@@ -73,7 +73,7 @@ class Transactions:
             return None
         if known is Known.NOTHING:
             raise broker_error(ResponseCode.SYSTEM_ERROR, _NOT_KNOWN)
-        self.create_topics(now)
+        self.create_topics(now.wall_ms)
         return self._store_end(message, now, [self._committed(message, now)] if is_commit else [])
 
     def is_unread(self, message: MessageExt) -> bool:
@@ -84,7 +84,7 @@ class Transactions:
         """Store the operation message that a commit lacks; None: it lacks none. Raises BrokerError."""
         if self.has_ended(message):
             return None
-        self.create_topics(now)
+        self.create_topics(now.wall_ms)
         return self._store_end(message, now, [])
 
     def _store_end(self, message: MessageExt, now: Now, before: list[StoreMessage]) -> AppendResult:
@@ -141,7 +141,7 @@ class Transactions:
             raise broker_error(
                 ResponseCode.MESSAGE_ILLEGAL, "it lacks the topic or queue that it was sent to"
             )
-        self.create_topics(now)
+        self.create_topics(now.wall_ms)
         (result,) = self._log.append([half.resumed(message)])
         if not result.is_ok:
             raise self._log.refused(result)

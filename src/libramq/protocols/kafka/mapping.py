@@ -11,9 +11,11 @@ import binascii
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from libramq.batches.kafka_batch import PRODUCER
 from libramq.batches.record_properties import EMPTY, HEADERS, KEY, MEANT, NULL, record_properties
-from libramq.broker.messages.appending import Draft
+from libramq.broker.messages.drafts import Draft
 from libramq.errors import RemoteProtocolError
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
@@ -37,7 +39,7 @@ def draft_of(topic: str, queue_id: int, record: Record) -> Draft:
 def marked(drafts: Sequence[Draft], stamp: Stamp, offset: int) -> Sequence[Draft]:
     """Return the messages of an idempotent producer's batch with its mark; it begins at a queue offset."""
     text = p.properties_to_text({PRODUCER: mark(stamp, offset)})
-    return [draft._replace(properties=text + draft.properties) for draft in drafts]
+    return [msgspec.structs.replace(draft, properties=text + draft.properties) for draft in drafts]
 
 
 def record_of(message: MessageExt) -> Record:

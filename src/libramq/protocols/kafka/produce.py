@@ -15,8 +15,8 @@ from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Send
 from libramq.batches.kafka_batch import batch_properties
 from libramq.broker.cluster.nodes import is_visible
-from libramq.broker.messages.appending import Appending, Draft
-from libramq.clock import MonotonicMs, WallMs
+from libramq.broker.messages.drafts import Draft
+from libramq.broker.messages.sending import Sending
 from libramq.errors import BrokerError, InvalidName
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
@@ -45,7 +45,7 @@ from libramq.wire.kafka.record_batch import (
     stamp_of,
     unpacking_cost,
 )
-from libramq.wire.kafka.whole_batch import BatchSummary, check_batch, checking_cost
+from libramq.wire.kafka.whole_batch import check_batch, checking_cost
 
 #: Ours: requests that cost no more are decoded at once, in some milliseconds; compressed and larger ones on a
 #: thread.
@@ -61,19 +61,10 @@ NO_TIMESTAMP_MS: Final = -1
 
 
 class Batch(NamedTuple):
-    """A partition's messages, for a queue. stamp: an idempotent producer's."""
+    """A partition's messages, or the one record of a queue of batches. stamp: an idempotent producer's."""
 
     queue_id: int
     drafts: Sequence[Draft]
-    stamp: Stamp | None
-
-
-class Whole(NamedTuple):
-    """A partition's batch for a queue of batches: it is stored as it is, as one record."""
-
-    queue_id: int
-    data: bytes
-    summary: BatchSummary
     stamp: Stamp | None
 
 
@@ -85,7 +76,7 @@ class Refused(NamedTuple):
 
 
 #: A partition's batch, or why it is refused.
-Found = Batch | Whole | Refused
+Found = Batch | Refused
 #: What becomes of a partition, named by the positions of topic and partition in the request.
 Place = tuple[int, int]
 
@@ -95,7 +86,7 @@ class Produces:
 
     def __init__(
         self,
-        appending: Appending,
+        sending: Sending,
         store: MessageStore,
         producers: Producers,
         authorizer: Authorizer,
@@ -104,7 +95,7 @@ class Produces:
     ) -> None:
         self._nodes = nodes
         self._producers = producers
-        self._appending = appending
+        self._sending = sending
         self._authorizer = authorizer
         self._store = store
         self._clock = kernel.clock
@@ -168,21 +159,20 @@ class Produces:
         except (BrokerError, InvalidName) as refused:
             production.refuse(place, code_of(refused), str(refused))
 
-    def _store_batch(self, batch: Batch | Whole, topic: str, production: "_Production", place: Place) -> None:
+    def _store_batch(self, batch: Batch, topic: str, production: "_Production", place: Place) -> None:
         """Store a batch, or what is missing of it."""
-        queue_id = batch.queue_id
+        queue_id, drafts, stamp = batch
         waiter = _Waiter(production, place, self._store.min_offset(topic, queue_id))
         wall_ms, now_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
-        stamp = batch.stamp
         if stamp is None:
-            self._append_batch(batch, topic, waiter, None, wall_ms, now_ms, stored=None)
+            self._sending.append(drafts, waiter, wall_ms=wall_ms, now_ms=now_ms)
             return
         known = self._producers.sequences.judge(topic, queue_id, stamp)
         if known is not None:
             waiter.base_offset = known.offset
         if known is not None and known.stored == known.records:
             result = AppendResult(AppendStatus.PUT_OK, known.end, 0, known.offset)
-            self._appending.answer_when_safe([result], waiter)
+            self._sending.answer_when_safe([result], result.end, waiter)
             return
         done = known.stored if known is not None else 0
         offset = self._store.next_offset(topic, queue_id)
@@ -194,31 +184,8 @@ class Produces:
             self._producers.changed()
 
         rest = stamp._replace(first=stamp.first + done, records=stamp.records - done)
-        if isinstance(batch, Batch):
-            batch = batch._replace(drafts=batch.drafts[done:])
-        self._append_batch(batch, topic, waiter, (rest, offset), wall_ms, now_ms, stored=stored)
-
-    def _append_batch(
-        self,
-        batch: Batch | Whole,
-        topic: str,
-        waiter: "_Waiter",
-        mark: tuple[Stamp, int] | None,
-        wall_ms: WallMs,
-        now_ms: MonotonicMs,
-        *,
-        stored: Callable[[int, int], None] | None,
-    ) -> None:
-        """Append a batch's messages, with the mark of an idempotent producer."""
-        if isinstance(batch, Batch):
-            drafts = batch.drafts if mark is None else marked(batch.drafts, *mark)
-            self._appending.append(drafts, waiter, wall_ms=wall_ms, now_ms=now_ms, stored=stored)
-            return
-        count, _, latest_ms = batch.summary
-        draft = Draft(topic, batch.queue_id, batch.data, batch_properties(count), latest_ms)
-        if mark is not None:
-            (draft,) = marked([draft], *mark)
-        self._appending.append_batch(draft, count, waiter, wall_ms=wall_ms, now_ms=now_ms, stored=stored)
+        left = marked(drafts if drafts[0].record_count else drafts[done:], rest, offset)
+        self._sending.append(left, waiter, wall_ms=wall_ms, now_ms=now_ms, stored=stored)
 
 
 def _steps(batches: Mapping[Place, Found]) -> Iterator[list[tuple[Place, Found]]]:
@@ -226,11 +193,9 @@ def _steps(batches: Mapping[Place, Found]) -> Iterator[list[tuple[Place, Found]]
     step: list[tuple[Place, Found]] = []
     size = 0
     for place, batch in batches.items():
-        count = 1
-        if isinstance(batch, Batch):
-            count = len(batch.drafts)
-        elif isinstance(batch, Whole):
-            count += len(batch.data) // WHOLE_BYTES_PER_RECORD
+        count = len(batch.drafts) if isinstance(batch, Batch) else 1
+        if isinstance(batch, Batch) and batch.drafts[0].record_count:
+            count += len(batch.drafts[0].body) // WHOLE_BYTES_PER_RECORD
         if step and size + count > RECORDS_PER_STEP:
             yield step
             step, size = [], 0
@@ -268,7 +233,7 @@ def _decode(
                 continue
             try:
                 if topic.name in whole:
-                    batches[topic_at, partition_at] = _whole(queue_id, data, timestamp_ms_max)
+                    batches[topic_at, partition_at] = _whole(topic.name, queue_id, data, timestamp_ms_max)
                     continue
                 records = decode_batch(data, budget)
                 drafts = _drafts(topic.name, queue_id, records, timestamp_ms_max)
@@ -279,12 +244,13 @@ def _decode(
     return batches
 
 
-def _whole(queue_id: int, data: bytes, timestamp_ms_max: int) -> Whole:
-    summary = check_batch(data)
-    for timestamp_ms in (summary.first_ms, summary.latest_ms):
+def _whole(topic: str, queue_id: int, data: bytes, timestamp_ms_max: int) -> Batch:
+    count, first_ms, latest_ms = check_batch(data)
+    for timestamp_ms in (first_ms, latest_ms):
         if not NO_TIMESTAMP_MS <= timestamp_ms <= timestamp_ms_max:
             raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, f"a batch has the timestamp {timestamp_ms} ms")
-    return Whole(queue_id, data, summary, stamp_of(data))
+    draft = Draft(topic, queue_id, data, batch_properties(count), latest_ms, record_count=count)
+    return Batch(queue_id, [draft], stamp_of(data))
 
 
 def _drafts(topic: str, queue_id: int, records: Sequence[Record], timestamp_ms_max: int) -> Sequence[Draft]:

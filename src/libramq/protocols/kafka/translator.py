@@ -103,7 +103,7 @@ class KafkaTranslator:
         topics.observe(lists.forget)
         return [
             Metadata(nodes, ids, creation, authorizer),
-            Produces(broker.appending, store, self.producers, authorizer, kernel, nodes),
+            Produces(broker.sending, store, self.producers, authorizer, kernel, nodes),
             self.producers,
             Fetches(broker.fetching, authorizer, kernel.clock, nodes),
             lists,

@@ -11,8 +11,8 @@ reads it there. Upstream: ReplyMessageProcessor.java.
 from collections.abc import Mapping
 
 from libramq.broker.messages import stored_properties as text_properties
+from libramq.broker.messages.sending import Prepared
 from libramq.broker.processor.groups.client_calls import CALL_MS, ClientCalls, Target
-from libramq.broker.processor.messages.prepared import Prepared
 from libramq.broker.processor.messages.send_message import SendMessage
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error

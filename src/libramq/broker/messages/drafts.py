@@ -1,27 +1,28 @@
-"""The sent batch: the messages of one send of several, made some at a time, as often as they are needed.
+"""Drafts: what protocols hand to `Sending`, a message or a batch of them for one queue.
 
-In queues of batches (`queue.type=BatchCQ`) it is one record, with its messages as they came.
+A batch's messages are made some at a time, as often as they are needed. In queues of batches
+(`queue.type=BatchCQ`) it is one record, with its messages as they came.
 
 Upstream: SendMessageProcessor.sendBatchMessage.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final
 
-from libramq.broker.messages import stored_properties as text_properties
-from libramq.broker.messages.appending import Appending
+import msgspec
+
+from libramq.broker.messages import stored_properties
+from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.broker.transactions import half
+from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.batch import BatchColumns, decode_columns, decode_properties
-from libramq.message.ids import born_host
 from libramq.message.inner_batch import INNER_NUM_MAX
 from libramq.message.sys_flag import MULTI_TAGS, TRANSACTION_MASK, WRAPPED
 from libramq.message.tags import tag_code
-from libramq.remoting.headers import SendMessageHeader
-from libramq.rpc.request import Request
 from libramq.store.log.append import StoreMessage
 from libramq.store.log.message_run import MessageRun
 
@@ -40,24 +41,63 @@ PLAIN_BYTES_PER_STEP: Final = 5 * 256 * 1024
 Making = Generator[None, None, StoreMessage | None]
 
 
+class Draft(msgspec.Struct, frozen=True, gc=False):
+    """A message in its protocol's form. A Struct, because one is made for every incoming message.
+
+    queue_id: below 0: any. properties: the stored text (`message.properties`), with a separator behind each.
+    born_ms: when its producer made it; None: now. body: as it is stored, so compressed if sys_flag says so.
+    reconsume_times, reconsume_times_max: of a message that is tried again; None: its group's. template: the
+    topic from which a missing one is created, with so many queues; empty: it must exist.
+    is_batch: the body is of several messages (`message.batch`), which may be stored as one record in queues
+    of batches if they have one id, or need no others (has_one_id). record_count: the body is of so many
+    messages in a form of the protocol's own (`message.inner_batch`).
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: str = ""
+    born_ms: int | None = None
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    reconsume_times_max: int | None = None
+    template: str = ""
+    template_queues: int = 0
+    is_unit: bool = False
+    is_batch: bool = False
+    has_one_id: bool = False
+    record_count: int = 0
+
+
 class SentBatch:
-    """A request with several messages for one queue; iterating raises BrokerError for a bad one."""
+    """A draft of several messages; iterating raises BrokerError for a bad one.
+
+    completed: returns properties as they are stored, and the unique key (`Sending.completed`).
+    """
 
     def __init__(
-        self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, appending: Appending
+        self,
+        draft: Draft,
+        queue_id: int,
+        born_host: bytes,
+        properties: BrokerProperties,
+        completed: Callable[[str], tuple[str, str]],
+        wall_ms: WallMs,
     ) -> None:
-        if topic.startswith(names.RETRY_PREFIX):
+        if draft.topic.startswith(names.RETRY_PREFIX):
             raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group")
-        if len(topic) > names.TOPIC_LENGTH_MAX:
+        if len(draft.topic) > names.TOPIC_LENGTH_MAX:
             raise broker_error(
                 ResponseCode.MESSAGE_ILLEGAL, f"message topic length over {names.TOPIC_LENGTH_MAX}"
             )
-        self.data = request.command.body
-        self._request = request
-        self._header = header
-        self._topic = topic
+        self.data = draft.body
+        self._draft = draft
         self._queue_id = queue_id
-        self._appending = appending
+        self._born_host = born_host
+        self._born_ms = int(wall_ms) if draft.born_ms is None else draft.born_ms
+        self._properties = properties
+        self._text_completed = completed
 
     def __iter__(self) -> Iterator[MessageRun]:
         """Make the messages again, some at a time: a large batch is iterated twice rather than held."""
@@ -85,12 +125,12 @@ class SentBatch:
         None if they must be stored one by one: they are too many for a record, or none, or one of them has
         a property by which the broker acts or which it refuses, or the batch itself has.
         """
-        header, data = self._header, self.data
-        text = header.properties or ""
+        draft, data = self._draft, self.data
+        text = draft.properties
         if (
-            header.sys_flag & ~MULTI_TAGS  # Compressed, for example: each message or all of them?
-            or header.reconsume_times
-            or not text_properties.are_without_effect([text.encode("utf-8", "replace")])
+            draft.sys_flag & ~MULTI_TAGS  # Compressed, for example: each message or all of them?
+            or draft.reconsume_times
+            or not stored_properties.are_without_effect([text.encode("utf-8", "replace")])
         ):
             return None
         count = start = 0
@@ -99,21 +139,21 @@ class SentBatch:
                 yield
             properties, start = decode_properties(data, start, WHOLE_ITEMS_PER_STEP)
             count += len(properties)
-            if count > INNER_NUM_MAX or not text_properties.are_without_effect(properties):
+            if count > INNER_NUM_MAX or not stored_properties.are_without_effect(properties):
                 return None
         if not count:
             return None
         number = f"{p.INNER_NUM}{p.NAME_VALUE_SEPARATOR}{count}{p.PROPERTY_SEPARATOR}"
         return StoreMessage(
-            self._topic,
+            draft.topic,
             self._queue_id,
             data,
-            (number + self._appending.completed(text)[0]).encode("utf-8", "replace"),
+            (number + self._text_completed(text)[0]).encode("utf-8", "replace"),
             _tag_code(text),
-            header.flag,
-            header.sys_flag | WRAPPED,
-            header.born_timestamp,
-            born_host(self._request.peer.address),
+            draft.flag,
+            draft.sys_flag | WRAPPED,
+            self._born_ms,
+            self._born_host,
             count=count,
         )
 
@@ -124,8 +164,8 @@ class SentBatch:
         of all messages together if possible.
         """
         flags, bodies, properties = columns
-        is_plain = not self._header.sys_flag & TRANSACTION_MASK
-        plain = self._appending.suffix_of_all_plain(properties) if is_plain else None
+        is_plain = not self._draft.sys_flag & TRANSACTION_MASK
+        plain = self._properties.suffix_of_all_plain(properties) if is_plain else None
         if plain is not None and max(map(len, properties)) + len(plain[0]) <= p.PROPERTIES_BYTES_MAX:
             suffix, has_tags = plain
             codes = [_tag_code(each.decode()) for each in properties] if has_tags else [0] * len(flags)
@@ -145,15 +185,15 @@ class SentBatch:
         flags: Sequence[int],
         suffix: bytes = b"",
     ) -> MessageRun:
-        header, born = self._header, born_host(self._request.peer.address)
-        times = max(header.reconsume_times or 0, 0)  # Attempts are counted from here to the dead letters.
+        draft = self._draft
+        times = max(draft.reconsume_times, 0)  # Attempts are counted from here to the dead letters.
         return MessageRun(
-            self._topic, self._queue_id, bodies, properties, codes, flags, suffix, header.sys_flag,
-            header.born_timestamp, born, times,
+            draft.topic, self._queue_id, bodies, properties, codes, flags, suffix, draft.sys_flag,
+            self._born_ms, self._born_host, times,
         )  # fmt: skip
 
     def _completed(self, properties: bytes, is_plain: bool) -> tuple[bytes, int]:
-        plain = self._appending.completed_plain(properties) if is_plain else None
+        plain = self._properties.added_to_plain(properties) if is_plain else None
         if plain is None or len(plain[0]) > p.PROPERTIES_BYTES_MAX:
             return self._checked(properties)
         return plain[0], _tag_code(properties.decode()) if plain[1] else 0
@@ -163,15 +203,15 @@ class SentBatch:
         text = encoded.decode("utf-8", "replace")
         if half.is_marked(text, 0):
             raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be part of a transaction")
-        half.require_queued(text, self._header.sys_flag, 0)
+        half.require_queued(text, self._draft.sys_flag, 0)
         if "TIMER_D" in text and any(
-            text_properties.find(text, name) is not None for name in p.TIMER_REQUESTS
+            stored_properties.find(text, name) is not None for name in p.TIMER_REQUESTS
         ):
             # Apache's broker delivers it at once (asyncPutMessages looks at the batch's own properties).
             raise broker_error(
                 ResponseCode.MESSAGE_ILLEGAL, "a message that waits until a time cannot be sent in a batch"
             )
-        properties = self._appending.completed(text)[0].encode("utf-8", "replace")
+        properties = self._text_completed(text)[0].encode("utf-8", "replace")
         if len(properties) > p.PROPERTIES_BYTES_MAX:  # A batch is stored as a whole or not at all.
             raise broker_error(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -181,4 +221,4 @@ class SentBatch:
 
 
 def _tag_code(text: str) -> int:
-    return tag_code(text_properties.find(text, p.TAGS))
+    return tag_code(stored_properties.find(text, p.TAGS))

@@ -1,0 +1,575 @@
+"""Sending: messages of any protocol, checked, completed and stored, with all that a send may bring about.
+
+    Draft ─► topic (created perhaps), queue, size ─► properties ─┬─ nothing special ──► its own queue
+                                                                 ├─ DELAY, TIMER_… ───► a level, or a timer
+                                                                 ├─ TRAN_MSG ─────────► the half topic
+                                                                 └─ many attempts ────► the dead letters
+
+All messages of one call are stored by one append. The order of the checks and their codes are upstream's:
+SendMessageProcessor.java, AbstractSendMessageProcessor.java.
+"""
+
+import random
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from libramq.broker.messages import stored_properties
+from libramq.broker.messages.creation_rate import CreationRate
+from libramq.broker.messages.drafts import BATCH_ITEMS_PER_STEP, Draft, Making, SentBatch
+from libramq.broker.messages.message_log import MessageLog
+from libramq.broker.messages.redelivery import Redelivery
+from libramq.broker.messages.schedule import DelaySchedule
+from libramq.broker.messages.stored_properties import BrokerProperties
+from libramq.broker.transactions import half
+from libramq.broker.transactions.transactions import Transactions
+from libramq.catalog import TopicTable
+from libramq.catalog.requirements import Requirements, require_sendable, require_writable
+from libramq.clock import MonotonicMs, WallMs
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, LibraError, broker_error
+from libramq.formats.tables import PERM_WRITE, TopicConfig
+from libramq.kernel.connection import Connection
+from libramq.kernel.gate import Gate, Gated, Missing
+from libramq.kernel.waiter import Waiter
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.batch import count_items, has_more_items
+from libramq.message.ids import UniqueIdGenerator, born_host
+from libramq.message.recall_handle import RecallHandle
+from libramq.message.sys_flag import INNER_BATCH, TRANSACTION_MASK, is_queued
+from libramq.message.tags import tag_code
+from libramq.store.log.append import NOT_SAFE, AppendResult, AppendStatus, StoreMessage
+from libramq.store.log.message_run import MessageRun
+from libramq.store.retention.disk_space import DiskSpace
+from libramq.timers.timers import TimerMessages
+
+#: Ours: sizes of a batch's messages that are looked at before others are served; one takes 0.2 µs.
+ITEMS_COUNTED_PER_STEP: Final = 4_096
+#: Ours: messages of a batch that are kept between its check and its storing; those of a larger one are
+#: decoded twice. Twenty batches of 16,384 took 133 MB.
+BATCH_ITEMS_KEPT_MAX: Final = 2_048
+#: Ours: messages of one call that are stored before others are served (endpoint.BATCH_MAX).
+MESSAGES_PER_TURN: Final = 256
+#: Message.getPriority: NumberUtils.toInt; what Java's int cannot hold is no priority.
+_PRIORITY_MAX: Final = 2**31 - 1
+#: Message types exclude each other; these are recognised before a priority.
+_OTHER_TYPES: Final = (p.DELAY, *p.TIMER_REQUESTS, p.SHARDING_KEY)
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A draft's messages, checked and ready to be stored.
+
+    waits: for the disk, if it is flushed synchronously. recall_handle: of a message that waits until a time.
+    count: of messages. record_count: of a batch that is stored as one record, its messages; else 0.
+    """
+
+    messages: list[StoreMessage | MessageRun]
+    queue_id: int
+    unique_key: str
+    waits: bool
+    creates_topic: bool
+    recall_handle: str = ""
+    count: int = 1
+    record_count: int = 0
+
+
+class Stored(msgspec.Struct, frozen=True, gc=False):
+    """A draft's place: its first message's queue offset, and the log's end behind its last.
+
+    Its sender is answered once the log is safe up to `end`, if it `waits`, and once the name servers know the
+    topic, if it `creates_topic`. The rest is as in `Prepared`, whose messages are not kept.
+    """
+
+    queue_id: int
+    queue_offset: int
+    end: int
+    offset_ids: str
+    unique_key: str
+    waits: bool
+    creates_topic: bool
+    recall_handle: str
+    record_count: int
+
+
+#: A large draft's way to its place, or to its refusal; also raises what a small one is refused with.
+Steps = Generator[None, None, Stored | Exception]
+#: What becomes of a draft.
+Sent = Stored | Exception | Steps
+T = TypeVar("T")
+
+
+class _Answer(Gated):
+    """An answer for messages that are stored, but not safe yet."""
+
+    __slots__ = ("_result", "_waiter")
+
+    def __init__(self, result: Any, waiter: Waiter[Any]) -> None:
+        super().__init__(waiter.connection)
+        self._result = result
+        self._waiter = waiter
+
+    def succeed(self) -> None:
+        """Answer that they are on the disk."""
+        self._waiter.answer(self._result)
+
+    def fail(self, missing: Missing = Missing.ANSWER) -> None:
+        """Answer: it is stored, and not as safe as it should be."""
+        self._waiter.refuse(broker_error(*NOT_SAFE[missing]))
+
+
+class Sending:
+    """Stores messages. durability: the gate at which they wait until they are safe.
+
+    transactions: None: half messages are refused.
+    """
+
+    def __init__(
+        self,
+        *,
+        topics: TopicTable,
+        requirements: Requirements,
+        creations: CreationRate,
+        log: MessageLog,
+        durability: Gate,
+        disk_space: DiskSpace,
+        properties: BrokerProperties,
+        unique_id: UniqueIdGenerator,
+        redelivery: Redelivery,
+        schedule: DelaySchedule,
+        timers: TimerMessages,
+        transactions: Transactions | None,
+        randomness: random.Random,
+        message_bytes_max: int,
+    ) -> None:
+        self._topics = topics
+        self._requirements = requirements
+        self._creations = creations
+        self._log = log
+        self._durability = durability
+        self._disk_space = disk_space
+        self._properties = properties
+        self._unique_id = unique_id
+        self._redelivery = redelivery
+        self._schedule = schedule
+        self._timers = timers
+        self._transactions = transactions
+        self._random = randomness
+        self._message_bytes_max = message_bytes_max
+
+    def send(
+        self, drafts: Sequence[Draft], sender: Connection, *, wall_ms: WallMs, now_ms: MonotonicMs
+    ) -> Sequence[Sent]:
+        """Store messages by one append, each for itself: one that is refused does not affect the others.
+
+        Those behind a large batch, or behind many batches, are stored after it, in their order, if all steps
+        are taken in theirs.
+        """
+        no_space = self._disk_space.refusal(now_ms)
+        if no_space is not None:
+            return [broker_error(ResponseCode.SERVICE_NOT_AVAILABLE, no_space)] * len(drafts)
+        sent: list[Any] = []  # What is prepared, until it is stored.
+        messages: list[StoreMessage | MessageRun] = []
+        count, in_steps = 0, False
+        for draft in drafts:
+            if in_steps:
+                sent.append(self._alone(draft, sender, wall_ms, now_ms))
+                continue
+            try:
+                ready = self.prepare(draft, sender, wall_ms, now_ms)
+            except Exception as error:
+                # The traceback has this frame, which has the error: nobody would free them for long.
+                sent.append(error.with_traceback(None) if isinstance(error, LibraError) else error)
+                continue
+            sent.append(ready)
+            if type(ready) is Prepared:
+                messages += ready.messages
+                count += ready.count
+                in_steps = count >= MESSAGES_PER_TURN
+            else:
+                in_steps = True
+        results = self._log.append(messages) if messages else []
+        position = 0
+        for at, each in enumerate(sent):
+            if type(each) is Prepared:
+                end = position + len(each.messages)
+                sent[at] = self._stored(each, results[position:end])
+                position = end
+        return sent
+
+    def send_for(
+        self,
+        drafts: Sequence[Draft],
+        waiter: Waiter[Sequence[Sent]],
+        *,
+        wall_ms: WallMs,
+        now_ms: MonotonicMs,
+    ) -> None:
+        """Store messages like `send`; the waiter gets what became of them once all that wait are safe."""
+        sent = self.send(drafts, waiter.connection, wall_ms=wall_ms, now_ms=now_ms)
+        end = max((each.end for each in sent if isinstance(each, Stored) and each.waits), default=0)
+        self.answer_when_safe(sent, end, waiter)
+
+    def append(
+        self,
+        drafts: Sequence[Draft],
+        waiter: Waiter[Sequence[AppendResult]],
+        *,
+        wall_ms: WallMs,
+        now_ms: MonotonicMs,
+        stored: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Store all of several messages by one write where they say; no property of theirs has an effect.
+
+        The waiter gets their positions once they are safe. Raises BrokerError, and stores nothing, if one of
+        them is refused. Where no file of the log holds all of them, the first ones may be stored although the
+        disk refused the others. stored: called before anything else with how many were stored, if any, and
+        where they end.
+        """
+        for topic, queue_id in dict.fromkeys((draft.topic, draft.queue_id) for draft in drafts):
+            self._requirements.queue_to_write(topic, queue_id)
+        no_space = self._disk_space.refusal(now_ms)
+        if no_space is not None:
+            raise broker_error(ResponseCode.SERVICE_NOT_AVAILABLE, no_space)
+        sender = born_host(waiter.connection.address)
+        messages = self._runs(drafts, sender, wall_ms)
+        if messages is None:
+            messages = [self._message(draft, sender, wall_ms) for draft in drafts]
+        results = self._log.append(messages)
+        done = [_count(each) for each, result in zip(messages, results, strict=True) if result.is_ok]
+        if stored is not None and done:
+            stored(sum(done), max(result.end for result in results))
+        for result in results:
+            if not result.is_ok:
+                raise self._log.refused(result)
+        self.answer_when_safe(results, results[-1].end, waiter)
+
+    def answer_when_safe(self, result: T, end: int, waiter: Waiter[T]) -> None:
+        """Answer once the log is safe up to a message's end; it may be stored long since."""
+        if end and self._log.must_wait:
+            self._durability.wait(_Answer(result, waiter), end)
+        else:
+            waiter.answer(result)
+
+    def store_unawaited(self, ready: Prepared, now_ms: MonotonicMs) -> Stored | None:
+        """Store what was prepared if there is room; nobody waits for the disk, or hears of a failure."""
+        if self._disk_space.refusal(now_ms) is not None:
+            return None
+        stored = self._stored(ready, self._log.append(ready.messages))
+        return stored if isinstance(stored, Stored) else None
+
+    def _alone(self, draft: Draft, sender: Connection, wall_ms: WallMs, now_ms: MonotonicMs) -> Steps:
+        (sent,) = self.send([draft], sender, wall_ms=wall_ms, now_ms=now_ms)
+        return sent if isinstance(sent, Stored | Exception) else (yield from sent)
+
+    def prepare(
+        self, draft: Draft, sender: Connection, wall_ms: WallMs, now_ms: MonotonicMs
+    ) -> Prepared | Steps:
+        """Check a draft and build its messages, those of a large batch in steps; BrokerError if it is bad."""
+        if not names.is_sendable(draft.topic):
+            require_sendable(draft.topic)
+        topic = self._topics.get(draft.topic)
+        creates = topic is None
+        if topic is None:
+            topic = self._topics.for_send(
+                draft.topic,
+                draft.template,
+                draft.template_queues,
+                wall_ms,
+                unit=draft.is_unit,
+                before_creation=partial(self._creations.take, sender, draft.topic, now_ms),
+            )
+        if not topic.perm & PERM_WRITE:
+            require_writable(topic)
+        queue_id = draft.queue_id
+        if queue_id < 0:
+            queue_id = self._random.randrange(topic.write_queue_nums)
+        elif queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{queue_id}] is illegal, {topic.topic_name} has {topic.write_queue_nums}"
+                f" queues, producer: {sender.address}",
+            )
+        if len(draft.body) > self._message_bytes_max:
+            raise self._too_large(draft.body)
+        if draft.is_batch:
+            return self._prepare_batch(draft, queue_id, creates, sender, wall_ms)
+        return self._prepare_one(draft, topic, queue_id, creates, sender, wall_ms, now_ms)
+
+    def _prepare_one(
+        self,
+        draft: Draft,
+        topic: TopicConfig,
+        queue_id: int,
+        creates: bool,
+        sender: Connection,
+        wall_ms: WallMs,
+        now_ms: MonotonicMs,
+    ) -> Prepared:
+        text, name, sys_flag = draft.properties, draft.topic, draft.sys_flag
+        is_half = half.is_marked(text, draft.reconsume_times)
+        if is_half and self._transactions is None:
+            raise broker_error(ResponseCode.NO_PERMISSION, "sending a transaction message is rejected here")
+        if sys_flag & TRANSACTION_MASK:
+            if not is_half:
+                half.require_queued(text, sys_flag, draft.reconsume_times)
+            # Clients before 4.6.1 resend a transaction's committed message as prepared.
+            if not is_queued(sys_flag):
+                sys_flag &= ~TRANSACTION_MASK
+        if p.PRIORITY in text:
+            queue_id, text = prioritised(text, queue_id, topic.write_queue_nums)
+        if name.startswith(names.RETRY_PREFIX):
+            dead = self._redelivery.dead_letters_of_send(
+                name, draft.reconsume_times, draft.reconsume_times_max, wall_ms=wall_ms, now_ms=now_ms
+            )
+            if dead is not None:
+                name, queue_id = dead.config.topic_name, dead.queue_id
+                text = stored_properties.with_property(text, p.DELAY, "-1")
+        text, unique_key = self.completed(text)
+        message = StoreMessage(
+            name,
+            queue_id,
+            draft.body,
+            text.encode("utf-8", "replace"),
+            tag_code(stored_properties.find(text, p.TAGS)),
+            draft.flag,
+            sys_flag,
+            int(wall_ms) if draft.born_ms is None else draft.born_ms,
+            born_host(sender.address),
+            max(draft.reconsume_times, 0),  # Attempts are counted from here to the dead letters.
+        )
+        recall_handle = ""
+        if is_half:  # A delay begins when it is committed; an impossible one could never be.
+            if "TIMER_D" in text:
+                self._timers.slot_of(text, wall_ms)
+            assert self._transactions is not None, "refused above"
+            self._transactions.create_topics(wall_ms)
+            half.prepare(message, unique_key)
+        elif "DEL" in text:
+            recall_handle = self._postpone(message, text, unique_key, wall_ms)
+        waits = self._log.must_wait and stored_properties.find(text, p.WAIT) != "false"
+        return Prepared([message], queue_id, unique_key, waits, creates, recall_handle)
+
+    def _postpone(self, message: StoreMessage, text: str, unique_key: str, wall_ms: WallMs) -> str:
+        """Redirect a message with a delay level or a time (TIMER_DELAY_…, TIMER_DELIVER_MS).
+
+        Return the handle by which it can be recalled. The delay level counts if it has both.
+        """
+        delay = stored_properties.find(text, p.DELAY) if p.DELAY in text else None
+        if delay is not None and p.whole_number(delay):
+            for name in p.TIMER_REQUESTS:
+                text = stored_properties.without(text, name)
+            message.properties_text = text.encode("utf-8", "replace")
+            self._schedule.delay(message, delay)
+        elif "TIMER_D" in text:
+            topic = message.topic
+            time_ms = self._timers.accept(message, text, wall_ms)
+            if time_ms is not None and not topic.startswith(names.RETRY_PREFIX):
+                return RecallHandle(topic, self._topics.broker_name, time_ms, unique_key).encode()
+        return ""
+
+    def _prepare_batch(
+        self, draft: Draft, queue_id: int, creates: bool, sender: Connection, wall_ms: WallMs
+    ) -> Prepared | Steps:
+        host = born_host(sender.address)
+        batch = SentBatch(draft, queue_id, host, self._properties, self.completed, wall_ms)
+        text, topic = draft.properties, draft.topic
+        unique_key = stored_properties.find(text, p.UNIQ_KEY) or ""  # Of the batch itself.
+        waits = self._log.must_wait and stored_properties.find(text, p.WAIT) != "false"
+        ready = Prepared([], queue_id, unique_key, waits, creates)
+        is_named = draft.has_one_id or unique_key
+        if is_named and self._log.is_in_batches(topic) and self._log.may_hold((topic,), len(batch.data)):
+            making = batch.whole()
+            try:
+                next(making)
+            except StopIteration as made:
+                if made.value is not None:
+                    return _as_one(ready, made.value)
+            else:
+                return self._whole_in_steps(batch, making, ready)
+        if has_more_items(batch.data, BATCH_ITEMS_PER_STEP):
+            return self._batch_in_steps(batch, ready)
+        runs = batch.at_once()
+        if not runs:
+            raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
+        count = sum([len(run.bodies) for run in runs])
+        return msgspec.structs.replace(ready, messages=runs, count=count)
+
+    def _whole_in_steps(self, batch: SentBatch, making: Making, ready: Prepared) -> Steps:
+        """Check all of a large batch, then store it as one record, or else as so many."""
+        message = yield from making
+        if message is None:
+            return (yield from self._batch_in_steps(batch, ready))
+        return self._stored(_as_one(ready, message), self._log.append([message]))
+
+    def _batch_in_steps(self, batch: SentBatch, ready: Prepared) -> Steps:
+        """Check all of a large batch, then store it, some messages at a time.
+
+        A store that fails half-way has stored the first ones, as after any send without an answer.
+        """
+        count = yield from count_items(batch.data, ITEMS_COUNTED_PER_STEP)
+        kept: list[MessageRun] = []
+        is_large = count > BATCH_ITEMS_KEPT_MAX
+        for run in batch:
+            if not is_large:
+                kept.append(run)
+            yield
+        ends: list[AppendResult] = []
+        offset_ids: list[str] = []
+        for run in batch if is_large else kept:
+            (result,) = self._log.append([run])
+            if not result.is_ok:
+                return self._log.refused(result)
+            offset_ids.append(result.offset_ids)
+            ends = [*ends[:1], result]
+            yield
+        return self._stored(ready, ends, ",".join(offset_ids))
+
+    def _stored(
+        self, ready: Prepared, results: Sequence[AppendResult], offset_ids: str = ""
+    ) -> Stored | BrokerError:
+        for result in results:
+            if result.status is not AppendStatus.PUT_OK:
+                return self._log.refused(result)
+        if not offset_ids:
+            offset_ids = results[0].offset_ids
+            if len(results) > 1:
+                offset_ids = ",".join([result.offset_ids for result in results])
+        return Stored(
+            ready.queue_id,
+            results[0].queue_offset,
+            results[-1].end,
+            offset_ids,
+            ready.unique_key,
+            ready.waits,
+            ready.creates_topic,
+            ready.recall_handle,
+            ready.record_count,
+        )
+
+    def _runs(
+        self, drafts: Sequence[Draft], sender: bytes, wall_ms: WallMs
+    ) -> list[StoreMessage | MessageRun] | None:
+        """Return messages as runs of those with one queue and time: what these share is done once.
+
+        None if one of them must be looked at by itself, or if no file of the log may hold all: a run is
+        stored as a whole.
+        """
+        encoded = self._with_ids(drafts)
+        plain = self._properties.suffix_of_all_plain(encoded) if encoded else None
+        if plain is None or plain[1]:
+            return None
+        suffix = plain[0]
+        longest = max(map(len, encoded)) + len(suffix)
+        size = sum([len(draft.body) for draft in drafts]) + sum(map(len, encoded)) + len(suffix) * len(drafts)
+        topics = [draft.topic for draft in drafts]
+        if longest > p.PROPERTIES_BYTES_MAX or not self._log.may_hold(topics, size):
+            return None
+        runs: list[StoreMessage | MessageRun] = []
+        start = 0
+        for (topic, queue_id, born_ms), of_place in groupby(drafts, key=_place):
+            bodies = [draft.body for draft in of_place]
+            end, zeros = start + len(bodies), [0] * len(bodies)
+            runs.append(
+                MessageRun(
+                    topic, queue_id, bodies, encoded[start:end], zeros, zeros, suffix,
+                    born_timestamp_ms=int(wall_ms) if born_ms is None else born_ms, born_host=sender,
+                )
+            )  # fmt: skip
+            start = end
+        return runs
+
+    def _with_ids(self, drafts: Sequence[Draft]) -> list[bytes]:
+        """Return the properties of messages with a unique id each; none if that is not all they need."""
+        texts = [draft.properties for draft in drafts]
+        if (
+            p.UNIQ_KEY in "".join(texts)
+            or any(draft.record_count for draft in drafts)
+            or max([len(draft.body) for draft in drafts]) > self._message_bytes_max
+        ):
+            return []
+        key, end = f"{p.UNIQ_KEY}{p.NAME_VALUE_SEPARATOR}", p.PROPERTY_SEPARATOR
+        return [
+            f"{text}{key}{unique_id}{end}".encode("utf-8", "replace")
+            for text, unique_id in zip(texts, self._unique_id.many(len(texts)), strict=True)
+        ]
+
+    def _message(self, draft: Draft, sender: bytes, wall_ms: WallMs) -> StoreMessage:
+        if len(draft.body) > self._message_bytes_max:
+            raise self._too_large(draft.body)
+        if draft.record_count:  # Its messages have ids and tags of their own.
+            text, tags = self._properties.added_to(draft.properties), None
+        else:
+            text, _ = self.completed(draft.properties)
+            tags = stored_properties.find(text, p.TAGS)
+        message = StoreMessage(
+            draft.topic,
+            draft.queue_id,
+            draft.body,
+            text.encode("utf-8", "replace"),
+            tag_code(tags),
+            sys_flag=INNER_BATCH if draft.record_count else 0,
+            born_timestamp_ms=int(wall_ms) if draft.born_ms is None else draft.born_ms,
+            born_host=sender,
+            count=max(draft.record_count, 1),
+        )
+        self._log.require_storable(message)  # Later the others would be stored without it.
+        return message
+
+    def _too_large(self, body: bytes) -> BrokerError:
+        remark = f"message of {len(body)} bytes; maxMessageSize is {self._message_bytes_max}"
+        return broker_error(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+    def completed(self, text: str) -> tuple[str, str]:
+        """Return properties as they are stored, and the message's unique key.
+
+        Every stored message has those that the broker adds; none has the handle of a pop, because a consumer
+        would acknowledge what that names.
+        """
+        stored_properties.require_storable(text)
+        if p.POP_CK in text:
+            text = stored_properties.without(text, p.POP_CK)
+        if "INNER_" in text:
+            for name in (p.INNER_MULTI_QUEUE_OFFSET, p.INNER_BASE, p.INNER_NUM):  # The broker's own.
+                text = stored_properties.without(text, name)
+            self._log.require_light(stored_properties.find(text, p.INNER_MULTI_DISPATCH))
+        unique_key = stored_properties.find(text, p.UNIQ_KEY)
+        if unique_key is None:
+            unique_key = self._unique_id()
+            text = stored_properties.with_property(text, p.UNIQ_KEY, unique_key)
+        return self._properties.added_to(text), unique_key
+
+
+def prioritised(text: str, queue_id: int, queue_count: int) -> tuple[int, str]:
+    """Return the queue of a message with these properties, and the properties: without a priority in vain.
+
+    A priority (5.4) is a queue: 0 is the lowest. Groups that pop a topic with `message.type=PRIORITY` get the
+    messages of higher queues first (`pop/taking.py`). The property counts in topics of every type, as at
+    Apache's broker. Upstream: SendMessageProcessor.sendMessage, TopicMessageType.parseFromMessageProperty.
+    """
+    value = stored_properties.find(text, p.PRIORITY)
+    priority = p.whole_number(value) if value is not None else None
+    if priority is None or priority > _PRIORITY_MAX:
+        return queue_id, text
+    is_half = (stored_properties.find(text, p.TRANSACTION_PREPARED) or "").lower() == "true"
+    if is_half or any(stored_properties.find(text, name) is not None for name in _OTHER_TYPES):
+        return queue_id, stored_properties.without(text, p.PRIORITY)
+    return min(priority, queue_count - 1), text
+
+
+def _as_one(ready: Prepared, message: StoreMessage) -> Prepared:
+    """Return a batch that is stored as one record."""
+    return msgspec.structs.replace(ready, messages=[message], record_count=message.count)
+
+
+def _count(message: StoreMessage | MessageRun) -> int:
+    """Return how many messages something that is stored is."""
+    return message.count if isinstance(message, StoreMessage) else len(message.bodies)
+
+
+def _place(draft: Draft) -> tuple[str, int, int | None]:
+    """Return what the messages of a run have in common."""
+    return draft.topic, draft.queue_id, draft.born_ms
