@@ -28,7 +28,7 @@ from libramq.transport.access import Access
 from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
 from libramq.transport.bind import check_bind_address, is_loopback
 from libramq.transport.server import Server
-from libramq.transport.server_connection import Handler, Reader
+from libramq.transport.server_connection import Reader
 from libramq.transport.tls import PLAIN, Encryption
 
 if TYPE_CHECKING:
@@ -85,26 +85,19 @@ class BrokerServer:
         assert self._broker is not None, "the broker has not started"
         return self._broker
 
-    def entrance(self, translator: Translator) -> Handler:
-        """Return the handler for a server of another protocol, once started; see `tests/stranger`.
-
-        The caller has to close that server before `stop`.
-        """
-        assert self._performer is not None, "the broker has not started"
-        return self._performer.entrance(translator)
-
     def server(
         self,
         translator: Translator,
         reader: Callable[[], Reader],
         is_allowed: Callable[[str], bool] = lambda _: True,
     ) -> Server:
-        """Return a server of another protocol, encrypted as the broker's own, once started.
+        """Return a server of another protocol, once started, encrypted as the broker's own.
 
-        The caller has to close it before `stop`.
+        The caller has to close it before `stop`. See `tests/stranger`.
         """
+        assert self._performer is not None, "the broker has not started"
         return Server(
-            self.entrance(translator),
+            self._performer.entrance(translator),
             self._clock.monotonic_ms,
             reader=reader,
             is_allowed=is_allowed,

@@ -31,6 +31,8 @@ class RequestHeader(NamedTuple):
 class FrameReader:
     """Cuts a connection's bytes into frames."""
 
+    __slots__ = ("_partial",)
+
     def __init__(self) -> None:
         self._partial = bytearray()
 
