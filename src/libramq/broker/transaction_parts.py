@@ -1,6 +1,6 @@
 """The parts of transactions, put together.
 
-transactions    store what becomes of half messages     end_transaction    producers say what
+transactions    store what becomes of half messages     ending    producers say what
 checking        asks them when they do not
 """
 
@@ -15,6 +15,7 @@ from libramq.broker.processor.messages.end_transaction import EndTransaction, ch
 from libramq.broker.processor.messages.resume_check import ResumeCheck
 from libramq.broker.transactions import half
 from libramq.broker.transactions.checking import Checking, CheckRules, times_checked
+from libramq.broker.transactions.ending import Ending
 from libramq.broker.transactions.loading import READ_MAX, first_open, last_committed, messages_of
 from libramq.broker.transactions.transactions import Transactions
 from libramq.clock import read_clock
@@ -78,15 +79,9 @@ class TransactionParts:
         )
         if not config.is_slave:
             self._complete_last_commit(files, kernel)
+        ending = Ending(files.store, files.log, self.transactions, rules, authorizer)
         self.services: list[Any] = [
-            EndTransaction(
-                store=files.store,
-                log=files.log,
-                transactions=self.transactions,
-                loading=self.checking.loading,
-                rules=rules,
-                authorizer=authorizer,
-            ),
+            EndTransaction(ending, self.checking.loading, files.store),
             ResumeCheck(files.store, self.transactions),
         ]
 

@@ -85,7 +85,7 @@ def _send_back(principal: Principal, header: h.SendBackHeader, _: None) -> Opera
 
 
 def _end_transaction(principal: Principal, header: h.EndTransactionHeader, _: None) -> Operation:
-    """Return the claimed operation; `processor/end_transaction.py` checks the half message's real topic."""
+    """Return the claimed operation; `transactions/ending.py` checks the half message's real topic."""
     return Membership(principal, {}, (header.producer_group,))
 
 

@@ -6,20 +6,13 @@ Upstream: EndTransactionProcessor.java, Broker2Client.checkProducerTransactionSt
 import contextlib
 from collections.abc import Generator, Mapping
 from functools import partial
-from typing import Final
 
-from libramq.auth.authorizer import Authorizer, require_permission
-from libramq.auth.operation import Send
-from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.processor.disk_waits import WARMINGS_MAX
-from libramq.broker.processor.messages.stored_reply import stored_reply
 from libramq.broker.transactions import half
-from libramq.broker.transactions.checking import CheckRules
+from libramq.broker.transactions.ending import End, Ending
 from libramq.broker.transactions.loading import Loading
-from libramq.broker.transactions.transactions import Transactions
-from libramq.codes import RequestCode, ResponseCode
+from libramq.codes import RequestCode
 from libramq.kernel.connection import Connection
-from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.ids import encode_host
@@ -37,7 +30,6 @@ from libramq.rpc.outcome import (
     InSteps,
     Notify,
     Outcome,
-    Reply,
     ReplyWhenDurable,
     WaitForDisk,
 )
@@ -45,30 +37,14 @@ from libramq.rpc.request import Processor, Request
 from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
 
-log = get_logger(__name__)
-
-_NOT_FOUND: Final = Reply(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
-
 
 class EndTransaction:
     """The processor of commits and rollbacks."""
 
-    def __init__(
-        self,
-        *,
-        store: MessageStore,
-        log: MessageLog,
-        transactions: Transactions,
-        loading: Loading,
-        rules: CheckRules,
-        authorizer: Authorizer,
-    ) -> None:
-        self._store = store
-        self._log = log
-        self._transactions = transactions
+    def __init__(self, ending: Ending, loading: Loading, store: MessageStore) -> None:
+        self._ending = ending
         self._loading = loading
-        self._rules = rules
-        self._authorizer = authorizer
+        self._store = store
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -82,27 +58,17 @@ class EndTransaction:
         header: EndTransactionHeader = request.header
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return HOLD
-        message = self._store.stored_message_at(header.commit_log_offset)
-        if message is None or not half.is_half(message):
-            return _NOT_FOUND
-        send = Send(request.principal, message.properties[p.REAL_TOPIC])
-        require_permission(self._authorizer, send)
-        if not header.from_transaction_check and self._rules.is_too_late(message, int(request.wall_ms)):
-            return Reply(
-                ResponseCode.ILLEGAL_OPERATION,
-                "the message's CHECK_IMMUNITY_TIME_IN_SECONDS is over: answer the broker's check",
-            )
-        fault = _fault(header, message)
-        if fault is not None:
-            return Reply(ResponseCode.SYSTEM_ERROR, fault)
-        if self._transactions.is_unread(message):
+        end = End(
+            header.commit_log_offset,
+            header.tran_state_table_offset,
+            header.producer_group,
+            header.commit_or_rollback == TRANSACTION_COMMIT,
+            header.from_transaction_check,
+        )
+        log_end = self._ending.end(end, request.principal, request.now)
+        if log_end is None:
             return InSteps(self._read_on(request, warmings))
-        is_commit = header.commit_or_rollback == TRANSACTION_COMMIT
-        stored = self._transactions.end(message, is_commit=is_commit, now=request.now)
-        if stored is not None:
-            return stored_reply(self._log, SUCCESS, stored)
-        # It is repeated, perhaps since its answer waits for the disk, or for a slave: so does this one.
-        return ReplyWhenDurable(self._store.end, SUCCESS) if self._log.must_wait else SUCCESS
+        return ReplyWhenDurable(log_end, SUCCESS) if log_end else SUCCESS
 
     def _read_on(self, request: Request, warmings: int) -> Generator[None, None, Outcome]:
         """Read what had ended before the start, then decide: Java's producer does not repeat itself."""
@@ -117,14 +83,6 @@ class EndTransaction:
                 return WaitForDisk(read=warm, again=again)
             yield
         return self._decide(request, warmings=warmings)
-
-
-def _fault(header: EndTransactionHeader, message: MessageExt) -> str | None:
-    if message.properties.get(p.PRODUCER_GROUP) != header.producer_group:
-        return "The producer group wrong"
-    if message.queue_offset != header.tran_state_table_offset:
-        return "The transaction state table offset wrong"
-    return None
 
 
 def check_request(message: MessageExt, peer: Connection, broker_name: str) -> Notify:

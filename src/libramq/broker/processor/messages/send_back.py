@@ -14,7 +14,6 @@ from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.messages.redelivery import FIRST_DELAY_LEVEL, Redelivery
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.processor.groups.client_calls import ClientCalls, Target
-from libramq.broker.processor.messages.stored_reply import refusal, stored_reply
 from libramq.catalog import GroupTable
 from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
@@ -28,7 +27,7 @@ from libramq.remoting.admin_headers import DELAY_LEVEL, PASSED_ON, UNCOUNTED
 from libramq.remoting.body.administration import ConsumeDirectlyResult
 from libramq.remoting.command import Command
 from libramq.remoting.headers import SendBackHeader
-from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenDurable
 from libramq.rpc.request import Processor, Request
 from libramq.store.log.append import stored_again
 
@@ -210,8 +209,9 @@ class SendBack:
             self._schedule.delay(again, str(target.delay_level))
         result = self._log.append([again])[0]
         if not result.is_ok:
-            return refusal(self._log, result)
-        return stored_reply(self._log, SUCCESS, result)
+            error = self._log.refused(result)
+            return Reply(error.response_code, error.remark)
+        return ReplyWhenDurable(result.end, SUCCESS) if self._log.must_wait else SUCCESS
 
 
 def _is_meant(message: MessageExt, origin_msg_id: str | None) -> bool:

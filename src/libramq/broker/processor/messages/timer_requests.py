@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from libramq.broker.messages.message_log import MessageLog
-from libramq.broker.processor.messages.stored_reply import refusal, stored_reply
 from libramq.catalog.topic_table import TopicTable
 from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
@@ -19,7 +18,7 @@ from libramq.message.ids import born_host
 from libramq.message.recall_handle import RecallHandle, decode_recall_handle
 from libramq.message.tags import tag_code
 from libramq.remoting.headers import RecallMessageHeader
-from libramq.rpc.outcome import Outcome, Reply
+from libramq.rpc.outcome import Outcome, Reply, ReplyWhenDurable
 from libramq.rpc.request import Processor, Request
 from libramq.store.log.append import StoreMessage
 from libramq.timers.timer_files import TimerFiles
@@ -79,8 +78,9 @@ class TimerRequests:
         self._files.timers.accept(message, message.properties_text.decode(), request.wall_ms)
         (result,) = self._log.append([message])
         if not result.is_ok:
-            return refusal(self._log, result)
-        return stored_reply(self._log, Reply(ext={"msgId": handle.unique_key}), result)
+            raise self._log.refused(result)
+        reply = Reply(ext={"msgId": handle.unique_key})
+        return ReplyWhenDurable(result.end, reply) if self._log.must_wait else reply
 
     def checkpoint(self, request: Request) -> Outcome:
         """Return how far the timers have come, as a slave keeps it."""
