@@ -8,6 +8,7 @@ import pytest
 from libramq.codes import RequestCode
 from libramq.codes import ResponseCode as C
 from libramq.remoting.headers import ResetOffsetHeader
+from libramq.runtime import performer
 from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
 from libramq.wire.kafka.apis.describe_groups import DescribedGroup, DescribeGroupsRequest
 from libramq.wire.kafka.apis.join_group import JoinGroupProtocol
@@ -90,7 +91,7 @@ def test_every_version_lists_groups(endpoint: KafkaEndpoint, version: int):
 
 
 def test_more_groups_than_one_turn_lists(endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("libramq.protocols.kafka.group_admin.GROUPS_PER_STEP", 2)
+    monkeypatch.setattr(performer, "TURN_US_MAX", 0)  # A turn has one step.
     peer = endpoint.peer()
     for number in range(7):
         commit(peer, f"G{number}", 0)

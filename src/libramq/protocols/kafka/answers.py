@@ -28,8 +28,6 @@ P = ParamSpec("P")
 
 #: Ours: elements of a request that are worked off in one step, at some microseconds each.
 ITEMS_PER_STEP: Final = 100
-#: Ours: likewise, where each is written to a table's journal or removes files.
-CHANGES_PER_STEP: Final = 10
 #: Ours: requests of a connection that wait for an answer, and bytes of answers that wait for an earlier one.
 #: Clients have five in flight, librdkafka some more; a fetch that is held blocks those behind it, as in
 #: Kafka.
@@ -87,30 +85,23 @@ class Slot(Parked):
         else:
             self.send(call.answer(make()))
 
-    def each(
-        self,
-        items: Sequence[T],
-        work: Callable[[T], R],
-        done: Callable[[list[R]], None],
-        *,
-        per_step: int = ITEMS_PER_STEP,
-    ) -> None:
-        """Do the work for each item, and call `done` with the results; of many items, some in each turn.
+    def each(self, items: Sequence[T], work: Callable[[T], R], done: Callable[[list[R]], None]) -> None:
+        """Do the work for each item, and call `done` with the results; as many in a turn as it has time for.
 
         Other connections are served in between, so `work` checks what it needs for each item.
         """
-        if len(items) <= per_step:
+        if len(items) <= 1:
             done([work(item) for item in items])
         else:
-            self._answers.proceed(self.connection, self._steps(items, work, done, per_step))
+            self._answers.proceed(self.connection, self._steps(items, work, done))
 
     def _steps(
-        self, items: Sequence[T], work: Callable[[T], R], done: Callable[[list[R]], None], per_step: int
+        self, items: Sequence[T], work: Callable[[T], R], done: Callable[[list[R]], None]
     ) -> Generator[None]:
         results: list[R] = []
         try:
-            for start in range(0, len(items), per_step):
-                results += map(work, items[start : start + per_step])
+            for item in items:
+                results.append(work(item))
                 yield
             done(results)
         except Exception as error:

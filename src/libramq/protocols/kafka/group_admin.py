@@ -7,7 +7,7 @@ Groups are those of this broker's table, whichever protocol made them:
     members of RocketMQ's protocol   Stable, with the protocol type `rocketmq`, which Kafka's tools skip
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -17,8 +17,7 @@ from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import Member, Status
 from libramq.kernel.connection import Principal
-from libramq.kernel.effect import Effects
-from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Slot
+from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.wire.kafka.apis.delete_groups import (
     DeletableGroupResult,
@@ -49,8 +48,6 @@ CLASSIC: Final = "classic"
 CONSUMER_TYPE: Final = "consumer"
 #: The first version of DescribeGroups with an error for a group that does not exist.
 _NOT_FOUND_FROM: Final = 6
-#: Ours: groups that are listed in one step, at some microseconds each.
-GROUPS_PER_STEP: Final = 500
 
 
 class GroupAdministration:
@@ -61,13 +58,11 @@ class GroupAdministration:
         groups: BrokerGroups,
         offsets: GroupOffsets,
         removal: GroupRemoval,
-        effects: Effects,
     ) -> None:
         self._groups = groups
         self._nodes = groups.nodes
         self._offsets = offsets
         self._removal = removal
-        self._effects = effects
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -82,33 +77,20 @@ class GroupAdministration:
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
         names = [name for name in self._names() if not types or self._type(name).lower() in types]
-        found: list[ListedGroup] = []
 
-        def look(some: Iterable[str]) -> None:
-            for name in some:
-                state, protocol_type = self._state(name)
-                is_wanted = not states or state.lower() in states
-                if is_wanted and self._groups.refusal(name, slot.principal) is None:
-                    found.append(
-                        ListedGroup(
-                            group_id=name,
-                            protocol_type=protocol_type,
-                            group_state=state,
-                            group_type=self._type(name),
-                        )
-                    )
+        def look(name: str) -> ListedGroup | None:
+            state, protocol_type = self._state(name)
+            is_wanted = not states or state.lower() in states
+            if not is_wanted or self._groups.refusal(name, slot.principal) is not None:
+                return None
+            return ListedGroup(
+                group_id=name, protocol_type=protocol_type, group_state=state, group_type=self._type(name)
+            )
 
-        def steps() -> Any:
-            for start in range(0, len(names), GROUPS_PER_STEP):
-                look(names[start : start + GROUPS_PER_STEP])
-                yield
-            slot.answer(ListGroupsResponse(groups=tuple(found)))
+        def answer(found: Sequence[ListedGroup | None]) -> None:
+            slot.answer(ListGroupsResponse(groups=tuple(filter(None, found))))
 
-        if len(names) > GROUPS_PER_STEP:
-            self._effects.proceed(slot.connection, steps())
-        else:
-            look(names)
-            slot.answer(ListGroupsResponse(groups=tuple(found)))
+        slot.each(names, look, answer)
 
     def _names(self) -> Sequence[str]:
         return sorted(filter(self._nodes.is_coordinator, self._groups.names()))
@@ -142,7 +124,6 @@ class GroupAdministration:
                 lambda: DescribeGroupsResponse(groups=tuple(groups)),
                 is_large=len(groups) + sum(len(each.members) for each in groups) > ITEMS_PER_STEP,
             ),
-            per_step=1,
         )
 
     def _described(self, principal: Principal, name: str, *, has_error: bool) -> DescribedGroup:
@@ -171,7 +152,7 @@ class GroupAdministration:
         """Delete groups without members."""
         names = list(dict.fromkeys(request.groups_names))  # Named twice, deleted once.
         delete = partial(self._deleted, slot.principal)
-        slot.each(names, delete, partial(self._answer_deleted, slot, names), per_step=CHANGES_PER_STEP)
+        slot.each(names, delete, partial(self._answer_deleted, slot, names))
 
     def _answer_deleted(self, slot: Slot, names: Sequence[str], codes: Sequence[ErrorCode]) -> None:
         failed = self._write() if ErrorCode.NONE in codes else ErrorCode.NONE

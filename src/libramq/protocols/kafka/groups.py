@@ -218,7 +218,7 @@ class GroupRequests:
 
         # A group may have a thousand members, and tools that remove all of them name them together.
         parts = [members[at : at + ITEMS_PER_STEP] for at in range(0, len(members), ITEMS_PER_STEP)]
-        slot.each(parts, partial(self._leave, request.group_id), answer, per_step=1)
+        slot.each(parts, partial(self._leave, request.group_id), answer)
 
     def _leave(self, name: str, members: Sequence[LeavingMember]) -> Sequence[LeftMember]:
         group = self.groups.get(name)

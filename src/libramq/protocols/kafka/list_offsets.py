@@ -55,8 +55,6 @@ _BYTES_PER_STEP: Final = 256 * 1024 + 1
 _SKIPPED_PER_STEP: Final = 4096
 #: Ours: how often a thread reads for the same step. After that the loop waits.
 WARMINGS_MAX: Final = 64
-#: Ours: partitions whose end is looked up in one step.
-PARTITIONS_PER_STEP: Final = 16
 _MESSAGES_PER_READ: Final = 32
 
 
@@ -261,12 +259,10 @@ class OffsetLists:
                 )
                 return
             work.warmings = 0
-            is_searching = work.search is not None
             if listed is not None:
                 work.found.append(listed)
                 work.search = None
-            if is_searching or at % PARTITIONS_PER_STEP == PARTITIONS_PER_STEP - 1:
-                yield
+            yield
         work.slot.answer(work.response())
 
     def _listed(self, work: "_Work", name: str, partition: ListOffsetsPartition) -> ListedPartition | None:

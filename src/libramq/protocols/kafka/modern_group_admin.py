@@ -42,7 +42,6 @@ class ModernGroupDescriptions:
                 lambda: ConsumerGroupDescribeResponse(groups=tuple(each.whole() for each in groups)),
                 is_large=sum(each.size for each in groups) > ITEMS_PER_STEP,
             ),
-            per_step=1,
         )
 
     def _described(self, principal: Principal, name: str) -> "_Described":

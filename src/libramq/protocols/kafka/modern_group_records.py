@@ -10,6 +10,7 @@ has coordinated the groups since, and hands them over. Epochs go on from the las
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
+from typing import Final
 
 from msgspec import structs
 
@@ -31,11 +32,13 @@ from libramq.groups.modern.saved_state import (
 )
 from libramq.groups.protocol_groups import GROUPS_MAX
 from libramq.logs import get_logger
-from libramq.protocols.kafka.answers import CHANGES_PER_STEP
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.group_records import GroupRecords
 
 log = get_logger(__name__)
+
+#: Ours: deleted groups that are forgotten at once; each is written to a journal.
+FORGOTTEN_AT_ONCE: Final = 10
 
 
 class ModernGroupRecords(GroupRecords[ModernGroup]):
@@ -136,5 +139,5 @@ class ModernGroupRecords(GroupRecords[ModernGroup]):
     def _forget_deleted(self) -> None:
         """Forget groups that were deleted, whichever protocol's client did it."""
         deleted = (each for each in self._entries if SEPARATOR not in each and each not in self._table)
-        for name in list(islice(deleted, CHANGES_PER_STEP)):
+        for name in list(islice(deleted, FORGOTTEN_AT_ONCE)):
             self._put(name, None)

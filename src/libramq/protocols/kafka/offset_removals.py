@@ -51,7 +51,7 @@ class OffsetRemovals:
             return
         steps = list(_steps(request.topics))
         work = partial(self._remove, request.group_id, slot.principal)
-        slot.each(steps, work, partial(self._removed, request, slot), per_step=1)
+        slot.each(steps, work, partial(self._removed, request, slot))
 
     def _refusal(self, name: str, principal: Principal) -> ErrorCode | None:
         """Return why a group's offsets may not be deleted, if so."""

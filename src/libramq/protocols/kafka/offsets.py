@@ -43,8 +43,6 @@ from libramq.wire.kafka.error_code import ErrorCode
 
 #: offset.metadata.max.bytes.
 METADATA_BYTES_MAX: Final = 4_096
-#: Ours: topics of an OffsetFetch that are looked up in one step; each has ITEMS_PER_STEP partitions at most.
-TOPICS_PER_STEP: Final = 10
 #: The first version of OffsetFetch that names several groups.
 _GROUPS_FROM: Final = 8
 #: The first version of OffsetCommit and OffsetFetch with the epochs of KIP-848.
@@ -100,7 +98,7 @@ class OffsetRequests:
             refused = refusal or self._commit_refusal(name, beat, slot.version)
             return [refused or self._commit(name, topic, partition, slot) for topic, partition in part]
 
-        slot.each(parts, commit, partial(self._committed, request, slot), per_step=1)
+        slot.each(parts, commit, partial(self._committed, request, slot))
 
     def _commit_refusal(self, name: str, beat: Beat, version: int) -> ErrorCode | None:
         """Return why a member may not commit, if so."""
@@ -195,7 +193,7 @@ class OffsetRequests:
                 for each in granted
                 if each.group_id in topics or (each.group_id in every and of[each.group_id].offsets)
             ]
-            slot.each(work, partial(self._whole, slot.principal), look_up, per_step=1)
+            slot.each(work, partial(self._whole, slot.principal), look_up)
 
         results: Results[Found] = Results(len(granted), slot.guarded(find))
         for at, group in enumerate(granted):
@@ -252,7 +250,7 @@ class OffsetRequests:
             )
 
         find = partial(self._found_partitions, elsewhere, slot.principal)
-        slot.each(parts, find, answer, per_step=TOPICS_PER_STEP)
+        slot.each(parts, find, answer)
 
     def _found_partitions(
         self, elsewhere: Mapping[str, Found], principal: Principal, wanted: tuple[str, str, Sequence[int]]

@@ -7,7 +7,7 @@ acks 1 and all mean the same here: what the broker's flush and replication setti
 answered.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -50,10 +50,6 @@ from libramq.wire.kafka.whole_batch import check_batch, checking_cost
 #: Ours: requests that cost no more are decoded at once, in some milliseconds; compressed and larger ones on a
 #: thread.
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
-#: Ours: records of several partitions that are stored in one turn, in some milliseconds.
-RECORDS_PER_STEP: Final = 500
-#: Ours: batches that are stored as they are take as long as so many bytes of them as one record does.
-WHOLE_BYTES_PER_RECORD: Final = 8 * 1024
 #: message.timestamp.after.max.ms of Kafka 4: a clock that is further ahead is wrong.
 AHEAD_MS_MAX: Final = 3_600_000
 #: RecordBatch.NO_TIMESTAMP: the time of a record that its producer gave none.
@@ -140,11 +136,11 @@ class Produces:
         """Store the batches; those of many partitions in turns."""
         production = _Production(request, slot)
 
-        def append(step: Sequence[tuple[Place, Found]]) -> None:
-            for place, batch in step:
-                self._append_to(place, batch, request.topics[place[0]].name, production)
+        def append(found: tuple[Place, Found]) -> None:
+            place, batch = found
+            self._append_to(place, batch, request.topics[place[0]].name, production)
 
-        slot.each(list(_steps(batches)), append, lambda _: production.answer_if_done(), per_step=1)
+        slot.each(list(batches.items()), append, lambda _: production.answer_if_done())
 
     def _append_to(self, place: Place, batch: Found, topic: str, production: "_Production") -> None:
         if isinstance(batch, Refused):
@@ -186,23 +182,6 @@ class Produces:
         rest = stamp._replace(first=stamp.first + done, records=stamp.records - done)
         left = marked(drafts if drafts[0].record_count else drafts[done:], rest, offset)
         self._sending.append(left, waiter, wall_ms=wall_ms, now_ms=now_ms, stored=stored)
-
-
-def _steps(batches: Mapping[Place, Found]) -> Iterator[list[tuple[Place, Found]]]:
-    """Yield what each turn stores: a partition's batch stays whole, so that its offsets have no gaps."""
-    step: list[tuple[Place, Found]] = []
-    size = 0
-    for place, batch in batches.items():
-        count = len(batch.drafts) if isinstance(batch, Batch) else 1
-        if isinstance(batch, Batch) and batch.drafts[0].record_count:
-            count += len(batch.drafts[0].body) // WHOLE_BYTES_PER_RECORD
-        if step and size + count > RECORDS_PER_STEP:
-            yield step
-            step, size = [], 0
-        step.append((place, batch))
-        size += count
-    if step:
-        yield step
 
 
 def _require_visible(topic: str) -> None:

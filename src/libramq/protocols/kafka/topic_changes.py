@@ -17,7 +17,7 @@ from libramq.catalog.topic_table import QUEUES_MAX, TopicTable
 from libramq.errors import BrokerError
 from libramq.kernel.connection import Principal
 from libramq.kernel.effect import Effects, Thread
-from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Results, Slot
+from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Results, Slot
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.protocols.kafka.topics import ALWAYS
@@ -113,7 +113,7 @@ class TopicChanges:
 
                 self._more_partitions(wanted, slot.principal, put, validate_only=request.validate_only)
 
-            slot.each(list(enumerate(request.topics)), grow, lambda _: None, per_step=CHANGES_PER_STEP)
+            slot.each(list(enumerate(request.topics)), grow, lambda _: None)
 
         self._cluster.refresh(slot.guarded(begin))
 
@@ -169,7 +169,6 @@ class TopicChanges:
                 lambda: AlterConfigsResponse(responses=tuple(altered)),
                 is_large=len(altered) > ITEMS_PER_STEP,
             ),
-            per_step=CHANGES_PER_STEP,
         )
 
     def alter_some(self, request: IncrementalAlterConfigsRequest, slot: Slot) -> None:
@@ -190,7 +189,6 @@ class TopicChanges:
                 lambda: IncrementalAlterConfigsResponse(responses=tuple(altered)),
                 is_large=len(altered) > ITEMS_PER_STEP,
             ),
-            per_step=CHANGES_PER_STEP,
         )
 
     def _altered(
@@ -272,7 +270,7 @@ class TopicChanges:
             self._effects.run(Thread.READ, partial(self._store.warm, cold), again, slot.connection)
 
         left = [at for at in range(len(wanted)) if at not in results]
-        slot.each(left, begin, begun, per_step=CHANGES_PER_STEP)
+        slot.each(left, begin, begun)
 
     def _begin_later(
         self, principal: Principal, name: str, wanted: DeleteRecordsPartition

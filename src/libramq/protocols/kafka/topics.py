@@ -29,7 +29,7 @@ from libramq.errors import BrokerError, InvalidName
 from libramq.formats.tables import TopicConfig
 from libramq.kernel.connection import Principal
 from libramq.message import names
-from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Results, Slot
+from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Results, Slot
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.wire.kafka.apis.create_topics import (
@@ -110,7 +110,7 @@ class TopicRequests:
                 put = partial(results.put, wanted[0])
                 self._create(wanted[1], slot.principal, put, validate_only=request.validate_only)
 
-            slot.each(list(enumerate(request.topics)), create, lambda _: None, per_step=CHANGES_PER_STEP)
+            slot.each(list(enumerate(request.topics)), create, lambda _: None)
 
         self._nodes.refresh(slot.guarded(begin))
 
@@ -198,7 +198,7 @@ class TopicRequests:
             def delete(wanted: tuple[int, str]) -> None:
                 self._delete(wanted[1], slot.principal, partial(results.put, wanted[0]))
 
-            slot.each(list(enumerate(request.topic_names)), delete, lambda _: None, per_step=CHANGES_PER_STEP)
+            slot.each(list(enumerate(request.topic_names)), delete, lambda _: None)
 
         self._nodes.refresh(slot.guarded(begin))
 

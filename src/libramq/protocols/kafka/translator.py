@@ -132,7 +132,7 @@ class KafkaTranslator:
             ModernGroupDescriptions(groups),
             Coordinators(groups, self.groups, self.modern_groups),
             OffsetRequests(groups, self.groups, self.modern_groups, offsets, kernel.clock),
-            GroupAdministration(groups, offsets, removal, kernel.effects),
+            GroupAdministration(groups, offsets, removal),
             OffsetRemovals(groups, offsets),
         ]
 
