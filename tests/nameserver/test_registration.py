@@ -8,15 +8,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.errors import BrokerError, RemoteProtocolError
+from libramq.formats import fastjson
 from libramq.formats.document import encode_body
+from libramq.formats.tables import TopicConfig, TopicConfigSerializeWrapper
 from libramq.nameserver import registration
-from libramq.nameserver.registration import TOPICS_PER_BROKER_MAX, decode_registration, encode_compressed
+from libramq.nameserver.registration import TOPICS_PER_BROKER_MAX, decode_registration
 from libramq.remoting.body.registration import RegisterBrokerBody
 from tests.nameserver.tables import table
 
 WRAPPER = table("TopicA", "%RETRY%group", queues=3, counter=7)
 JSON = encode_body(RegisterBrokerBody(topic_config_serialize_wrapper=WRAPPER))
 NOW = 479
+
+
+def encode_compressed(wrapper: TopicConfigSerializeWrapper) -> bytes:
+    """Encode in the compressed form, as a broker of 5.0 or later does."""
+    texts = [encode_body(wrapper.data_version)]
+    parts = [_sized(texts[0]), len(wrapper.topic_config_table).to_bytes(4)]
+    parts.extend(_sized(_topic_text(config)) for config in wrapper.topic_config_table.values())
+    parts.append(_sized(b"[]"))
+    parts.append(len(wrapper.topic_queue_mapping_info_map).to_bytes(4))
+    parts.extend(_sized(encode_body(info)) for info in wrapper.topic_queue_mapping_info_map.values())
+    return zlib.compress(b"".join(parts), level=9)
+
+
+def _topic_text(config: TopicConfig) -> bytes:
+    attributes = fastjson.dumps(config.attributes).decode()
+    return (
+        f"{config.topic_name} {config.read_queue_nums} {config.write_queue_nums} {config.perm} "
+        f"{config.topic_filter_type} {attributes}"
+    ).encode()
+
+
+def _sized(text: bytes) -> bytes:
+    return len(text).to_bytes(4) + text
 
 
 def test_json_and_compressed_bodies_are_equivalent():

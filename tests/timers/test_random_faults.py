@@ -21,12 +21,12 @@ from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.process import PowerCut
 from libramq.testing.machine.virtual_time import VirtualTime
-from libramq.timers.pop_entries import NoPop
 from libramq.timers.request import TimerOptions
 from libramq.timers.timer_checkpoint import read_timer_checkpoint
 from libramq.timers.timer_files import TimerFiles
 from tests.quick import quick
 from tests.store.stores import kill, read_all
+from tests.timers.no_pop import NoPop
 
 ROOT = Path("/store")
 STEPS = 120

@@ -13,7 +13,7 @@ from typing import Any, Final
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, RemoteProtocolError
 from libramq.formats import fastjson
-from libramq.formats.document import decode_body, encode_body, from_value
+from libramq.formats.document import decode_body, from_value
 from libramq.formats.fastjson import Bounds
 from libramq.formats.tables import (
     DataVersion,
@@ -73,17 +73,6 @@ def decoded_bytes(data: bytes, header_says_so: bool) -> int:
     return len(data) * (DECODED_BYTES_PER_COMPRESSED_BYTE if is_zlib else DECODED_BYTES_PER_BYTE)
 
 
-def encode_compressed(wrapper: TopicConfigSerializeWrapper) -> bytes:
-    """Encode in the compressed form, as a broker of 5.0 or later does."""
-    texts = [encode_body(wrapper.data_version)]
-    parts = [_sized(texts[0]), len(wrapper.topic_config_table).to_bytes(4)]
-    parts.extend(_sized(_topic_text(config)) for config in wrapper.topic_config_table.values())
-    parts.append(_sized(b"[]"))
-    parts.append(len(wrapper.topic_queue_mapping_info_map).to_bytes(4))
-    parts.extend(_sized(encode_body(info)) for info in wrapper.topic_queue_mapping_info_map.values())
-    return zlib.compress(b"".join(parts), level=9)
-
-
 def _inflate(data: bytes) -> bytes:
     inflater = zlib.decompressobj()
     try:
@@ -134,18 +123,6 @@ def _decode_topic(text: bytes) -> TopicConfig:
         zip(("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType"), parts, strict=False)
     )
     return from_value(members, TopicConfig)
-
-
-def _topic_text(config: TopicConfig) -> bytes:
-    attributes = fastjson.dumps(config.attributes).decode()
-    return (
-        f"{config.topic_name} {config.read_queue_nums} {config.write_queue_nums} {config.perm} "
-        f"{config.topic_filter_type} {attributes}"
-    ).encode()
-
-
-def _sized(text: bytes) -> bytes:
-    return len(text).to_bytes(4) + text
 
 
 def _count(data: bytes, position: int) -> tuple[int, int]:

@@ -28,18 +28,3 @@ class PopEntries(Protocol):
     def owns(self, real_topic: str | None) -> bool:
         """Return whether timer messages for a topic are entries, which no timer delivers."""
         ...
-
-
-class NoPop:
-    """A store without POP."""
-
-    place = 0
-    oldest_place = None
-
-    def skip(self, offset: int) -> int:
-        """Skip nothing."""
-        return offset
-
-    def owns(self, real_topic: str | None) -> bool:
-        """Return False."""
-        return False

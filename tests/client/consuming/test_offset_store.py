@@ -46,9 +46,7 @@ def test_a_frozen_offset_ignores_results_and_may_go_back():
     store.freeze(Q, 10)
     store.advance(Q, 60)
     assert store.read(Q) == 10
-    assert store.is_frozen(Q)
     assert store.to_persist([Q], all_of_them=False) == [(Q, 10)]
     store.forget(Q)
-    assert not store.is_frozen(Q)
     store.advance(Q, 11)
     assert store.read(Q) == 11

@@ -71,11 +71,6 @@ class OffsetStore:
         self._entries[queue] = _Entry(offset, frozen=True)
         self.is_changed = True
 
-    def is_frozen(self, queue: MessageQueue) -> bool:
-        """Return whether the offset was set by a broker and waits to be committed."""
-        entry = self._entries.get(queue)
-        return entry is not None and entry.frozen
-
     def to_persist(
         self, queues: Iterable[MessageQueue], *, all_of_them: bool
     ) -> list[tuple[MessageQueue, int]]:

@@ -104,13 +104,6 @@ class FetchBuffer:
                 return messages[0]
         return None
 
-    def purge(self) -> None:
-        """Drop what never will be taken: its queues are gone."""
-        self._sort_in()
-        for batch in [batch for batch in self._ready if batch.is_void]:
-            self._ready.remove(batch)
-            self._end(batch)
-
     def _taken_of(self, batch: FetchedBatch, count_max: int) -> Sequence[MessageExt]:
         aside = self._aside.get(batch.owned)
         if aside is not None:  # In the order of the queue.

@@ -12,7 +12,6 @@ Upstream: RebalanceImpl.lock, lockAll; ConsumeMessageOrderlyService.java.
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming import signals as sg
 from libramq.client.consuming.due import LockDue
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.offset_actions import load
@@ -35,13 +34,6 @@ LOCK_RETRY_LATER_MS: Final = 500
 LOCK_RETRIES_SOON: Final = 30
 #: Ours: a silent broker is not asked more often.
 LOCK_FAILED_MS: Final = 1_000
-
-
-def want_lock(owned: OwnedQueue) -> Steps:
-    """Begin to lock a queue."""
-    owned.state = QueueState.LOCKING
-    owned.lock = owned.lock.wanted()
-    return [sg.LockWanted(owned.queue, owned.generation)]
 
 
 def begin_locked(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Steps:

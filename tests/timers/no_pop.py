@@ -1,0 +1,16 @@
+"""A store without POP, for timers alone; a `timers.pop_entries.PopEntries`."""
+
+
+class NoPop:
+    """A store without POP."""
+
+    place = 0
+    oldest_place = None
+
+    def skip(self, offset: int) -> int:
+        """Skip nothing."""
+        return offset
+
+    def owns(self, real_topic: str | None) -> bool:
+        """Return False."""
+        return False
