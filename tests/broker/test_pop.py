@@ -1,6 +1,7 @@
 """POP: messages are taken, invisible, acknowledged, and visible again."""
 
 import base64
+import itertools
 from pathlib import Path
 
 import pytest
@@ -252,10 +253,11 @@ def test_held_pops_that_one_message_wakes_are_run_in_slices(broker: Conversation
 
     broker.send(FakePeer(), body=b"a")
     counts = [answered()]
-    for _ in range(2):
+    while counts[-1] < 5:
         broker.tick()
         counts.append(answered())
-    assert counts == [2, 4, 5]
+    assert len(counts) >= 3
+    assert all(after - before <= 2 for before, after in itertools.pairwise([0, *counts]))
     for popper, command in zip(poppers, commands, strict=True):
         assert bodies(popped(answer(popper.peer, command))) == [b"a"]
 

@@ -32,7 +32,7 @@ class Kernel:
         self.clock = clock
         self.effects = Effects()
         self.deadlines = Deadlines()
-        self.workload = Workload(self.deadlines, clock, partial(self.soon, Phase.WORK))
+        self.workload = Workload(self.effects, self.deadlines, clock, partial(self.soon, Phase.WORK))
         #: Takes a generator's steps, some per turn.
         self.work = self.workload.begin
         self.purgatory = Purgatory(self.deadlines, self.work)

@@ -1,38 +1,54 @@
 """Long work: steps that are taken until a turn's time is over; the others after everybody else was served.
 
-        Kernel.work(steps)      a generator, which yields wherever others may be served
+        Kernel.work(steps)      a generator, which yields wherever others may be served, or work for a thread
 
 One event may cause much: a message wakes thousands of held pulls, a client of a thousand groups leaves. The
 first steps are taken after that event, before its bytes are sent. Several works take turns, step by step.
 """
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from libramq.clock import Clock
 from libramq.errors import LibraError
 from libramq.kernel.deadlines import Deadlines
+from libramq.kernel.effect import Effects, Thread
 
 T = TypeVar("T", bound=Hashable)
+#: Steps that wait for a thread here and there.
+Waiting = Generator[Callable[[], Any] | None, Any, None]
 
 
 class Workload:
     """All long work of one engine. soon: has a function called after this event."""
 
     def __init__(
-        self, deadlines: Deadlines, clock: Clock, soon: Callable[[Callable[[], None]], None]
+        self,
+        effects: Effects,
+        deadlines: Deadlines,
+        clock: Clock,
+        soon: Callable[[Callable[[], None]], None],
     ) -> None:
+        self._effects = effects
         self._clock = clock
         self._soon = soon
-        self._works: deque[Iterator[None]] = deque()
+        #: The works, how each goes on, and the thread that it wants.
+        self._works: deque[tuple[Any, Callable[[], Any], Thread]] = deque()
         self._rest = deadlines.new(lambda _: soon(self._take_steps), "long work")
         #: Begins a turn, and returns what says whether its time is over. The performer sets it.
         self.begin_turn: Callable[[], Callable[[], bool]] = lambda: lambda: False
 
-    def begin(self, steps: Iterator[None]) -> None:
-        """Take the first steps after this event, unless other work is left from an earlier one."""
-        self._works.append(steps)
+    def begin(self, steps: Iterator[None] | Waiting, thread: Thread = Thread.READ) -> None:
+        """Take the first steps after this event, unless other work is left from an earlier one.
+
+        thread: does what is yielded, and its result or exception is sent into the generator.
+        """
+        self._add(steps, steps.__next__, thread)
+
+    def _add(self, steps: Any, go_on: Callable[[], Any], thread: Thread) -> None:
+        self._works.append((steps, go_on, thread))
         if self._rest.due_ms is None:
             self._soon(self._take_steps)
 
@@ -42,14 +58,25 @@ class Workload:
         works = self._works
         try:
             while works:
-                steps = works.popleft()
-                if next(steps, self) is not self:
-                    works.append(steps)
+                steps, go_on, thread = works.popleft()
+                try:
+                    wanted = go_on()
+                except StopIteration:
+                    pass
+                else:
+                    if wanted is None:
+                        works.append((steps, steps.__next__, thread))
+                    else:
+                        self._effects.run(thread, wanted, partial(self._done, steps, thread))
                 if is_over():
                     break
         finally:
             if works:
                 self._rest.at(self._clock.monotonic_ms())
+
+    def _done(self, steps: Waiting, thread: Thread, result: object) -> None:
+        send = steps.throw if isinstance(result, BaseException) else steps.send
+        self._add(steps, partial(send, result), thread)
 
 
 class Each(Generic[T]):

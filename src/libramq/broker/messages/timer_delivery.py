@@ -57,9 +57,9 @@ class TimerDelivery:
         if not self._is_slave:
             self._timers.finish_slot(self._clock.wall_ms())
 
-    def _advance(self, now_ms: MonotonicMs) -> None:
+    def _advance(self, now_ms: MonotonicMs) -> bool:
         if not self._delivers:
-            return
+            return False
         self._files.set_may_wait(self._store.may_wait)
         try:
             is_done = self._timers.advance(self._clock.wall_ms())
@@ -67,8 +67,9 @@ class TimerDelivery:
             self._files.set_may_wait(True)
         if is_done:
             self._sleep(now_ms)
-        else:
-            self._rounds.by(now_ms + AGAIN_MS if self._timers.is_refused else now_ms)
+        elif self._timers.is_refused:
+            self._rounds.by(now_ms + AGAIN_MS)
+        return not is_done and not self._timers.is_refused
 
     def _sleep(self, now_ms: MonotonicMs) -> None:
         due_ms = self._timers.next_due_ms()

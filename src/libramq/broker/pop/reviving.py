@@ -33,8 +33,8 @@ log = get_logger(__name__)
 
 #: Ours: how soon reviving is tried again if the store accepts no messages.
 AGAIN_MS: Final = 100
-#: Ours: messages that one round copies, so that the loop stays responsive: some 30 µs each.
-REVIVED_PER_ROUND_MAX: Final = 128
+#: Ours: check points that one write acknowledges when their topic is deleted.
+ACKNOWLEDGED_AT_ONCE: Final = 128
 #: Ours: bodies that one append copies.
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 
@@ -93,7 +93,7 @@ class Reviving:
         if not self._in_flight or self._is_held:
             return
         due_ms = self._in_flight.next_due_ms
-        if due_ms is not None and not (self._rounds.is_reading or self._is_refused):
+        if due_ms is not None and not (self._rounds.is_running or self._is_refused):
             self._rounds.by(due_ms)
         if not self._is_refused:
             self._compact()
@@ -103,32 +103,31 @@ class Reviving:
         self._positions.forget(lambda queue: queue[1] == topic)
         gone = [each for each in self._in_flight if each.topic == topic]
         try:
-            for first in range(0, len(gone), REVIVED_PER_ROUND_MAX):
-                acks = [(each, each.open_bits) for each in gone[first : first + REVIVED_PER_ROUND_MAX]]
+            for first in range(0, len(gone), ACKNOWLEDGED_AT_ONCE):
+                acks = [(each, each.open_bits) for each in gone[first : first + ACKNOWLEDGED_AT_ONCE]]
                 self._journal.write((), acks, wall_ms=self._clock.wall_ms())
         except BrokerError as error:
             self._refused(error)
 
-    def _revive(self, now_ms: MonotonicMs) -> None:
+    def _revive(self, now_ms: MonotonicMs) -> bool:
+        """Settle the next check point that is due; return whether there was one."""
         if self._is_held:
-            return
+            return False
         self._is_refused = False
         self._soon()
         try:
-            self._revive_due(now_ms)
+            check_point = self._in_flight.next_due(now_ms)
+            if check_point is not None:
+                self._settle(check_point)
         except BrokerError as error:
             self._refused(error)
             self._rounds.by(now_ms + AGAIN_MS)
+            return False
+        return check_point is not None
 
-    def _revive_due(self, now_ms: MonotonicMs) -> None:
-        room = REVIVED_PER_ROUND_MAX
-        while room > 0 and (check_point := self._in_flight.next_due(now_ms)) is not None:
-            room -= self._settle(check_point)
-
-    def _settle(self, check_point: CheckPoint) -> int:
-        """Make the messages of a check point visible that are not done; return how many those are."""
+    def _settle(self, check_point: CheckPoint) -> None:
+        """Make the messages of a check point visible that are not done."""
         wall_ms = self._clock.wall_ms()
-        count = 0
         for batch in _batches(self._messages(check_point)):
             group = self._groups.get(check_point.group)
             copies = (
@@ -142,8 +141,6 @@ class Reviving:
             )
             bits = check_point.bits_of([offset for offset, _ in batch])
             self._journal.write((), [(check_point, bits)], copies=copies, wall_ms=wall_ms)
-            count += len(batch)
-        return max(1, count)
 
     def _messages(self, check_point: CheckPoint) -> Iterator[tuple[int, MessageExt | None]]:
         """Yield the messages that are not done; None for those that are gone, with their topic perhaps."""

@@ -32,8 +32,6 @@ from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
 
-#: Ours: messages that one round looks at, so that the loop stays responsive: some 50 µs each.
-CHECKED_PER_ROUND_MAX: Final = 64
 #: Ours: how soon a round is tried again if the store accepts no messages, or its progress is not flushed.
 AGAIN_MS: Final = 100
 #: Ours: how soon a round is tried again that waits for what slaves have done.
@@ -130,57 +128,60 @@ class Checking:
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Note a new half message, to be looked at after an interval."""
-        if self._is_active and not self._rounds.is_reading:
+        if self._is_active and not self._rounds.is_running:
             self._rounds.by(self._clock.monotonic_ms() + self._rules.interval_ms)
 
-    def _act(self, now_ms: MonotonicMs) -> None:
+    def _act(self, now_ms: MonotonicMs) -> bool:
         try:
-            self._go_on(now_ms)
+            has_more = self._go_on(now_ms)
             self._is_refused = False
         except BrokerError as error:
             if not self._is_refused:
                 log.warning("half messages wait: the store accepts no messages", reason=error.remark)
             self._is_refused = True
             self._rounds.by(now_ms + AGAIN_MS)
+            return False
+        return has_more
 
-    def _go_on(self, now_ms: MonotonicMs) -> None:
+    def _go_on(self, now_ms: MonotonicMs) -> bool:
+        """Load or look at some half messages; return whether there are more."""
         if self._is_loading:
             self.loading.read_on()  # Ends of transactions read on, too.
             self._is_loading = not self.loading.is_done
             # Producers have to reconnect first.
-            self._rounds.by(now_ms if self._is_loading else now_ms + self._rules.interval_ms)
+            if self._is_loading:
+                return True
+            self._rounds.by(now_ms + self._rules.interval_ms)
         elif self._open.held_before:
             self._rounds.by(now_ms + HELD_MS)
         elif self._check():
-            self._rounds.by(now_ms)
+            return True
         else:
             self._round_end = None
             self.want_commit()
             if self._open.half_offset < self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID):
                 self._rounds.by(now_ms + self._rules.interval_ms)
+        return False
 
     # The rounds.
 
     def _check(self) -> bool:
-        """Look at some half messages; return whether there are more to look at in this round."""
+        """Look at a half message; return whether there are more to look at in this round."""
         if self._round_end is None:
             self._round_end = self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
         now = read_clock(self._clock)
-        for _ in range(CHECKED_PER_ROUND_MAX):
-            offset = self._open.half_offset
-            if offset >= self._round_end:
-                return False
-            if self._open.has_ended(offset):
-                self._open.passed(offset + 1)
-                continue
+        offset = self._open.half_offset
+        if offset >= self._round_end:
+            return False
+        next_offset = offset + 1
+        if not self._open.has_ended(offset):
             read = self._store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset, 1)
             found = messages_of(read)
             if not found:  # It was deleted by age, or cannot be read any more.
-                self._open.passed(max(read.next_offset, offset + 1))
+                next_offset = max(read.next_offset, next_offset)
             elif not self._settle(found[0], now):
                 return False
-            else:
-                self._open.passed(offset + 1)
+        self._open.passed(next_offset)
         return True
 
     def _settle(self, message: MessageExt, now: Now) -> bool:
