@@ -77,6 +77,26 @@ def test_one_port_serves_encrypted_and_plain_connections(loop, served, trusting)
     run_on(loop, scenario)
 
 
+def test_encrypted_connections_end_with_the_server(loop, served, trusting):
+    """One whose client reads no more, and does not answer the end of the encryption, is aborted."""
+
+    async def scenario() -> None:
+        echo = Echo(bytes(15_000_000))
+        server, port = await serve_both(echo, served)
+        idle, stuck = await connect_encrypted(port, trusting), await connect_encrypted(port, trusting)
+        for _ in range(2):
+            stuck.writer.write(stuck.frame())
+        await until(lambda: sum(echo.batches) == 2)
+        await server.close()
+        assert server.connection_count == 0
+        assert len(echo.gone) == len(echo.peers) == 2
+        assert await idle.is_ended()
+        for client in (idle, stuck):
+            client.writer.transport.abort()
+
+    run_on(loop, scenario)
+
+
 def test_a_port_without_tls_serves_a_connection_before_its_first_byte(loop):
     async def scenario() -> None:
         echo = Echo()

@@ -20,7 +20,7 @@ from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError, LibraError
 from libramq.logs import get_logger
 from libramq.transport.admission import Admission, for_connections
-from libramq.transport.tls import TlsByFirstByte
+from libramq.transport.tls import SHUTDOWN_TIMEOUT_S, TlsByFirstByte
 
 log = get_logger(__name__)
 
@@ -171,12 +171,18 @@ class Listener:
         try:
             context = self._tls(first[0]) if self._tls is not None else None
             if context is not None:
-                secured = {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_S_MAX}
+                secured = {
+                    "ssl": context,
+                    "ssl_handshake_timeout": HANDSHAKE_S_MAX,
+                    "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S,
+                }
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self._protocol(address), accepted, **secured
             )
         except Exception as error:  # Whatever TLS raises.
-            log.info("no TLS handshake", peer=address, reason=str(error) or type(error).__name__)
+            log.info(
+                "a connection could not be made", peer=address, reason=str(error) or type(error).__name__
+            )
             accepted.close()
             self._admission.ended()
 
