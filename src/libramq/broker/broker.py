@@ -47,7 +47,7 @@ from libramq.broker.messages.delivery import Delivery
 from libramq.broker.messages.durability import Durability
 from libramq.broker.messages.fetching import Fetching
 from libramq.broker.messages.reading import Pull, Reading
-from libramq.broker.messages.redelivery import Redelivery
+from libramq.broker.messages.redelivery import Redelivery, SendingBack
 from libramq.broker.messages.timer_delivery import TimerDelivery
 from libramq.broker.metrics.runtime_info import RuntimeInfo
 from libramq.broker.node_parts import NodeParts
@@ -354,14 +354,9 @@ class Broker:
         parts, store, auth = self._group_parts, self.store, self.authorizer
         answered = self._clients.answered
         self._calls = client_calls(self.tables, parts, store, auth, self.kernel, self._responder, answered)
-        send_back = SendBack(
-            log=self._files.log,
-            groups=self.groups,
-            redelivery=self._redelivery,
-            schedule=self.schedule,
-            authorizer=auth,
-            calls=self._calls,
-        )
+        log = self._files.log
+        sending_back = SendingBack(log, self.groups, self._redelivery, self.schedule, auth)
+        send_back = SendBack(sending_back, log, self._calls)
         for late in (self._calls, send_back, replies(self.config, self._sends, self.producers, self._calls)):
             self._processors.update(late.processors())
         self.replication.refuse(

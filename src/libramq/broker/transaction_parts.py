@@ -12,7 +12,6 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.processor.messages.end_transaction import EndTransaction, check_request
-from libramq.broker.processor.messages.resume_check import ResumeCheck
 from libramq.broker.transactions import half
 from libramq.broker.transactions.checking import Checking, CheckRules, times_checked
 from libramq.broker.transactions.ending import Ending
@@ -81,8 +80,7 @@ class TransactionParts:
             self._complete_last_commit(files, kernel)
         ending = Ending(files.store, files.log, self.transactions, rules, authorizer)
         self.services: list[Any] = [
-            EndTransaction(ending, self.checking.loading, files.store),
-            ResumeCheck(files.store, self.transactions),
+            EndTransaction(ending, self.transactions, self.checking.loading, files.store)
         ]
 
     def passed_on(self, half_offset: int, read: range) -> Iterator[None]:

@@ -1,22 +1,47 @@
-"""Redelivery: where a message goes that a consumer could not handle.
+"""Redelivery: a consumer could not handle a message, and sends it back.
 
-It goes to the group's retry topic after a delay, or, after enough attempts, to the group's dead letters.
+A copy goes to the group's retry topic after a delay, or, after enough attempts, to the group's dead letters.
 Upstream: AbstractSendMessageProcessor.java (consumerSendMsgBack, handleRetryAndDLQ).
 """
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
+from libramq.auth.authorizer import Authorizer, require_permission
+from libramq.auth.operation import SendBack
+from libramq.broker.messages.message_log import MessageLog
+from libramq.broker.messages.schedule import DelaySchedule
 from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.topic_table import DLQ_QUEUES
 from libramq.clock import MonotonicMs, WallMs
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
 from libramq.formats.tables import PERM_READ, PERM_WRITE, SubscriptionGroupConfig, TopicConfig
 from libramq.groups.queue_lock import QueueLocks
+from libramq.kernel.connection import Principal
+from libramq.logs import get_logger
 from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.message import MessageExt
+from libramq.store.log.append import stored_again
+
+log = get_logger(__name__)
 
 #: The level of a first redelivery; each further one is a level higher: 10 s, 30 s, 1 min …
 FIRST_DELAY_LEVEL: Final = 3
+#: The delay that Redelivery chooses by the number of attempts, and its level for a dead letter.
+DELAY_OF_BROKER: Final = 0
+DEAD_LETTER: Final = -1
+#: Ours: how long a group's members may leave a topic without a subscriber before its retries are given up: a
+#: day, in which a deployment that dropped the topic can be taken back.
+NO_SUBSCRIBER_MS_MAX: Final = 24 * 60 * 60 * 1000
+#: Ours: how often a retry without a subscriber is looked at: level 5 is a minute.
+WAIT_LEVEL: Final = 5
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_UNSTORABLE: Final = (p.NUL, p.NAME_VALUE_SEPARATOR, p.PROPERTY_SEPARATOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +100,140 @@ class Redelivery:
         if times > (group.retry_max_times if times_max is None else times_max) or orderly:
             return self.dead_letters(group.group_name, wall_ms)
         return None
+
+
+class SentBack(NamedTuple):
+    """A message that a consumer of a group could not handle.
+
+    origin_id: by which the consumer knows it, if not empty. times_max: attempts before it is a dead letter;
+    None or less than 0: the group's.
+    """
+
+    group: SubscriptionGroupConfig
+    message: MessageExt
+    origin_id: str
+    times_max: int | None
+    wall_ms: WallMs
+
+    @property
+    def topic(self) -> str:
+        """Return the topic that its handler subscribes to."""
+        return self.message.properties.get(p.RETRY_TOPIC, self.message.topic)
+
+
+class SendingBack:
+    """Stores what consumers send back; each method returns the log's end that its answer waits for, or 0."""
+
+    def __init__(
+        self,
+        log: MessageLog,
+        groups: GroupTable,
+        redelivery: Redelivery,
+        schedule: DelaySchedule,
+        authorizer: Authorizer,
+    ) -> None:
+        self._log = log
+        self._groups = groups
+        self._redelivery = redelivery
+        self._schedule = schedule
+        self._authorizer = authorizer
+
+    def find(
+        self,
+        group_name: str,
+        physical_offset: int,
+        origin_id: str,
+        times_max: int | None,
+        principal: Principal,
+        wall_ms: WallMs,
+    ) -> SentBack | None:
+        """Return the message at an offset; None: its group has no retries. Raises BrokerError."""
+        if any(mark in origin_id for mark in _UNSTORABLE):
+            raise broker_error(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the originMsgId, which is stored as a property, has a NUL or a separator in it",
+            )
+        group = self._groups.require(group_name, wall_ms)
+        if group.retry_queue_nums <= 0:
+            return None
+        message = self._log.message_at(physical_offset)
+        remark = f"look message by offset failed, {physical_offset}"
+        if message is None:
+            raise broker_error(ResponseCode.SYSTEM_ERROR, remark)
+        if not _is_meant(message, origin_id):
+            raise broker_error(ResponseCode.SYSTEM_ERROR, f"{remark}: {origin_id} is gone")
+        # A request may name a topic, but the offset decides which message the group gets to read.
+        require_permission(self._authorizer, SendBack(principal, group_name, (message.topic,)))
+        return SentBack(group, message, origin_id, times_max, wall_ms)
+
+    def wait_for_subscriber(self, sent: SentBack) -> int:
+        """Have a retry come again, uncounted, until a member subscribes to its topic, or a day has passed."""
+        about = {"group": sent.group.group_name, "topic": sent.topic, "message_id": sent.message.message_id}
+        known = sent.message.properties.get(p.NO_SUBSCRIBER_SINCE, "")[:15]
+        wall_ms = int(sent.wall_ms)
+        is_known = known.isascii() and known.isdigit()
+        since_ms = min(int(known), wall_ms) if is_known else wall_ms  # The clock may have been set back.
+        if not is_known:
+            log.warning("a retry waits: no member of its group subscribes to its topic", **about)
+        if wall_ms - since_ms >= NO_SUBSCRIBER_MS_MAX:
+            hours = NO_SUBSCRIBER_MS_MAX // 3_600_000
+            log.warning(
+                "a retry becomes a dead letter: no member of its group has subscribed to its topic",
+                hours=hours,
+                **about,
+            )
+            return self.again(sent, DEAD_LETTER, is_counted=True)
+        return self.again(sent, WAIT_LEVEL, is_counted=False, added={p.NO_SUBSCRIBER_SINCE: str(since_ms)})
+
+    def again(
+        self, sent: SentBack, delay_level: int, *, is_counted: bool, added: Mapping[str, str] = NOTHING
+    ) -> int:
+        """Store a copy for another attempt, or as a dead letter. Raises BrokerError.
+
+        One that was no attempt (not is_counted) comes again whatever the number of attempts.
+        """
+        group, message, times_max = sent.group, sent.message, sent.times_max
+        if times_max is None or times_max < 0:
+            times_max = group.retry_max_times
+        target = self._redelivery.target(
+            group,
+            reconsume_times=message.reconsume_times,
+            reconsume_times_max=times_max if is_counted else message.reconsume_times + 1,
+            delay_level=delay_level,
+            wall_ms=sent.wall_ms,
+        )
+        properties = dict(message.properties)
+        properties.setdefault(p.RETRY_TOPIC, message.topic)
+        properties.setdefault(p.ORIGIN_MESSAGE_ID, sent.origin_id or message.offset_id)
+        properties[p.WAIT] = "false"
+        # Properties of an earlier delay do not apply to this one.
+        for name in (p.DELAY, p.REAL_TOPIC, p.REAL_QUEUE_ID, p.NO_SUBSCRIBER_SINCE):
+            properties.pop(name, None)
+        if target.delay_level:
+            properties[p.DELAY] = str(target.delay_level)
+        again = stored_again(
+            message,
+            target.config.topic_name,
+            target.queue_id,
+            {**properties, **added},
+            reconsume_times=message.reconsume_times + is_counted,
+        )
+        if target.delay_level:
+            self._schedule.delay(again, str(target.delay_level))
+        (result,) = self._log.append([again])
+        if not result.is_ok:
+            raise self._log.refused(result)
+        return result.end if self._log.must_wait else 0
+
+
+def _is_meant(message: MessageExt, origin_id: str) -> bool:
+    """Return whether a request names this message, and not a lost one that had the same offset.
+
+    Under ASYNC_FLUSH a power cut can lose messages that members still handle. Clients send a message's unique
+    id or its offset id; only the end of an offset id is compared, since it begins with the broker's address,
+    which may have changed.
+    """
+    unique_id = message.properties.get(p.UNIQ_KEY)
+    if not origin_id or not unique_id or origin_id == unique_id:
+        return True
+    return origin_id.upper().endswith(f"{message.physical_offset:016X}")

@@ -1,6 +1,9 @@
 """END_TRANSACTION, CHECK_TRANSACTION_STATE: a producer ends a transaction, or is asked what became of it.
 
-Upstream: EndTransactionProcessor.java, Broker2Client.checkProducerTransactionState.
+RESUME_CHECK_HALF_MESSAGE: an operator has one that was given up looked at again. Upstream takes any message
+there is; here only those that were given up, since others would be delivered twice or not at all.
+
+Upstream: EndTransactionProcessor.java, Broker2Client.checkProducerTransactionState, AdminBrokerProcessor.
 """
 
 import contextlib
@@ -11,14 +14,17 @@ from libramq.broker.processor.disk_waits import WARMINGS_MAX
 from libramq.broker.transactions import half
 from libramq.broker.transactions.ending import End, Ending
 from libramq.broker.transactions.loading import Loading
-from libramq.codes import RequestCode
+from libramq.broker.transactions.transactions import Transactions
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
 from libramq.kernel.connection import Connection
 from libramq.message import names
 from libramq.message import properties as p
-from libramq.message.ids import encode_host
+from libramq.message.ids import decode_offset_id, encode_host
 from libramq.message.message import MessageExt
 from libramq.message.record import encode_record
 from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from libramq.remoting.admin_headers import ResumeCheckHeader
 from libramq.remoting.headers import (
     CheckTransactionStateHeader,
     EndTransactionHeader,
@@ -39,20 +45,39 @@ from libramq.store.message_store import MessageStore
 
 
 class EndTransaction:
-    """The processor of commits and rollbacks."""
+    """The processor of commits and rollbacks, and of transactions that are resumed."""
 
-    def __init__(self, ending: Ending, loading: Loading, store: MessageStore) -> None:
+    def __init__(
+        self, ending: Ending, transactions: Transactions, loading: Loading, store: MessageStore
+    ) -> None:
         self._ending = ending
+        self._transactions = transactions
         self._loading = loading
         self._store = store
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
-        return {RequestCode.END_TRANSACTION: self.handle}
+        return {
+            RequestCode.END_TRANSACTION: self.handle,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume,
+        }
 
     def handle(self, request: Request) -> Outcome:
         """Commit or roll back a half message; "not known yet" is not answered, as upstream does not."""
         return self._decide(request, warmings=0)
+
+    def resume(self, request: Request) -> Outcome:
+        """Store a half message that was given up as one that was never checked."""
+        header: ResumeCheckHeader = request.header
+        message = self._store.message_at(decode_offset_id(header.msg_id or "").physical_offset)
+        if message is None or message.topic != names.TRANS_CHECK_MAX_TIME_TOPIC:
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR,
+                f"no transaction that was given up has the id {header.msg_id}; they lie in"
+                f" {names.TRANS_CHECK_MAX_TIME_TOPIC}, and the offset id is the one they have there",
+            )
+        self._transactions.resume(message, request.now)
+        return SUCCESS
 
     def _decide(self, request: Request, *, warmings: int) -> Outcome:
         header: EndTransactionHeader = request.header
