@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import resource
 import socket
@@ -13,6 +14,7 @@ import pytest
 import trustme
 
 from libramq.clock import SystemClock
+from libramq.errors import ConfigError
 from libramq.transport import listener as listener_module
 from libramq.transport import server as server_module
 from libramq.transport.server import Server
@@ -233,6 +235,29 @@ def test_a_server_that_closes_ends_connections_that_are_not_served_yet(loop, ser
             with contextlib.suppress(ConnectionResetError):
                 while client.recv(100):  # An alert, at most.
                     pass
+
+    run_on(loop, scenario)
+
+
+def test_addresses_of_a_family_that_the_kernel_does_not_have_are_left_out(loop, monkeypatch):
+    create, families = socket.create_server, {socket.AF_INET}
+
+    def create_server(address: object, *, family: int, backlog: int) -> socket.socket:
+        if family not in families:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        return create(address, family=family, backlog=backlog)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "create_server", create_server)
+
+    async def scenario() -> None:
+        server = Server(Echo(), SystemClock().monotonic_ms)
+        client = await Client.connect(await server.listen("", 0))
+        assert await client.ask() == b"hi"
+        await client.close()
+        await server.close()
+        families.clear()
+        with pytest.raises(ConfigError, match="cannot listen on 127"):
+            await server.listen("127.0.0.1", 0)
 
     run_on(loop, scenario)
 

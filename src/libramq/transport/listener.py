@@ -71,16 +71,26 @@ class Listener:
                 host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
             for family, address in dict.fromkeys((each[0], each[4]) for each in found):
-                listening = socket.create_server(address, family=family, backlog=BACKLOG)
-                # Inherited: asyncio sets it only where the socket names its protocol, which these do not.
-                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                listening.setblocking(False)
-                self._listening.append(listening)
+                self._open(family, address)
+            if not self._listening:
+                raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
         except OSError as error:
             await self.close()
             raise _listen_error(host, port, error) from None
         self._accept_again()
         return int(self._listening[0].getsockname()[1])
+
+    def _open(self, family: int, address: Any) -> None:
+        try:
+            listening = socket.create_server(address, family=family, backlog=BACKLOG)
+        except OSError as error:
+            if error.errno == errno.EAFNOSUPPORT:  # "localhost" is ::1 too, where the kernel has no IPv6.
+                return
+            raise
+        # Inherited: asyncio sets it only where the socket names its protocol, which these do not.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listening.setblocking(False)
+        self._listening.append(listening)
 
     def _accept_again(self) -> None:
         self._retry = None
