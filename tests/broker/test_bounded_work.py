@@ -447,7 +447,8 @@ def test_members_are_notified_of_a_connection_that_ended_in_slices(talk, peer, m
     while slices[-1]:
         talk.tick()
         slices.append(sum(len(notifications(other)) for other in others))
-    assert slices == [4, 4, 2, 0]
+    assert max(slices) <= 4
+    assert sum(slices) == 10
 
 
 def share_groups(talk, count: int) -> list[FakePeer]:

@@ -68,7 +68,7 @@ class Workload:
                         works.append((steps, steps.__next__, thread))
                     else:
                         self._effects.run(thread, wanted, partial(self._done, steps, thread))
-                if is_over():
+                if works and is_over():
                     break
         finally:
             if works:
