@@ -10,10 +10,14 @@ from functools import partial
 from typing import Final
 
 from libramq.clock import MonotonicMs
+from libramq.errors import LibraError
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import Waiting
+from libramq.logs import get_logger
 from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
+
+log = get_logger(__name__)
 
 #: Ours: a round looks at a few queues, each by two reads.
 WARMINGS_MAX: Final = 64
@@ -65,8 +69,10 @@ class Rounds:
                     warmings += 1
                     wanted = partial(self._store.warm, (cold.stretch,))
                 yield wanted
-        except Exception:
+        except Exception as error:
             self._deadline.by(self._clock.monotonic_ms() + self._again_ms)
-            raise
+            if not isinstance(error, LibraError | OSError):
+                raise
+            log.exception("a round failed, and is repeated")
         finally:
             self.is_running = False
