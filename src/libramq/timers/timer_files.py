@@ -240,7 +240,10 @@ class TimerFiles:
     def current_checkpoint(self) -> TimerCheckpoint:
         """Return the checkpoint on the disk; a slave's as it is now, as its master may soon deliver."""
         if not self._store.config.is_copy:
-            return self.checkpoint
+            if self._store.max_offset(TIMER_TOPIC, 0):
+                return self.checkpoint
+            # There was no timer message yet. From 0 an Apache slave that acts would walk through 54 years.
+            return self.checkpoint._replace(read_ms=self.timers.read_ms(self._wall_ms()))
         again = self.timers.again
         return self.checkpoint._replace(read_ms=again.from_ms, master_queue_offset=again.until)
 
