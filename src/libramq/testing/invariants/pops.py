@@ -155,7 +155,9 @@ class ResetsReplay(Invariant):
         message_id: str,
         requested_ms: MonotonicMs,
     ) -> None:
-        if self.cluster.popping() and not self.cluster.was_deleted(queue, requested_ms):
+        # A power cut may have come before the producer heard of it.
+        is_gone = self.cluster.may_have_lost(queue.broker_name, requested_ms)
+        if self.cluster.popping() and not is_gone and not self.cluster.was_deleted(queue, requested_ms):
             self._stored[queue].add(message_id)
 
     def pops_set_back(
