@@ -34,7 +34,6 @@ def test_a_progress_file_is_written_again_after_an_unexpected_failure(tmp_path):
     talk.performer.follow()
     (work,) = offsets_writes(talk)
     talk.threads.work.remove(work)
-    talk.broker.progress[1]._is_writing = True  # As the thread leaves it.
     work[2](ValueError("a bug"))
     (work,) = offsets_writes(talk)
     talk.threads.work.remove(work)

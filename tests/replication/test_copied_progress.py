@@ -1,14 +1,17 @@
 """The master's progress counts at a slave once the slave has the messages: it may be promoted."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from libramq.broker.cluster import returned_commits
+from libramq.broker.files.progress import ProgressFile
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError
+from libramq.kernel.effect import Thread
 from libramq.remoting import headers as h
 from libramq.remoting.command import Command
 from libramq.replication.ha_client import RETRY_MS
@@ -324,6 +327,40 @@ def test_a_cut_takes_offsets_along(pair: Pair, tmp_path: Path) -> None:
     pair.run(ROUND_MS)
     assert log_of(pair.slave) == log_of(pair.master)
     assert pair.slave.broker.offsets.query("G", "T", 0) is None  # As on its master.
+
+
+def test_a_cut_waits_for_a_table_that_is_being_written(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It speaks of messages that are to be cut; found by the simulator (seed 8002190)."""
+    send(pair, "a")
+    pair.run(100)
+    save(pair, tmp_path)
+    for text in ("b", "c"):
+        send(pair, text)
+    commit(pair, 3)
+    held: list[tuple[Thread, Callable[[], Any], Callable[[Any], None]]] = []
+    threads, run = pair.slave.threads, pair.slave.threads.run
+
+    def hold(thread: Thread, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        file = getattr(work, "__self__", None)
+        if isinstance(file, ProgressFile) and file.name == "consumerOffset.json":
+            held.append((thread, work, done))
+        else:
+            run(thread, work, done)
+
+    monkeypatch.setattr(threads, "run", hold)
+    pair.run(2 * ROUND_MS)
+    assert held
+    diverge(pair, tmp_path, "d")
+    pair.is_reachable = pair.holds_blocks = True
+    pair.run(RETRY_MS + 300)
+    assert bodies(pair.slave) == [b"a", b"b", b"c"]
+    monkeypatch.undo()
+    for each in held:
+        threads.finish(each)
+    pair.run(RETRY_MS + 300)
+    assert bodies(pair.slave) == [b"a"]
 
 
 def test_a_cut_takes_delay_offsets_along(pair: Pair, tmp_path: Path) -> None:

@@ -232,7 +232,8 @@ class Slave:
             if not self._files.is_progress_saved:
                 return False
             progress.applied_end = end
-        return not self._durability.is_flushing() and self._have_popped_again(end)
+        is_writing = self._durability.is_flushing() or any(file.is_writing for file in self._files.progress)
+        return not is_writing and self._have_popped_again(end)
 
     def _have_popped_again(self, end: int) -> bool:
         """Lower the offsets of groups whose check points will be cut; return whether the disk took it."""

@@ -34,7 +34,6 @@ class Persistence:
         self._fold = kernel.deadlines.new(self._fold_tables)
         self._progress = kernel.deadlines.new(self._write_progress)
         self._folds_running = 0
-        self._writing: set[str] = set()
         files.tables.changed, files.ledger.changed = self._fold_later, self._write_later
         if files.tables.has_changes:
             self._fold_later()
@@ -71,10 +70,9 @@ class Persistence:
 
     def _write_progress(self, now_ms: MonotonicMs) -> None:
         for file in self._files.progress:
-            if file.name not in self._writing and file.is_due(now_ms):
-                self._writing.add(file.name)
+            if file.is_due(now_ms):
+                file.begin_writing()
                 self._effects.run(Thread.DISK, file.write, partial(self._written, file))
 
     def _written(self, file: ProgressFile, result: object) -> None:
-        self._writing.discard(file.name)
         file.done(result if isinstance(result, Exception) else None)

@@ -46,11 +46,12 @@ class ProgressFile:
         #: The content that waits to be written.
         self.taken: Progress | None = None
         self._log_end = 0
-        self._is_writing = False
+        #: Whether a thread has it: from `begin_writing` to `done`.
+        self.is_writing = False
 
     def is_due(self, now_ms: MonotonicMs) -> bool:
         """Take new content if it is time; return whether it may be written now."""
-        if self._is_writing:
+        if self.is_writing:
             return False
         if self._due_ms is None or now_ms >= self._due_ms:
             self._due_ms = now_ms + self._period_ms
@@ -62,19 +63,22 @@ class ProgressFile:
         """Take new content before its time."""
         self._due_ms = None
 
+    def begin_writing(self) -> None:
+        """Note that a thread will call `write`. What the content speaks of must stay until `done`."""
+        self.is_writing = True
+
     def write(self) -> None:
         """Write the content; may be called in a thread, followed by `done`."""
         assert self.taken is not None
         assert self._log_end <= self._store.flushed_offset, (
             f"{self.name} refers to messages that are not durable"
         )
-        self._is_writing = True
         self.taken.write()
 
     def done(self, error: Exception | None = None) -> None:
         """Record that the file was written; after an error its content is collected again when due."""
         assert self.taken is not None
-        taken, self.taken, self._is_writing = self.taken, None, False
+        taken, self.taken, self.is_writing = self.taken, None, False
         if error is None:
             taken.written()
         else:
