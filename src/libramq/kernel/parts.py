@@ -16,7 +16,7 @@ from libramq.kernel.work import Workload
 
 
 class Phase(enum.IntEnum):
-    """The order of what follows an event: a phase begins when all of the earlier ones is done."""
+    """The order of what follows an event: a phase begins once the earlier ones have nothing left."""
 
     JOURNAL = 0  # What was decided is written; no answer leaves before.
     ARRIVALS = 1  # Messages and slaves' bytes go to those who wait for them; their answers are journalled.
@@ -41,5 +41,8 @@ class Kernel:
         self.following: tuple[dict[Callable[[], None], None], ...] = tuple({} for _ in Phase)
 
     def soon(self, phase: Phase, action: Callable[[], None]) -> None:
-        """Call an action after this event, before its bytes are sent. One for an earlier phase comes next."""
+        """Call an action once after this event, before its bytes are sent.
+
+        One that is enlisted meanwhile for an earlier phase is called next.
+        """
         self.following[phase][action] = None

@@ -58,9 +58,9 @@ class Row:
 
     body: what it is decoded to before it is served; None for texts, messages, and what another broker sends,
     which is not decoded before the sender is known. has_version: it belongs to the group protocol
-    (group_version.py). is_recorded: it is answered when its
-    change is in a journal on the disk. is_forwarded: a slave forwards it to a master that only name servers
-    have lost.
+    (group_version.py). reads_cold: it may read files that are not in memory. is_recorded: it is answered when
+    its change is in a journal on the disk. is_forwarded: a slave forwards it to a master that only name
+    servers have lost.
     """
 
     code: R
