@@ -316,3 +316,29 @@ def test_without_descriptors_connections_are_refused_and_accepted_again_later(
         await server.close()
 
     run_on(loop, scenario)
+
+
+def test_an_error_of_one_connection_costs_the_others_nothing(loop, caplog, monkeypatch):
+    """Linux hands pending errors of the network over with `accept`; they are no shortage."""
+    failures = [errno.EPROTO, errno.ENETUNREACH]
+
+    class Listening(socket.socket):
+        def accept(self):
+            if failures:
+                raise OSError(failures.pop(), "of a connection that is gone")
+            return super().accept()
+
+    create = socket.create_server
+    monkeypatch.setattr(socket, "create_server", lambda *a, **k: Listening(fileno=create(*a, **k).detach()))
+
+    async def scenario() -> None:
+        server, port = await serve(Echo())
+        clients = [await Client.connect(port) for _ in range(3)]
+        for client in clients:
+            assert await client.ask() == b"hi"
+            await client.close()
+        await server.close()
+
+    run_on(loop, scenario)
+    assert not failures
+    assert "refused" not in caplog.text

@@ -34,6 +34,10 @@ ACCEPT_RETRY_S: Final = 1.0
 HANDSHAKE_S_MAX: Final = 10.0
 
 
+#: For want of these nothing is accepted. Any other error is the new connection's own (accept(2)).
+SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
 class Listener:
     """Accepts connections, from any of a host's addresses, within the limits of an admission.
 
@@ -104,10 +108,10 @@ class Listener:
                 accepted, peer = listening.accept()
             except BlockingIOError:
                 return
-            except ConnectionAbortedError:
-                continue
-            except OSError:  # For want of a descriptor or of memory, even if nobody wants to connect.
-                self._refuse_waiting(listening)
+            except OSError as error:
+                if error.errno not in SHORTAGES:
+                    continue
+                self._refuse_waiting(listening)  # Even if nobody wants to connect.
                 return
             address = _text(peer)
             if self._admission.admit(address, accepted.fileno()):
