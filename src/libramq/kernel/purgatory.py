@@ -112,9 +112,11 @@ class Purgatory:
             self._work(self._drop(connection))
 
     def _drop(self, connection: Connection) -> Iterator[None]:
-        while parked := next(iter(self._by_connection.get(connection, ())), None):
-            self.release(parked)
-            yield
+        # In copies: a dict from whose front many were removed takes as many steps to its first.
+        while waiting := list(self._by_connection.get(connection, ())):
+            for parked in waiting:
+                self.release(parked)
+                yield
 
     def _expire(self, parked: Parked, now_ms: MonotonicMs) -> None:
         if self.release(parked):
