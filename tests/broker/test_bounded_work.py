@@ -198,7 +198,7 @@ def count_of(messages) -> int:
 def appends_of(talk: Conversation, size=count_of) -> list[int]:
     """Return a list to which the size of each append is added."""
     appended: list[int] = []
-    log = talk.broker._files.log
+    log = talk.broker.files.log
     append = log.append
 
     def counted(messages):

@@ -103,7 +103,7 @@ def test_what_was_delivered_before_a_kill_is_forgotten_once_all_of_it_was_passed
     talk.advance(1_500)
     again = killed(talk)
     again.advance(500)
-    copies = again.broker._files.schedule.copies
+    copies = again.broker.files.schedule.copies
     assert copies.count == 5
     again.advance(1_000)
     assert copies.count == 0

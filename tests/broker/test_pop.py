@@ -151,7 +151,7 @@ def test_a_popped_message_is_invisible_and_an_acknowledged_one_is_gone(broker: C
     assert second.ack(again[0]).code == ResponseCode.SUCCESS
     broker.advance(60_000)
     assert second.pop() == []
-    assert len(broker.broker._files.pop.in_flight) == 0
+    assert len(broker.broker.files.pop.in_flight) == 0
 
 
 def test_groups_pop_independently(broker: Conversation):

@@ -63,7 +63,7 @@ def test_fields_that_are_missing_or_no_numbers_are_refused(broker: Conversation,
             for wrong in ("", "x", "1.5", HUGE):
                 reply = broker.ask(peer, code, {**good, name: wrong})
                 assert reply.code == C.SYSTEM_ERROR, (name, wrong, value)
-    assert len(broker.broker._files.pop.in_flight) == 0
+    assert len(broker.broker.files.pop.in_flight) == 0
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_fields_that_are_missing_or_no_numbers_are_refused(broker: Conversation,
 )
 def test_values_out_of_range_get_their_code(broker: Conversation, code: int, header: dict, expected: C):
     assert broker.ask(FakePeer(), code, header).code == expected
-    assert len(broker.broker._files.pop.in_flight) == 0
+    assert len(broker.broker.files.pop.in_flight) == 0
 
 
 ENTRY = {"c": "G", "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 1, "b": "AQ=="}
@@ -135,7 +135,7 @@ def test_an_acknowledgement_of_anothers_group_or_time_changes_nothing(broker: Co
     for group, info in (("H", f"0 {pop_time} 10000 0 0 broker-a 0 0"), ("G", "0 77 10000 0 0 broker-a 0 0")):
         forged = {**ACK, "consumerGroup": group, "extraInfo": info}
         assert broker.ask(peer, R.ACK_MESSAGE, forged).code == C.SUCCESS
-    assert len(broker.broker._files.pop.in_flight) == 1
+    assert len(broker.broker.files.pop.in_flight) == 1
 
 
 def test_clients_cannot_write_the_journal(broker: Conversation):

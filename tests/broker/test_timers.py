@@ -214,7 +214,7 @@ def test_what_was_not_read_before_its_time_is_delivered_in_small_rounds(
         send_at(talk, peer, NOW_MS + 60_000, body=b"%d" % number * body_bytes)
     talk.advance(1_000)
     talk.clock.set_wall(by_ms=60_000)
-    messages, stored = talk.broker._files.timers.timers, [0]
+    messages, stored = talk.broker.files.timers.timers, [0]
     while sum(stored) < count:
         messages.advance(talk.clock.wall_ms())
         stored.append(messages.delivered - sum(stored))
@@ -266,7 +266,7 @@ def test_a_clean_stop_amid_a_slot_delivers_the_rest_of_it(tmp_path, peer, monkey
         send_at(talk, peer, NOW_MS + 2_000 + number // 10 * 1_000, body=b"%d" % number)
     talk.advance(1_999)
     talk.clock.advance(2_001)
-    talk.broker._files.timers.timers.advance(talk.clock.wall_ms())
+    talk.broker.files.timers.timers.advance(talk.clock.wall_ms())
     assert 0 < len(bodies(talk)) < 10
     talk.close()
     again = Conversation(tmp_path, clock=talk.clock)
@@ -288,7 +288,7 @@ def test_what_was_delivered_before_a_kill_is_not_delivered_again(tmp_path, peer,
     talk.clock.advance(1_000)
     wanted = 200 if delivered == "whole" else 50
     while len(bodies(talk)) < wanted:
-        talk.broker._files.timers.timers.advance(talk.clock.wall_ms())
+        talk.broker.files.timers.timers.advance(talk.clock.wall_ms())
     assert len(bodies(talk)) == 200 or (delivered == "in part" and len(bodies(talk)) < 100)
     talk.kill()
     again = Conversation(tmp_path, clock=talk.clock)

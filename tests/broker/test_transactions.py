@@ -344,7 +344,7 @@ def test_progress_is_committed_once_it_is_durable(tmp_path, peer):
     assert progress(talk) == [3, 2]
     talk.kill()
     again = Conversation(tmp_path, clock=talk.clock)
-    assert again.broker.transactions.checking._open.half_offset == 3
+    assert again.broker.transactions.checking.open.half_offset == 3
     again.advance(INTERVAL_MS)
     assert len(again.messages(TRANS_HALF_TOPIC)) == 5  # Three, and two copies of the open one.
     again.close()
@@ -471,7 +471,7 @@ def test_a_commit_whose_operation_message_was_cut_off_counts(tmp_path, peer, del
 def test_a_disk_that_refuses_keeps_half_messages_for_later(talk, peer, producer, monkeypatch):
     prepare(talk, peer)
     monkeypatch.setattr(
-        talk.broker._files.log, "append", lambda messages: [SERVICE_NOT_AVAILABLE] * len(messages)
+        talk.broker.files.log, "append", lambda messages: [SERVICE_NOT_AVAILABLE] * len(messages)
     )
     talk.advance(INTERVAL_MS + 1_000)
     assert checks(producer) == []

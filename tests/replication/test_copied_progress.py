@@ -413,7 +413,7 @@ def test_a_promoted_slave_delivers_timer_messages_that_its_master_did_not(pair: 
     promoted = pair.promote()
     promoted.advance(70_000)
     assert bodies(promoted) == [b"soon", b"later"]
-    assert promoted.broker._files.timers.timers.metrics.content().timing_count["T"].count == 0
+    assert promoted.broker.files.timers.timers.metrics.content().timing_count["T"].count == 0
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -498,4 +498,4 @@ def test_apaches_checkpoint_is_answered_with_what_was_collected(pair: Pair) -> N
     Popper(pair.master).pop()
     pair.run(3_000)
     body = pair.master.ask(FakePeer(), RequestCode.GET_TIMER_CHECK_POINT).body
-    assert int.from_bytes(body[24:32]) == pair.master.broker._files.timers.timers.queue_offset >= 1
+    assert int.from_bytes(body[24:32]) == pair.master.broker.files.timers.timers.queue_offset >= 1

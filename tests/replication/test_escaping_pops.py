@@ -143,7 +143,7 @@ def test_what_is_acknowledged_at_the_slave_does_not_come_again_at_the_master_tha
     assert redelivered(pair.other) == []
     lose_master(pair)  # The journal has the acknowledgements now.
     pair.run(20 * SECONDS)
-    assert pair.slave.broker._files.passed_on.account.acknowledged == ()
+    assert pair.slave.broker.files.passed_on.account.acknowledged == ()
     return_master(pair)
     pair.run(INVISIBLE_MS)
     assert redelivered(pair.master) == ["two"]
@@ -202,7 +202,7 @@ def test_an_acknowledgement_at_a_slave_that_does_not_know_what_was_popped_is_ref
     assert popper.ack(one, offset=1 << 40).code == ResponseCode.SYSTEM_BUSY
     assert popper.ack(one, offset=-1).code == ResponseCode.SYSTEM_BUSY
     assert popper.ack(one, extra_info="none").code != ResponseCode.SUCCESS
-    pair.slave.broker._files.passed_on.journal_begins_at(-1)
+    pair.slave.broker.files.passed_on.journal_begins_at(-1)
     slave = pair.slave.broker.replication.slave
     assert slave is not None
     assert slave.escaping is not None
@@ -527,9 +527,9 @@ def test_a_cut_takes_the_account_of_what_is_cut(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_cut_has_the_journal_begin_where_nobody_knows(pair: Pair) -> None:
-    assert pair.slave.broker._files.passed_on.content.place >= 0
-    pair.slave.broker._files.forget_progress()
-    assert pair.slave.broker._files.passed_on.content.place == -1
+    assert pair.slave.broker.files.passed_on.content.place >= 0
+    pair.slave.broker.files.forget_progress()
+    assert pair.slave.broker.files.passed_on.content.place == -1
 
 
 def check_point(origin: int, visible_ms: int, count: int = 1) -> CheckPoint:

@@ -49,7 +49,7 @@ def send(pair: Pair, *texts: str, seconds: int, **properties: str) -> None:
 
 
 def waiting(pair: Pair) -> int:
-    return pair.master.broker._files.timers.timers.metrics.content().timing_count["T"].count
+    return pair.master.broker.files.timers.timers.metrics.content().timing_count["T"].count
 
 
 def test_timers_that_end_while_the_master_is_gone_are_delivered_once(pair: Pair) -> None:

@@ -26,27 +26,24 @@ from libramq.broker.administration import (
     replication_services,
     replies,
 )
-from libramq.broker.cluster.name_server_list import Fetch, NameServerList
-from libramq.broker.cluster.registration import Registration
-from libramq.broker.cluster.replication import Replication
+from libramq.broker.cluster.name_server_list import Fetch
 from libramq.broker.cluster.slaves_progress import SlavesProgress
 from libramq.broker.config import BrokerConfig
+from libramq.broker.features.feature import Base
+from libramq.broker.features.transactions import TransactionFeature
 from libramq.broker.files.files import BrokerFiles, retention
 from libramq.broker.files.old_files import OldFiles
 from libramq.broker.files.persistence import Persistence
 from libramq.broker.group_parts import GroupParts
 from libramq.broker.groups.client_watch import ClientWatch
 from libramq.broker.groups.committing import Committing
-from libramq.broker.groups.event_log import EventLog
-from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.opening import QueueOpening
 from libramq.broker.groups.topic_removal import TopicRemoval
 from libramq.broker.machine import Machine
 from libramq.broker.messages.arrivals import Arrivals
 from libramq.broker.messages.delivery import Delivery
-from libramq.broker.messages.durability import Durability
 from libramq.broker.messages.fetching import Fetching
-from libramq.broker.messages.reading import Pull, Reading
+from libramq.broker.messages.reading import Reading
 from libramq.broker.messages.redelivery import Redelivery, SendingBack
 from libramq.broker.messages.timer_delivery import TimerDelivery
 from libramq.broker.metrics.runtime_info import RuntimeInfo
@@ -67,22 +64,19 @@ from libramq.broker.processor.messages.queue_offset import QueueOffsets
 from libramq.broker.processor.messages.send_back import SendBack
 from libramq.broker.producing_parts import ProducingParts
 from libramq.broker.start_up import StartUp
-from libramq.broker.transaction_parts import TransactionParts
 from libramq.catalog.requirements import Requirements
 from libramq.codes import RequestCode
 from libramq.formats.tables import PERM_READ
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Engine, Hooks
-from libramq.kernel.parts import Kernel, Phase
+from libramq.kernel.parts import Phase
 from libramq.message.ids import UniqueIdGenerator
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.request import BatchProcessor, Processor, Processors, served_by
-from libramq.rpc.responder import Responder
 from libramq.secret_bits import SecretBits
-from libramq.waits import HeldPulls
 
 
-class Broker:
+class Broker(Base):
     """All state and decisions of a broker.
 
     recorded: called with rebalance events before they are stored.
@@ -101,21 +95,18 @@ class Broker:
         if not authorizer.permits_everything:
             # `%RETRY%G_T` is the retry topic of a group "G_T" too: its readers would read what G popped of T.
             config = replace(config, enable_retry_topic_v2=True)
-        self.config, self.authorizer, self.authenticator = config, authorizer, authenticator
-        self._files = BrokerFiles(
+        self.authenticator = authenticator
+        files = BrokerFiles(
             config, clock=machine.clock, filesystem=machine.filesystem, process_id=machine.process_id
         )
         try:
-            self.kernel = Kernel(machine.clock)
-            self.purgatory = self.kernel.purgatory
-            self._name_files(recorded)
-            self._build_gates(fetch_name_servers)
+            super().__init__(config, machine, files, authorizer, recorded, fetch_name_servers)
             self._build_groups(machine.secret_bits)
             self._build_timed_services()
             self.engine = self._build_engine(self._build_services(machine))
             self.replication.begin()
         except BaseException:
-            self.store.close()
+            files.store.close()
             raise
 
     def start(self, started: Callable[[], None]) -> None:
@@ -129,7 +120,7 @@ class Broker:
     def close(self) -> None:
         """Leave all files in the state of a clean stop; a failure of one part does not stop the others."""
         with ExitStack() as stack:
-            stack.callback(self._files.close)
+            stack.callback(self.files.close)
             stack.callback(self._timer_delivery.close)
             stack.callback(self.offsets.write)
             stack.callback(self.pop.close)
@@ -146,32 +137,10 @@ class Broker:
 
     # Construction, from the bottom up.
 
-    def _name_files(self, recorded: Callable[[RebalanceEvent], None] | None) -> None:
-        files = self._files
-        self.store, self.ledger, self.schedule = files.store, files.ledger, files.schedule
-        self.tables, self.topics, self.groups = files.tables, files.tables.topics, files.tables.groups
-        self.fences, self.progress = files.tables.fences, files.progress
-        self.offsets = OffsetCommits(
-            self.ledger, self.store, self.tables.journals, files.at_slave, self.kernel
-        )
-        self.events = EventLog(self.store, self.kernel, recorded)
-
-    def _build_gates(self, fetch: Fetch | None) -> None:
-        config, kernel = self.config, self.kernel
-        self._name_servers = NameServerList(config, kernel, fetch)
-        self._durability = Durability(self.store, self._files.filesystem, kernel, self.tables.journals)
-        self.registration = Registration(config, self.topics, self._name_servers, kernel)
-        self.replication = Replication(
-            config, self._files, self.offsets, self._durability, self.registration, kernel
-        )
-        self._responder = Responder(
-            self.kernel.effects, durability=self.replication.gate, announcement=self.registration
-        )
-
     def _build_groups(self, secret_bits: SecretBits) -> None:
         tables, record = self.tables, self.events.record
         parts = self._group_parts = GroupParts(
-            self.config, tables, self.offsets, self.kernel, self._name_servers, secret_bits, record=record
+            self.config, tables, self.offsets, self.kernel, self.name_servers, secret_bits, record=record
         )
         self.producers, self.consumers, self.locks = parts.producers, parts.consumers, parts.locks
         self.coordination, self.assigner, self.cluster = parts.coordination, parts.assigner, parts.cluster
@@ -182,9 +151,9 @@ class Broker:
         version = f"LibraMQ {__version__}"
         self.runtime = RuntimeInfo(
             self.store,
-            self._files.timers.timers,
-            self._files.filesystem,
-            destinations=self._files.destinations,
+            self.files.timers.timers,
+            self.files.filesystem,
+            destinations=self.files.destinations,
             version=version,
             kernel=kernel,
         )
@@ -192,8 +161,8 @@ class Broker:
             self.consumers, self.producers, self.health, kernel, notify=partial(send_notices, kernel.effects)
         )
         self._delivery = Delivery(self.schedule, self.store, kernel, is_held=is_held)
-        self._timer_delivery = TimerDelivery(self._files.timers, self.store, kernel, is_held=is_held)
-        self._persistence = Persistence(self._files, kernel)
+        self._timer_delivery = TimerDelivery(self.files.timers, self.store, kernel, is_held=is_held)
+        self._persistence = Persistence(self.files, kernel)
         self._old_files = OldFiles(self.store, retention(self.config), kernel)
         self._start_up = StartUp(self.cluster, self.registration, kernel)
 
@@ -202,16 +171,13 @@ class Broker:
         unique_id = UniqueIdGenerator(
             self.config.broker_ip, machine.process_id, machine.clock, machine.randomness
         )
-        self.held: HeldPulls[Pull] = HeldPulls(self.kernel.purgatory)
-        requirements = Requirements(self.topics, self.groups)
+        requirements = self.requirements
         redelivery = self._redelivery = Redelivery(self.topics, self.groups, self.locks, randomness)
-        files, kernel = self._files, self.kernel
-        self.transactions = TransactionParts(
-            self.config, files, self.offsets, self.producers, kernel, self._responder, self.authorizer
-        )
+        files, kernel = self.files, self.kernel
+        self.transactions = TransactionFeature(self, self.producers)
         producing = ProducingParts(
             self.config,
-            self._files,
+            self.files,
             self.transactions.transactions,
             requirements,
             redelivery,
@@ -224,19 +190,19 @@ class Broker:
         self._sends = producing.sends
         self.pop = PopParts(
             self.config,
-            self._files,
+            self.files,
             self.offsets,
             redelivery,
             self.kernel,
             randomness,
-            self._responder,
+            self.responder,
             self.filters,
             self.replication.slave,
         )
         self._slaves: SlavesProgress | None = None
         if self.config.asks_slaves:
             self._slaves = SlavesProgress(
-                self.config, files, kernel, self.registration, self.transactions, self.offsets
+                self.config, files, kernel, self.registration, self.transactions.checking, self.offsets
             )
             self._slaves.start((self._delivery, self._timer_delivery, self.pop.reviving))
         return [
@@ -268,7 +234,7 @@ class Broker:
         )
         self.fetching = Fetching(self.store, requirements, self.kernel)
         suggested = self.replication.suggested if config.slave_read_enable else None
-        pulls = PullMessage(self.reading, answer=self._responder.answer, suggested=suggested)
+        pulls = PullMessage(self.reading, answer=self.responder.answer, suggested=suggested)
         self.committing = Committing(
             offsets=self.offsets,
             fences=self.fences,
@@ -288,11 +254,11 @@ class Broker:
             pulls,
             ConsumerOffsetRequests(self.committing, is_member=self.consumers.is_member),
             QueueOffsets(self.store, self.authorizer),
-            QueryMessage(self.store, self._files.key_index()),
+            QueryMessage(self.store, self.files.key_index()),
         ]
 
     def _group_services(self) -> Sequence[Any]:
-        topics, groups, answer = self.topics, self.groups, self._responder.answer
+        topics, groups, answer = self.topics, self.groups, self.responder.answer
         self._clients = ClientManagement(
             filters=self.filters,
             consumers=self.consumers,
@@ -312,14 +278,14 @@ class Broker:
                 clients=self.consumers,
                 queues=self.coordination.queues if slave is None else slave.routes.queues,
                 assigner=self.assigner,
-                answer=self._responder.answer,
+                answer=self.responder.answer,
             ),
         ]
         self.removal = TopicRemoval(
             self.topics, self.store, self.offsets, self.coordination, self.held, self.kernel
         )
         self.other_nodes = NodeParts(
-            self.config, self._files, self._group_parts, self.committing, self.removal, self.kernel
+            self.config, self.files, self._group_parts, self.committing, self.removal, self.kernel
         )
         if self.cluster is not None:  # A broker without name servers is alone.
             services += self.other_nodes.requests(self.cluster)
@@ -338,13 +304,13 @@ class Broker:
             throughput=self.runtime.throughput,
             clock=self.kernel.clock,
         )
-        slaves = replication_services(self.config, self._files, self.replication)
+        slaves = replication_services(self.config, self.files, self.replication)
         cleaning = CleaningRequests(
             store=self.store,
             topics=self.topics,
             offsets=self.offsets,
             old_files=self._old_files,
-            answer=self._responder.answer,
+            answer=self.responder.answer,
         )
         options = broker_options(self.config, self.tables, self.reading, self._old_files, self.kernel.clock)
         return [*services, *slaves, cleaning, options, self.runtime]
@@ -353,24 +319,24 @@ class Broker:
         self._processors, self._batch_processors = served_by(services)
         parts, store, auth = self._group_parts, self.store, self.authorizer
         answered = self._clients.answered
-        self._calls = client_calls(self.tables, parts, store, auth, self.kernel, self._responder, answered)
-        log = self._files.log
+        self._calls = client_calls(self.tables, parts, store, auth, self.kernel, self.responder, answered)
+        log = self.files.log
         sending_back = SendingBack(log, self.groups, self._redelivery, self.schedule, auth)
         send_back = SendBack(sending_back, log, self._calls)
         for late in (self._calls, send_back, replies(self.config, self._sends, self.producers, self._calls)):
             self._processors.update(late.processors())
         self.replication.refuse(
-            self._processors, self._batch_processors, self.pop.at_slave, self._responder.answer
+            self._processors, self._batch_processors, self.pop.at_slave, self.responder.answer
         )
         if self._slaves is not None:
             code = RequestCode.END_TRANSACTION
             self._processors[code] = self._slaves.after_stalls(self._processors[code])
-        DiskWaits(self.store, self.tables.journals, self._responder.answer).serve(self._processors)
+        DiskWaits(self.store, self.tables.journals, self.responder.answer).serve(self._processors)
         kernel = self.kernel
         endpoint = Endpoint(
             clock=kernel.clock,
             authorizer=self.authorizer,
-            responder=self._responder,
+            responder=self.responder,
             processors=Processors(self._processors, self._batch_processors),
             answered=self._calls.answered,
             authenticator=self.authenticator,

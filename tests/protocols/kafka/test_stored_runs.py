@@ -20,7 +20,7 @@ class Appended:
 
     def __init__(self, talk: Conversation) -> None:
         self.batches: list[list[StoreMessage | MessageRun]] = []
-        store, log = talk.broker.store, talk.broker._files.log
+        store, log = talk.broker.store, talk.broker.files.log
         append = log.append
 
         def noted(messages):

@@ -28,8 +28,8 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.schedule_file import DelayAnswer
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.level_account import LevelAccount
-from libramq.broker.transaction_parts import TransactionParts
 from libramq.broker.transactions import half
+from libramq.broker.transactions.checking import Checking
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
 from libramq.errors import BrokerError, LibraError
@@ -123,7 +123,7 @@ class SlavesProgress:
         files: BrokerFiles,
         kernel: Kernel,
         registration: Registration,
-        transactions: TransactionParts,
+        checking: Checking,
         offsets: OffsetCommits,
     ) -> None:
         self._schedule, self._store = files.schedule, files.store
@@ -134,7 +134,7 @@ class SlavesProgress:
         self._ask_signed = signing(kernel.effects.ask, config.credentials)
         self._timers, self._pop = files.timers.timers, files.pop
         self._steps = OneWork(kernel.work)
-        self._transactions = transactions
+        self._checking = checking
         self._held: Sequence[Held] = ()
         #: Counts the times that it asked; answers to earlier ones are dropped.
         self._round = 0
@@ -185,7 +185,7 @@ class SlavesProgress:
         self._ends = {level: store.next_offset(names.SCHEDULE_TOPIC, level - 1) for level in schedule.levels}
         self._half_end = store.next_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
         self._timer_end = store.next_offset(names.TIMER_TOPIC, 0)
-        self._transactions.open.held_before = self._half_end
+        self._checking.open.held_before = self._half_end
         self._round, self._is_asking = self._round + 1, True
         self._steps.stop()
         now_ms = self._clock.monotonic_ms()
@@ -300,14 +300,14 @@ class SlavesProgress:
         offset = min(answer, self._half_end) if isinstance(answer, int) else 0
         begin, end = (self._popped.halves if self._popped is not None else None) or (0, -1)
         lacks_some = begin < offset <= end < self._half_end
-        if offset <= self._transactions.open.half_offset and not lacks_some:
+        if offset <= self._checking.open.half_offset and not lacks_some:
             self._ask_timers(slave)
             return
 
         def compared(is_equal: bool) -> None:
             if is_equal:
                 read = range(begin, end if lacks_some else begin)
-                self._take_steps(partial(self._transactions.passed_on, offset, read), taken_over)
+                self._take_steps(partial(self._checking.passed_on, offset, read), taken_over)
             else:
                 self._ask_timers(slave)
 
@@ -451,7 +451,7 @@ class SlavesProgress:
     def _end(self) -> None:
         self._is_asking = False
         self._give_up.cancel()
-        self._transactions.open.held_before = 0
+        self._checking.open.held_before = 0
         for each in self._held:
             each.begin()
 

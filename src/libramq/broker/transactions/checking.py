@@ -11,15 +11,14 @@ It has a deadline only while there are open half messages. After a start it firs
 Upstream: TransactionalMessageServiceImpl.check, AbstractTransactionalMessageCheckListener.java.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import Final
 
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.rounds import Rounds
 from libramq.broker.transactions import half
-from libramq.broker.transactions.loading import Loading, messages_of
-from libramq.broker.transactions.open_transactions import OpenTransactions
+from libramq.broker.transactions.loading import READ_MAX, Loading, last_committed, messages_of
 from libramq.broker.transactions.transactions import Transactions
 from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.errors import BrokerError
@@ -88,7 +87,7 @@ def immunity_of(message: MessageExt) -> int | None:
 
 
 class Checking:
-    """The rounds, an `arrivals.TopicListener`. is_active: False at a slave.
+    """The rounds, an `arrivals.TopicListener`. A slave has none.
 
     ask: sends a check to a producer of a half message's group.
     """
@@ -100,31 +99,30 @@ class Checking:
         *,
         store: MessageStore,
         offsets: OffsetCommits,
-        open_transactions: OpenTransactions,
         transactions: Transactions,
         rules: CheckRules,
         kernel: Kernel,
         ask: Callable[[MessageExt], None],
-        is_active: bool,
     ) -> None:
         self._store = store
         self._offsets = offsets
-        self._open = open_transactions
-        self._transactions = transactions
+        self._transactions, self.open = transactions, transactions.open
         self._rules = rules
         self._clock = kernel.clock
         self._ask = ask
         self._rounds = Rounds(store, kernel, self._act, again_ms=rules.interval_ms)
         self._committing = kernel.deadlines.new(self._commit_flushed)
         self._round_end: int | None = None
-        self.loading = Loading(store, open_transactions)
+        self.loading = Loading(store, self.open)
         self._is_loading = not self.loading.is_done
         self._to_commit: tuple[int, int, int] | None = None
         self._is_refused = False
-        self._is_active = is_active
-        if is_active and store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID):
+        self._is_active = not store.config.is_copy
+        if self._is_active and store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID):
             wait_ms = 0 if self._is_loading else rules.interval_ms
             self._rounds.by(self._clock.monotonic_ms() + wait_ms)
+        if self._is_active:
+            self._complete_last_commit()
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Note a new half message, to be looked at after an interval."""
@@ -152,14 +150,14 @@ class Checking:
             if self._is_loading:
                 return True
             self._rounds.by(now_ms + self._rules.interval_ms)
-        elif self._open.held_before:
+        elif self.open.held_before:
             self._rounds.by(now_ms + HELD_MS)
         elif self._check():
             return True
         else:
             self._round_end = None
             self.want_commit()
-            if self._open.half_offset < self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID):
+            if self.open.half_offset < self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID):
                 self._rounds.by(now_ms + self._rules.interval_ms)
         return False
 
@@ -170,18 +168,18 @@ class Checking:
         if self._round_end is None:
             self._round_end = self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
         now = read_clock(self._clock)
-        offset = self._open.half_offset
+        offset = self.open.half_offset
         if offset >= self._round_end:
             return False
         next_offset = offset + 1
-        if not self._open.has_ended(offset):
+        if not self.open.has_ended(offset):
             read = self._store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset, 1)
             found = messages_of(read)
             if not found:  # It was deleted by age, or cannot be read any more.
                 next_offset = max(read.next_offset, next_offset)
             elif not self._settle(found[0], now):
                 return False
-        self._open.passed(next_offset)
+        self.open.passed(next_offset)
         return True
 
     def _settle(self, message: MessageExt, now: Now) -> bool:
@@ -216,12 +214,59 @@ class Checking:
             kept_in=names.TRANS_CHECK_MAX_TIME_TOPIC,
         )
 
+    # Commits that were cut off.
+
+    def _complete_last_commit(self) -> None:
+        """Store the operation message that is missing where the log ends between the two of a commit.
+
+        It is the first message of this process, so it stands for that at every later start, too.
+        """
+        message = last_committed(self._store)
+        if message is None:
+            return
+        try:
+            stored = self._transactions.complete(message, read_clock(self._clock))
+        except BrokerError as error:
+            log.warning("the last commit was cut off, and may be repeated", reason=error.remark)
+        else:
+            if stored is not None:
+                log.info("the log ended amid a commit, which is complete now", id=message.offset_id)
+
+    def passed_on(self, half_offset: int, read: range) -> Iterator[None]:
+        """Note that a slave has passed on the open half messages before an offset, in steps.
+
+        read: where it began, and the end of the half topic there; empty if we have no more. A later copy of
+        what it has passed on is ended: this broker asked about it in the last moment before it died.
+        Raises BrokerError.
+        """
+        self.open.was_passed_on(half_offset)
+        store, end = self._store, self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
+        passed: set[int] = set()
+        copies: dict[int, MessageExt] = {}
+        offset = read.start
+        while read and offset < end:
+            found = store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset, READ_MAX)
+            for message in messages_of(found):
+                first = half.first_offset(message)
+                if message.queue_offset < half_offset:
+                    passed.add(first)
+                elif message.queue_offset < read.stop:
+                    passed.discard(first)
+                elif first in passed and times_checked(message):
+                    copies[first] = message
+            offset = max(found.next_offset, offset + 1)
+            yield
+        for message in copies.values():
+            self._transactions.complete(message, read_clock(self._clock))
+            yield
+        self.want_commit()
+
     # Progress.
 
     def want_commit(self) -> None:
         """Commit how far we are, once the copies and operation messages before are on the disk."""
         log_end = self._store.end
-        self._to_commit = self._open.half_offset, self._open.op_offset, log_end
+        self._to_commit = self.open.half_offset, self.open.op_offset, log_end
         self._store.want_flush(log_end)
         self._commit_flushed(self._clock.monotonic_ms())
 

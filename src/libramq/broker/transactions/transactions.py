@@ -12,12 +12,11 @@ Upstream: TransactionalMessageServiceImpl.java, EndTransactionProcessor.java.
 
 from typing import Final
 
-from libramq.broker.messages.message_log import MessageLog
-from libramq.broker.messages.schedule import DelaySchedule
+from libramq.broker.files.files import BrokerFiles
+from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.transactions import half
-from libramq.broker.transactions.open_transactions import Known, OpenTransactions
-from libramq.catalog import TopicTable
-from libramq.catalog.destinations import Destinations
+from libramq.broker.transactions.loading import first_open
+from libramq.broker.transactions.open_transactions import Known
 from libramq.clock import Now, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
@@ -27,7 +26,6 @@ from libramq.message import properties as p
 from libramq.message.ids import encode_host
 from libramq.message.message import MessageExt
 from libramq.store.log.append import PROPERTIES_SIZE_EXCEEDED, AppendResult, StoreMessage
-from libramq.timers.timers import TimerMessages
 
 _NOT_KNOWN: Final = (
     "too long ago to tell whether this transaction has ended: if it has not, the next check asks about it"
@@ -35,26 +33,13 @@ _NOT_KNOWN: Final = (
 
 
 class Transactions:
-    """Stores what becomes of half messages. host: this broker's address, for operation messages."""
+    """Stores what becomes of half messages."""
 
-    def __init__(
-        self,
-        *,
-        open_transactions: OpenTransactions,
-        log: MessageLog,
-        topics: TopicTable,
-        destinations: Destinations,
-        schedule: DelaySchedule,
-        timers: TimerMessages,
-        host: tuple[str, int],
-    ) -> None:
-        self._open = open_transactions
-        self._log = log
-        self._topics = topics
-        self._destinations = destinations
-        self._schedule = schedule
-        self._timers = timers
-        self._host = encode_host(host)
+    def __init__(self, files: BrokerFiles, offsets: OffsetCommits) -> None:
+        self.open = first_open(files.store, offsets)
+        self._log, self._topics, self._destinations = files.log, files.tables.topics, files.destinations
+        self._schedule, self._timers = files.schedule, files.timers.timers
+        self._host = encode_host(files.store.config.store_host)  # For operation messages.
 
     def create_topics(self, wall_ms: WallMs) -> None:
         """Create the two topics with the first half message."""
@@ -68,7 +53,7 @@ class Transactions:
         stores a message twice, and no rolled-back one. One of which nothing is known any more is refused: if
         it is open all the same, its producer is asked about its copy.
         """
-        known = self._open.known(message.queue_offset, half.first_offset(message))
+        known = self.open.known(message.queue_offset, half.first_offset(message))
         if known is Known.ENDED:
             return None
         if known is Known.NOTHING:
@@ -78,7 +63,7 @@ class Transactions:
 
     def is_unread(self, message: MessageExt) -> bool:
         """Return whether a half message may have ended before the start, which is still being read."""
-        return message.queue_offset < self._open.unread_before and not self.has_ended(message)
+        return message.queue_offset < self.open.unread_before and not self.has_ended(message)
 
     def complete(self, message: MessageExt, now: Now) -> AppendResult | None:
         """Store the operation message that a commit lacks; None: it lacks none. Raises BrokerError."""
@@ -89,13 +74,13 @@ class Transactions:
 
     def _store_end(self, message: MessageExt, now: Now, before: list[StoreMessage]) -> AppendResult:
         """Store messages and an operation message by one append."""
-        named = self._open.to_end(message.queue_offset, half.first_offset(message))
+        named = self.open.to_end(message.queue_offset, half.first_offset(message))
         key = message.properties.get(p.UNIQ_KEY, "")
         results = self._log.append([*before, half.ended(named, key, self._host, now.wall_ms)])
         for result in results:
             if not result.is_ok:
                 raise self._log.refused(result)
-        self._open.ended(results[-1].queue_offset, named)
+        self.open.ended(results[-1].queue_offset, named)
         return results[-1]
 
     def _committed(self, message: MessageExt, now: Now) -> StoreMessage:
@@ -113,7 +98,7 @@ class Transactions:
 
     def has_ended(self, message: MessageExt) -> bool:
         """Return whether a half message, or one that it is a copy of, is known to have ended."""
-        return self._open.has_ended(message.queue_offset) or self._open.has_ended(half.first_offset(message))
+        return self.open.has_ended(message.queue_offset) or self.open.has_ended(half.first_offset(message))
 
     def renew(self, message: MessageExt, times_checked: int) -> MessageExt | None:
         """Copy a half message to the end of its topic; return it as it is there. Raises BrokerError.
@@ -127,7 +112,7 @@ class Transactions:
         (result,) = self._log.append([copy])
         if not result.is_ok:
             raise self._log.refused(result)
-        self._open.was_renewed(half.first_offset(message), result.queue_offset)
+        self.open.was_renewed(half.first_offset(message), result.queue_offset)
         message.stored_again(properties, result.queue_offset, result.physical_offset)
         return message
 
@@ -152,5 +137,5 @@ class Transactions:
         (result,) = self._log.append([half.discarded(message)])
         if not result.is_ok:
             return self._log.refused(result)
-        self._open.was_renewed(half.first_offset(message), message.queue_offset)  # It may end yet.
+        self.open.was_renewed(half.first_offset(message), message.queue_offset)  # It may end yet.
         return None

@@ -1,0 +1,1 @@
+"""The features of a broker: each puts its parts together; `broker.py` lists them."""

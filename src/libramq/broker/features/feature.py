@@ -1,0 +1,74 @@
+"""A feature of the broker: what it adds, and the base that all features build on."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from libramq.auth.authorizer import Authorizer
+from libramq.broker.cluster.name_server_list import Fetch, NameServerList
+from libramq.broker.cluster.registration import Registration
+from libramq.broker.cluster.replication import Replication
+from libramq.broker.config import BrokerConfig
+from libramq.broker.files.files import BrokerFiles
+from libramq.broker.groups.event_log import EventLog
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.machine import Machine
+from libramq.broker.messages.arrivals import Listener, TopicListener
+from libramq.broker.messages.durability import Durability
+from libramq.broker.messages.reading import Pull
+from libramq.catalog.requirements import Requirements
+from libramq.groups.rebalance_event import RebalanceEvent
+from libramq.kernel.engine import Hooks
+from libramq.kernel.parts import Kernel
+from libramq.rpc.responder import Responder
+from libramq.waits import HeldPulls
+
+
+class Feature:
+    """A feature sets what it has of these.
+
+    services     serve requests: `processors`, `batch_processors` or both
+    hooks        hear of connections, time and stalls
+    listeners    hear of new messages of every topic, topic_listeners of one topic's
+    """
+
+    services: Sequence[Any] = ()
+    hooks: Hooks = Hooks()
+    listeners: Sequence[Listener] = ()
+    topic_listeners: Sequence[TopicListener] = ()
+
+    def close(self) -> None:
+        """Leave its files in the state of a clean stop."""
+
+
+class Base:
+    """The kernel, the files, and what replies wait for.
+
+    recorded: called with rebalance events before they are stored. fetch: reads name servers from a page.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        machine: Machine,
+        files: BrokerFiles,
+        authorizer: Authorizer,
+        recorded: Callable[[RebalanceEvent], None] | None,
+        fetch: Fetch | None,
+    ) -> None:
+        self.config, self.machine, self.files, self.authorizer = config, machine, files, authorizer
+        self.kernel = kernel = Kernel(machine.clock)
+        self.purgatory = kernel.purgatory
+        self.store, self.ledger, self.schedule = files.store, files.ledger, files.schedule
+        self.tables, self.topics, self.groups = files.tables, files.tables.topics, files.tables.groups
+        self.fences, self.progress = files.tables.fences, files.progress
+        self.offsets = OffsetCommits(files.ledger, files.store, files.tables.journals, files.at_slave, kernel)
+        self.events = EventLog(files.store, kernel, recorded)
+        self.name_servers = NameServerList(config, kernel, fetch)
+        durability = Durability(files.store, files.filesystem, kernel, files.tables.journals)
+        self.registration = Registration(config, self.topics, self.name_servers, kernel)
+        self.replication = Replication(config, files, self.offsets, durability, self.registration, kernel)
+        self.responder = Responder(
+            kernel.effects, durability=self.replication.gate, announcement=self.registration
+        )
+        self.requirements = Requirements(self.topics, self.groups)
+        self.held: HeldPulls[Pull] = HeldPulls(kernel.purgatory)

@@ -1,0 +1,56 @@
+"""Transactions: half messages, their ends, and the questions to producers that do not end them."""
+
+from typing import Final
+
+from libramq.broker.features.feature import Base, Feature
+from libramq.broker.processor.messages.end_transaction import EndTransaction, check_request
+from libramq.broker.transactions.checking import Checking, CheckRules
+from libramq.broker.transactions.ending import Ending
+from libramq.broker.transactions.transactions import Transactions
+from libramq.groups.producer_group import ProducerGroups
+from libramq.kernel.connection import Connection
+from libramq.logs import get_logger
+from libramq.message import properties as p
+from libramq.message.message import MessageExt
+
+log = get_logger(__name__)
+
+HOUR_MS: Final = 3_600_000
+
+
+class TransactionFeature(Feature):
+    """Transactions of all producers."""
+
+    def __init__(self, base: Base, producers: ProducerGroups[Connection]) -> None:
+        config, files, store = base.config, base.files, base.store
+        self._broker_name, self._responder, self._producers = config.broker_name, base.responder, producers
+        self._check_count = 0
+        rules = CheckRules(
+            interval_ms=config.transaction_check_interval_ms,
+            timeout_ms=config.transaction_timeout_ms,
+            times_max=config.transaction_check_max,
+            kept_ms=config.file_reserved_hours * HOUR_MS,
+        )
+        self.transactions = Transactions(files, base.offsets)
+        self.checking = Checking(
+            store=store,
+            offsets=base.offsets,
+            transactions=self.transactions,
+            rules=rules,
+            kernel=base.kernel,
+            ask=self._ask,
+        )
+        ending = Ending(store, files.log, self.transactions, rules, base.authorizer)
+        self.services = [EndTransaction(ending, self.transactions, self.checking.loading, store)]
+        self.topic_listeners = [self.checking]
+
+    def _ask(self, message: MessageExt) -> None:
+        """Ask one of the group's producers, each in its turn."""
+        group = message.properties.get(p.PRODUCER_GROUP, "")
+        peers = [member.peer for member in self._producers.members(group) if member.peer.is_open]
+        if not peers:
+            log.warning("no producer can be asked about a transaction", group=group, id=message.message_id)
+            return
+        self._check_count += 1
+        peer = peers[self._check_count % len(peers)]
+        self._responder.notify([check_request(message, peer, self._broker_name)])
