@@ -184,7 +184,7 @@ def test_our_producer_at_either_broker(brokers: Brokers) -> None:
 
     def check(message: MessageExt) -> TransactionState:
         asked.append(message.body.decode())
-        return TransactionState.COMMIT
+        return TransactionState.ROLLBACK if message.body.startswith(b"undone") else TransactionState.COMMIT
 
     def transact_ours(where: str) -> None:
         with Producer(group="ours", namesrv=cluster.namesrv, check_transaction=check) as transacting:
@@ -209,7 +209,8 @@ def test_our_producer_at_either_broker(brokers: Brokers) -> None:
         "done at Apache's",
         "left at Apache's",
     }
-    assert set(asked) == {"left at ours", "left at Apache's"}  # Apache's broker sometimes checks twice.
+    # On a slow machine a broker asks about those, too, that take more than a second to end.
+    assert set(asked) >= {"left at ours", "left at Apache's"}
 
 
 def asleep_group(program: Program) -> str:
