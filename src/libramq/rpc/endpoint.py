@@ -94,7 +94,11 @@ class Endpoint:
                 break
             batch.append(following)
             position += 1
-        self._responder.answer_batch(batch, self._run_batch(processor, batch))
+        outcomes = self._run_batch(processor, batch)
+        if len(batch) == 1:
+            self._responder.answer(request, outcomes[0])
+        else:
+            self._responder.answer_batch(batch, outcomes)
         return position
 
     def _refusal(self, request: Request) -> Reply | None:

@@ -68,7 +68,8 @@ class CommitLog:
 
     def room(self) -> int:
         """Return how many bytes of records fit before the next file must begin."""
-        return max(0, self.segments.end - self.end - BLANK_BYTES)
+        room = self.segments.end - self.end - BLANK_BYTES
+        return room if room > 0 else 0
 
     def roll(self) -> None:
         """Begin the next file; the rest of this one becomes a blank."""

@@ -48,7 +48,8 @@ class Tail:
         else:
             self._ring[at:] = data[:room]
             self._ring[: len(data) - room] = data[room:]
-        self._start = max(self._start, end - capacity)
+        if self._start < end - capacity:
+            self._start = end - capacity
 
     def read(self, offset: int, size: int) -> bytes | None:
         """Return a range, or None if not all of it is held."""

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Final
 
 from libramq.broker.messages.drafts import Draft
-from libramq.broker.messages.sending import Prepared, Sending, Steps, Stored
+from libramq.broker.messages.sending import Prepared, Sending, Sent, Steps, Stored
 from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
@@ -37,24 +37,22 @@ class SendMessage:
 
     def handle_many(self, requests: Sequence[Request]) -> Sequence[Outcome]:
         """Store the messages of several requests by one append."""
-        drafts = list(map(draft_of, requests))
         first = requests[0]
-        sent = self._sending.send(drafts, first.peer, wall_ms=first.wall_ms, now_ms=first.monotonic_ms)
-        return [
-            self._reply(each) if isinstance(each, Stored) else self._not_stored(each, request)
-            for each, request in zip(sent, requests, strict=True)
-        ]
-
-    def _not_stored(self, sent: Exception | Steps, request: Request) -> Outcome:
-        if isinstance(sent, Exception):
-            return failure(sent, request)
-        return InSteps(self._in_steps(sent, request))
+        if len(requests) == 1:
+            sent = self._sending.send_one(draft_of(first), first.peer, first.wall_ms, first.monotonic_ms)
+            return [self._outcome(sent, first)]
+        drafts = list(map(draft_of, requests))
+        sent_all = self._sending.send(drafts, first.peer, wall_ms=first.wall_ms, now_ms=first.monotonic_ms)
+        return list(map(self._outcome, sent_all, requests))
 
     def _in_steps(self, steps: Steps, request: Request) -> Generator[None, None, Outcome]:
-        sent = yield from steps
-        return self._reply(sent) if isinstance(sent, Stored) else failure(sent, request)
+        return self._outcome((yield from steps), request)
 
-    def _reply(self, stored: Stored) -> Outcome:
+    def _outcome(self, stored: Sent, request: Request) -> Outcome:
+        if not isinstance(stored, Stored):
+            if isinstance(stored, Exception):
+                return failure(stored, request)
+            return InSteps(self._in_steps(stored, request))
         ext = {
             "msgId": stored.offset_ids,
             "queueId": str(stored.queue_id),
