@@ -6,10 +6,11 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats.document import decode_body
 from libramq.kernel.effect import Thread
+from libramq.message.names import TRANS_CHECK_MAX_TIME_TOPIC
 from libramq.remoting import headers as h
 from libramq.remoting.body.route import KVTable
 from tests.broker.brokers import Conversation
-from tests.broker.test_transactions import end, prepare
+from tests.broker.test_transactions import INTERVAL_MS, checks, end, place_of, prepare, resume
 from tests.fakes import FakePeer
 
 WAITS = [
@@ -77,6 +78,69 @@ def test_messages_for_a_deleted_topic_are_not_for_the_next_one_of_its_name(
     assert bodies(talk, 0) == [b"new"]
     assert caplog.text.count("a topic that was deleted; dropped") == 1
     assert dropped(talk) == "2"
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_half_message_of_a_deleted_topic_is_not_committed_into_the_next_one(
+    tmp_path, peer, is_made_again, is_killed, caplog
+):
+    talk = Conversation(tmp_path)
+    talk.create_topic("T", 4)
+    old = prepare(talk, peer, b"old")
+    delete(talk)
+    if is_made_again:
+        talk.create_topic("T", 4)
+    if is_killed:
+        talk.kill()
+        talk = Conversation(tmp_path, clock=talk.clock)
+    for _ in range(2):
+        assert end(talk, peer, old).code == C.SUCCESS
+    assert talk.messages("T", 2) == []
+    assert caplog.text.count("a topic that was deleted; dropped") == 1
+    assert dropped(talk) == "1"
+    if is_made_again:
+        assert end(talk, peer, prepare(talk, peer, b"new")).code == C.SUCCESS
+        assert bodies(talk, 2) == [b"new"]
+    talk.close()
+
+
+def test_nobody_is_asked_about_a_half_message_of_a_deleted_topic(talk, peer):
+    """One whose producer is asked already is not committed, either; a rollback drops nothing."""
+    talk.create_topic("T", 4)
+    asked = FakePeer("10.0.0.7:1")
+    talk.beat_producer(asked, "producer")
+    prepare(talk, peer, b"old")
+    talk.advance(INTERVAL_MS)
+    ((check, _),) = checks(asked)
+    rolled_back, young = prepare(talk, peer, b"rolled back"), prepare(talk, peer, b"young")
+    delete(talk)
+    talk.create_topic("T", 4)
+    assert end(talk, peer, rolled_back, how=12).code == C.SUCCESS
+    assert dropped(talk) == "0"
+    assert end(talk, asked, place_of(check)).code == C.SUCCESS
+    talk.advance(INTERVAL_MS)
+    assert checks(asked) == []
+    assert end(talk, peer, young).code == C.SUCCESS
+    assert bodies(talk, 2) == []
+    assert dropped(talk) == "2"
+
+
+def test_a_half_message_that_was_given_up_is_not_resumed_for_the_next_topic(tmp_path, peer):
+    talk = Conversation(tmp_path, transaction_check_max=1)
+    talk.create_topic("T", 4)
+    prepare(talk, peer, b"old")
+    for _ in range(3):
+        talk.advance(INTERVAL_MS)
+    (given_up,) = talk.messages(TRANS_CHECK_MAX_TIME_TOPIC)
+    delete(talk)
+    talk.create_topic("T", 4)
+    reply = resume(talk, peer, given_up.offset_id)
+    assert (reply.code, reply.remark) == (
+        C.TOPIC_NOT_EXIST,
+        "its topic was deleted since it was stored",
+    )
+    talk.close()
 
 
 @pytest.mark.parametrize("properties", WAITS)

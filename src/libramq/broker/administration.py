@@ -99,7 +99,7 @@ def administration_services(
 def replication_services(config: BrokerConfig, files: BrokerFiles, replication: Replication) -> Sequence[Any]:
     """Build what answers slaves, and questions about them."""
     return [
-        SlaveTables(files.ledger, files.tables.request_modes, files.delay_answer),
+        SlaveTables(files.ledger, files.store.deletions, files.tables.request_modes, files.delay_answer),
         HAStatusRequests(files.store, replication.service),
         HAInfoRequests(config, files.store, replication.slave),
     ]

@@ -1,6 +1,6 @@
 """The comparison: up to where a slave's log is its master's.
 
-    the last record ─┬─ the same ─────────────────────────────────────► shared up to its end
+    the last record ─┬─ the same, and nothing behind it ──────────────► shared up to its end
                      └─ another, or none ─► the records of a file ─► halved, until one is the last shared
                                               ▲  none of them: the file before it
 
@@ -74,6 +74,8 @@ class LogComparison:
         self._ask = ask
         self._done = done
         self._records: Sequence[tuple[int, int]] = ()
+        #: The end of the last record that a queue refers to, if that is shared.
+        self._shared_end = 0
         self._file_start = store.log_file_start(max(store.copy.end - 1, 0))
 
     def begin(self) -> None:
@@ -93,10 +95,14 @@ class LogComparison:
             self._compare(*last, partial(self._last_compared, last[0] + last[1]))
 
     def _last_compared(self, end: int, is_shared: bool) -> None:
-        if is_shared:
+        log_end = self._store.copy.end
+        if is_shared and end == log_end:
             self._done(end)
             return
-        log.warning("this slave's log ends with what its master does not have", ends_at=self._store.copy.end)
+        if is_shared:  # Records of deleted topics follow.
+            self._shared_end = end
+        else:
+            log.warning("this slave's log ends with what its master does not have", ends_at=log_end)
         self._search_file()
 
     def _search_file(self) -> None:
@@ -127,7 +133,9 @@ class LogComparison:
             self._compare(*self._records[middle], compared)
         elif low:
             offset, size = self._records[low - 1]
-            self._done(offset + size)
+            self._done(max(offset + size, self._shared_end))
+        elif self._shared_end:
+            self._done(self._shared_end)
         elif self._file_start > max(self._store.log_start, self._master_begins):
             self._file_start = self._store.log_file_start(self._file_start - 1)
             self._search_file()

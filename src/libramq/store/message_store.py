@@ -13,6 +13,8 @@ Everything here runs on one thread, the event loop's; only `open` and `close` wa
 Upstream: store/DefaultMessageStore.java.
 """
 
+from collections.abc import Iterator, Mapping
+
 from libramq.clock import Clock, MonotonicMs
 from libramq.errors import StoreError, StoreLocked, SyncFailed
 from libramq.filesystem import FileSystem, make_directory
@@ -216,6 +218,25 @@ class MessageStore(AppendedContents):
             self.deletions.note(topic, self._log.end)
         units = sum(queue.max_offset for queue in self._queues.of_topic(topic))
         self._queues.delete_topic(topic)
+        self._queues_deleted(topic, units)
+
+    def copy_deletions(self, ends: Mapping[str, int]) -> Iterator[None]:
+        """Take over deletions of a slave's master, as far as the log goes; OSError if the disk refuses."""
+        for name, end in ends.items():
+            if not self.deletions.end_of(name) < end <= self._log.end:
+                continue
+            self.deletions.note(name, end)
+            former = [each for each in self._queues.of_topic(name) if each.last_physical_end <= end]
+            units = sum(queue.max_offset for queue in former)
+            if former and len(former) == len(self._queues.of_topic(name)):
+                self._queues.delete_topic(name)
+            else:  # Others have begun again.
+                for queue in former:
+                    self._queues.delete(queue)
+            self._queues_deleted(name, units)
+            yield
+
+    def _queues_deleted(self, topic: str, units: int) -> None:
         self._points.queues_deleted(units)
         self._flusher.queues_deleted()
         self.touched = {key: end for key, end in self.touched.items() if key[0] != topic}
@@ -238,6 +259,7 @@ class MessageStore(AppendedContents):
             raise StoreError(f"{self.config.root} cannot be cut: {self.failure or 'it is closed'}")
         try:
             cut_log(self._filesystem, self.config.root, self._log, self._queues, self._points, end)
+            self.deletions.bound(end=end)
         except OSError as failed:
             raise StoreError(f"{self.config.root} cannot be cut: {failed}") from failed
         finally:

@@ -13,6 +13,7 @@ Upstream: TimerMessageStore.isShouldRunningDequeue, EscapeBridge.putMessage.
 """
 
 from array import array
+from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final
@@ -155,10 +156,15 @@ class EscapingTimers:
         """Return the next messages of the first slot that nobody has delivered; None: call again."""
         found: dict[object, MessageExt] = {}
         offsets, place, size = self._slots[tick], self._next_place, 0
+        dropped = Counter[str]()
         until = min(place + WINDOW_MAX, len(offsets))
         while place < until and size < WINDOW_BYTES_MAX:
             read = self._store.read(names.TIMER_TOPIC, 0, offsets[place], 1)
             for message in undamaged(read.data):
+                topic = message.properties[p.REAL_TOPIC]
+                if message.physical_offset < self._destinations.deleted_end(topic):
+                    dropped[topic] += 1
+                    continue
                 has_copy = self._has_copy(message, tick)
                 if has_copy is None:
                     return None
@@ -168,6 +174,7 @@ class EscapingTimers:
                     size += message.store_size
             place += 1
         self._next_place = place
+        self._destinations.drop(dropped)
         self._rolled.update(key for key in found if isinstance(key, str))
         return list(found.values()) if found or place == len(offsets) else None
 

@@ -51,6 +51,7 @@ class EscapingTransactions:
         self._store, self._file = files.store, files.passed_on
         self._offsets = offsets
         self._masters = masters
+        self._destinations = files.destinations
         self._clock = clock
         self._open: OpenTransactions | None = None
         self._loading: Loading | None = None
@@ -105,7 +106,7 @@ class EscapingTransactions:
                 return found, is_full
             read = self._store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset, 1)
             for message in messages_of(read):
-                if self._is_open(open_, message):
+                if self._is_open(open_, message) and not self._is_dropped(open_, message):
                     age_ms = int(self._clock.wall_ms()) - message.born_timestamp_ms
                     # A producer's clock may be ahead, as in CheckRules.verdict.
                     if 0 <= age_ms < self._timeout_ms:
@@ -122,6 +123,14 @@ class EscapingTransactions:
         if not half.is_half(message) or open_.is_renewed(first, message.queue_offset):
             return False
         return open_.known(message.queue_offset, first) is Known.OPEN
+
+    def _is_dropped(self, open_: OpenTransactions, message: MessageExt) -> bool:
+        topic = message.properties[p.REAL_TOPIC]
+        if message.physical_offset >= self._destinations.deleted_end(topic):
+            return False
+        open_.remember((message.queue_offset,))  # It is counted once.
+        self._destinations.drop({topic: 1})
+        return True
 
     def _outgoing(self, message: MessageExt) -> Outgoing:
         properties = {name: value for name, value in message.properties.items() if name not in _DROPPED}

@@ -16,8 +16,9 @@ its own version is higher, and so moves offsets back as well. PopMessageProcesso
 the higher of the buffered and the committed offset, too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from libramq.broker.groups.offset_commits import CommitsAtSlave
@@ -41,11 +42,12 @@ AskMaster = Callable[[Call[Any], Callable[[Any], None]], None]
 
 
 class OffsetTables(NamedTuple):
-    """Committed offsets and pending resets, by key and queue id; commits beyond the ends of queues."""
+    """Committed offsets and pending resets, by key and queue id; commits ahead; deletions in the store."""
 
     offsets: dict[str, dict[int, int]]
     resets: dict[str, dict[int, int]]
     ahead: CommitsAheadFile = CommitsAheadFile()
+    deletions: Mapping[str, int] = MappingProxyType({})
 
 
 class ReturnedCommits:

@@ -1,7 +1,7 @@
 """The table copies of a slave: topics, groups, and what its master has done.
 
     every 10 s: topics ─► groups ─► request modes      each: asked ─► decoded ─► applied
-                consumer offsets ─► delay offsets ─► timer checkpoint ─► timer metrics
+                deletions, consumer offsets ─► delay offsets ─► timer checkpoint ─► timer metrics
                                                        each: asked ─► decoded ─► kept (`CopiedProgress`)
 
 A thread decodes each; differences are applied in steps. A table that cannot be copied stays as it is. So
@@ -34,6 +34,7 @@ from libramq.offsets.ledger import offset_table
 from libramq.rpc import slave_calls
 from libramq.rpc.call import Call
 from libramq.rpc.question import Ask, Question
+from libramq.store.retention.deletions import COPIED_AS
 from libramq.timers.metrics import TimerMetricsFile
 from libramq.timers.timer_checkpoint import TimerCheckpoint, decode_timer_checkpoint
 from libramq.timers.timers import Again
@@ -296,6 +297,7 @@ class TableCopies:
             self._groups.copy_forbidden(content.forbidden_table)
 
     def _apply_offsets(self, content: OffsetTables) -> Iterator[None]:
+        yield from self._store.copy_deletions(content.deletions)
         keys = content.offsets | content.resets
         self._offsets.remove_others(keys.keys())
         yield
@@ -333,6 +335,7 @@ def _decode_offsets(body: bytes) -> OffsetTables:
         offset_table(document["offsetTable"]),
         offset_table(document.get("resetOffsetTable")),
         from_value({"commits": document.get(COMMITS_AHEAD) or {}}, CommitsAheadFile),
+        from_value(document.get(COPIED_AS) or {}, dict[str, int]),
     )
 
 

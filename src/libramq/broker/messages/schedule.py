@@ -227,16 +227,20 @@ class DelaySchedule:
         offset = max(self._next_offset(level), min(self.account_of(level).until, end))
         due, next_offset, head_due_ms = self._read(level - 1, offset, delay_ms, now_ms)
         undelivered = self._undelivered(due, level)
-        return None if undelivered is None else Due(undelivered, next_offset, head_due_ms)
+        if undelivered is None:
+            return None
+        self._count_dropped(due)
+        return Due(undelivered, next_offset, head_due_ms)
 
     def messages_at(self, level: int, offsets: Sequence[int]) -> list[MessageExt]:
-        """Return those messages of a level that the store still has. May raise ColdRead."""
+        """Return those messages of a level that the store still has and may deliver. May raise ColdRead."""
         found: list[MessageExt] = []
         for offset in offsets:
             read = self._store.read(names.SCHEDULE_TOPIC, level - 1, offset, 1)
             if read.status is ReadStatus.FOUND:
                 found += [each for each in undamaged(read.data) if each.queue_offset == offset]
-        return found
+        self._count_dropped(found)
+        return [message for message in found if not self._is_dropped(message)]
 
     def account_of(self, level: int) -> LevelAccount:
         """Return what is delivered of a level."""

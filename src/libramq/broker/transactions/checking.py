@@ -2,6 +2,7 @@
 
     every transactionCheckInterval, from the first open half message on
         ended                                   ─► passed
+        its topic was deleted meanwhile         ─► ended, and dropped
         asked transactionCheckMax times, too old ─► discarded
         its own immunity time not over           ─► copied to the end, nobody is asked
         younger than transactionTimeOut          ─► the round ends: those behind it are younger
@@ -188,6 +189,9 @@ class Checking:
             log.error("a half message without its real topic is skipped", id=message.offset_id)
             return True
         if self._transactions.has_ended(message):
+            return True
+        if self._transactions.is_of_deleted_topic(message):
+            self._transactions.drop(message, now)
             return True
         verdict = self._rules.verdict(message, int(now.wall_ms))
         if verdict is Verdict.WAIT:

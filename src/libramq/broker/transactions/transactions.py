@@ -58,8 +58,20 @@ class Transactions:
             return None
         if known is Known.NOTHING:
             raise broker_error(ResponseCode.SYSTEM_ERROR, _NOT_KNOWN)
+        if is_commit and self.is_of_deleted_topic(message):
+            return self.drop(message, now)
         self.create_topics(now.wall_ms)
         return self._store_end(message, now, [self._committed(message, now)] if is_commit else [])
+
+    def is_of_deleted_topic(self, message: MessageExt) -> bool:
+        """Return whether a half message is for a topic that was deleted since it was stored."""
+        return message.physical_offset < self._destinations.deleted_end(message.properties[p.REAL_TOPIC])
+
+    def drop(self, message: MessageExt, now: Now) -> AppendResult | None:
+        """End a half message of a deleted topic without a commit. Raises BrokerError."""
+        result = self.complete(message, now)
+        self._destinations.drop({message.properties[p.REAL_TOPIC]: 1})
+        return result
 
     def is_unread(self, message: MessageExt) -> bool:
         """Return whether a half message may have ended before the start, which is still being read."""
@@ -126,6 +138,8 @@ class Transactions:
             raise broker_error(
                 ResponseCode.MESSAGE_ILLEGAL, "it lacks the topic or queue that it was sent to"
             )
+        if self.is_of_deleted_topic(message):
+            raise broker_error(ResponseCode.TOPIC_NOT_EXIST, "its topic was deleted since it was stored")
         self.create_topics(now.wall_ms)
         (result,) = self._log.append([half.resumed(message)])
         if not result.is_ok:

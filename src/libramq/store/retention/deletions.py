@@ -23,6 +23,8 @@ from typing import Final
 from libramq.filesystem import FileSystem
 
 FILE_NAME: Final = "libra.deletions"
+#: Where slaves find them beside the table of committed offsets; Apache's ignore it.
+COPIED_AS: Final = "libraDeletions"
 #: Ours: the size from which the file is rewritten without outdated lines.
 REWRITE_BYTES: Final = 1 << 20
 
@@ -52,6 +54,10 @@ class Deletions:
     def end_of_group(self, group: str) -> int:
         """Return the offset below which pops of a group belong to one that was removed."""
         return self.end_of(_group_name(group))
+
+    def ends(self) -> dict[str, int]:
+        """Return all of them, by what the lines of the file name."""
+        return dict(self._ends)
 
     def load(self) -> None:
         """Read the file up to the first incomplete line."""

@@ -15,13 +15,21 @@ from libramq.offsets import OffsetLedger
 from libramq.offsets.commits_ahead import COMMITS_AHEAD
 from libramq.rpc.outcome import Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
+from libramq.store.retention.deletions import COPIED_AS, Deletions
 
 
 class SlaveTables:
     """The processor of a slave's queries for tables. delays: returns what is delivered."""
 
-    def __init__(self, ledger: OffsetLedger, modes: RequestModes, delays: Callable[[], DelayAnswer]) -> None:
+    def __init__(
+        self,
+        ledger: OffsetLedger,
+        deletions: Deletions,
+        modes: RequestModes,
+        delays: Callable[[], DelayAnswer],
+    ) -> None:
         self._ledger = ledger
+        self._deletions = deletions
         self._modes = modes
         self._delays = delays
 
@@ -36,8 +44,8 @@ class SlaveTables:
 
     def consumer_offsets(self, request: Request) -> Outcome:
         """Return all committed offsets; encoded on a thread, as 400,000 take more than a second."""
-        ahead = self._ledger.offsets.ahead.file().commits
-        document = {**self._ledger.document(), **({COMMITS_AHEAD: ahead} if ahead else {})}
+        ours = {COMMITS_AHEAD: self._ledger.offsets.ahead.file().commits, COPIED_AS: self._deletions.ends()}
+        document = {**self._ledger.document(), **{name: table for name, table in ours.items() if table}}
         return Compute(lambda: fastjson.dumps(document), lambda body: Reply(body=body))
 
     def delay_offsets(self, request: Request) -> Outcome:
