@@ -408,8 +408,8 @@ def test_a_promoted_slave_delivers_timer_messages_that_its_master_did_not(pair: 
     pair.run(3 * ROUND_MS)
     assert bodies(pair.slave) == [b"soon"]
     master, slave = pair.master.broker, pair.slave.broker
-    copied = slave._files.timers.timers
-    assert copied.metrics.content() == master._files.timers.timers.metrics.content()
+    copied = slave.files.timers.timers
+    assert copied.metrics.content() == master.files.timers.timers.metrics.content()
     promoted = pair.promote()
     promoted.advance(70_000)
     assert bodies(promoted) == [b"soon", b"later"]
