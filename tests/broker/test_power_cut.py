@@ -94,7 +94,7 @@ def test_offsets_of_a_deleted_topic_do_not_return_to_its_successor(seed: int, mo
     broker.store.delete_topic("T")
     broker.offsets.remove_topic("T")
     assert broker.store.append_batch([StoreMessage("T", 0, b"new")] * 5)[0].is_ok
-    plan = broker._durability._plan_log()
+    plan = broker.durability._plan_log()
     assert plan is not None
     run_flush(disk, plan)
     disk.power_cut()

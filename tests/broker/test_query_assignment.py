@@ -254,7 +254,7 @@ class Elsewhere:
             clients=broker.consumers,
             queues=self.queues,
             assigner=assigner,
-            answer=broker._responder.answer,
+            answer=broker.responder.answer,
         )
         broker._processors[R.QUERY_ASSIGNMENT] = processor.query
 

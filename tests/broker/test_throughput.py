@@ -70,7 +70,7 @@ def test_a_young_broker_divides_by_its_age(talk, peer):
 
 def test_counters_cover_one_minute_and_wake_no_idle_broker(old):
     """There is one bucket for each 10 s in which something was stored or read."""
-    throughput = old.broker.runtime.throughput
+    throughput = old.broker.throughput
     old.send(FakePeer())
     old.advance(SAMPLE_MS)
     assert throughput._deadline.due_ms is not None

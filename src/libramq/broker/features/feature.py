@@ -15,6 +15,7 @@ from libramq.broker.machine import Machine
 from libramq.broker.messages.arrivals import Listener, TopicListener
 from libramq.broker.messages.durability import Durability
 from libramq.broker.messages.reading import Pull
+from libramq.broker.metrics.throughput import Throughput
 from libramq.catalog.requirements import Requirements
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Hooks
@@ -64,11 +65,14 @@ class Base:
         self.offsets = OffsetCommits(files.ledger, files.store, files.tables.journals, files.at_slave, kernel)
         self.events = EventLog(files.store, kernel, recorded)
         self.name_servers = NameServerList(config, kernel, fetch)
-        durability = Durability(files.store, files.filesystem, kernel, files.tables.journals)
+        self.durability = Durability(files.store, files.filesystem, kernel, files.tables.journals)
         self.registration = Registration(config, self.topics, self.name_servers, kernel)
-        self.replication = Replication(config, files, self.offsets, durability, self.registration, kernel)
+        self.replication = Replication(
+            config, files, self.offsets, self.durability, self.registration, kernel
+        )
         self.responder = Responder(
             kernel.effects, durability=self.replication.gate, announcement=self.registration
         )
         self.requirements = Requirements(self.topics, self.groups)
+        self.throughput = Throughput(files.store, kernel)
         self.held: HeldPulls[Pull] = HeldPulls(kernel.purgatory)

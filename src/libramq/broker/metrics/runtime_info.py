@@ -9,19 +9,16 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from libramq.broker.files.files import BrokerFiles
 from libramq.broker.metrics.throughput import Throughput
-from libramq.catalog.destinations import Destinations
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import RequestCode
-from libramq.filesystem import FileSystem
 from libramq.formats.document import encode_body
 from libramq.kernel.longest_turn import RUNTIME_INFO
 from libramq.kernel.parts import Kernel
 from libramq.remoting.body.route import KVTable
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.store.message_store import MessageStore
-from libramq.timers.timers import TimerMessages
 
 #: StoreStatsService: rates over the last 10 s, 1 min and 10 min, from a sample a second.
 _WINDOWS_S: Final = (10, 60, 600)
@@ -72,28 +69,18 @@ def _runtime(duration_ms: int) -> str:
 class RuntimeInfo:
     """The numbers, sampled once a second while they change."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        timers: TimerMessages,
-        filesystem: FileSystem,
-        *,
-        destinations: Destinations,
-        version: str,
-        kernel: Kernel,
-    ) -> None:
-        self._destinations = destinations
-        self._store = store
-        self._timers = timers
-        self._filesystem = filesystem
+    def __init__(self, files: BrokerFiles, throughput: Throughput, version: str, kernel: Kernel) -> None:
+        self._destinations = files.destinations
+        self._store = files.store
+        self._timers = files.timers.timers
+        self._filesystem = files.filesystem
         self._clock = kernel.clock
         self._deadline = kernel.deadlines.new(self._sample)
         self._longest_turn = kernel.longest_turn
         self._version = version
         self._started_ms = kernel.clock.wall_ms()
         self._started_monotonic_ms = kernel.clock.monotonic_ms()
-        #: By topic and group; returned with their statistics.
-        self.throughput = Throughput(store, kernel)
+        self._throughput = throughput
         self._samples: deque[_Sample] = deque()
         self._sampled = self._counts()
         self._day_starts = _DayStarts(self._started_ms, self._sampled)
@@ -116,7 +103,7 @@ class RuntimeInfo:
         """Store the counters at a moment (monotonic); the next ones once something is stored or read."""
         self._day_starts.look(self._clock.wall_ms(), self._sampled)
         self._sampled = self._counts()
-        self.throughput.schedule(now_ms - SAMPLE_MS)
+        self._throughput.schedule(now_ms - SAMPLE_MS)
         oldest_ms = now_ms - _WINDOWS_S[-1] * 1_000
         while len(self._samples) > 1 and self._samples[1].at_ms <= oldest_ms:
             self._samples.popleft()

@@ -7,11 +7,11 @@ from collections.abc import Generator, Mapping
 from functools import partial
 from typing import Final
 
+from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.metrics.throughput import Throughput, Window
 from libramq.broker.processor.messages.stored_times import StoredTimes, consume_offsets
-from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import Clock
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
@@ -26,7 +26,6 @@ from libramq.remoting.body.consumers import ConsumeStats, OffsetWrapper
 from libramq.rpc.outcome import SUCCESS, Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin
-from libramq.store.message_store import MessageStore
 
 #: Ours: queues that are processed before others are served; one takes some 8 µs.
 QUEUES_PER_STEP: Final = 128
@@ -46,9 +45,7 @@ class Inspection:
         self,
         *,
         address: str,
-        topics: TopicTable,
-        groups: GroupTable,
-        store: MessageStore,
+        files: BrokerFiles,
         offsets: OffsetCommits,
         clients: ConsumerClients,
         producers: ProducerGroups[Connection],
@@ -56,9 +53,7 @@ class Inspection:
         clock: Clock,
     ) -> None:
         self._address = address
-        self._topics = topics
-        self._groups = groups
-        self._store = store
+        self._topics, self._groups, self._store = files.tables.topics, files.tables.groups, files.store
         self._offsets = offsets
         self._clients = clients
         self._producers = producers

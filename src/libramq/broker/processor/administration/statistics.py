@@ -21,7 +21,6 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig
 from libramq.groups.consumer_group import ConsumerGroup, Member
-from libramq.groups.foreign import ForeignGroups
 from libramq.groups.producer_group import ProducerGroups
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import (
@@ -63,7 +62,6 @@ class Statistics:
     def __init__(
         self,
         *,
-        broker_name: str,
         topics: TopicTable,
         store: MessageStore,
         offsets: OffsetCommits,
@@ -72,9 +70,8 @@ class Statistics:
         health: GroupHealth,
         throughput: Throughput,
         instances: Callable[[str], Mapping[str, str]],
-        foreign: ForeignGroups,
     ) -> None:
-        self._broker_name = broker_name
+        self._broker_name = consumers.broker_name
         self._topics = topics
         self._store = store
         self._offsets = offsets
@@ -83,7 +80,7 @@ class Statistics:
         self._health = health
         self._throughput = throughput
         self._instances = instances
-        self._foreign = foreign
+        self._foreign = consumers.foreign
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""

@@ -13,8 +13,8 @@ from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
 from libramq.auth.resource import Action
 from libramq.auth.resource import topic as topic_resource
+from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
-from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, broker_error
@@ -35,7 +35,6 @@ from libramq.rpc.endpoint import Answered
 from libramq.rpc.outcome import HOLD, Notify, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.responder import Responder
-from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
 
@@ -95,22 +94,18 @@ class ClientCalls:
 
     def __init__(
         self,
-        *,
         clients: ConsumerClients,
-        topics: TopicTable,
-        groups: GroupTable,
-        store: MessageStore,
+        files: BrokerFiles,
         authorizer: Authorizer,
         kernel: Kernel,
         responder: Responder,
+        *,
         otherwise: Answered,
     ) -> None:
         self._otherwise = otherwise
         self._clients = clients
         self.broker_name = clients.broker_name
-        self._topics = topics
-        self._groups = groups
-        self._store = store
+        self._topics, self._groups, self._store = files.tables.topics, files.tables.groups, files.store
         self._authorizer = authorizer
         self._purgatory = kernel.purgatory
         self._clock = kernel.clock

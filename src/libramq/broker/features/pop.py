@@ -1,19 +1,15 @@
-"""The parts of POP, put together.
+"""POP: messages that are handed out and acknowledged one by one.
 
 taking      positions: which messages are next
 popping     check points: messages become invisible        acknowledging    … and are done
 reviving    … or visible again, when they are due
 """
 
-import random
 from functools import partial
-from typing import Any
 
 from libramq.broker.cluster.slave import Slave
-from libramq.broker.config import BrokerConfig
-from libramq.broker.files.files import BrokerFiles
-from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.messages.pull_filters import PullFilters
+from libramq.broker.features.feature import Base, Feature
+from libramq.broker.features.groups import GroupFeature
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.pop.acknowledging import Acknowledging
 from libramq.broker.pop.ordering import Ordering
@@ -26,31 +22,21 @@ from libramq.broker.processor.messages.ack_message import AckMessage
 from libramq.broker.processor.messages.pop_message import PopMessage
 from libramq.errors import StoreError
 from libramq.formats.tables import PERM_READ
-from libramq.kernel.parts import Kernel, Phase
+from libramq.kernel.engine import Hooks
+from libramq.kernel.parts import Phase
 from libramq.logs import get_logger
 from libramq.pop.positions import QueueOfGroup
-from libramq.rpc.responder import Responder
 from libramq.waits import HeldPops
 
 log = get_logger(__name__)
 
 
-class PopParts:
-    """POP's services."""
+class PopFeature(Feature):
+    """POP of all groups."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        files: BrokerFiles,
-        offsets: OffsetCommits,
-        redelivery: Redelivery,
-        kernel: Kernel,
-        randomness: random.Random,
-        responder: Responder,
-        filters: PullFilters,
-        slave: Slave | None,
-    ) -> None:
-        pop, store, tables = files.pop, files.store, files.tables
+    def __init__(self, base: Base, groups: GroupFeature, redelivery: Redelivery) -> None:
+        config, files, kernel, offsets = base.config, base.files, base.kernel, base.offsets
+        pop, store, tables, slave = files.pop, files.store, files.tables, base.replication.slave
         self._store, self._clock, self._positions = store, kernel.clock, pop.positions
         self._commits_rest = kernel.deadlines.new(lambda _: self.settle(), "positions")
         self._soon = kernel.soon
@@ -64,7 +50,7 @@ class PopParts:
             is_blocked=ordering.is_blocked,
             moved=partial(kernel.soon, Phase.JOURNAL, self.settle),
             clock=kernel.clock,
-            randomness=randomness,
+            randomness=base.machine.randomness,
         )
         self.popping = Popping(
             store=store,
@@ -75,14 +61,14 @@ class PopParts:
             modes=tables.request_modes,
             groups=tables.groups,
             fences=tables.fences,
-            filters=filters,
+            filters=groups.filters,
             ordering=ordering,
             held=HeldPops(kernel.purgatory),
             kernel=kernel,
             broker_name=config.broker_name,
             readable=bool(config.broker_permission & PERM_READ),
         )
-        self.reviving = _reviving(config, files, redelivery, kernel)
+        self.reviving = _reviving(base, redelivery)
         self._topics, self._ordering = tables.topics, ordering
         tables.topics.observe(self._topic_changed)
         self._reset_groups: set[tuple[str, str]] = set()
@@ -91,11 +77,14 @@ class PopParts:
         name, waits = config.broker_name, pop.journal.must_wait
         acking = Acknowledging(store, tables.topics, pop.journal, pop.in_flight)
         #: What a slave hands out while it acts; None at a master.
-        self.at_slave = _at_slave(files, self.popping, acking, kernel, slave) if slave is not None else None
-        self.services: list[Any] = [
-            PopMessage(self.popping, answer=responder.answer, broker_name=name, waits_for_disk=waits),
+        self.at_slave = _at_slave(base, self.popping, acking, slave) if slave is not None else None
+        self.services = [
+            PopMessage(self.popping, answer=base.responder.answer, broker_name=name, waits_for_disk=waits),
             AckMessage(acking, ordering, waits_for_disk=waits),
         ]
+        self.listeners = [self.popping]
+        # What a slave has to do depends on time, and on what other brokers and its own parts say.
+        self.hooks = Hooks(settle=[self.settle] if slave is not None else [])
 
     def settle(self) -> None:
         """Commit what was popped, once that is on the disk; the rest after everybody else was served."""
@@ -138,31 +127,29 @@ class PopParts:
         self.popping.visible(topic, group)
 
 
-def _reviving(config: BrokerConfig, files: BrokerFiles, redelivery: Redelivery, kernel: Kernel) -> Reviving:
-    pop = files.pop
+def _reviving(base: Base, redelivery: Redelivery) -> Reviving:
+    pop = base.files.pop
     return Reviving(
-        store=files.store,
-        topics=files.tables.topics,
-        groups=files.tables.groups,
+        store=base.store,
+        topics=base.topics,
+        groups=base.groups,
         redelivery=redelivery,
         journal=pop.journal,
         in_flight=pop.in_flight,
         positions=pop.positions,
-        kernel=kernel,
-        new_names=config.enable_retry_topic_v2,
-        is_held=config.asks_slaves,
+        kernel=base.kernel,
+        new_names=base.config.enable_retry_topic_v2,
+        is_held=base.config.asks_slaves,
     )
 
 
-def _at_slave(
-    files: BrokerFiles, popping: Popping, acking: Acknowledging, kernel: Kernel, slave: Slave
-) -> PopsAtSlave:
-    store = files.store
+def _at_slave(base: Base, popping: Popping, acking: Acknowledging, slave: Slave) -> PopsAtSlave:
+    store = base.store
     return PopsAtSlave(
-        files.pop,
+        base.files.pop,
         popping,
         acking,
-        kernel,
+        base.kernel,
         may_serve=lambda: slave.may_serve_pops,
         log_end=lambda: store.end,
     )

@@ -1,0 +1,78 @@
+"""Administration: what operators ask and change."""
+
+from libramq import __version__
+from libramq.broker.config import BrokerConfig
+from libramq.broker.features.feature import Base, Feature
+from libramq.broker.features.groups import GroupFeature
+from libramq.broker.features.reading import ReadingFeature
+from libramq.broker.features.upkeep import UpkeepFeature
+from libramq.broker.files.files import retention
+from libramq.broker.metrics.runtime_info import RuntimeInfo
+from libramq.broker.processor.administration.broker_options import BrokerOptions
+from libramq.broker.processor.administration.inspection import Inspection
+from libramq.broker.processor.administration.statistics import Statistics
+from libramq.broker.processor.administration.topic_admin import TopicAdministration, UnreadQueues
+from libramq.broker.processor.groups.group_admin import GroupAdministration
+from libramq.broker.processor.groups.offset_admin import OffsetAdministration
+from libramq.broker.processor.groups.reset_offset import OffsetReset
+
+
+class AdministrationFeature(Feature):
+    """Operators' requests."""
+
+    def __init__(
+        self, base: Base, groups: GroupFeature, reading: ReadingFeature, upkeep: UpkeepFeature
+    ) -> None:
+        self._base, self._reading, self._old_files = base, reading.reading, upkeep.old_files
+        config, kernel, throughput = base.config, base.kernel, base.throughput
+        topics, store, offsets, tables = base.topics, base.store, base.offsets, base.tables
+        consumers, producers, coordination = groups.consumers, groups.producers, groups.coordination
+        unread = UnreadQueues(store, offsets, consumers, may_abandon=config.abandon_unread_queues)
+        self.services = [
+            RuntimeInfo(base.files, throughput, f"LibraMQ {__version__}", kernel),
+            BrokerOptions(config, self._changed, kernel.clock.wall_ms()),
+            TopicAdministration(
+                topics=topics,
+                clients=consumers,
+                removal=groups.removal,
+                unread=unread,
+                address=config.address,
+            ),
+            GroupAdministration(
+                groups=base.groups, offsets=offsets, coordination=coordination, held=base.held
+            ),
+            OffsetReset(
+                store=store,
+                tables=tables,
+                offsets=offsets,
+                clients=consumers,
+                coordination=coordination,
+                reading=reading.reading,
+            ),
+            OffsetAdministration(topics=topics, store=store, offsets=offsets, clients=consumers),
+            Statistics(
+                topics=topics,
+                store=store,
+                offsets=offsets,
+                consumers=consumers,
+                producers=producers,
+                health=groups.health,
+                throughput=throughput,
+                instances=coordination.instances,
+            ),
+            Inspection(
+                address=config.address,
+                files=base.files,
+                offsets=offsets,
+                clients=consumers,
+                producers=producers,
+                throughput=throughput,
+                clock=kernel.clock,
+            ),
+        ]
+
+    def _changed(self, config: BrokerConfig) -> None:
+        """Pass changed options on to the parts that heed them."""
+        self._base.groups.create_on_use(config.auto_create_subscription_group)
+        self._reading.poll(long=config.long_polling_enable, short_ms=config.short_polling_time_ms)
+        self._old_files.retain(retention(config))

@@ -1,0 +1,79 @@
+"""The cluster: name servers, the other brokers, and what brokers need that serve Kafka's clients together."""
+
+from libramq.broker.cluster.cluster import Cluster
+from libramq.broker.cluster.cluster_topics import ClusterTopics
+from libramq.broker.cluster.group_copies import GroupCopies
+from libramq.broker.cluster.group_successors import GroupSuccessors
+from libramq.broker.cluster.nodes import Nodes
+from libramq.broker.cluster.offset_exchanges import OffsetExchanges
+from libramq.broker.features.feature import Base, Feature
+from libramq.broker.features.groups import GroupFeature
+from libramq.broker.groups.group_offsets import GroupOffsets
+from libramq.broker.groups.group_removal import GroupRemoval
+from libramq.broker.processor.cluster.peer_groups import PeerGroupRequests
+from libramq.broker.processor.cluster.peer_nodes import PeerNodeRequests
+from libramq.broker.processor.cluster.peers import PeerRequests
+from libramq.kernel.engine import Hooks
+from libramq.rpc.question import signing
+
+
+class ClusterFeature(Feature):
+    """The other brokers. cluster: None without name servers, and at a slave, which coordinates nothing."""
+
+    def __init__(self, base: Base, groups: GroupFeature) -> None:
+        config, kernel, topics, tables = base.config, base.kernel, base.topics, base.tables
+        self._groups, self._topics, peers = groups, topics, groups.peers
+        self.cluster: Cluster | None = None
+        if config.namesrv_addr and not config.is_slave:
+            self.cluster = Cluster(
+                peers=peers,
+                name_servers=base.name_servers,
+                coordination=groups.coordination,
+                consumers=groups.consumers,
+                assigner=groups.assigner,
+                topics=self._watched_topics,
+            )
+        ask = signing(kernel.effects.ask, config.credentials)
+        self.nodes = Nodes(topics, peers, kernel, ask, base.files.filesystem, config.store_path)
+        self.topics = ClusterTopics(self.nodes, topics, groups.removal, peers, kernel.clock, ask)
+        self.group_removal = GroupRemoval(
+            tables, base.offsets, groups.coordination, groups.removal, kernel.clock
+        )
+        others = OffsetExchanges(config.broker_name, peers, ask)
+        self.offsets = GroupOffsets(
+            tables, groups.committing, self.group_removal, groups.coordination, kernel.clock, others
+        )
+        #: Before the services of Kafka's groups: these drop the groups that others coordinate now.
+        self.copies = GroupCopies(peers.view, kernel.clock)
+        self.successors = GroupSuccessors(config.broker_name, peers.view, kernel, ask)
+        topics.observe(self._topic_changed)
+        self.hooks = Hooks(address_lost=[base.registration.lost])
+        if self.cluster is not None:
+            self._serve(base, self.cluster)
+
+    def _serve(self, base: Base, cluster: Cluster) -> None:
+        groups, config = self._groups, base.config
+        signature = (config.credentials, config.address)
+        self.services = [
+            PeerNodeRequests(cluster, self.nodes, self.offsets, self.topics, *signature),
+            PeerGroupRequests(cluster, self.copies, *signature),
+            PeerRequests(
+                cluster=cluster,
+                coordination=groups.coordination,
+                consumers=groups.consumers,
+                assigner=groups.assigner,
+                credentials=config.credentials,
+                address=config.address,
+            ),
+        ]
+        self.hooks = Hooks(address_lost=[base.registration.lost, cluster.lost], stalled=[cluster.stalled])
+
+    def _watched_topics(self) -> list[str]:
+        """Return the topics whose queues at other brokers matter here."""
+        groups = self._groups
+        parts = (groups.coordination, groups.assigner, groups.health)
+        return sorted(groups.consumers.server_assigned_topics().union(*(part.topics() for part in parts)))
+
+    def _topic_changed(self, topic: str) -> None:
+        if topic not in self._topics:
+            self.offsets.forget_topic(topic)

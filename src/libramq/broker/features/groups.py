@@ -1,0 +1,154 @@
+"""Groups: producers, consumers, the coordination of their members, and the offsets that they commit."""
+
+from functools import partial
+
+from libramq.broker.cluster.peer_brokers import PeerBrokers
+from libramq.broker.features.feature import Base, Feature
+from libramq.broker.groups.assigner import Assigner
+from libramq.broker.groups.client_watch import ClientWatch
+from libramq.broker.groups.committing import Committing
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.coordination import Coordination
+from libramq.broker.groups.group_health import GroupHealth
+from libramq.broker.groups.opening import QueueOpening
+from libramq.broker.groups.topic_removal import TopicRemoval
+from libramq.broker.messages.pull_filters import PullFilters
+from libramq.broker.processor.groups.client_calls import ClientCalls
+from libramq.broker.processor.groups.client_management import ClientManagement
+from libramq.broker.processor.groups.consumer_offset import ConsumerOffsetRequests
+from libramq.broker.processor.groups.group_membership import GroupRequests
+from libramq.broker.processor.groups.notices import send_notices
+from libramq.broker.processor.groups.open_queue import OpenQueue
+from libramq.broker.processor.groups.query_assignment import QueryAssignment
+from libramq.broker.processor.groups.queue_lock import QueueLockRequests
+from libramq.groups.cluster_view import ClusterView
+from libramq.groups.producer_group import ProducerGroups
+from libramq.groups.queue_lock import QueueLocks
+from libramq.kernel.connection import Connection
+from libramq.kernel.engine import Hooks
+from libramq.rpc.question import signing
+
+
+class GroupFeature(Feature):
+    """All groups with members here, and those that this broker coordinates."""
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
+        self._build_members(base)
+        self._build_coordination(base)
+        self._build_queues(base)
+        self._build_services(base)
+        self.listeners = [base.offsets]
+
+    def close(self) -> None:
+        """Store the events of rebalances that are not over."""
+        try:
+            self.consumers.rebalances.catch_up()
+        finally:
+            self._base.events.close()
+
+    def _build_members(self, base: Base) -> None:
+        config = base.config
+        self.producers: ProducerGroups[Connection] = ProducerGroups()
+        self.locks = QueueLocks(grace_ms=config.orderly_lock_grace_ms)
+        self.consumers = ConsumerClients(
+            broker_name=config.broker_name,
+            tables=base.tables,
+            offsets=base.offsets,
+            locks=self.locks,
+            kernel=base.kernel,
+            record=base.events.record,
+        )
+        self.filters = PullFilters(
+            self.consumers,
+            base.tables.filters,
+            clock=base.kernel.clock,
+            is_enabled=config.enable_property_filter,
+            for_retries=config.filter_support_retry,
+        )
+
+    def _build_coordination(self, base: Base) -> None:
+        config, kernel, topics = base.config, base.kernel, base.topics
+        view = ClusterView(config.broker_name, config.address, is_alone_for_good=not config.namesrv_addr)
+        self.peers = PeerBrokers(
+            broker_name=config.broker_name,
+            view=view,
+            consumers=self.consumers,
+            kernel=kernel,
+            ask=signing(kernel.effects.ask, config.credentials),
+        )
+        self.coordination = Coordination(
+            tables=base.tables,
+            consumers=self.consumers,
+            locks=self.locks,
+            kernel=kernel,
+            secret_bits=base.machine.secret_bits,
+            peers=self.peers,
+        )
+        queues = self.coordination.queues
+        self.health = GroupHealth(self.consumers, here=topics.queues, queues=queues, clock=kernel.clock)
+        self.assigner = Assigner(
+            consumers=self.consumers, queues=queues, kernel=kernel, view=view, peers=self.peers
+        )
+        topics.observe(self.assigner.topic_changed)  # After the coordinator, which observes itself.
+
+    def _build_queues(self, base: Base) -> None:
+        """Build what commits, opens and removes a group's queues here."""
+        consumers, offsets = self.consumers, base.offsets
+        self.committing = Committing(
+            offsets=offsets,
+            fences=base.fences,
+            requirements=base.requirements,
+            committed=consumers.committed,
+            is_slave=base.config.is_slave,
+        )
+        self.opening = QueueOpening(
+            tables=base.tables,
+            offsets=offsets,
+            requirements=base.requirements,
+            held=base.held,
+            rebalances=consumers.rebalances,
+            store=base.store,
+        )
+        self.removal = TopicRemoval(
+            base.topics, base.store, offsets, self.coordination, base.held, base.kernel
+        )
+
+    def _build_services(self, base: Base) -> None:
+        topics, groups, consumers, coordination = base.topics, base.groups, self.consumers, self.coordination
+        answer, slave = base.responder.answer, base.replication.slave
+        watch = ClientWatch(
+            consumers,
+            self.producers,
+            self.health,
+            base.kernel,
+            notify=partial(send_notices, base.kernel.effects),
+        )
+        clients = ClientManagement(
+            filters=self.filters,
+            consumers=consumers,
+            producers=self.producers,
+            topics=topics,
+            groups=groups,
+            gone=coordination.closed,
+        )
+        self.calls = ClientCalls(
+            consumers, base.files, base.authorizer, base.kernel, base.responder, otherwise=clients.answered
+        )
+        self.services = [
+            clients,
+            self.calls,
+            QueueLockRequests(locks=self.locks, clients=consumers, topics=topics, groups=groups),
+            GroupRequests(coordination, self.opening, groups, topics, answer=answer),
+            OpenQueue(self.opening, answer=answer),
+            ConsumerOffsetRequests(self.committing, is_member=consumers.is_member),
+            QueryAssignment(
+                tables=base.tables,
+                clients=consumers,
+                queues=coordination.queues if slave is None else slave.routes.queues,
+                assigner=self.assigner,
+                answer=answer,
+            ),
+        ]
+        ended = (self.calls.connection_ended, watch.connection_ended, coordination.closed)
+        self.hooks = Hooks(connection_ended=ended, stalled=[coordination.stalled])

@@ -1,0 +1,35 @@
+"""Upkeep: tables are written to their files, old files of the log removed, at last all files closed."""
+
+from libramq.broker.features.feature import Base, Feature
+from libramq.broker.files.files import retention
+from libramq.broker.files.old_files import OldFiles
+from libramq.broker.files.persistence import Persistence
+from libramq.broker.processor.administration.cleaning import CleaningRequests
+from libramq.kernel.engine import Hooks
+
+
+class UpkeepFeature(Feature):
+    """The files of all features; closed last."""
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
+        self.old_files = OldFiles(base.store, retention(base.config), base.kernel)
+        persistence = Persistence(base.files, base.kernel)
+        requests = CleaningRequests(
+            store=base.store,
+            topics=base.topics,
+            offsets=base.offsets,
+            old_files=self.old_files,
+            answer=base.responder.answer,
+        )
+        self.services = [requests]
+        # What a slave has to write depends on what other brokers say, too.
+        settle = [persistence.look] if base.config.is_slave else []
+        self.hooks = Hooks(settle=settle, ticked=[persistence.look, self.old_files.look])
+
+    def close(self) -> None:
+        """Write everything, and close the store."""
+        try:
+            self._base.offsets.write()
+        finally:
+            self._base.files.close()
