@@ -31,6 +31,7 @@ class SendingFeature(Feature):
             creations=self.creations,
             log=files.log,
             durability=base.replication.gate,
+            announcement=base.registration,
             disk_space=DiskSpace(
                 files.filesystem, base.store.config.disks, config.disk_space_warning_level_ratio
             ),

@@ -122,9 +122,37 @@ class _Answer(Gated):
         self._waiter.refuse(broker_error(*NOT_SAFE[missing]))
 
 
+class _Announced(_Answer):
+    """An answer for messages that are safe, but whose topic the name servers may not know yet."""
+
+    __slots__ = ()
+
+    def fail(self, missing: Missing = Missing.ANSWER) -> None:
+        """Answer all the same: they are stored."""
+        self.succeed()
+
+
+class _Announcing:
+    """The waiter of messages that have created a topic: they are answered when name servers know it.
+
+    Upstream: TopicConfigManager.createTopicInSendMessageMethod, which registers the topic before it returns.
+    """
+
+    def __init__(self, waiter: Waiter[Sequence[Sent]], announcement: Gate) -> None:
+        self.connection = waiter.connection
+        self.refuse = waiter.refuse
+        self._waiter = waiter
+        self._announcement = announcement
+
+    def answer(self, result: Sequence[Sent]) -> None:
+        """Answer now, or when the name servers know the topic."""
+        self._announcement.wait(_Announced(result, self._waiter))
+
+
 class Sending:
     """Stores messages. durability: the gate at which they wait until they are safe.
 
+    announcement: the gate at which they wait until the name servers know the topics that they have created.
     transactions: None: half messages are refused.
     """
 
@@ -136,6 +164,7 @@ class Sending:
         creations: CreationRate,
         log: MessageLog,
         durability: Gate,
+        announcement: Gate,
         disk_space: DiskSpace,
         properties: BrokerProperties,
         unique_id: UniqueIdGenerator,
@@ -151,6 +180,7 @@ class Sending:
         self._creations = creations
         self._log = log
         self._durability = durability
+        self._announcement = announcement
         self._disk_space = disk_space
         self._properties = properties
         self._unique_id = unique_id
@@ -221,9 +251,15 @@ class Sending:
         wall_ms: WallMs,
         now_ms: MonotonicMs,
     ) -> None:
-        """Store messages like `send`; the waiter gets what became of them once all that wait are safe."""
+        """Store messages like `send`; the waiter gets what became of them once all that wait are safe.
+
+        Where they have created a topic it also waits until the name servers know that.
+        """
         sent = self.send(drafts, waiter.connection, wall_ms=wall_ms, now_ms=now_ms)
-        end = max((each.end for each in sent if isinstance(each, Stored) and each.waits), default=0)
+        stored = [each for each in sent if isinstance(each, Stored)]
+        end = max((each.end for each in stored if each.waits), default=0)
+        if any(each.creates_topic for each in stored):
+            waiter = _Announcing(waiter, self._announcement)
         self.answer_when_safe(sent, end, waiter)
 
     def append(
