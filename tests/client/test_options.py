@@ -23,6 +23,7 @@ from libramq.client.options import (
     ConsumerTuning,
     ProducerOptions,
     PushConsumerOptions,
+    TopicOptions,
 )
 
 
@@ -34,7 +35,7 @@ def keywords(function):
 
 @pytest.mark.parametrize(
     ("function", "options"),
-    [(Producer, ProducerOptions), (Admin, AdminOptions)],
+    [(Producer, ProducerOptions), (Admin, AdminOptions), (Admin.create_topic, TopicOptions)],
 )
 def test_blocking_clients_have_the_options_of_asynchronous_ones(function, options):
     """Each has the same type."""

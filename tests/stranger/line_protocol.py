@@ -1,6 +1,8 @@
 """How a protocol is added: a line protocol over the broker's services, with no edit under `src/`.
 
     LOGIN name password                      OK
+    HELLO client group                       OK; operators see the client among the group's producers
+    BYE group                                OK; now they do not
     APPEND topic queue text                  OK queue_offset
     LATER level topic queue text             OK; readers find it after the delay level's time
     POLL group topic queue offset wait_ms    FOUND next "text" …, NOTHING next or MOVED next (an offset)
@@ -35,21 +37,24 @@ A protocol consists of four parts, in the order of this module:
 Members of coordinated groups (JOIN, WAIT, LEAVE) are answered by waiters too. A minus before a queue means
 that the member must release it: its next WAIT leaves the queue out.
 
-The services used here are `Broker.sending`, `.reading`, `.committing`, `.opening` and `.coordination`;
+The services used here are `Broker.heartbeats`, `.sending`, `.reading`, `.committing`, `.opening` and
+`.coordination`;
 `docs/design/engine.md` lists the others.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from libramq.auth.authorizer import require_permission
 from libramq.auth.operation import Consume, Membership, Operation, Send
 from libramq.broker.broker import Broker
+from libramq.broker.groups.heartbeats import Beaten, Heartbeat
 from libramq.broker.groups.opening import QueueToOpen
 from libramq.broker.messages.drafts import Draft
 from libramq.broker.messages.reading import Pull, PullResult, PullStatus
 from libramq.broker.messages.sending import Sent, Stored
+from libramq.clock import read_clock
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, NoPermission, RemoteProtocolError
 from libramq.fencing import Claim, Opened
@@ -130,6 +135,7 @@ class LineTranslator:
 
     def __init__(self, broker: Broker) -> None:
         self._authenticator = broker.authenticator
+        self._heartbeats = broker.heartbeats
         self._sending = broker.sending
         self._reading = broker.reading
         self._committing = broker.committing
@@ -151,6 +157,8 @@ class LineTranslator:
         verb, *words = requests[start].split(" ")
         operations = {
             "LOGIN": self._login,
+            "HELLO": self._hello,
+            "BYE": self._bye,
             "APPEND": self._append,
             "LATER": self._later,
             "POLL": self._poll,
@@ -171,6 +179,29 @@ class LineTranslator:
         if self._authenticator is None:
             raise NoPermission(ResponseCode.NO_PERMISSION, "this broker has no users")
         connection.principal = self._authenticator.by_password(name, password)
+        LineWaiter(connection, self._effects, str).answer("OK")
+
+    def _hello(self, connection: Connection, words: Sequence[str]) -> None:
+        client, group = words
+        self._require(Membership(connection.principal, {}, (group,)))
+        heartbeat = Heartbeat(client_id=client, producer_groups=[group])
+        self._effects.proceed(
+            connection, self._beat(heartbeat, LineWaiter(connection, self._effects, _beaten))
+        )
+
+    def _beat(self, heartbeat: Heartbeat, waiter: LineWaiter) -> Generator[None]:
+        """Answer once all groups of a heartbeat, a thousand perhaps, were served."""
+        try:
+            beaten = yield from self._heartbeats.beat(heartbeat, waiter.connection, read_clock(self._clock))
+        except BrokerError as error:
+            waiter.refuse(error)
+        else:
+            waiter.answer(beaten)
+
+    def _bye(self, connection: Connection, words: Sequence[str]) -> None:
+        (group,) = words
+        self._require(Membership(connection.principal, {}, (group,)))
+        self._heartbeats.leave(connection, read_clock(self._clock), producer_group=group)
         LineWaiter(connection, self._effects, str).answer("OK")
 
     def _append(self, connection: Connection, words: Sequence[str]) -> None:
@@ -207,14 +238,14 @@ class LineTranslator:
         group, client, topic = words
         self._require(Consume(connection.principal, group, (topic,)))
         join = Join(group=group, client_id=client, session_ms=SESSION_MS, subscriptions={topic: "*"})
-        self._coordination.ask(LineWaiter(connection, self._effects, _joined), join)
+        self._coordination.join(LineWaiter(connection, self._effects, _joined), join)
 
     def _wait(self, connection: Connection, words: Sequence[str]) -> None:
         group, topic, member, epoch, *held = words
         self._require(Consume(connection.principal, group, (topic,)))
         queues = dict(_held(topic, self._broker_name, text) for text in held)
         poll = Poll(group=group, member=member, epoch=int(epoch), held=queues)
-        self._coordination.ask(LineWaiter(connection, self._effects, _assigned), poll)
+        self._coordination.poll(LineWaiter(connection, self._effects, _assigned), poll)
 
     def _open(self, connection: Connection, words: Sequence[str]) -> None:
         group, topic, queue_id, member, epoch = words
@@ -226,7 +257,7 @@ class LineTranslator:
         group, member = words
         self._require(Membership(connection.principal, {group: ()}))
         waiter = LineWaiter(connection, self._effects, lambda answer: _refused(answer) or "OK")
-        self._coordination.ask(waiter, Leave(group=group, member=member))
+        self._coordination.leave(waiter, Leave(group=group, member=member))
 
     def _commit(self, connection: Connection, lines: Sequence[str]) -> None:
         """Apply all commits, journal them with one write, then answer: an answer says they are on disk."""
@@ -258,7 +289,9 @@ class LineTranslator:
 
 
 def _unknown(connection: Connection, words: Sequence[str]) -> None:
-    raise RemoteProtocolError("the verbs are LOGIN, APPEND, LATER, POLL, COMMIT, JOIN, WAIT, OPEN and LEAVE")
+    raise RemoteProtocolError(
+        "the verbs are LOGIN, HELLO, BYE, APPEND, LATER, POLL, COMMIT, JOIN, WAIT, OPEN and LEAVE"
+    )
 
 
 def _claimed(words: Sequence[str]) -> dict[str, Any]:
@@ -267,6 +300,10 @@ def _claimed(words: Sequence[str]) -> dict[str, Any]:
         return {}
     member, epoch = words
     return {"member": member, "epoch": int(epoch)}
+
+
+def _beaten(beaten: Beaten) -> str:
+    return "OK" if beaten.refused is None else f"ERROR {beaten.refused.response_code}"
 
 
 def _stored(stored: Stored) -> str:

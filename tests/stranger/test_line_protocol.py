@@ -115,6 +115,19 @@ def test_a_strangers_message_waits_for_its_delay_level(talk: Conversation):
     assert stranger.say("POLL G T 0 1 0") == ['FOUND 2 "hello"']
 
 
+def test_operators_see_a_stranger_among_the_producers_until_it_says_goodbye(talk: Conversation):
+    """Heartbeats and departures are a service's: only the bytes are the protocol's."""
+    stranger, header = LinePeer(talk), h.ProducerConnectionHeader(producer_group="P")
+    assert stranger.say("HELLO c-1 P", f"HELLO {'c' * 256} P") == [
+        "OK",
+        "ERROR 29 29 INVALID_PARAMETER: a client id of 256 characters",
+    ]
+    listed = talk.ask(FakePeer(), R.GET_PRODUCER_CONNECTION_LIST, header)
+    assert b'"clientId":"c-1"' in listed.body
+    assert stranger.say("BYE P") == ["OK"]
+    assert talk.ask(FakePeer(), R.GET_PRODUCER_CONNECTION_LIST, header).code == C.SYSTEM_ERROR
+
+
 def test_a_rocketmq_long_poll_wakes_in_the_turn_of_a_strangers_append(talk: Conversation):
     peer = FakePeer()
     command = talk.pull_command(suspend_timeout_millis=5_000)

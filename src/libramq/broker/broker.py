@@ -101,7 +101,7 @@ class Broker(Base):
         self.producers, self.consumers, self.locks = groups.producers, groups.consumers, groups.locks
         self.coordination, self.assigner, self.health = groups.coordination, groups.assigner, groups.health
         self.filters, self.committing = groups.filters, groups.committing
-        self.opening, self.removal = groups.opening, groups.removal
+        self.opening, self.removal, self.heartbeats = groups.opening, groups.removal, groups.heartbeats
         self.transactions = TransactionFeature(self, groups.producers)
         sending = SendingFeature(self, groups, self.transactions)
         self.sending, self.creations = sending.sending, sending.creations

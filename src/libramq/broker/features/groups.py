@@ -10,6 +10,7 @@ from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.group_health import GroupHealth
+from libramq.broker.groups.heartbeats import Heartbeats
 from libramq.broker.groups.opening import QueueOpening
 from libramq.broker.groups.topic_removal import TopicRemoval
 from libramq.broker.messages.pull_filters import PullFilters
@@ -124,14 +125,10 @@ class GroupFeature(Feature):
             base.kernel,
             notify=partial(send_notices, base.kernel.effects),
         )
-        clients = ClientManagement(
-            filters=self.filters,
-            consumers=consumers,
-            producers=self.producers,
-            topics=topics,
-            groups=groups,
-            gone=coordination.closed,
+        self.heartbeats = Heartbeats(
+            consumers, self.producers, topics, groups, self.filters, left=coordination.closed
         )
+        clients = ClientManagement(self.heartbeats, consumers, self.filters)
         self.calls = ClientCalls(
             consumers, base.files, base.authorizer, base.kernel, base.responder, otherwise=clients.answered
         )

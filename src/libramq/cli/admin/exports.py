@@ -1,19 +1,20 @@
 """The admin commands that export what a cluster is, as JSON files in mqadmin's form."""
 
-import json
+import json as json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from typer import Option, Typer
+import typer
+from typer import Option
 
-from libramq.cli.admin.frame import Answer, Operator, Target, calls, command, first_number, plain
+from libramq.cli.admin.frame import Answer, Operator, calls, command, done, first_number, plain
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
     from libramq.formats.tables import SubscriptionGroupConfig
 
-app = Typer()
+app = typer.Typer()
 
 _Cluster = Annotated[str, Option("-c", "--clusterName", help="The cluster.")]
 _Directory = Annotated[Path, Option("-f", "--filePath", help="The directory of the file.")]
@@ -31,11 +32,8 @@ _Values = dict[str, Any]
 @command(app, "exportMetadata")
 async def export_metadata(
     *,
-    target: Annotated[
-        Target,
-        Option("-c", "--clusterName", help="All masters of it."),
-        Option("-b", "--brokerAddr", help="Or one broker, host:port."),
-    ],
+    cluster: Annotated[str | None, Option("-c", "--clusterName", help="All masters of it.")] = None,
+    broker: Annotated[str | None, Option("-b", "--brokerAddr", help="Or one broker, host:port.")] = None,
     directory: _Directory = Path(),
     topics: Annotated[bool, Option("-t", "--topic", help="Topics only.")] = False,
     groups: Annotated[bool, Option("-g", "--subscriptionGroup", help="Groups only.")] = False,
@@ -45,7 +43,8 @@ async def export_metadata(
     admin: Operator,
 ) -> Answer:
     """Export the configuration of users' topics and groups; numbers of queues are summed over brokers."""
-    tables = await _metadata(admin, await admin.targets(target), special=special)
+    brokers = await admin.targets(broker=broker, cluster=cluster)
+    tables = await _metadata(admin, brokers, special=special)
     if topics != groups:
         name = "topic.json" if topics else "subscriptionGroup.json"
         tables.pop("subscriptionGroupTable" if topics else "topicConfigTable")
@@ -60,8 +59,8 @@ async def _metadata(admin: Operator, brokers: list[str], *, special: bool) -> _V
     topics: dict[str, _Values] = {}
     groups: dict[str, _Values] = {}
     for address in brokers:
-        own = await admin.ask(address, calls.SYSTEM_TOPICS)
-        for topic, config in (await admin.ask(address, calls.ALL_TOPIC_CONFIGS)).items():
+        own = await admin.ask(address, calls.system_topics())
+        for topic, config in (await admin.ask(address, calls.all_topic_configs())).items():
             if topic in own or is_system_topic(topic):
                 continue
             if special or not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
@@ -79,7 +78,7 @@ def _add(table: dict[str, _Values], name: str, row: _Values, sums: tuple[str, ..
 async def _user_groups(admin: Operator, address: str) -> "dict[str, SubscriptionGroupConfig]":
     from libramq.message.names import SYSTEM_GROUPS
 
-    table = await admin.ask(address, calls.ALL_GROUP_CONFIGS)
+    table = await admin.ask(address, calls.all_group_configs())
     return {group: config for group, config in table.items() if group not in SYSTEM_GROUPS}
 
 
@@ -89,7 +88,7 @@ async def export_configs(*, cluster: _Cluster, directory: _Directory = Path(), a
     masters = await admin.masters(cluster)
     table = (await admin.cluster_info()).broker_addr_table
     brokers = [data for data in table.values() if data.cluster == cluster]
-    configs = (await admin.ask_each(masters, calls.BROKER_CONFIG)).values()
+    configs = (await admin.ask_each(masters, calls.broker_config())).values()
     scale = {
         "namesrvSize": len(admin.name_servers),
         "masterBrokerSize": len(masters),
@@ -123,8 +122,8 @@ async def _report(admin: Operator, address: str) -> tuple[str, _Values]:
     """Return a master's name, and what mqadmin reports about it."""
     from libramq.admin.statistics import TOPIC_PUT_NUMS, day_of, stats_of
 
-    runtime = await admin.ask(address, calls.RUNTIME_INFO)
-    config = await admin.ask(address, calls.BROKER_CONFIG)
+    runtime = await admin.ask(address, calls.runtime_info())
+    config = await admin.ask(address, calls.broker_config())
     groups = await _user_groups(admin, address)
     topics = (await _metadata(admin, [address], special=False))["topicConfigTable"]
     transactions = await stats_of(admin, address, TOPIC_PUT_NUMS, _TRANSACTIONS)
@@ -173,4 +172,4 @@ def _write(path: Path, value: _Values) -> Answer:
         path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
-    return Answer({"file": str(path)}, f"export {path} success")
+    return done({"file": str(path)}, f"export {path} success")

@@ -4,16 +4,19 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncGenerator
-from typing import Annotated, Final
+from functools import partial
+from typing import Annotated, Any, Final
 
-from typer import Option, Typer
+import typer
+from typer import Option
 
-from libramq.cli.admin.frame import Answer, Operator, Table, command
+from libramq.cli.admin.frame import Answer, Operator, columns, command, show_rows
 
-app = Typer()
+app = typer.Typer()
 
 #: MonitorConfig.roundInterval.
 INTERVAL_SECONDS: Final = 60
+_COLUMNS: Final = columns("group, topic, undone, undoneOfQueue: most in a queue, delayMs: delay in ms")
 
 
 @command(app, "startMonitoring", no_args_is_help=False)
@@ -29,12 +32,14 @@ async def start_monitoring(
     from libramq.admin.monitoring import one_round
     from libramq.cli.printable import printable
 
-    headings = "group, topic, undone, undoneOfQueue: most in a queue, delayMs: delay in ms"
+    def show(groups: list[dict[str, Any]], notices: list[str]) -> None:
+        show_rows(groups, _COLUMNS)
+        for notice in notices:
+            print(printable(notice))
+
     for done in itertools.count(1):
         groups, notices = await one_round(admin, int(time.time() * 1000))
-        yield Answer(
-            {"groups": groups, "notices": notices}, Table(groups, headings), *map(printable, notices)
-        )
+        yield Answer({"groups": groups, "notices": notices}, partial(show, groups, notices))
         if done == rounds:
             return
         await asyncio.sleep(interval)

@@ -5,10 +5,11 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from typer import Option, Typer
+import typer
+from typer import Option
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, Operator, Table, command, rows
+from libramq.cli.admin.frame import Answer, Operator, columns, command, rows, show_rows
 from libramq.errors import ConfigError, LibraError
 
 if TYPE_CHECKING:
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
     from libramq.message.message import Message, MessageExt
     from libramq.message.queue import MessageQueue
 
-app = Typer()
+app = typer.Typer()
 
 GROUP: Final = "LIBRA_ADMIN_SEND"
 _Row = dict[str, Any]
-_COLUMNS: Final = "broker, queueId: queue, status, ms, messageId: message id"
+_COLUMNS: Final = columns("broker, queueId: queue, status, ms, messageId: message id")
 
 _Amount = Annotated[int, Option("-a", "--amount", min=1, help="How many messages.")]
 _Size = Annotated[int, Option("-s", "--size", min=1, help="Bytes of each body.")]
@@ -83,6 +84,7 @@ async def cluster_rt(
     admin: Operator,
 ) -> AsyncGenerator[Answer, None]:
     """Show how long sends to each broker take, to the topic of its name; mqadmin repeats it for ever."""
+    headings = columns("cluster, broker, ms, stored, failed")
     while True:
         found = []
         for name, broker in await _brokers(admin, cluster):
@@ -95,7 +97,7 @@ async def cluster_rt(
                 "stored": stored,
                 "failed": len(sent) - stored,
             })  # fmt: skip
-        yield rows(found, "cluster, broker, ms, stored, failed")
+        yield rows(found, headings)
         if interval is None:
             return
         await asyncio.sleep(interval)
@@ -164,7 +166,11 @@ def _average_ms(sent: Sequence[_Row]) -> float:
 
 
 def _times(sent: Sequence[_Row]) -> Answer:
-    return Answer(sent, Table(sent, _COLUMNS), f"Avg RT: {_average_ms(sent):.2f}")
+    def show() -> None:
+        show_rows(sent, _COLUMNS)
+        print(f"Avg RT: {_average_ms(sent):.2f}")
+
+    return Answer(sent, show)
 
 
 async def _brokers(admin: Operator, cluster: str | None) -> list[tuple[str, str]]:

@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option, Typer
+import typer
+from typer import Option
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, Changed, Operator, calls, command, rows
+from libramq.cli.admin.frame import Answer, Operator, calls, columns, command, done, rows, show_values
 from libramq.errors import ConfigError
 
-app = Typer()
+app = typer.Typer()
 
 
 @command(app, "updateTopicPerm")
@@ -18,17 +19,18 @@ async def update_topic_perm(
     topic: options.Topic,
     perm: Annotated[int, Option("-p", "--perm", help="2: write, 4: read, 6: both.")],
     admin: Operator,
-    target: Changed,
+    broker: options.Broker = None,
+    cluster: options.Cluster = None,
 ) -> Answer:
     """Change who may use a topic: 4 lets consumers finish reading it while producers avoid it."""
     from libramq.admin.operator import check_permission
 
     check_permission(perm)
-    before = await admin.ask_targets(calls.topic_config(topic), target)
+    before = await admin.ask_targets(calls.topic_config(topic), broker=broker, cluster=cluster)
     for address, config in before.items():
         await admin.ask(address, calls.create_topic(config, perm=perm))
     found = [{"broker": address, "from": config.perm, "to": perm} for address, config in before.items()]
-    return rows(found, "broker, from: permission before, to: now")
+    return rows(found, columns("broker, from: permission before, to: now"))
 
 
 @command(app, "updateTopicList")
@@ -36,16 +38,17 @@ async def update_topic_list(
     *,
     file: options.ConfigFile,
     admin: Operator,
-    target: Changed,
+    broker: options.Broker = None,
+    cluster: options.Cluster = None,
 ) -> Answer:
     """Create or change all topics of a JSON file, or none of them."""
     from libramq.formats.document import decode_body
     from libramq.formats.tables import TopicConfig
 
     configs = decode_body(read_file(file), list[TopicConfig])
-    changed = await admin.ask_targets(calls.create_topics(configs), target)
+    changed = await admin.ask_targets(calls.create_topics(configs), broker=broker, cluster=cluster)
     topics = [config.topic_name for config in configs]
-    return Answer({"topics": topics}, f"submit batch of topic config to {', '.join(changed)} success.")
+    return done({"topics": topics}, f"submit batch of topic config to {', '.join(changed)} success.")
 
 
 @command(app, "updateOrderConf")
@@ -74,7 +77,7 @@ async def update_order_conf(
     else:
         raise ConfigError(f"the method {method!r} is none; use get, put or delete")
     text = f"{what} orderConf success. topic=[{topic}]" + (f", orderConf=[{value}]" if value else "")
-    return Answer({"topic": topic, "orderConf": value}, text)
+    return done({"topic": topic, "orderConf": value}, text)
 
 
 def _checked(text: str) -> str:
@@ -90,7 +93,7 @@ def _checked(text: str) -> str:
 async def topic_cluster_list(*, topic: options.Topic, admin: Operator) -> Answer:
     """List the clusters that have a topic."""
     clusters = sorted({broker.cluster for broker in (await admin.route(topic)).broker_datas})
-    return Answer(clusters, *clusters)
+    return done(clusters, *clusters)
 
 
 @command(app, "allocateMQ")
@@ -110,7 +113,7 @@ async def allocate_mq(
         name: [f"{queue.broker_name}:{queue.queue_id}" for queue in averagely(name, queues, names)]
         for name in names
     }
-    return Answer(shares, {name: ", ".join(share) for name, share in shares.items()})
+    return Answer(shares, lambda: show_values({name: ", ".join(share) for name, share in shares.items()}))
 
 
 def read_file(path: Path) -> bytes:

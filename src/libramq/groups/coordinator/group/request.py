@@ -117,9 +117,6 @@ class Remove:
     host: str
 
 
-Request = Join | Poll | Release | Leave | Remove
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
     """The bounds of a session."""

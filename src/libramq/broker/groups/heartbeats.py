@@ -1,0 +1,161 @@
+"""Heartbeats: clients of any protocol say what they are, keep their memberships, and take leave.
+
+    Heartbeat ─► producer groups ─► consumer groups: room? ─► group ─► retry topic ─► member ─► filters
+
+Upstream: ClientManageProcessor.java, ConsumerManageProcessor.java.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.messages.pull_filters import PullFilters
+from libramq.catalog import GroupTable, TopicTable
+from libramq.clock import Now
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, broker_error
+from libramq.groups.consumer import Consumer
+from libramq.groups.consumer_group import Member
+from libramq.groups.producer_group import ProducerGroups
+from libramq.groups.rebalance_event import Reason
+from libramq.kernel.connection import Connection
+from libramq.message import names
+
+#: Ours: groups of one process.
+GROUPS_PER_CLIENT_MAX: Final = 1_000
+#: Ours: clientIP@instanceName is some 40 characters.
+CLIENT_ID_LENGTH_MAX: Final = 255
+#: Ours: groups of a heartbeat that are processed before others are served; creating one takes 0.3 ms.
+GROUPS_PER_STEP: Final = 4
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A client's description of itself.
+
+    language, version: of its library. is_stock: it knows no coordinator. fingerprint: of its subscriptions;
+    0: unknown. without_subscriptions: they are as they were, and left out.
+    """
+
+    client_id: str
+    producer_groups: Sequence[str] = ()
+    consumers: Sequence[Consumer] = ()
+    language: str = ""
+    version: int = 0
+    is_stock: bool = True
+    fingerprint: int = 0
+    without_subscriptions: bool = False
+
+
+class Beaten(NamedTuple):
+    """The outcome of a heartbeat.
+
+    is_changed: the client must send its subscriptions next time. creates_topic: a group got its retry topic,
+    by which tools find it; its first member waits until the name servers know it. refused: the error of the
+    last group that was; the others count.
+    """
+
+    is_changed: bool
+    creates_topic: bool
+    refused: BrokerError | None
+
+
+class Heartbeats:
+    """Takes heartbeats. left: called with every connection that has left the last of its groups."""
+
+    def __init__(
+        self,
+        consumers: ConsumerClients,
+        producers: ProducerGroups[Connection],
+        topics: TopicTable,
+        groups: GroupTable,
+        filters: PullFilters,
+        left: Callable[[Connection], None],
+    ) -> None:
+        self._consumers = consumers
+        self._producers = producers
+        self._topics = topics
+        self._groups = groups
+        self._filters = filters
+        self._left = left
+
+    def beat(self, heartbeat: Heartbeat, peer: Connection, now: Now) -> Generator[None, None, Beaten]:
+        """Apply a heartbeat in steps; members that share a group with it are notified of changes.
+
+        Raises BrokerError for one that no client would send.
+        """
+        id_length = len(heartbeat.client_id)
+        if not 0 < id_length <= CLIENT_ID_LENGTH_MAX:
+            raise broker_error(ResponseCode.INVALID_PARAMETER, f"a client id of {id_length} characters")
+        if len(heartbeat.consumers) + len(heartbeat.producer_groups) > GROUPS_PER_CLIENT_MAX:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER, f"over {GROUPS_PER_CLIENT_MAX} groups in one heartbeat"
+            )
+        for name in heartbeat.producer_groups:
+            if names.is_valid_group(name):
+                self._producers.beat(name, _member(heartbeat, peer, now))
+        refused: BrokerError | None = None
+        creates_topic = False
+        is_changed = heartbeat.fingerprint == 0  # Version 1 always gets this, and ignores it.
+        for number, consumer in enumerate(heartbeat.consumers, 1):
+            if number % GROUPS_PER_STEP == 0:
+                yield
+            if not peer.is_open:  # It has disconnected meanwhile.
+                break
+            try:
+                self._groups.require_not_taken(consumer.group)
+                if not heartbeat.without_subscriptions:
+                    self._consumers.require_room(consumer.group, peer, consumer.subscriptions)
+            except BrokerError as taken:
+                refused = taken.with_traceback(None)  # It would be in a cycle with this frame.
+                continue
+            config = self._groups.find(consumer.group, now.wall_ms)
+            if config is None:
+                continue  # Upstream skips groups that may not be created.
+            creates_topic |= names.retry_topic(consumer.group) not in self._topics
+            self._topics.for_retries(config, now.wall_ms)
+            is_changed = (yield from self._beat_group(heartbeat, consumer, peer, now)) or is_changed
+        return Beaten(is_changed, creates_topic, refused)
+
+    def _beat_group(
+        self, heartbeat: Heartbeat, consumer: Consumer, peer: Connection, now: Now
+    ) -> Generator[None, None, bool]:
+        """Apply one group; return whether the client must send its subscriptions next time."""
+        without = heartbeat.without_subscriptions
+        self._consumers.beat(_member(heartbeat, peer, now), consumer, without_subscriptions=without, now=now)
+        group = self._consumers.group(consumer.group)
+        if group is None:
+            return False
+        if not without:
+            for _ in self._filters.register(consumer.group, consumer.subscriptions):
+                yield
+                if not peer.is_open:  # Its group's filters are dead already.
+                    break
+        # Version 2 of the heartbeat: whether another fingerprint was stored; version 1 stores 0.
+        known, group.fingerprint = group.fingerprint, heartbeat.fingerprint
+        is_other = known is not None and known != heartbeat.fingerprint
+        # A client that omits its subscriptions must send them again after this broker's restart.
+        return is_other or (without and not group.subscriptions)
+
+    def leave(
+        self, peer: Connection, now: Now, *, producer_group: str = "", consumer_group: str = ""
+    ) -> None:
+        """Remove a client from groups; only the connection that registered it can do that."""
+        if producer_group:
+            self._producers.remove(producer_group, peer)
+        if consumer_group:
+            self._consumers.leave(consumer_group, peer, Reason.MEMBER_LEFT, now=now)
+            if not self._consumers.is_member(peer):
+                self._left(peer)
+
+
+def _member(heartbeat: Heartbeat, peer: Connection, now: Now) -> Member[Connection]:
+    return Member(
+        peer,
+        heartbeat.client_id,
+        heartbeat.language,
+        heartbeat.version,
+        now.monotonic_ms,
+        is_stock=heartbeat.is_stock,
+    )
