@@ -11,6 +11,7 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.fencing import Claim, FenceGrant, Opened
 from libramq.formats.document import decode_body, encode_body
+from libramq.groups.coordinator.event import FencesInDoubt
 from libramq.groups.coordinator.group.balance import COLLECT_MS
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
@@ -256,7 +257,7 @@ def test_queues_that_are_open_stay_with_their_member_while_its_answer_waits_for_
             talk.threads.run_all()
             assert alice.opened(request)
     assert find_answer(alice.peer, request) is None
-    talk.broker.coordination.fence_removed("G")  # It has the fences asked.
+    talk.broker.coordination.happened(FencesInDoubt(), "G")  # It has the fences asked.
     opened = talk.broker.fences.claims("G")
     for _ in range(3):
         talk.advance(COLLECT_MS)

@@ -140,6 +140,19 @@ def test_what_a_live_group_no_longer_subscribes_to_is_cloned_only_offline(talk, 
     assert committed(talk, "H", topic="U") == 1
 
 
+def test_nothing_is_cloned_to_a_group_with_members(talk, peer):
+    """They would commit over it."""
+    create_group(talk, peer, "G", "H")
+    talk.create_topic("T")
+    for _ in range(3):
+        talk.send(peer, "T")
+    commit(talk, peer, "G", 3)
+    talk.beat(peer, "c", "H", subscriptions=[subscription("T")])
+    reply = talk.ask(peer, R.CLONE_GROUP_OFFSET, a.CloneOffsetsHeader(src_group="G", dest_group="H"))
+    assert (reply.code, "has 1 members" in reply.remark) == (C.SYSTEM_ERROR, True)
+    assert committed(talk, "H") is None
+
+
 def test_cloned_offsets_survive_a_kill(tmp_path, peer):
     talk = Conversation(tmp_path)
     create_group(talk, peer, "G", "H")

@@ -9,7 +9,7 @@ from libramq.cli import tailing
 from libramq.cli.output import print_table
 from libramq.cli.printable import printable
 from libramq.cli.tailing import follow
-from libramq.client.queue_reader import Stretch
+from libramq.client.queue_reader import QueueReader, Stretch
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.message.record import encode_message
@@ -65,6 +65,8 @@ class Reader:
         for offset in range(start, end):  # Brokers may return one record more than requested.
             records = [encode_message(one) for one in self.held[queue][offset : offset + 2]]
             yield Stretch(queue, offset, offset + 1, b"".join(records))
+
+    messages = QueueReader.messages
 
 
 def bodies(messages):

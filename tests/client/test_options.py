@@ -23,7 +23,6 @@ from libramq.client.options import (
     ConsumerTuning,
     ProducerOptions,
     PushConsumerOptions,
-    TopicOptions,
 )
 
 
@@ -35,7 +34,7 @@ def keywords(function):
 
 @pytest.mark.parametrize(
     ("function", "options"),
-    [(Producer, ProducerOptions), (Admin, AdminOptions), (Admin.create_topic, TopicOptions)],
+    [(Producer, ProducerOptions), (Admin, AdminOptions)],
 )
 def test_blocking_clients_have_the_options_of_asynchronous_ones(function, options):
     """Each has the same type."""

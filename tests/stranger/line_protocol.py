@@ -238,14 +238,14 @@ class LineTranslator:
         group, client, topic = words
         self._require(Consume(connection.principal, group, (topic,)))
         join = Join(group=group, client_id=client, session_ms=SESSION_MS, subscriptions={topic: "*"})
-        self._coordination.join(LineWaiter(connection, self._effects, _joined), join)
+        self._coordination.ask(LineWaiter(connection, self._effects, _joined), join)
 
     def _wait(self, connection: Connection, words: Sequence[str]) -> None:
         group, topic, member, epoch, *held = words
         self._require(Consume(connection.principal, group, (topic,)))
         queues = dict(_held(topic, self._broker_name, text) for text in held)
         poll = Poll(group=group, member=member, epoch=int(epoch), held=queues)
-        self._coordination.poll(LineWaiter(connection, self._effects, _assigned), poll)
+        self._coordination.ask(LineWaiter(connection, self._effects, _assigned), poll)
 
     def _open(self, connection: Connection, words: Sequence[str]) -> None:
         group, topic, queue_id, member, epoch = words
@@ -257,7 +257,7 @@ class LineTranslator:
         group, member = words
         self._require(Membership(connection.principal, {group: ()}))
         waiter = LineWaiter(connection, self._effects, lambda answer: _refused(answer) or "OK")
-        self._coordination.leave(waiter, Leave(group=group, member=member))
+        self._coordination.ask(waiter, Leave(group=group, member=member))
 
     def _commit(self, connection: Connection, lines: Sequence[str]) -> None:
         """Apply all commits, journal them with one write, then answer: an answer says they are on disk."""

@@ -224,16 +224,9 @@ class Admin:
         for answer in answers:
             for member in answer.connection_set:
                 members[member.client_id] = _merged(members.get(member.client_id), member)
-        first = answers[0]
-        return ConsumerConnection(
+        return msgspec.structs.replace(
+            answers[0],
             connection_set=[members[client_id] for client_id in sorted(members)],
-            subscription_table=first.subscription_table,
-            consume_type=first.consume_type,
-            message_model=first.message_model,
-            consume_from_where=first.consume_from_where,
-            protocol=first.protocol,
-            generation=first.generation,
-            strategy=first.strategy,
             diagnoses=list(
                 {(one.kind, one.about): one for answer in answers for one in answer.diagnoses}.values()
             ),

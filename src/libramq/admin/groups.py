@@ -50,21 +50,17 @@ class EventReader:
             start = self._positions.get(queue)
             if start is None or start > end:  # A new queue, or its broker restarted with an empty store.
                 start = max(starts.get(queue, 0), end - EVENTS_MAX)
-            for stretch in self._reader.read(queue, start, end, lost=_pass_over):
-                for message in stretch.messages():
-                    event = _event(message.body)
-                    if event is not None:
-                        found.append(BrokerEvent(queue.broker_name, event))
+            # Events that were deleted by age are skipped: the timeline begins later.
+            for message in self._reader.messages(queue, start, end):
+                event = _event(message.body)
+                if event is not None:
+                    found.append(BrokerEvent(queue.broker_name, event))
             self._positions[queue] = end
         return found
 
     def close(self) -> None:
         """Close the connections."""
         self._reader.close()
-
-
-def _pass_over(queue: MessageQueue, start: int, end: int) -> None:
-    """Skip events that were deleted by age: the timeline begins later."""
 
 
 def _event(body: bytes) -> RebalanceEvent | None:

@@ -85,7 +85,7 @@ async def _offset_at(ask: Ask, queue: MessageQueue, timestamp_ms: int) -> int:
 
 async def _version_without_resets(ask: Ask) -> int | None:
     """Return the version of a broker that sets no offsets itself; None for one that does."""
-    call = admin_calls.broker_config()
+    call = admin_calls.BROKER_CONFIG
 
     def parse(reply: Command) -> tuple[int, dict[str, str]]:
         return reply.version, call.parse(reply) if reply.code == ResponseCode.SUCCESS else {}

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from libramq.admin.admin import QUEUES_MAX, Admin, addresses
-from libramq.codes import ResponseCode
 from libramq.errors import (
     BrokerError,
     ConfigError,
     ConnectFailed,
     NameServerUnavailable,
+    QueryNotFound,
     RemoteError,
     RequestTimeout,
     RouteNotFound,
@@ -52,6 +52,13 @@ class Progress(NamedTuple):
         return sum(offset.behind for offset in self.offsets.values())
 
 
+class Target(NamedTuple):
+    """The brokers that a command names: one by its address, or the masters of a cluster."""
+
+    broker: str | None
+    cluster: str | None
+
+
 class Operator(Admin):
     """Puts calls to brokers and name servers. namesrv: their addresses, separated by semicolons."""
 
@@ -74,9 +81,9 @@ class Operator(Admin):
         """Put a call to brokers, one after the other; raises the first failure at once."""
         return {address: await self.ask(address, call) for address in brokers}
 
-    async def ask_targets(self, call: Call[T], *, broker: str | None, cluster: str | None) -> dict[str, T]:
-        """Put a call to one broker, or to the masters of a cluster."""
-        return await self.ask_each(await self.targets(broker=broker, cluster=cluster), call)
+    async def ask_targets(self, call: Call[T], target: Target) -> dict[str, T]:
+        """Put a call to the brokers that are named."""
+        return await self.ask_each(await self.targets(target), call)
 
     async def ask_topic(self, topic: str, call: Call[T]) -> dict[str, T]:
         """Put a call to each broker that has a topic."""
@@ -87,12 +94,10 @@ class Operator(Admin):
         failures = []
         for address in self.name_servers:
             try:
-                return name_server_calls.name_server_result(call, await self._reply(address, call), address)
-            except TopicNotExist:
-                raise
+                return await self._at_name_server(address, call)
+            except (TopicNotExist, QueryNotFound):
+                raise  # An answer: there is no such topic or value.
             except RemoteError as error:
-                if isinstance(error, BrokerError) and error.response_code == ResponseCode.QUERY_NOT_FOUND:
-                    raise  # An answer: there is no such value.
                 failures.append(str(error))
         raise NameServerUnavailable(
             f"no name server answered: {'; '.join(failures).rstrip('.')}. "
@@ -105,13 +110,15 @@ class Operator(Admin):
         failures: list[RemoteError] = []
         for address in self.name_servers:
             try:
-                reply = await self._reply(address, call)
-                answers[address] = name_server_calls.name_server_result(call, reply, address)
+                answers[address] = await self._at_name_server(address, call)
             except RemoteError as error:
                 failures.append(error)
         if failures:
             raise failures[0]
         return answers
+
+    async def _at_name_server(self, address: str, call: Call[T]) -> T:
+        return name_server_calls.name_server_result(call, await self._reply(address, call), address)
 
     async def route(self, topic: str) -> TopicRouteData:
         """Return where a topic is; raises RouteNotFound when no broker has it."""
@@ -146,12 +153,12 @@ class Operator(Admin):
         """Return the addresses of a cluster's masters; raises ConfigError when there is no such cluster."""
         return await self._masters(cluster)
 
-    async def targets(self, *, broker: str | None, cluster: str | None) -> list[str]:
-        """Return the brokers to use: the one that -b names, or the masters of -c's cluster."""
-        if broker is not None and cluster is None:
-            return [broker]
-        if cluster is not None and broker is None:
-            return await self.masters(cluster)
+    async def targets(self, target: Target) -> list[str]:
+        """Return the addresses of the brokers that are named; raises ConfigError for none, or for both."""
+        if target.broker is not None and target.cluster is None:
+            return [target.broker]
+        if target.cluster is not None and target.broker is None:
+            return await self.masters(target.cluster)
         raise ConfigError(
             "name the brokers: -c CLUSTER for all brokers of a cluster, or -b HOST:PORT for one"
         )
@@ -178,9 +185,7 @@ class Operator(Admin):
     async def progress(self, group: str, topic: str | None = None) -> Progress:
         """Return a group's progress, in one topic or in all."""
         route = await self.group_route(group)
-        found = (
-            await self.ask_each(addresses(route.broker_datas), calls.consume_stats(group, topic))
-        ).values()
+        found = await self._ask_each(addresses(route.broker_datas), calls.consume_stats(group, topic))
         offsets = {queue: offset for stats in found for queue, offset in stats.offset_table.items()}
         return Progress(offsets, sum(stats.consume_tps for stats in found), route.lb_absent_brokers or [])
 
@@ -204,13 +209,7 @@ class Operator(Admin):
             return []  # Nobody is.
 
     async def update_topic(
-        self,
-        config: TopicConfig,
-        *,
-        broker: str | None,
-        cluster: str | None,
-        attributes: str = "",
-        abandon_unread: bool = False,
+        self, config: TopicConfig, target: Target, *, attributes: str = "", abandon_unread: bool = False
     ) -> list[str]:
         """Create or change a topic; return its brokers' addresses. Name servers keep an ordered one's."""
         validate_topic(config.topic_name)
@@ -219,12 +218,12 @@ class Operator(Admin):
             if not 0 < count <= QUEUES_MAX:
                 raise ConfigError(f"{count} queues; 1 to {QUEUES_MAX} are allowed")
         call = calls.create_topic(config, attributes=attributes, abandon_unread=abandon_unread)
-        targets = list(await self.ask_targets(call, broker=broker, cluster=cluster))
+        brokers = list(await self.ask_targets(call, target))
         if config.order:
             table = (await self.cluster_info()).broker_addr_table.values()
-            names = sorted(data.broker_name for data in table if data.master_address in targets)
+            names = sorted(data.broker_name for data in table if data.master_address in brokers)
             await self._add_to_order(config.topic_name, names, config.write_queue_nums)
-        return targets
+        return brokers
 
     async def _add_to_order(self, topic: str, brokers: list[str], queues: int) -> None:
         """Add brokers to the order configuration of a topic, each with a number of queues."""

@@ -1,11 +1,16 @@
 """Options that several commands share, under mqadmin's names."""
 
 import os
+import re
+import time
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+
+from libramq.errors import ConfigError
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 #: Apache's clients and tools read the same variable (MixAll.NAMESRV_ADDR_ENV).
@@ -47,12 +52,6 @@ Namesrv = Annotated[
         f"Default: ${NAMESRV_VARIABLE} or {DEFAULT_NAMESRV}.",
         show_default=False,
     ),
-]
-Broker = Annotated[
-    str | None, typer.Option("-b", "--brokerAddr", help="Change it at one broker, host:port; or use -c.")
-]
-Cluster = Annotated[
-    str | None, typer.Option("-c", "--clusterName", help="Change it at all brokers of a cluster; or use -b.")
 ]
 ConfigFile = Annotated[Path, typer.Option("-f", "--filename", help="A file with a list, as JSON.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -99,3 +98,24 @@ def name_servers(option: str | None) -> str:
 def chosen_name_servers(option: str | None) -> str:
     """Return the name servers to use, or the URL of their list."""
     return option or os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV
+
+
+def timestamp_of(text: str) -> int:
+    """Return the milliseconds since 1970 of a time in one of mqadmin's notations."""
+    if text == "now":
+        return time.time_ns() // 1_000_000
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    try:
+        seconds, _, milliseconds = text.rpartition(":")
+        moment = datetime.strptime(seconds, "%Y-%m-%d#%H:%M:%S")
+        return round(moment.timestamp() * 1_000) + int(milliseconds)
+    except (ValueError, OverflowError):
+        raise ConfigError(f"{text!r} is no time: now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS") from None
+
+
+def truth_of(option: str, text: str) -> bool:
+    """Return the value of the text `true` or `false`."""
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(f"{option} is true or false, not {text!r}")
+    return text.lower() == "true"

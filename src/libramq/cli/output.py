@@ -17,9 +17,9 @@ WIDTH_WITHOUT_TERMINAL: Final = 400
 _NUMBER: Final = re.compile(r"[0-9][0-9,.]*")
 
 
-def print_json(value: Any) -> None:
-    """Print a value as JSON, one object, readable."""
-    print(printable_json(json.dumps(value, ensure_ascii=False, indent=2)))
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print a value as JSON, readable; indent None: in one line."""
+    print(printable_json(json.dumps(value, ensure_ascii=False, indent=indent)))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

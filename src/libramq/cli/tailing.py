@@ -64,19 +64,11 @@ def follow(
         polls += 1
         ends = reader.max_offsets(positions)
         behind = [queue for queue, end in ends.items() if positions[queue] < end]
-        runs = [_messages(reader, queue, positions[queue], ends[queue]) for queue in behind]
+        runs = [reader.messages(queue, positions[queue], ends[queue]) for queue in behind]
         yield from heapq.merge(*runs, key=lambda message: message.store_timestamp_ms)
         positions |= {queue: ends[queue] for queue in behind}
         if not behind:
             sleep(POLL_SECONDS)
-
-
-def _messages(reader: QueueReader, queue: MessageQueue, start: int, end: int) -> Iterator[MessageExt]:
-    def skip(queue: MessageQueue, start: int, end: int) -> None:
-        """Skip messages that the broker no longer has."""
-
-    for stretch in reader.read(queue, start, end, lost=skip):
-        yield from stretch.messages()
 
 
 def _print_line(message: MessageExt) -> None:

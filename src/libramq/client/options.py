@@ -152,17 +152,6 @@ class AdminOptions(TypedDict, total=False):
     randomness: random.Random | None
 
 
-class TopicOptions(TypedDict, total=False):
-    """All options of a topic that is created."""
-
-    queues: int
-    cluster: str | None
-    perm: int
-    read_queues: int | None
-    write_queues: int | None
-    abandon_unread: bool
-
-
 def beginning(consume_from: object) -> ConsumeFrom:
     """Return where a group begins, by its name; raises ConfigError."""
     if isinstance(consume_from, ConsumeFrom):

@@ -247,6 +247,11 @@ class QueueReader:
                     raise
                 self.cluster.pause(pause_ms)
 
+    def messages(self, queue: MessageQueue, start: int, end: int) -> Iterator[MessageExt]:
+        """Yield the messages with offsets [start, end) that the broker still has, in order."""
+        for stretch in self.read(queue, start, end, lost=lambda *_: None):
+            yield from stretch.messages()
+
     def close(self) -> None:
         """Close all connections."""
         self.cluster.close()

@@ -21,6 +21,8 @@ EVENT_BYTES_MAX: Final = 256 * 1024
 LIST_BYTES_MAX: Final = 64 * 1024
 #: Ours: how many members a started event names; it is written at every change.
 MEMBERS_NAMED_MAX: Final = 200
+#: Ours: how many causers it names; a hundred members may join at once.
+CAUSERS_NAMED_MAX: Final = 5
 #: The rest of an event: names and numbers.
 REST_BYTES_MAX: Final = 4 * 1024
 
@@ -152,3 +154,10 @@ def encode_event(event: RebalanceEvent) -> bytes:
 def decode_event(data: bytes) -> RebalanceEvent:
     """Read an event; raises msgspec.DecodeError for anything else."""
     return _decode(data)
+
+
+def named(who: Sequence[str]) -> str | None:
+    """Return who caused a rebalance, as text; not all, if there are many."""
+    if len(who) <= CAUSERS_NAMED_MAX:
+        return ", ".join(who) or None
+    return f"{', '.join(who[:CAUSERS_NAMED_MAX])} and {len(who) - CAUSERS_NAMED_MAX} more"

@@ -33,6 +33,47 @@ from libramq.rpc.call import Call, body_call, header_call, nothing
 LONG_MAX: Final = 2**63 - 1
 
 
+def _properties(reply: Command) -> dict[str, str]:
+    return parse_properties(reply.body.decode(errors="replace"))
+
+
+# Calls without arguments.
+
+#: Have a broker delete expired files of its log now; the reply does not wait for that.
+DELETE_EXPIRED_FILES: Final = header_call(R.DELETE_EXPIRED_COMMITLOG, None, nothing)
+#: Have a broker remove files of queues that lead before its log.
+CLEAN_EXPIRED_QUEUES: Final = header_call(R.CLEAN_EXPIRED_CONSUMEQUEUE, None, nothing)
+#: Have a broker remove the queues of topics that do not exist.
+CLEAN_UNUSED_TOPICS: Final = header_call(R.CLEAN_UNUSED_TOPIC, None, nothing)
+#: A broker's state as names and values.
+RUNTIME_INFO: Final = header_call(
+    R.GET_BROKER_RUNTIME_INFO, None, lambda reply: decode_body(reply.body, KVTable).table
+)
+#: The options of a broker, or of a name server.
+BROKER_CONFIG: Final = header_call(R.GET_BROKER_CONFIG, None, _properties)
+NAME_SERVER_CONFIG: Final = header_call(R.GET_NAMESRV_CONFIG, None, _properties)
+#: The configuration of all topics, or of all groups, by name.
+ALL_TOPIC_CONFIGS: Final = header_call(
+    R.GET_ALL_TOPIC_CONFIG, None, lambda reply: decode_body(reply.body, TopicConfigs).topic_config_table
+)
+ALL_GROUP_CONFIGS: Final = header_call(
+    R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    None,
+    lambda reply: decode_body(reply.body, SubscriptionGroupWrapper).subscription_group_table,
+)
+#: The topics that are a broker's own.
+SYSTEM_TOPICS: Final = header_call(
+    R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, None, lambda reply: decode_body(reply.body, TopicList).topic_list
+)
+#: A master's slaves, and how far they are behind it.
+HA_STATUS: Final = body_call(R.GET_BROKER_HA_STATUS, None, HAStatus)
+#: The connected producers of all groups.
+ALL_PRODUCERS: Final = body_call(R.GET_ALL_PRODUCER_INFO, None, bodies.ProducerTable)
+
+
+# Topics, groups and values.
+
+
 def create_topic(
     config: TopicConfig, *, attributes: str = "", perm: int | None = None, abandon_unread: bool = False
 ) -> Call[None]:
@@ -90,21 +131,6 @@ def reset_offsets(
     )
 
 
-def delete_expired_files() -> Call[None]:
-    """Have a broker delete expired files of its log now; the reply does not wait for that."""
-    return header_call(R.DELETE_EXPIRED_COMMITLOG, None, nothing)
-
-
-def clean_expired_queues() -> Call[None]:
-    """Have a broker remove files of queues that lead before its log."""
-    return header_call(R.CLEAN_EXPIRED_CONSUMEQUEUE, None, nothing)
-
-
-def clean_unused_topics() -> Call[None]:
-    """Have a broker remove the queues of topics that do not exist."""
-    return header_call(R.CLEAN_UNUSED_TOPIC, None, nothing)
-
-
 def topic_stats(topic: str) -> Call[consumers.TopicStatsTable]:
     """Return the first and last offsets of a topic's queues at a broker."""
     return body_call(R.GET_TOPIC_STATS_INFO, h.TopicHeader(topic=topic), consumers.TopicStatsTable)
@@ -124,26 +150,12 @@ def consumer_connection(group: str) -> Call[consumers.ConsumerConnection]:
     )
 
 
-def runtime_info() -> Call[dict[str, str]]:
-    """Return a broker's state as names and values."""
-    return header_call(R.GET_BROKER_RUNTIME_INFO, None, lambda reply: decode_body(reply.body, KVTable).table)
-
-
 def topic_consumers(topic: str) -> Call[list[str]]:
     """Return the groups that consume a topic."""
     return header_call(
         R.QUERY_TOPIC_CONSUME_BY_WHO,
         h.TopicHeader(topic=topic),
         lambda reply: decode_body(reply.body, GroupList).group_list,
-    )
-
-
-def group_topics(group: str) -> Call[list[str]]:
-    """Return the topics in which a group has committed offsets."""
-    return header_call(
-        R.QUERY_TOPICS_BY_CONSUMER,
-        h.GroupByNameHeader(group=group),
-        lambda reply: decode_body(reply.body, TopicList).topic_list,
     )
 
 
@@ -164,27 +176,12 @@ def delete_value(namespace: str, key: str) -> Call[None]:
     return header_call(R.DELETE_KV_CONFIG, a.KVHeader(namespace=namespace, key=key), nothing)
 
 
-def wipe_write_perm(broker_name: str) -> Call[int]:
-    """Make a broker's topics read-only in routes; return their number."""
-    return header_call(
-        R.WIPE_WRITE_PERM_OF_BROKER,
-        a.BrokerNameHeader(broker_name=broker_name),
-        lambda reply: int(reply.ext["wipeTopicCount"]),
-    )
-
-
-def add_write_perm(broker_name: str) -> Call[int]:
-    """Make a broker's topics writable in routes; return their number."""
-    return header_call(
-        R.ADD_WRITE_PERM_OF_BROKER,
-        a.BrokerNameHeader(broker_name=broker_name),
-        lambda reply: int(reply.ext["addTopicCount"]),
-    )
-
-
-def name_server_config() -> Call[dict[str, str]]:
-    """Return a name server's options."""
-    return header_call(R.GET_NAMESRV_CONFIG, None, _properties)
+def set_writable(broker_name: str, *, is_writable: bool) -> Call[int]:
+    """Make a broker's topics read-only in routes, or writable again; return their number."""
+    header = a.BrokerNameHeader(broker_name=broker_name)
+    if is_writable:
+        return header_call(R.ADD_WRITE_PERM_OF_BROKER, header, lambda reply: int(reply.ext["addTopicCount"]))
+    return header_call(R.WIPE_WRITE_PERM_OF_BROKER, header, lambda reply: int(reply.ext["wipeTopicCount"]))
 
 
 def update_name_server_config(key: str, value: str) -> Call[None]:
@@ -192,41 +189,15 @@ def update_name_server_config(key: str, value: str) -> Call[None]:
     return header_call(R.UPDATE_NAMESRV_CONFIG, None, nothing, body=f"{key}={value}\n".encode())
 
 
-# Topics and groups at a broker.
-
-
 def topic_config(topic: str) -> Call[TopicConfig]:
     """Return a topic's configuration."""
     return body_call(R.GET_TOPIC_CONFIG, h.TopicHeader(topic=topic), TopicConfig)
-
-
-def all_topic_configs() -> Call[dict[str, TopicConfig]]:
-    """Return the configuration of all topics."""
-    return header_call(
-        R.GET_ALL_TOPIC_CONFIG, None, lambda reply: decode_body(reply.body, TopicConfigs).topic_config_table
-    )
-
-
-def system_topics() -> Call[list[str]]:
-    """Return the topics that are a broker's own."""
-    return header_call(
-        R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, None, lambda reply: decode_body(reply.body, TopicList).topic_list
-    )
 
 
 def create_topics(configs: list[TopicConfig]) -> Call[None]:
     """Create topics, or change them."""
     body = encode_body(bodies.TopicConfigList(topic_config_list=configs))
     return header_call(R.UPDATE_AND_CREATE_TOPIC_LIST, None, nothing, body=body)
-
-
-def all_group_configs() -> Call[dict[str, SubscriptionGroupConfig]]:
-    """Return the configuration of all groups."""
-    return header_call(
-        R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-        None,
-        lambda reply: decode_body(reply.body, SubscriptionGroupWrapper).subscription_group_table,
-    )
 
 
 def create_group(config: SubscriptionGroupConfig) -> Call[None]:
@@ -252,14 +223,6 @@ def set_consume_mode(topic: str, group: str, mode: str, share_count: int) -> Cal
     return header_call(R.SET_MESSAGE_REQUEST_MODE, None, nothing, body=encode_body(body))
 
 
-# What a broker knows.
-
-
-def broker_config() -> Call[dict[str, str]]:
-    """Return a broker's options."""
-    return header_call(R.GET_BROKER_CONFIG, None, _properties)
-
-
 def update_broker_config(key: str, value: str) -> Call[None]:
     """Change an option of a broker."""
     return header_call(R.UPDATE_BROKER_CONFIG, None, nothing, body=f"{key}={value}\n".encode())
@@ -277,16 +240,6 @@ def broker_consume_stats(*, ordered: bool = False) -> Call[bodies.ConsumeStatsLi
     return body_call(
         R.GET_BROKER_CONSUME_STATS, a.BrokerConsumeStatsHeader(is_order=ordered), bodies.ConsumeStatsList
     )
-
-
-def ha_status() -> Call[HAStatus]:
-    """Return a master's slaves, and how far they are behind it."""
-    return body_call(R.GET_BROKER_HA_STATUS, None, HAStatus)
-
-
-def all_producers() -> Call[bodies.ProducerTable]:
-    """Return the connected producers of all groups."""
-    return body_call(R.GET_ALL_PRODUCER_INFO, None, bodies.ProducerTable)
 
 
 def producer_connection(group: str) -> Call[consumers.ProducerConnection]:
@@ -340,9 +293,6 @@ def query_messages(
     )
 
 
-# Members.
-
-
 def running_info(group: str, client_id: str, *, threads: bool = False) -> Call[ConsumerRunningInfo]:
     """Return a member's running info; threads: with the stacks of its threads."""
     header = a.RunningInfoHeader(consumer_group=group, client_id=client_id, jstack_enable=threads)
@@ -357,7 +307,3 @@ def consume_directly(
         consumer_group=group, client_id=client_id, msg_id=message_id, topic=topic
     )
     return body_call(R.CONSUME_MESSAGE_DIRECTLY, header, bodies.ConsumeDirectlyResult)
-
-
-def _properties(reply: Command) -> dict[str, str]:
-    return parse_properties(reply.body.decode(errors="replace"))

@@ -10,6 +10,7 @@ from random import Random
 
 from libramq.codes import ResponseCode
 from libramq.fencing import MODE_EPOCHS, Attempts, FenceReport
+from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.effect import (
     Answer,
@@ -146,7 +147,7 @@ class Surroundings:
         if not claims:
             consumer.held.clear()
         ticket = self.ticket(consumer)
-        effects = self.coordinator.join(
+        effects = self.coordinator.ask(
             ticket, consumer.peer, join, is_alone=consumer.is_alone, now_ms=self.now_ms
         )
         self.do(effects)
@@ -163,7 +164,7 @@ class Surroundings:
         ticket = self.ticket(consumer)
         consumer.polls.add(ticket)
         self.asked_at[ticket] = self.now_ms
-        self.do(self.coordinator.poll(ticket, consumer.peer, poll, now_ms=self.now_ms))
+        self.do(self.coordinator.ask(ticket, consumer.peer, poll, now_ms=self.now_ms))
 
     def release(self, consumer: Consumer, attempts: Mapping[MessageQueue, Attempts] | None = None) -> None:
         """Release everything that is revoked."""
@@ -178,7 +179,7 @@ class Surroundings:
             consumer.held.pop(queue, None)
         consumer.revoked.clear()
         ticket = self.ticket(consumer)
-        self.do(self.coordinator.release(ticket, consumer.peer, release, now_ms=self.now_ms))
+        self.do(self.coordinator.ask(ticket, consumer.peer, release, now_ms=self.now_ms))
 
     def depart(self, consumer: Consumer, *drained: MessageQueue) -> None:
         """Let a consumer stop: these queues are drained already, the others when the test says so."""
@@ -196,18 +197,18 @@ class Surroundings:
             is_slow=consumer.is_slow,
         )
         ticket = self.ticket(consumer)
-        self.do(self.coordinator.release(ticket, consumer.peer, release, now_ms=self.now_ms))
+        self.do(self.coordinator.ask(ticket, consumer.peer, release, now_ms=self.now_ms))
 
     def leave(self, consumer: Consumer, reason: str = "member_left") -> None:
         leave = Leave(group=GROUP, member=consumer.member or "", reason=reason)
         self.consumers.pop(consumer.client_id, None)
-        self.do(self.coordinator.leave(self.ticket(consumer), leave, now_ms=self.now_ms))
+        self.do(self.coordinator.ask(self.ticket(consumer), consumer.peer, leave, now_ms=self.now_ms))
 
     def remove(self, name: str, operator: str | None = "olga") -> ResponseCode | None:
         """Remove a member as an operator; return the answer's code, or None if it comes later."""
         self.tickets += 1
         remove = Remove(group=GROUP, name=name, operator=operator, host="10.0.0.9")
-        effects = self.coordinator.remove(f"/{self.tickets}", remove, now_ms=self.now_ms)
+        effects = self.coordinator.ask(f"/{self.tickets}", "olga", remove, now_ms=self.now_ms)
         self.do(effects)
         answers = [e.code for e in effects if isinstance(e, Answer) and e.ticket == f"/{self.tickets}"]
         assert len(answers) <= 1
@@ -221,6 +222,9 @@ class Surroundings:
     def tell(self, topic: str, queues: list[MessageQueue]) -> None:
         self.topics[topic] = queues
         self.do(self.coordinator.queues_changed(topic, queues, now_ms=self.now_ms))
+
+    def happen(self, event: ev.Event) -> None:
+        self.do(self.coordinator.happened(event, GROUP, now_ms=self.now_ms))
 
     def stock(self, *client_ids: str) -> None:
         self.do(self.coordinator.stock_members(GROUP, client_ids, now_ms=self.now_ms))
@@ -271,7 +275,7 @@ class Surroundings:
                 case Gather():
                     if self.fences:
                         answers = list(self.fences.values())
-                        self.do(self.coordinator.gathered(GROUP, answers, now_ms=self.now_ms))
+                        self.happen(ev.FencesReported(answers))
                 case Grant(_, grant):
                     state = self.states.get(grant.group)
                     assert state is not None, "granted before it was recorded"
@@ -282,7 +286,8 @@ class Surroundings:
         while self.works and self.works[0][0] <= self.now_ms:
             _, assign = self.works.pop(0)
             made = assign.work.made()
-            self.do(self.coordinator.assigned(assign.group, assign.work, made, now_ms=self.now_ms))
+            event = ev.Assigned(assign.work, made)
+            self.do(self.coordinator.happened(event, assign.group, now_ms=self.now_ms))
 
     def answered(self, answer: Answer) -> None:
         client_id = answer.ticket.rpartition("/")[0]

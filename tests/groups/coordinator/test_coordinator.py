@@ -7,6 +7,7 @@ import pytest
 from libramq.balance import TopicStrategy, register_strategy
 from libramq.codes import ResponseCode
 from libramq.fencing import Attempts, Claim, FenceReport
+from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.group import membership as group_membership
 from libramq.groups.coordinator.group import saved_state
 from libramq.groups.coordinator.group.balance import COLLECT_MS
@@ -230,7 +231,7 @@ def test_a_stalled_coordinator_expels_no_member_that_polled_meanwhile(session_ms
         consumer.is_silent = True
     group.run(session_ms // 3)
     group.now_ms += 5_000
-    group.do(group.coordinator.stalled(5_000, now_ms=group.now_ms))
+    group.happen(ev.Stalled(5_000))
     group.do(group.coordinator.tick(group.now_ms))
     for consumer in group.consumers.values():
         consumer.is_silent = False
@@ -246,7 +247,7 @@ def test_a_member_silent_beyond_the_stall_is_expelled():
     for _ in range(9):
         group.run(SESSION_MS // 10)
         group.now_ms += 600
-        group.do(group.coordinator.stalled(600, now_ms=group.now_ms))
+        group.happen(ev.Stalled(600))
     assert set(group.owners().values()) == {"alice", "bob"}
     group.run(SESSION_MS // 2)
     assert set(group.owners().values()) == {"alice"}
@@ -261,7 +262,7 @@ def test_grace_periods_and_revocations_are_extended_by_a_stall():
     held = set(alice.held)
     group.do(group.coordinator.closed(bob.peer, now_ms=group.now_ms))
     group.now_ms += 20_000
-    group.do(group.coordinator.stalled(20_000, now_ms=group.now_ms))
+    group.happen(ev.Stalled(20_000))
     group.do(group.coordinator.tick(group.now_ms))
     assert "bob" in group.loads()
     assert not held & set(carol.held)
@@ -476,7 +477,7 @@ def test_queues_opened_with_an_answer_are_held_before_their_member_lists_them():
     assert len(claims) == 12
     group.coordinator.opened(GROUP, {queue: claim for queue, claim in claims.items() if queue not in before})
     group.fences["b"] = FenceReport(epoch=group.view.epoch, openings=claims)
-    group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
+    group.happen(ev.FencesInDoubt())
     assert {queue: (held.member, held.epoch) for queue, held in group.view.owners.items()} == {
         queue: (claim.member, claim.epoch) for queue, claim in claims.items()
     }
@@ -742,7 +743,7 @@ def inquiring() -> Surroundings:
     group = group_of("alice", "bob")
     carol = Claim("carol, who does not come", group.view.epoch)
     group.fences = {"b": FenceReport(epoch=carol.epoch, openings={MessageQueue("T", "b", 0): carol})}
-    group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
+    group.happen(ev.FencesInDoubt())
     return group
 
 
@@ -791,7 +792,7 @@ def test_stock_members_cannot_be_removed():
     group.stock("java")
     for name in ("java", "alice"):
         remove = Remove(group=GROUP, name=name, operator=None, host="h")
-        (answer,) = group.coordinator.remove("x", remove, now_ms=group.now_ms)
+        (answer,) = group.coordinator.ask("x", "olga", remove, now_ms=group.now_ms)
         assert answer.code == ResponseCode.INVALID_PARAMETER
         assert answer.remark.startswith("group G has stock members: java;")
 
@@ -849,7 +850,7 @@ def test_queues_of_a_recreated_topic_are_granted_again():
         group.run(100)
     before, epoch = dict(group.view.owners), group.view.epoch
     group.take(Grant)
-    group.do(group.coordinator.queues_removed("T", "c", now_ms=group.now_ms))
+    group.happen(ev.QueuesRemoved("T", "c", Reason.QUEUE_COUNT_CHANGED))
     assert {queue.broker_name for queue in group.view.owners} == {"b"}
     group.run(100)
     for queue, holding in group.view.owners.items():
@@ -866,7 +867,7 @@ def test_a_topic_recreated_at_once_at_its_only_broker_is_granted_again():
     group = group_of("alice", "bob")
     before = dict(group.view.owners)
     group.do(group.coordinator.queues_changed("T", [], now_ms=group.now_ms))
-    group.do(group.coordinator.queues_removed("T", "b", now_ms=group.now_ms))
+    group.happen(ev.QueuesRemoved("T", "b", Reason.QUEUE_COUNT_CHANGED))
     group.do(group.coordinator.queues_changed("T", queues_of("T", 8), now_ms=group.now_ms))
     group.run(100)
     assert group.loads() == {"alice": 4, "bob": 4}
@@ -880,7 +881,7 @@ def test_a_group_deleted_at_another_broker_is_gathered_and_granted_again():
     before = {queue: holding.member for queue, holding in group.view.owners.items()}
     group.take(Grant)
     group.fences = {"b": FenceReport(epoch=group.view.epoch)}
-    group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
+    group.happen(ev.FencesInDoubt())
     group.run(100)
     assert {queue: holding.member for queue, holding in group.view.owners.items()} == before
     (grant,) = group.take(Grant)
@@ -892,9 +893,11 @@ def test_queues_reset_by_an_operator_are_granted_again():
     group = group_of("alice", "bob")
     before = dict(group.view.owners)
     group.take(Grant)
-    group.do(group.coordinator.queues_reset("H", "T", "b", now_ms=group.now_ms))
+    group.do(
+        group.coordinator.happened(ev.QueuesRemoved("T", "b", Reason.OPERATOR), "H", now_ms=group.now_ms)
+    )
     assert group.take(Grant) == []
-    group.do(group.coordinator.queues_reset(GROUP, "T", "b", now_ms=group.now_ms))
+    group.happen(ev.QueuesRemoved("T", "b", Reason.OPERATOR))
     group.run(100)
     assert group.loads() == {"alice": 4, "bob": 4}
     assert all(holding.epoch > before[queue].epoch for queue, holding in group.view.owners.items())
@@ -912,7 +915,7 @@ def test_a_queue_closed_by_an_operator_needs_no_release():
     }
     group.fences = {"b": FenceReport(epoch=group.view.epoch, openings=opened)}
     before = dict(group.view.owners)
-    group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
+    group.happen(ev.FencesInDoubt())
     group.run(100)
     after = group.view.owners
     assert after[first].epoch > before[first].epoch
@@ -1084,7 +1087,7 @@ def test_the_gathering_times_out_after_a_failed_write():
     group.run(100)
     carol = Claim("carol, who does not come", group.view.epoch)
     group.fences = {"b": FenceReport(epoch=carol.epoch, openings={MessageQueue("T", "b", 0): carol})}
-    group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
+    group.happen(ev.FencesInDoubt())
     group.now_ms += RECORD_AGAIN_MS
     group.do(group.coordinator.tick(group.now_ms))
     assert group.coordinator.next_due_ms > group.now_ms
@@ -1099,7 +1102,7 @@ def test_an_overdue_repeated_answer_is_sent_at_once():
     group.stock("stock")
     group.run(SESSION_MS // 3 - 100)
     group.take(Answer)
-    group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
+    group.happen(ev.FencesInDoubt())
     assert len(group.take(Answer)) == 2
     assert group.coordinator.next_due_ms > group.now_ms
 
@@ -1114,7 +1117,7 @@ def test_a_join_during_a_gathering_does_not_wait_for_the_disk():
     assert group.consumers.pop("dora").refused == ResponseCode.SYSTEM_BUSY
     carol = Claim("carol, who does not come", group.view.epoch)
     group.fences = {"b": FenceReport(epoch=carol.epoch, openings={MessageQueue("T", "b", 0): carol})}
-    group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
+    group.happen(ev.FencesInDoubt())
     before = group.take(Grant)
     dora = group.add("dora")
     assert (dora.refused, dora.member is not None) == (None, True)
@@ -1195,7 +1198,7 @@ def test_a_refused_coordinator_raises_its_epoch_above_the_fences():
     group.fences = {"b": FenceReport(epoch=70, openings=opened(group).openings)}
     epoch = group.view.epoch
     for _ in range(2):
-        group.do(group.coordinator.refused(GROUP, epoch, 70, now_ms=group.now_ms))
+        group.happen(ev.GrantRefused(epoch, 70))
     group.run(100)
     assert group.view.epoch > 70
     assert group.owners() == owners
@@ -1210,7 +1213,7 @@ def test_a_refused_grant_gathers_the_group_although_a_later_one_was_accepted():
     group.run(100)
     assert group.view.epoch > epoch
     group.fences = {"b": opened(group)}
-    group.do(group.coordinator.refused(GROUP, epoch, epoch + 1, now_ms=group.now_ms))
+    group.happen(ev.GrantRefused(epoch, epoch + 1))
     assert len(group.take(Gather)) == 1
 
 
@@ -1356,7 +1359,7 @@ def test_a_stock_member_that_returns_during_a_gathering_keeps_client_mode():
     group.consumers["alice"].is_silent = False
     group.run(5_000)
     assert group.view.mode == "client"
-    group.do(group.coordinator.refused(GROUP, group.view.epoch, 90, now_ms=group.now_ms))
+    group.happen(ev.GrantRefused(group.view.epoch, 90))
     assert group.view.epoch == 91
     assert group.take(Gather) == []
 
@@ -1409,17 +1412,17 @@ def test_a_poll_that_always_lags_is_answered_at_intervals():
         if at_ms == 0 or any(isinstance(effect, Answer) for effect in effects):
             answers += 1
             now_ms = group.now_ms + at_ms
-            group.coordinator.poll("ticket", alice.peer, poll, now_ms=now_ms)
+            group.coordinator.ask("ticket", alice.peer, poll, now_ms=now_ms)
     assert answers <= 11
 
 
 def test_an_unknown_member_is_refused():
     group = Surroundings()
     poll = Poll(group="H", member="x", epoch=0)
-    (answer,) = group.coordinator.poll("ticket", "peer", poll, now_ms=0)
+    (answer,) = group.coordinator.ask("ticket", "peer", poll, now_ms=0)
     assert answer.code == ResponseCode.UNKNOWN_MEMBER
     join = Join(group="no group", client_id="c", session_ms=SESSION_MS, subscriptions={"T": "*"})
-    (answer,) = group.coordinator.join("ticket", "peer", join, now_ms=0)
+    (answer,) = group.coordinator.ask("ticket", "peer", join, now_ms=0)
     assert answer.code == ResponseCode.INVALID_PARAMETER
 
 

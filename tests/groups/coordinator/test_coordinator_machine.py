@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from libramq.errors import BrokerError
 from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, Claim, FenceGrant
 from libramq.groups.coordinator import coordinated_group
+from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.effect import Effect
 from libramq.groups.coordinator.group import assigning
 from libramq.groups.coordinator.group.assignment import Assignment
@@ -92,7 +93,7 @@ class Cluster(Surroundings):
             match effect:
                 case Gather(group):
                     answers = [fence.report(group) for fence in self.all_fences.values()]
-                    self.do(self.coordinator.gathered(group, answers, now_ms=self.now_ms))
+                    self.do(self.coordinator.happened(ev.FencesReported(answers), group, now_ms=self.now_ms))
                 case ModeChanged(group, mode, epoch):
                     grant = FenceGrant(group=group, mode=mode, epoch=epoch)
                     for fence in self.all_fences.values():
@@ -101,8 +102,7 @@ class Cluster(Surroundings):
                     self.granted(grant)
                     seen = self.all_fences[broker].grant(grant)
                     if seen > grant.epoch:
-                        now_ms = self.now_ms
-                        self.do(self.coordinator.refused(grant.group, grant.epoch, seen, now_ms=now_ms))
+                        self.do(self.coordinator.refused(grant, seen, now_ms=self.now_ms))
                 case Started():
                     self.flushes.add(effect.epoch)
                 case Settled():
@@ -337,7 +337,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_holds_what_another_holds(self):
-        if hasattr(self, "cluster") and GROUP in self.cluster.coordinator:
+        if hasattr(self, "cluster") and GROUP in self.cluster.coordinator.names():
             view = self.cluster.view
             assert view.mode != MODE_CLIENT or not view.owners
             owned = [queue for member in view.members for queue in member.owned]

@@ -3,6 +3,7 @@
 import pytest
 
 from libramq.codes import ResponseCode
+from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.coordinated_group import ANSWERED_AT_ONCE
 from libramq.groups.coordinator.effect import Answer, Assign, Settled
 from libramq.groups.coordinator.group import assigning
@@ -124,7 +125,7 @@ def test_a_result_that_nobody_awaits_is_ignored():
     assert group.works
     group.do(group.coordinator.removed(GROUP, may_return=False, now_ms=group.now_ms))
     group.run(WORK_MS)
-    assert GROUP not in group.coordinator
+    assert GROUP not in group.coordinator.names()
 
 
 def test_where_the_work_fails_all_keep_what_they_have(caplog: pytest.LogCaptureFixture):
@@ -138,7 +139,7 @@ def test_where_the_work_fails_all_keep_what_they_have(caplog: pytest.LogCaptureF
     ((_, assign),) = group.works
     group.works.clear()
     failed = MemoryError("no more")
-    group.do(group.coordinator.assigned(GROUP, assign.work, failed, now_ms=group.now_ms))
+    group.happen(ev.Assigned(assign.work, failed))
     assert "queues could not be assigned" in caplog.text
     assert owners(group) == {queue: member for queue, member in before.items() if member != gone}
     group.work_ms = 0
@@ -167,7 +168,7 @@ def test_members_whose_sessions_were_extended_are_looked_at_in_time_however_many
     for consumer in group.consumers.values():
         consumer.is_silent = True
     group.now_ms += 5
-    group.do(group.coordinator.stalled(2, now_ms=group.now_ms))
+    group.happen(ev.Stalled(2))
     group.now_ms = group.coordinator.next_due_ms
     while group.view.members:
         group.do(group.coordinator.tick(group.now_ms))

@@ -85,7 +85,7 @@ def reconciling() -> Surroundings:
 
 def gathering() -> Surroundings:
     group = stable()
-    group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
+    group.happen(ev.FencesInDoubt())
     return group
 
 
@@ -93,7 +93,7 @@ def awaiting() -> Surroundings:
     """Return a group whose fences report a member that is not connected."""
     group = gathering()
     open_to_zoe = FenceReport(epoch=9, openings={queues_of("T", 1)[0]: Claim("zoe", 9)})
-    group.do(group.coordinator.gathered(GROUP, [open_to_zoe], now_ms=group.now_ms))
+    group.happen(ev.FencesReported([open_to_zoe]))
     return group
 
 
@@ -145,13 +145,13 @@ def happen(group: Surroundings, kind: type[ev.Event]) -> None:
         ev.Removed: lambda: group.remove("alice"),
         ev.ConnectionClosed: lambda: group.do(coordinator.closed(alice.peer, now_ms=now_ms)),
         ev.QueuesChanged: lambda: group.tell("T", queues_of("T", 9)),
-        ev.QueuesRemoved: lambda: group.do(coordinator.queues_reset(GROUP, "T", "b", now_ms=now_ms)),
-        ev.StockMembersJoined: lambda: group.stock("java"),
+        ev.QueuesRemoved: lambda: group.happen(ev.QueuesRemoved("T", "b", Reason.OPERATOR)),
+        ev.StockMembersJoined: lambda: group.stock("java", "another"),
         ev.StockMembersLeft: group.stock,
-        ev.GrantRefused: lambda: group.do(coordinator.refused(GROUP, 1_000, 1_001, now_ms=now_ms)),
-        ev.FencesInDoubt: lambda: group.do(coordinator.gather_again(GROUP, now_ms=now_ms)),
-        ev.FencesReported: lambda: group.do(coordinator.gathered(GROUP, [], now_ms=now_ms)),
-        ev.Stalled: lambda: group.do(coordinator.stalled(10, now_ms=now_ms)),
+        ev.GrantRefused: lambda: group.happen(ev.GrantRefused(1_000, 1_001)),
+        ev.FencesInDoubt: lambda: group.happen(ev.FencesInDoubt()),
+        ev.FencesReported: lambda: group.happen(ev.FencesReported(())),
+        ev.Stalled: lambda: group.happen(ev.Stalled(10)),
         ev.Dissolved: lambda: group.do(coordinator.drop(GROUP, now_ms=now_ms)),
     }
     if kind in calls:
@@ -160,7 +160,7 @@ def happen(group: Surroundings, kind: type[ev.Event]) -> None:
     member = next(iter(core(group).members), None)
     holders = {queue: holding.member for queue, holding in core(group).balance.queues.holdings.items()}
     direct: dict[type[ev.Event], Callable[[], ev.Event]] = {
-        ev.Assigned: lambda: ev.Assigned(group_assigning.Made(holders)),
+        ev.Assigned: lambda: ev.Assigned(core(group).balance._work, group_assigning.Made(holders)),
         ev.SessionEnded: lambda: ev.SessionEnded(member, Reason.SESSION_EXPIRED),
     }
     event = direct[kind]() if kind in direct else kind()
@@ -276,7 +276,7 @@ class Walk(Cluster):
             consumer.is_silent = self.random.random() < 0.6
         self.run(self.random.choice([0, 0, 5_000]))
         self.do_fences_answer = self.random.random() < 0.8
-        self.do(self.coordinator.gather_again(GROUP, now_ms=self.now_ms))
+        self.happen(ev.FencesInDoubt())
 
     def join_one(self) -> None:
         if len(self.consumers) < 4:
@@ -291,18 +291,22 @@ class Walk(Cluster):
         """Let a fence refuse, forget or answer late, or the process stall."""
         coordinator, now_ms, random = self.coordinator, self.now_ms, self.random
         self.do_fences_answer = random.random() < 0.7
-        epoch = self.view.epoch if GROUP in coordinator else 0
+        epoch = self.view.epoch if GROUP in coordinator.names() else 0
         reports = [fence.report(GROUP) for fence in self.all_fences.values()]
-        calls: list[Callable[[], list]] = [
-            lambda: coordinator.refused(GROUP, random.choice([-1, -1, epoch]), epoch + 1, now_ms=now_ms),
-            lambda: coordinator.gather_again(GROUP, now_ms=now_ms),
-            lambda: coordinator.gathered(GROUP, reports, now_ms=now_ms),
-            lambda: coordinator.queues_reset(GROUP, "T", "b", now_ms=now_ms),
-            lambda: coordinator.queues_removed("T", "c", now_ms=now_ms),
-            lambda: coordinator.stalled(random.choice([10, 1_000]), now_ms=now_ms),
-            lambda: coordinator.removed(GROUP, may_return=random.random() < 0.5, now_ms=now_ms),
+        calls: list[Callable[[], None]] = [
+            lambda: coordinator.happened(
+                ev.GrantRefused(random.choice([-1, -1, epoch]), epoch + 1), GROUP, now_ms=now_ms
+            ),
+            lambda: self.happen(ev.FencesInDoubt()),
+            lambda: self.happen(ev.FencesReported(reports)),
+            lambda: self.happen(ev.QueuesRemoved("T", "b", Reason.OPERATOR)),
+            lambda: coordinator.happened(
+                ev.QueuesRemoved("T", "c", Reason.QUEUE_COUNT_CHANGED), GROUP, now_ms=now_ms
+            ),
+            lambda: self.happen(ev.Stalled(random.choice([10, 1_000]))),
+            lambda: self.do(coordinator.removed(GROUP, may_return=random.random() < 0.5, now_ms=now_ms)),
         ]
-        self.do(random.choice(calls)())
+        random.choice(calls)()
 
     def change_one(self) -> None:
         """Let one member act, or make something happen to it."""
@@ -319,13 +323,13 @@ class Walk(Cluster):
             case 3:
                 consumer.polls.clear()
                 consumer.is_leaving = False
-                if random.random() < 0.3 and GROUP in self.coordinator:
+                if random.random() < 0.3 and GROUP in self.coordinator.names():
                     consumer.held = dict.fromkeys(queues_of("T", 2), self.view.epoch + 1)
                 self.join(consumer, claims=random.random() < 0.6)
             case 4 if consumer.member is not None:
                 self.do(self.coordinator.closed(consumer.peer, now_ms=self.now_ms))
                 consumer.polls.clear()
-            case 5 if consumer.member is not None and GROUP in self.coordinator:
+            case 5 if consumer.member is not None and GROUP in self.coordinator.names():
                 consumer.held = dict.fromkeys(queues_of("T", 2), self.view.epoch + 1)
                 self.poll(consumer)
             case 6 if consumer.member is not None and consumer.held:
@@ -346,8 +350,8 @@ def inquired(state: State, *, with_bob: bool, is_late: bool, is_uneven: bool) ->
     group.run(100)
     if state is State.AWAITING:
         group.restart()
-        group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
-        group.do(group.coordinator.gathered(GROUP, [], now_ms=group.now_ms))
+        group.happen(ev.FencesInDoubt())
+        group.happen(ev.FencesReported(()))
     else:
         group.stock("java")
         group.run(100)
@@ -392,7 +396,7 @@ def gather_in_vain(*, is_late: bool) -> None:
         group = stable()
         if restarts:
             group.restart()
-        group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
+        group.happen(ev.FencesInDoubt())
         if is_late:
             group.add("vera", topics=("V",))
         happen(group, ev.InquiryTimedOut)
@@ -424,7 +428,7 @@ def change_while_reconciling() -> None:
     alice.held = dict.fromkeys(alice.held, 9)
     changed.join(alice, claims=True)
     changed, alice = group()
-    changed.do(changed.coordinator.refused(GROUP, -1, 0, now_ms=changed.now_ms))
+    changed.do(changed.coordinator.happened(ev.GrantRefused(-1, 0), GROUP, now_ms=changed.now_ms))
 
 
 def come_with_a_later_epoch() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from libramq.codes import ResponseCode
+from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.group.balance import COLLECT_MS, JOINS_MS_MAX
 from tests.groups.coordinator.coordinated import Answer, Consumer, Started, Surroundings, queues_of
 
@@ -135,7 +136,7 @@ def test_a_join_waits_for_the_fences_and_is_answered_when_they_have_answered():
     group = Surroundings()
     group.must_gather = True
     joining(group)
-    group.do(group.coordinator.gathered("G", [], now_ms=group.now_ms))
+    group.do(group.coordinator.happened(ev.FencesReported(()), "G", now_ms=group.now_ms))
     (answer,) = group.take(Answer)
     assert list(answer.assignment.queues) == queues_of("T", 8)
 

@@ -12,6 +12,7 @@ from confluent_kafka.admin import NewPartitions
 from libramq.client import ConsumeFrom
 from libramq.message import MessageExt
 from libramq.sync import PushConsumer
+from tests.cli.commands import libra
 from tests.interop.process import PATIENCE_S
 from tests.protocols.kafka.clusters import NAMES, KafkaCluster, wait_until
 
@@ -260,6 +261,38 @@ def test_rocketmqs_tools_see_and_reset_what_a_kafka_group_committed(cluster: Kaf
     cluster.tool("resetOffsetByTime", "-g", group, "-t", "tools", "-s", "0")
     wait_until(lambda: committed(consumer, "tools", 3) == [0] * 3, "the offsets that were set")
     consumer.close()
+
+
+def test_a_kafka_group_with_members_is_reset_at_no_broker(cluster: KafkaCluster):
+    """Only its coordinator has the members; the others set their queues, and the command failed."""
+    group, other = cluster.group_at(B, "live"), cluster.group_at(B, "other")
+    cluster.create("live", 3)
+    produce(cluster, "live", range(3), b"a", b"b")
+    consumer, writer = cluster.consumer(group), cluster.consumer(other)
+    writer.commit(offsets=[TopicPartition("live", each, 1) for each in range(3)], asynchronous=False)
+    writer.close()
+    consumer.subscribe(["live"])
+    read(consumer, 6)
+    consumer.commit(asynchronous=False)
+    for command in (
+        ("resetOffsetByTime", "-g", group, "-t", "live", "-s", "0"),
+        ("skipAccumulatedMessage", "-g", group, "-t", "live"),
+        ("cloneGroupOffset", "-s", other, "-d", group, "-t", "live"),
+        *(
+            ("resetOffsetByTime", "-g", group, "-t", "live", "-s", "0", "-b", cluster.address(name))
+            for name in NAMES
+        ),
+    ):
+        run = libra("admin", *command, "-n", cluster.servers.namesrv)
+        assert (run.code, "members of Kafka's protocol" in run.err) == (2, True), (command, run)
+        assert committed(consumer, "live", 3) == [2] * 3
+    consumer.close()
+    wait_until(
+        lambda: libra("admin", "resetOffsetByTime", "-g", group, "-t", "live", "-s", "0", "-n",
+                      cluster.servers.namesrv).code == 0,
+        "the reset of a group without members", pause_s=0.2,
+    )  # fmt: skip
+    assert committed(cluster.consumer(group), "live", 3) == [0] * 3
 
 
 def test_kafkas_tools_set_the_offsets_of_a_group_of_our_consumers_once_it_has_no_members(

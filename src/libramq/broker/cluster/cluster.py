@@ -23,6 +23,8 @@ from libramq.broker.groups.coordination import Coordination
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError, broker_error
+from libramq.groups.coordinator import event as ev
+from libramq.groups.rebalance_event import Reason
 from libramq.groups.roster import EdgeMember
 from libramq.kernel.parts import Phase
 from libramq.logs import get_logger
@@ -125,7 +127,8 @@ class Cluster:
     def receive_removal(self, body: bodies.PeerRemovedBody) -> None:
         """Handle another broker's deletion of a topic or group; ask name servers for the current state."""
         if body.topic and body.group:
-            self._coordination.queues_reset(body.group, body.topic, body.broker_name)
+            reset = ev.QueuesRemoved(body.topic, body.broker_name, Reason.OPERATOR)
+            self._coordination.happened(reset, body.group)
         elif body.topic:
             self._coordination.queues_removed(body.topic, body.broker_name)
             if self.view.topic_removed(body.topic, body.broker_name):
@@ -133,7 +136,7 @@ class Cluster:
             if body.topic in self.watched_topics():
                 self._watch.look_at(body.topic)
         elif body.group:
-            self._coordination.fence_removed(body.group)
+            self._coordination.happened(ev.FencesInDoubt(), body.group)
 
     # Time.
 
@@ -197,10 +200,10 @@ class Cluster:
     def _say_all(self, link: PeerLink) -> None:
         """Send a broker the full state of the groups coordinated here."""
         link.full_state_due = False
-        for grant in self._coordination.grants_for(link.name):
-            group = self._coordination.group(grant.group)
-            assert group is not None, f"{grant.group} is granted and unknown"
-            self.peers.catch_up(link.name, group, grant, self._coordination.refused)
+        for effect in self._coordination.coordinator.grants_for(link.name):
+            group = self._coordination.group(effect.grant.group)
+            assert group is not None, f"{effect.grant.group} is granted and unknown"
+            self.peers.catch_up(link.name, group, effect.grant, self._coordination.refused)
         for body in self._relay.lists_for(link.name):
             self.peers.say_list(link.name, body)
         for update in self._assigner.full_state():
@@ -221,8 +224,8 @@ class Cluster:
         log.info("brokers of the cluster", brokers=self.view.names, without_master=sorted(self.view.absent))
         has_new = self.peers.link(others, now_ms)
         self.view.forget_gone()
-        self._coordination.masters_absent(self.view.absent)
-        for topic in self._coordination.topics():
+        self._coordination.coordinator.masters_absent(self.view.absent)
+        for topic in self._coordination.coordinator.topics():
             self._coordination.topic_changed(topic)
         # Our earlier state of a group may be outdated if another broker may have had it meanwhile.
         self._coordination.relocate(keeps_own=not (is_first and others), has_new=has_new)

@@ -17,8 +17,8 @@ from libramq.broker.cluster.member_relay import MemberRelay
 from libramq.broker.cluster.peer_link import PeerLink
 from libramq.broker.groups.assigner import QueueQuestion, Queues
 from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.coordination import Gathered, Refused
 from libramq.broker.groups.gathering import Gathering, credible_epoch
-from libramq.broker.groups.group_peers import Gathered, Refused
 from libramq.clock import MonotonicMs
 from libramq.errors import ConnectFailed, LibraError, NoPermission, RequestCodeNotSupported
 from libramq.fencing import MODE_EPOCHS, FenceGrant, FenceReport
@@ -47,7 +47,7 @@ REPLACED_MAX: Final = 4_096
 
 
 class PeerBrokers:
-    """The other brokers: `group_peers.GroupPeers` and `assigner.AssignerPeers`. ask: sends a question."""
+    """The other brokers: `coordination.GroupPeers` and `assigner.AssignerPeers`. ask: sends a question."""
 
     def __init__(
         self,

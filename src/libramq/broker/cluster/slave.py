@@ -30,7 +30,7 @@ from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.command import Command
 from libramq.replication.ha_client import HAClient, Shared, State
 from libramq.replication.log_comparison import LogComparison
-from libramq.rpc.admin_calls import runtime_info
+from libramq.rpc.admin_calls import RUNTIME_INFO
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import Master, cluster_info
 from libramq.rpc.question import Question, signing
@@ -262,7 +262,7 @@ class Slave:
             elif self._store.copy.is_empty:
                 done(0)
             else:
-                self._ask(Question(self._master, runtime_info(), begins_at, ANSWER_MS_MAX))
+                self._ask(Question(self._master, RUNTIME_INFO, begins_at, ANSWER_MS_MAX))
 
         def begins_at(info: dict[str, str] | LibraError) -> None:
             if isinstance(info, LibraError):

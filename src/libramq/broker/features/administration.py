@@ -12,6 +12,7 @@ from libramq.broker.processor.administration.broker_options import BrokerOptions
 from libramq.broker.processor.administration.inspection import Inspection
 from libramq.broker.processor.administration.statistics import Statistics
 from libramq.broker.processor.administration.topic_admin import TopicAdministration, UnreadQueues
+from libramq.broker.processor.groups.foreign_groups import ForeignMembers
 from libramq.broker.processor.groups.group_admin import GroupAdministration
 from libramq.broker.processor.groups.offset_admin import OffsetAdministration
 from libramq.broker.processor.groups.reset_offset import OffsetReset
@@ -27,6 +28,7 @@ class AdministrationFeature(Feature):
         config, kernel, throughput = base.config, base.kernel, base.throughput
         topics, store, offsets, tables = base.topics, base.store, base.offsets, base.tables
         consumers, producers, coordination = groups.consumers, groups.producers, groups.coordination
+        foreign = ForeignMembers(consumers, groups.peers.view, groups.peers.ask, base.responder.answer)
         unread = UnreadQueues(store, offsets, consumers, may_abandon=config.abandon_unread_queues)
         self.services = [
             RuntimeInfo(base.files, throughput, f"LibraMQ {__version__}", kernel),
@@ -46,10 +48,11 @@ class AdministrationFeature(Feature):
                 tables=tables,
                 offsets=offsets,
                 clients=consumers,
+                foreign=foreign,
                 coordination=coordination,
                 reading=reading.reading,
             ),
-            OffsetAdministration(topics=topics, store=store, offsets=offsets, clients=consumers),
+            OffsetAdministration(topics, store, offsets, consumers, foreign),
             Statistics(
                 topics=topics,
                 store=store,

@@ -71,7 +71,7 @@ class ClusterFeature(Feature):
     def _watched_topics(self) -> list[str]:
         """Return the topics whose queues at other brokers matter here."""
         groups = self._groups
-        parts = (groups.coordination, groups.assigner, groups.health)
+        parts = (groups.coordination.coordinator, groups.assigner, groups.health)
         return sorted(groups.consumers.server_assigned_topics().union(*(part.topics() for part in parts)))
 
     def _topic_changed(self, topic: str) -> None:

@@ -2,38 +2,105 @@
 
     requests, ends of connections, topics, time  →  coordinator  →  effects  →  answers, fences, events
 
-Grants for our own queues go straight to our fences. Requests to other brokers go through `peers`, and their
-answers arrive by the methods below. Each pending request is answered by its own waiter.
+        decided ─► recorded ─► on the disk ─► performed: granted, answered, reported
+                                         └─► withdrawn, if another broker coordinates the group by then
+
+Grants for our own queues go straight to our fences, those of others through `peers`. Each pending request is
+answered by its own waiter.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any, Protocol
 
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.consumer_clients import ConsumerClients
-from libramq.broker.groups.group_peers import GroupPeers
-from libramq.broker.groups.rebalance_reports import RebalanceReports
-from libramq.broker.groups.recorded_effects import Effect, MemberWaiter, RecordedEffects, Ticket
-from libramq.clock import MonotonicMs
+from libramq.clock import MonotonicMs, Now
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.fencing import MODE_CLIENT, FenceGrant, FenceReport
+from libramq.groups.cluster_view import ClusterView
 from libramq.groups.coordinator import effect as fx
+from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.group import request as rq
-from libramq.groups.coordinator.group.assigning import Assigning, Made
-from libramq.groups.coordinator.group.view import GroupView
+from libramq.groups.coordinator.group.assigning import Made
 from libramq.groups.queue_lock import QueueLocks
+from libramq.groups.rebalance_event import Reason, named
 from libramq.groups.session import SILENCE_MS_MAX
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
+from libramq.kernel.waiter import ParkedWaiter, Waiter
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.secret_bits import SecretBits
 
 log = get_logger(__name__)
+
+#: A member that waits for the coordinator's answer.
+MemberWaiter = Waiter[fx.Answer[Any]]
+
+
+class Ticket(ParkedWaiter[fx.Answer[Any]]):
+    """A request that the coordinator answers, and the group that it concerns."""
+
+    __slots__ = ("group",)
+
+    def __init__(self, waiter: MemberWaiter, group: str, *, cost_bytes: int) -> None:
+        super().__init__(waiter, cost_bytes=cost_bytes)
+        self.group = group
+
+
+Effect = fx.Effect[Ticket]
+#: Called with a grant that a fence refused, and the higher epoch that the fence has seen.
+Refused = Callable[[FenceGrant, int], None]
+#: Called with a group, the reports of all fences including ours, and the members that allocate for
+#: themselves, wherever connected.
+Gathered = Callable[[str, Sequence[FenceReport], Sequence[str]], None]
+
+
+class GroupPeers(Protocol):
+    """The other brokers of the cluster: requests of a coordinator to them. view: which there are.
+
+    `PeerBrokers` is the only implementation; for a broker that is alone it has nobody to ask.
+    """
+
+    view: ClusterView
+
+    def queues(self, topic: str) -> Sequence[MessageQueue] | None:
+        """Return the queues of a topic at other brokers; None if unknown: `topic_changed` will follow."""
+        ...
+
+    def grant(self, broker_name: str, grant: FenceGrant, refused: Refused) -> None:
+        """Send another broker's fence the owners of its queues."""
+        ...
+
+    def change_mode(self, grant: FenceGrant, refused: Refused) -> None:
+        """Send all other fences a group's new mode."""
+        ...
+
+    def gather(self, group: str, own: FenceReport, gathered: Gathered) -> None:
+        """Query all other fences about a group."""
+        ...
+
+    def started(self, started: fx.Started, who: str | None) -> None:
+        """Report the start of a group's rebalance to all others. who: its cause, in short."""
+        ...
+
+    def settled(self, effect: fx.Settled) -> None:
+        """Report to all others that every queue of a group is granted to its target."""
+        ...
+
+    def replaced(self, effect: fx.Replaced) -> None:
+        """Report to all others that a client has taken another's place in a group."""
+        ...
+
+    def removed(self, *, topic: str = "", group: str = "") -> None:
+        """Report a deletion of a topic or group to all others; both: the group's offsets were set."""
+        ...
 
 
 class Coordination:
@@ -51,30 +118,27 @@ class Coordination:
     ) -> None:
         view = self._view = peers.view
         self._peers = peers
-        self._broker_name = view.own_name
-        self._address = view.own_address
         self._topics = tables.topics
-        self._fences = tables.fences
+        self._fences, self._journals = tables.fences, tables.journals
         self._locks, self._consumers = locks, consumers
         self._now_ms = kernel.clock.monotonic_ms
-        self._reports = RebalanceReports(broker_name=view.own_name, consumers=consumers, peers=peers)
         self._purgatory = kernel.purgatory
         self._deadline = kernel.deadlines.new(self._tick, "Coordination")
         self._run = kernel.effects.run
-        self._effects = RecordedEffects(tables.journals, self._do)
-        self._perform = self._effects.perform
-        # Of groups that were left to other brokers: the last epoch here, and the members then.
-        self._former: dict[str, tuple[int, list[str] | None]] = {}
-        self._coordinator: Coordinator[Connection, Ticket] = Coordinator(
+        # Effects, each with the number of recorded changes it waits for.
+        self._waiting: deque[tuple[int, Effect]] = deque()
+        self._is_performing = self._waits_for_disk = False
+        #: Takes requests and events, which are handed to it by the methods below; answers what it is asked.
+        self.coordinator: Coordinator[Connection, Ticket] = Coordinator(
             secret_bits=secret_bits,
             record=tables.record_group,
             queues=self.queues,
             must_gather=self._must_gather,
+            fence_epoch=lambda group: self._fences.epoch(group) if group in self._fences else None,
             due_by=self._deadline.by,
         )
-        self._coordinator.restore(tables.group_states, now_ms=self._now_ms())
-        self.client_of = self._coordinator.client_of
-        self.opened = self._coordinator.opened
+        self.coordinator.restore(tables.group_states, now_ms=self._now_ms())
+        self.group = self.coordinator.group
         # Restored groups that allocate for themselves: their stock members should report soon.
         self._unreported = dict.fromkeys(
             name for name, state in tables.group_states.items() if state.mode == MODE_CLIENT
@@ -83,8 +147,8 @@ class Coordination:
         consumers.observe_stock(self.stock_changed)
         tables.topics.observe(self.topic_changed)
         # Continue with the restored state before any request.
-        self._perform(self._coordinator.grants_for(view.own_name))
-        for topic in self._coordinator.topics():
+        self._perform(self.coordinator.grants_for(view.own_name))
+        for topic in self.coordinator.topics():
             self.topic_changed(topic)
         self._await_due()
 
@@ -99,7 +163,7 @@ class Coordination:
 
     def require_here(self, group: str) -> None:
         """Raise NotCoordinator, with the right address if known, if another broker coordinates the group."""
-        if self._view.coordinator_of(group) != self._broker_name:
+        if self._view.coordinator_of(group) != self._view.own_name:
             raise broker_error(ResponseCode.NOT_COORDINATOR, self.address_of(group))
 
     def queues(self, topic: str) -> list[MessageQueue] | None:
@@ -107,84 +171,56 @@ class Coordination:
         elsewhere = self._peers.queues(topic)
         return sorted([*self._topics.queues(topic), *elsewhere]) if elsewhere is not None else None
 
-    def group(self, name: str) -> GroupView | None:
-        """Return a view of a group; None if it is not coordinated here."""
-        return self._coordinator.group(name)
-
     def has_clients(self, name: str) -> bool:
         """Return whether a group has members of RocketMQ's protocol, coordinated or not, known here."""
-        clients, view = self._consumers.group(name), self._coordinator.group(name)
+        clients, view = self._consumers.group(name), self.coordinator.group(name)
         return bool(clients is not None and self._consumers.client_ids(clients)) or bool(
             view is not None and view.members
         )
 
     def instances(self, group: str) -> dict[str, str]:
         """Return the names of a group's static members, by client id."""
-        view = self._coordinator.group(group)
+        view = self.coordinator.group(group)
         members = view.members if view is not None else ()
         return {member.client_id: member.instance for member in members if member.instance is not None}
 
-    def topics(self) -> list[str]:
-        """Return the topics of groups coordinated here: their queues at other brokers matter."""
-        return self._coordinator.topics()
+    # Requests and events.
 
-    # Requests of members, answered by waiters, now or later. cost_bytes: memory of the pending request.
+    def ask(self, waiter: MemberWaiter, request: rq.Request, *, cost_bytes: int = 0) -> None:
+        """Hand a member's or an operator's request to the coordinator; the waiter is answered now or later.
 
-    def join(self, waiter: MemberWaiter, join: rq.Join, *, cost_bytes: int = 0) -> None:
-        """Admit a client to its group; raises BrokerError if the group is coordinated elsewhere."""
-        ticket, peer = self._park(waiter, join.group, cost_bytes), waiter.connection
-        # Clients send a heartbeat before they join: of those that start together, each knows of others.
-        clients = self._consumers.group(join.group)
-        is_alone = clients is not None and clients.members.keys() == {peer}
-        self._perform(self._coordinator.join(ticket, peer, join, is_alone=is_alone, now_ms=self._now_ms()))
-
-    def poll(self, waiter: MemberWaiter, poll: rq.Poll, *, cost_bytes: int = 0) -> None:
-        """Hold a member's poll until its assignment changes."""
-        ticket = self._park(waiter, poll.group, cost_bytes)
-        now_ms = self._now_ms()
-        self._perform(self._coordinator.poll(ticket, waiter.connection, poll, now_ms=now_ms))
-
-    def release(self, waiter: MemberWaiter, release: rq.Release, *, cost_bytes: int = 0) -> None:
-        """Free the queues that a member releases."""
-        ticket = self._park(waiter, release.group, cost_bytes)
-        now_ms = self._now_ms()
-        self._perform(self._coordinator.release(ticket, waiter.connection, release, now_ms=now_ms))
-
-    def leave(self, waiter: MemberWaiter, leave: rq.Leave, *, cost_bytes: int = 0) -> None:
-        """Remove a member that leaves; of a group that was left to another broker, that need not await it."""
-        _, members = self._former.get(leave.group, (0, None))
-        if members is not None and leave.member in members:
-            members.remove(leave.member)
-        ticket = self._park(waiter, leave.group, cost_bytes)
-        self._perform(self._coordinator.leave(ticket, leave, now_ms=self._now_ms()))
-
-    def remove(self, waiter: MemberWaiter, remove: rq.Remove) -> None:
-        """Remove a member for an operator."""
-        ticket = self._park(waiter, remove.group, 0)
-        self._perform(self._coordinator.remove(ticket, remove, now_ms=self._now_ms()))
-
-    def _park(self, waiter: MemberWaiter, group: str, cost_bytes: int) -> Ticket:
-        """Park a request until the coordinator answers; raises BrokerError if there is no room, or if the
-        group is coordinated elsewhere.
+        cost_bytes: memory of the pending request. Raises BrokerError if there is no room, or if the group is
+        coordinated elsewhere.
         """
+        group, peer = request.group, waiter.connection
+        if isinstance(
+            request, rq.Leave
+        ):  # Of a group that was left to another broker, that need not await it.
+            self.coordinator.forget_former(request)
         self.require_here(group)
-        parked = Ticket(waiter, group, cost_bytes=cost_bytes)
-        if not self._purgatory.has_room(parked.connection, cost_bytes):
+        ticket = Ticket(waiter, group, cost_bytes=cost_bytes)
+        if not self._purgatory.has_room(ticket.connection, cost_bytes):
             raise broker_error(ResponseCode.SYSTEM_BUSY, "too many requests wait for an answer; try again")
-        self._purgatory.park(parked)
-        return parked
+        self._purgatory.park(ticket)
+        # Clients send a heartbeat before they join: of those that start together, each knows of others.
+        clients = self._consumers.group(group) if isinstance(request, rq.Join) else None
+        is_alone = clients is not None and clients.members.keys() == {peer}
+        now_ms = self._now_ms()
+        self._perform(self.coordinator.ask(ticket, peer, request, is_alone=is_alone, now_ms=now_ms))
 
-    # Events at this broker.
+    def happened(self, event: ev.Event, *groups: str) -> None:
+        """Hand an event of these groups to the coordinator."""
+        self._perform(self.coordinator.happened(event, *groups, now_ms=self._now_ms()))
 
     def closed(self, peer: Connection) -> None:
         """Handle the end of a connection; its held polls are dropped."""
-        self._perform(self._coordinator.closed(peer, now_ms=self._now_ms()))
+        self._perform(self.coordinator.closed(peer, now_ms=self._now_ms()))
 
     def topic_changed(self, topic: str) -> None:
         """Handle a change of a topic's queues, here or at another broker, or that they became unknown."""
-        if not self._coordinator.watches(topic):
+        if not self.coordinator.subscribers(topic):
             return  # Subscribers will ask; name servers do not know the other brokers' queues yet.
-        self._perform(self._coordinator.queues_changed(topic, self.queues(topic), now_ms=self._now_ms()))
+        self._perform(self.coordinator.queues_changed(topic, self.queues(topic), now_ms=self._now_ms()))
 
     def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
         """Handle a change of the clients that allocate for themselves, among our own connections."""
@@ -194,25 +230,25 @@ class Coordination:
 
     def offsets_reset(self, group: str, topic: str) -> None:
         """Handle a reset of a group's offsets here; our fence has closed its queues of that topic."""
-        self.queues_reset(group, topic, self._broker_name)
+        self.happened(ev.QueuesRemoved(topic, self._view.own_name, Reason.OPERATOR), group)
         self._peers.removed(topic=topic, group=group)
 
     def topic_removed(self, topic: str) -> None:
         """Handle the deletion of a topic here; it may be created again at once."""
         self._fences.remove_topic(topic)
-        self.queues_removed(topic, self._broker_name)
+        self.queues_removed(topic, self._view.own_name)
         self._peers.removed(topic=topic)
+
+    def queues_removed(self, topic: str, broker_name: str) -> None:
+        """Handle the deletion of a topic at a broker, whose fence has lost its state with it."""
+        event = ev.QueuesRemoved(topic, broker_name, Reason.QUEUE_COUNT_CHANGED)
+        self.happened(event, *self.coordinator.subscribers(topic))
 
     def group_removed(self, group: str, *, may_return: bool) -> None:
         """Handle the deletion of a group here. may_return: live members create it again by using it."""
-        self._former.pop(group, None)
         self._fences.remove_group(group)
-        self._perform(self._coordinator.removed(group, may_return=may_return, now_ms=self._now_ms()))
+        self._perform(self.coordinator.removed(group, may_return=may_return, now_ms=self._now_ms()))
         self._peers.removed(group=group)
-
-    def masters_absent(self, broker_names: frozenset[str]) -> None:
-        """Take the brokers whose master is gone while a slave serves their queues."""
-        self._coordinator.masters_absent(broker_names)
 
     def relocate(self, *, keeps_own: bool, has_new: bool) -> None:
         """Handle a change of the cluster's brokers: groups with other coordinators now are left to them.
@@ -220,59 +256,26 @@ class Coordination:
         keeps_own: our state of groups coordinated here is valid; otherwise they begin again, from what fences
         and members know. has_new: some of the others are new; they may have coordinated our groups.
         """
-        for group in self._coordinator.names():
+        for group in self.coordinator.names():
             address = self._view.coordinator_address(group)
-            if address != self._address or not keeps_own:
-                self._former[group] = self._members_of(group)
+            if address != self._view.own_address or not keeps_own:
                 self._unreported.pop(group, None)
-                self._effects.withdraw(group, address or "")
-                self._perform(self._coordinator.drop(group, address or "", now_ms=self._now_ms()))
+                self._withdraw(group, address or "")
+                self._perform(self.coordinator.drop(group, address or "", now_ms=self._now_ms()))
             elif has_new:
-                self._perform(self._coordinator.gather_again(group, now_ms=self._now_ms()))
+                self.happened(ev.FencesInDoubt(), group)
 
     def known_of(self, group: str) -> FenceReport:
         """Return a report for a new coordinator: the state of our fence and our coordinator, if any."""
-        epoch, members = self._members_of(group)
-        return self._known_of(group, *((epoch, members) if epoch else self._former.get(group, (0, None))))
-
-    # Reports of peers.
+        return self._report(group, *self.coordinator.members_of(group))
 
     def stock_members(self, group: str, client_ids: Sequence[str]) -> None:
         """Take all clients, wherever connected, that allocate for themselves in a group coordinated here."""
-        if client_ids and self._coordinator.stock(group) == tuple(client_ids):
-            return
-        self._perform(self._coordinator.stock_members(group, client_ids, now_ms=self._now_ms()))
-        if client_ids and group not in self._coordinator and group in self._fences:
-            # A fence is left from an earlier life of the group that no other broker remembers.
-            self._change_mode(fx.ModeChanged(group, MODE_CLIENT, self._fences.epoch(group)))
-
-    def queues_removed(self, topic: str, broker_name: str) -> None:
-        """Handle the deletion of a topic at a broker, whose fence has lost its state with it."""
-        self._perform(self._coordinator.queues_removed(topic, broker_name, now_ms=self._now_ms()))
-
-    def fence_removed(self, group: str) -> None:
-        """Handle the deletion of a group at another broker, whose fence has lost its state with it."""
-        self._perform(self._coordinator.gather_again(group, now_ms=self._now_ms()))
-
-    def queues_reset(self, group: str, topic: str, broker_name: str) -> None:
-        """Handle a reset of a group's offsets at a broker, whose fence has closed the topic's queues."""
-        self._perform(self._coordinator.queues_reset(group, topic, broker_name, now_ms=self._now_ms()))
-
-    def gathered(
-        self, group: str, reports: Sequence[FenceReport], stock: Sequence[str] | None = None
-    ) -> None:
-        """Take all fences' reports on a group. stock: members that allocate themselves; None: no change."""
-        if stock is not None:
-            self.stock_members(group, stock)
-        self._perform(self._coordinator.gathered(group, reports, now_ms=self._now_ms()))
+        self._perform(self.coordinator.stock_members(group, client_ids, now_ms=self._now_ms()))
 
     def refused(self, grant: FenceGrant, epoch: int) -> None:
         """Handle a fence's refusal of our grant: it has seen a higher epoch."""
-        group = grant.group
-        self._perform(self._coordinator.refused(group, grant.epoch, epoch, now_ms=self._now_ms()))
-        if grant.mode == MODE_CLIENT and group not in self._coordinator and self._coordinator.stock(group):
-            # A fence is left, too, of a coordinator that had the group when ours did not hear of it.
-            self._change_mode(fx.ModeChanged(group, MODE_CLIENT, epoch))
+        self._perform(self.coordinator.refused(grant, epoch, now_ms=self._now_ms()))
 
     def granted(self, grant: FenceGrant) -> int:
         """Apply a coordinator's grant of our queues; return the highest epoch that our fence has seen."""
@@ -286,10 +289,6 @@ class Coordination:
             self._locks.reserve(grant.group, readers, now_ms=self._now_ms())
         return epoch
 
-    def grants_for(self, broker_name: str) -> list[FenceGrant]:
-        """Return the full state for another broker's fence, over a new link."""
-        return [grant.grant for grant in self._coordinator.grants_for(broker_name)]
-
     # Time.
 
     def _tick(self, now_ms: MonotonicMs) -> None:
@@ -298,13 +297,13 @@ class Coordination:
             if self._unreported and now_ms >= self._unreported_until_ms:
                 for group in list(self._unreported):
                     self.stock_changed(group, ())
-            self._perform(self._coordinator.tick(now_ms))
+            self._perform(self.coordinator.tick(now_ms))
         finally:
             self._await_due()
 
     def _await_due(self) -> None:
         """Set the deadline to what is due next."""
-        due_ms = self._coordinator.next_due_ms
+        due_ms = self.coordinator.next_due_ms
         if due_ms is not None:
             self._deadline.by(due_ms)
         if self._unreported:
@@ -313,14 +312,55 @@ class Coordination:
     def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
         """Extend deadlines after a stall of this process: requests of members have not been read yet."""
         self._unreported_until_ms = self._unreported_until_ms + stall_ms
-        self._perform(self._coordinator.stalled(stall_ms, now_ms=now_ms))
-
-    @property
-    def has_members(self) -> bool:
-        """Return whether a group coordinated here has a member."""
-        return self._coordinator.has_members
+        self.happened(ev.Stalled(stall_ms), *self.coordinator.names())
 
     # Effects.
+
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        """Perform effects and what follows from them, in order, once the changes recorded before are durable.
+
+        A failing effect does not stop the others.
+        """
+        self._waiting.extend((self._journals.written, effect) for effect in effects)
+        if self._is_performing or self._waits_for_disk:
+            return
+        self._is_performing = True
+        while self._waiting:
+            recorded, effect = self._waiting[0]
+            if recorded > self._journals.synced:
+                self._waits_for_disk = True
+                self._journals.when_synced(self._go_on, through=recorded)
+                break
+            self._waiting.popleft()
+            try:
+                self._do(effect)
+            except Exception:
+                log.exception("effect of coordination failed", effect=type(effect).__name__)
+        self._is_performing = False
+
+    def _go_on(self, is_synced: bool) -> None:
+        """Perform effects whose records are on the disk now; if the disk failed, they are held forever."""
+        if is_synced:
+            self._waits_for_disk = False
+            self._perform(())
+
+    def _withdraw(self, group: str, address: str) -> None:
+        """Withdraw the grants and assignments of a group that the broker at that address coordinates now.
+
+        It asks our fence who holds what. Granted after that, queues would have holders it does not know of.
+        """
+        waiting, self._waiting = self._waiting, deque()
+        for recorded, effect in waiting:
+            match effect:
+                case fx.Grant(grant=grant) if grant.group == group:
+                    continue
+                case fx.ModeChanged() if effect.group == group:
+                    continue
+                case fx.Answer(ticket=ticket) if ticket.group == group and effect.assignment is not None:
+                    refused = fx.Answer(ticket, ResponseCode.NOT_COORDINATOR, address)
+                    self._waiting.append((recorded, refused))
+                case _:
+                    self._waiting.append((recorded, effect))
 
     def _do(self, effect: Effect) -> None:
         match effect:
@@ -330,23 +370,25 @@ class Coordination:
             case fx.Grant():
                 self._grant(effect.broker_name, effect.grant)
             case fx.Gather():
-                own = self._known_of(effect.group, *self._former.get(effect.group, (0, None)))
-                self._peers.gather(effect.group, own, self.gathered)
+                own = self._report(effect.group, *self.coordinator.former(effect.group))
+                self._peers.gather(effect.group, own, self._gathered)
             case fx.Assign():
-                assigned = partial(self._assigned, effect.group, effect.work)
-                self._run(Thread.ASSIGN, effect.work.made, assigned)
+                self._run(Thread.ASSIGN, effect.work.made, partial(self._assigned, effect))
             case fx.Started() | fx.Settled():
-                self._consumers.rebalances.note_later(partial(self._reports.record, effect))
+                self._consumers.rebalances.note_later(partial(self._note, effect))
             case fx.Replaced():
-                self._reports.replaced(effect)
+                observed = self._consumers.rebalances.observed(effect.group)
+                if observed is not None:
+                    observed.replaced(effect.former, effect.client_id)
+                self._peers.replaced(effect)
             case fx.ModeChanged():
                 self._change_mode(effect)
 
-    def _assigned(self, group: str, work: Assigning, made: Made | Exception) -> None:
-        self._perform(self._coordinator.assigned(group, work, made, now_ms=self._now_ms()))
+    def _assigned(self, assign: fx.Assign, made: Made | Exception) -> None:
+        self.happened(ev.Assigned(assign.work, made), assign.group)
 
     def _grant(self, broker_name: str, grant: FenceGrant) -> None:
-        if broker_name == self._broker_name:
+        if broker_name == self._view.own_name:
             epoch = self.granted(grant)
             if epoch > grant.epoch:
                 self.refused(grant, epoch)
@@ -355,27 +397,50 @@ class Coordination:
 
     def _change_mode(self, change: fx.ModeChanged) -> None:
         """Send the new mode to all fences, even those whose topics have no subscribers any more."""
-        log.info("group mode changed", group=change.group, mode=change.mode, epoch=change.epoch)
-        grant = FenceGrant(
-            group=change.group, epoch=change.epoch, mode=change.mode, client_ids=self._client_ids(change)
-        )
-        self._grant(self._broker_name, grant)
+        group = change.group
+        log.info("group mode changed", group=group, mode=change.mode, epoch=change.epoch)
+        view = self.group(group) if change.mode == MODE_CLIENT else None
+        names = {member.member: member.client_id for member in view.members} if view is not None else {}
+        grant = FenceGrant(group=group, epoch=change.epoch, mode=change.mode, client_ids=names)
+        self._grant(self._view.own_name, grant)
         self._peers.change_mode(grant, self.refused)
 
-    def _client_ids(self, change: fx.ModeChanged) -> dict[str, str]:
-        view = self._coordinator.group(change.group) if change.mode == MODE_CLIENT else None
-        return {member.member: member.client_id for member in view.members} if view is not None else {}
+    def _gathered(self, group: str, reports: Sequence[FenceReport], stock: Sequence[str]) -> None:
+        """Take all fences' reports on a group. stock: members that allocate for themselves."""
+        self.stock_members(group, stock)
+        self.happened(ev.FencesReported(reports), group)
 
-    def _known_of(self, group: str, epoch: int, members: list[str] | None) -> FenceReport:
+    def _report(self, group: str, epoch: int, members: list[str] | None) -> FenceReport:
         return replace(self._fences.report(group), members=members, members_epoch=epoch)
 
-    def _members_of(self, group: str) -> tuple[int, list[str] | None]:
-        view = self._coordinator.group(group)
-        return (view.epoch, [member.member for member in view.members]) if view is not None else (0, None)
-
     def _must_gather(self, group: str) -> bool:
-        """Return whether a group that is new here may be known: by another broker, or by us from before.
+        """Return whether a group that is new here may be known: by another broker, or by our fence.
 
         To gather from nobody would end with the same group, after an inquiry in each first join.
         """
-        return not self._view.is_alone or group in self._former or self._fences.epoch(group) > 0
+        return not self._view.is_alone or self._fences.epoch(group) > 0
+
+    def _note(self, effect: fx.Started | fx.Settled, now: Now) -> None:
+        """Record the start or the end of a rebalance, here and at the other brokers. now: when it happened.
+
+        Settled: the minimum of moves only where other brokers have queues too. Where all are here, what was
+        observed says how many had to move.
+        """
+        rebalances, group = self._consumers.rebalances, effect.group
+        if isinstance(effect, fx.Started):
+            who = named(effect.who)
+            rebalances.started(group, effect.reason, who, effect.members, epoch=effect.epoch, now=now)
+            self._peers.started(effect, who)
+            return
+        observed = rebalances.observed(group)
+        if observed is not None:
+            holders, here = effect.holders, self._view.own_name
+            own = {queue: client_id for queue, client_id in holders.items() if queue.broker_name == here}
+            observed.completed(
+                effect.members,
+                holders=own,
+                uncommitted=effect.uncommitted,
+                duplicates=effect.duplicates,
+                minimum=effect.minimum if len(own) < len(holders) else None,
+            )
+        self._peers.settled(effect)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from libramq.broker.groups.group_peers import Gathered
+from libramq.broker.groups.coordination import Gathered
 from libramq.clock import MonotonicMs
 from libramq.fencing import EPOCHS_AHEAD_MAX, FenceGrant, FenceReport
 from libramq.logs import get_logger

@@ -2,10 +2,9 @@
 
 import contextlib
 import sys
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
-import typer
-from typer import Option
+from typer import Option, Typer
 
 from libramq.cli import options
 from libramq.cli.admin import (
@@ -21,21 +20,18 @@ from libramq.cli.admin import (
 )
 from libramq.cli.admin.frame import (
     Answer,
+    Changed,
     Operator,
+    Table,
     calls,
-    columns,
     command,
-    done,
     first_number,
     plain,
     rows,
-    show_rows,
-    timestamp_of,
-    truth_of,
-)  # fmt: skip
+)
 from libramq.errors import ConfigError
 
-app = typer.Typer(
+app = Typer(
     help="Inspect and change clusters, topics and groups, with mqadmin's command names and options.",
     no_args_is_help=True,
 )
@@ -58,7 +54,7 @@ async def topic_list(
 
     names = await admin.topics()
     if not clusters:
-        return done(names, *names)
+        return Answer(names, *names)
     found = []
     for topic in names:
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
@@ -70,8 +66,7 @@ async def topic_list(
             its_clusters = ", ".join(sorted({broker.cluster for broker in route.broker_datas}))
         found.append({"cluster": its_clusters, "topic": topic, "groups": its_groups})
     shown = [row | {"groups": ", ".join(row["groups"])} for row in found]
-    headings = columns("cluster, topic, groups")
-    return Answer(found, lambda: show_rows(shown, headings))
+    return Answer(found, Table(shown, "cluster, topic, groups"))
 
 
 @command(app, "updateTopic")
@@ -79,8 +74,7 @@ async def update_topic(
     *,
     topic: options.Topic,
     admin: Operator,
-    broker: options.Broker = None,
-    cluster: options.Cluster = None,
+    target: Changed,
     read_queues: Annotated[int, Option("-r", "--readQueueNums", help="Queues to read from.")] = 8,
     write_queues: Annotated[int, Option("-w", "--writeQueueNums", help="Queues to write to.")] = 8,
     perm: Annotated[int, Option("-p", "--perm", help="2: write, 4: read, 6: both.")] = 6,
@@ -109,16 +103,14 @@ async def update_topic(
         read_queue_nums=read_queues,
         write_queue_nums=write_queues,
         perm=perm,
-        order=truth_of("-o", order),
-        topic_sys_flag=(FLAG_UNIT if truth_of("-u", unit) else 0)
-        | (FLAG_UNIT_SUBSCRIPTION if truth_of("-s", unit_subscription) else 0),
+        order=options.truth_of("-o", order),
+        topic_sys_flag=(FLAG_UNIT if options.truth_of("-u", unit) else 0)
+        | (FLAG_UNIT_SUBSCRIPTION if options.truth_of("-s", unit_subscription) else 0),
     )
-    brokers = await admin.update_topic(
-        config, broker=broker, cluster=cluster, attributes=attributes, abandon_unread=abandon_unread
-    )
+    brokers = await admin.update_topic(config, target, attributes=attributes, abandon_unread=abandon_unread)
     lines = [f"create topic to {address} success." for address in brokers]
     lines.append(f"{topic}: {read_queues} queues to read, {write_queues} to write, permission {perm}")
-    return done({"topic": topic, "brokers": brokers}, *lines)
+    return Answer({"topic": topic, "brokers": brokers}, *lines)
 
 
 @command(app, "deleteTopic")
@@ -135,7 +127,7 @@ async def delete_topic(
         raise ConfigError(f"the topic {topic} is not in cluster {cluster}; it is in: {named}")
     masters = await admin.masters(cluster)
     await admin.delete_topic(topic, cluster=cluster)
-    return done(
+    return Answer(
         {"topic": topic, "cluster": cluster, "brokers": masters},
         f"delete topic [{topic}] from cluster [{cluster}] success.",
         f"delete topic [{topic}] from NameServer success.",
@@ -155,31 +147,28 @@ async def topic_status(*, topic: options.Topic, admin: Operator) -> Answer:
         }
         for queue, ends in (await admin.topic_ends(topic)).items()
     ]
-    headings = columns(
+    return rows(
+        found,
         "broker, queueId: queue, minOffset: min offset, maxOffset: max offset, "
-        "lastUpdateTimestamp: last written"
+        "lastUpdateTimestamp: last written",
     )
-    return rows(found, headings)
 
 
 @command(app, "topicRoute")
 async def topic_route(*, topic: options.Topic, admin: Operator) -> Answer:
     """Show which brokers have a topic's queues."""
-    route = plain(await admin.route(topic))
-    brokers = {broker["brokerName"]: broker for broker in route["brokerDatas"]}
-    headings = columns(
+    route = await admin.route(topic)
+    brokers = {broker.broker_name: broker for broker in route.broker_datas}
+    queues = []
+    for queue in sorted(route.queue_datas, key=lambda queue: queue.broker_name):
+        broker = brokers.get(queue.broker_name)
+        hosts = ", ".join(f"{id_}={host}" for id_, host in broker.broker_addrs.items()) if broker else ""
+        queues.append({"cluster": broker.cluster if broker else "", "addresses": hosts} | plain(queue))
+    headings = (
         "cluster, brokerName: broker, addresses, readQueueNums: read queues, "
         "writeQueueNums: write queues, perm"
     )
-    queues = [
-        queue
-        | {
-            "cluster": brokers.get(queue["brokerName"], {}).get("cluster", ""),
-            "addresses": _addresses(brokers.get(queue["brokerName"], {})),
-        }
-        for queue in sorted(route["queueDatas"], key=lambda queue: str(queue["brokerName"]))
-    ]
-    return Answer(route, lambda: show_rows(queues, headings))
+    return Answer(plain(route), Table(queues, headings))
 
 
 @command(app, "clusterList", no_args_is_help=False)
@@ -193,21 +182,21 @@ async def cluster_list(*, admin: Operator) -> Answer:
         if name in info.broker_addr_table
         for id_, address in sorted(info.broker_addr_table[name].broker_addrs.items())
     ]
-    headings = columns("cluster, broker, id, address, version, inTps: in/s, outTps: out/s, disk, active")
+    headings = "cluster, broker, id, address, version, inTps: in/s, outTps: out/s, disk, active"
     shown = [
         row | {"version": row["error"], "inTps": "", "outTps": "", "disk": "", "active": "no"}
         if "error" in row
         else row | {"disk": f"{row['diskRatio']:.0%}", "active": "yes" if row["active"] else "no"}
         for row in found
     ]
-    return Answer(found, lambda: show_rows(shown, headings))
+    return Answer(found, Table(shown, headings))
 
 
 async def _load(admin: Operator, address: str) -> dict[str, Any]:
     from libramq.errors import RemoteError
 
     try:
-        info = await admin.ask(address, calls.runtime_info())
+        info = await admin.ask(address, calls.RUNTIME_INFO)
     except RemoteError as error:
         return {"error": str(error)}
     return {
@@ -217,12 +206,6 @@ async def _load(admin: Operator, address: str) -> dict[str, Any]:
         "diskRatio": first_number(info.get("commitLogDiskRatio", "")),
         "active": info.get("brokerActive", "") == "true",
     }
-
-
-_PROGRESS: Final = columns(
-    "topic, broker, queueId: queue, brokerOffset: broker offset, consumerOffset: consumer offset, "
-    "diff: behind, inflight: in flight, lastTimestamp: last message stored"
-)
 
 
 @command(app, "consumerProgress", no_args_is_help=False)
@@ -242,36 +225,29 @@ async def consumer_progress(
     progress = await admin.progress(group, topic)
     for name in progress.absent_brokers:
         print(f"libra: broker {printable(name)} is away; its queues are missing here", file=sys.stderr)
-    queues: list[dict[str, Any]] = [
-        {
-            "topic": queue.topic,
-            "broker": queue.broker_name,
-            "queueId": queue.queue_id,
-            "brokerOffset": offset.broker_offset,
-            "consumerOffset": offset.consumer_offset,
-            "diff": offset.behind,
+    queues = [
+        statistics.progress_row(queue, offset)
+        | {
             "inflight": offset.pull_offset - offset.consumer_offset,
             "lastTimestamp": offset.last_timestamp,
         }
         for queue, offset in sorted(progress.offsets.items())
     ]
+    in_flight = sum(row["inflight"] for row in queues)
     found = {
         "group": group,
         **({"absentBrokers": progress.absent_brokers} if progress.absent_brokers else {}),
         "queues": queues,
         "consumeTps": progress.consume_tps,
         "diffTotal": progress.behind,
-        "inflightTotal": sum(row["inflight"] for row in queues),
+        "inflightTotal": in_flight,
     }
-
-    def show() -> None:
-        show_rows(queues, _PROGRESS)
-        print(
-            f"{found['consumeTps']:.2f} consumed/s, {found['diffTotal']:,} behind, "
-            f"{found['inflightTotal']:,} in flight"
-        )
-
-    return Answer(found, show)
+    headings = (
+        "topic, broker, queueId: queue, brokerOffset: broker offset, consumerOffset: consumer offset, "
+        "diff: behind, inflight: in flight, lastTimestamp: last message stored"
+    )
+    total = f"{progress.consume_tps:.2f} consumed/s, {progress.behind:,} behind, {in_flight:,} in flight"
+    return Answer(found, Table(queues, headings), total)
 
 
 async def _all_groups(admin: Operator) -> Answer:
@@ -279,9 +255,8 @@ async def _all_groups(admin: Operator) -> Answer:
 
     found = [await _summary(admin, group) for group in groups_of(await admin.topics())]
     if not found:
-        return done(found, "no consumer group yet; a group appears when its first consumer starts")
-    headings = columns("group, count: members, type, model, consumeTps: consumed/s, diffTotal: behind")
-    return rows(found, headings)
+        return Answer(found, "no consumer group yet; a group appears when its first consumer starts")
+    return rows(found, "group, count: members, type, model, consumeTps: consumed/s, diffTotal: behind")
 
 
 async def _summary(admin: Operator, group: str) -> dict[str, Any]:
@@ -334,24 +309,20 @@ async def reset_offset_by_time(
         raise ConfigError("an offset is one queue's: name the queue with -q")
     if offset is None and timestamp is None:
         raise ConfigError("name the target: -s TIME, or -q QUEUE -o OFFSET")
-    timestamp_ms = timestamp_of(timestamp or "now")
-    forwards = truth_of("-f", force)
+    timestamp_ms = options.timestamp_of(timestamp or "now")
+    forwards = options.truth_of("-f", force)
     if queue is None:
         call = calls.reset_offsets(group, topic, timestamp_ms=timestamp_ms, force=forwards)
     else:
         call = calls.reset_offsets(group, topic, timestamp_ms=timestamp_ms, queue_id=queue, offset=offset)
     found = await groups.reset(admin, call, group, topic, broker=broker, queue_id=queue)
     if queue is not None:
-        return done(found, f"reset consumer offset to {found[0]['offset']}")
-
-    def show() -> None:
-        print(
-            f"reset consumer offset by specified, group[{group}], topic[{topic}], force[{force}], "
-            f"timestamp(string)[{timestamp}], timestamp(long)[{timestamp_ms}]"
-        )
-        show_rows(found, groups.RESETS)
-
-    return Answer(found, show)
+        return Answer(found, f"reset consumer offset to {found[0]['offset']}")
+    text = (
+        f"reset consumer offset by specified, group[{group}], topic[{topic}], force[{force}], "
+        f"timestamp(string)[{timestamp}], timestamp(long)[{timestamp_ms}]"
+    )
+    return Answer(found, text, Table(found, groups.RESETS))
 
 
 @command(app, "deleteSubGroup")
@@ -359,8 +330,7 @@ async def delete_sub_group(
     *,
     group: options.Group,
     admin: Operator,
-    broker: options.Broker = None,
-    cluster: options.Cluster = None,
+    target: Changed,
     offsets: Annotated[
         bool, Option("-r", "--removeOffset", help="Delete its committed offsets, too.")
     ] = False,
@@ -372,14 +342,14 @@ async def delete_sub_group(
     from libramq.message.names import validate_group
 
     validate_group(group)
-    brokers = await admin.targets(broker=broker, cluster=cluster)
-    if cluster is not None:
-        await admin.delete_group(group, cluster=cluster, offsets=offsets)
+    brokers = await admin.targets(target)
+    if target.cluster is not None:
+        await admin.delete_group(group, cluster=target.cluster, offsets=offsets)
     else:
         await admin.ask_each(brokers, calls.delete_group(group, clean_offset=offsets))
-    place = f" in cluster [{cluster}]" if cluster is not None else ""
+    place = f" in cluster [{target.cluster}]" if target.cluster is not None else ""
     lines = [f"delete subscription group [{group}] from broker [{one}]{place} success." for one in brokers]
-    return done({"group": group, "brokers": brokers}, *lines)
+    return Answer({"group": group, "brokers": brokers}, *lines)
 
 
 @command(app, "consumerConnection")
@@ -400,14 +370,10 @@ async def consumer_connection(*, group: options.Group, admin: Operator) -> Answe
         "consumeFromWhere": connection.consume_from_where,
     }
 
-    def show() -> None:
-        show_rows(members, statistics.CONNECTION)
-        texts = [{"topic": topic, "subscription": text} for topic, text in subscriptions.items()]
-        show_rows(texts, columns("topic, subscription"))
-        print(f"{connection.consume_type}, {connection.message_model}, {connection.consume_from_where}")
-
-    return Answer(found, show)
-
-
-def _addresses(broker: dict[str, Any]) -> str:
-    return ", ".join(f"{id_}={address}" for id_, address in broker.get("brokerAddrs", {}).items())
+    texts = [{"topic": topic, "subscription": text} for topic, text in subscriptions.items()]
+    return Answer(
+        found,
+        Table(members, statistics.CONNECTION),
+        Table(texts, "topic, subscription"),
+        f"{connection.consume_type}, {connection.message_model}, {connection.consume_from_where}",
+    )

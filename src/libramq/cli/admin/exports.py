@@ -1,20 +1,19 @@
 """The admin commands that export what a cluster is, as JSON files in mqadmin's form."""
 
-import json as json
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-from typer import Option
+from typer import Option, Typer
 
-from libramq.cli.admin.frame import Answer, Operator, calls, command, done, first_number, plain
+from libramq.cli.admin.frame import Answer, Operator, Target, calls, command, first_number, plain
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
     from libramq.formats.tables import SubscriptionGroupConfig
 
-app = typer.Typer()
+app = Typer()
 
 _Cluster = Annotated[str, Option("-c", "--clusterName", help="The cluster.")]
 _Directory = Annotated[Path, Option("-f", "--filePath", help="The directory of the file.")]
@@ -32,8 +31,11 @@ _Values = dict[str, Any]
 @command(app, "exportMetadata")
 async def export_metadata(
     *,
-    cluster: Annotated[str | None, Option("-c", "--clusterName", help="All masters of it.")] = None,
-    broker: Annotated[str | None, Option("-b", "--brokerAddr", help="Or one broker, host:port.")] = None,
+    target: Annotated[
+        Target,
+        Option("-c", "--clusterName", help="All masters of it."),
+        Option("-b", "--brokerAddr", help="Or one broker, host:port."),
+    ],
     directory: _Directory = Path(),
     topics: Annotated[bool, Option("-t", "--topic", help="Topics only.")] = False,
     groups: Annotated[bool, Option("-g", "--subscriptionGroup", help="Groups only.")] = False,
@@ -43,8 +45,7 @@ async def export_metadata(
     admin: Operator,
 ) -> Answer:
     """Export the configuration of users' topics and groups; numbers of queues are summed over brokers."""
-    brokers = await admin.targets(broker=broker, cluster=cluster)
-    tables = await _metadata(admin, brokers, special=special)
+    tables = await _metadata(admin, await admin.targets(target), special=special)
     if topics != groups:
         name = "topic.json" if topics else "subscriptionGroup.json"
         tables.pop("subscriptionGroupTable" if topics else "topicConfigTable")
@@ -59,8 +60,8 @@ async def _metadata(admin: Operator, brokers: list[str], *, special: bool) -> _V
     topics: dict[str, _Values] = {}
     groups: dict[str, _Values] = {}
     for address in brokers:
-        own = await admin.ask(address, calls.system_topics())
-        for topic, config in (await admin.ask(address, calls.all_topic_configs())).items():
+        own = await admin.ask(address, calls.SYSTEM_TOPICS)
+        for topic, config in (await admin.ask(address, calls.ALL_TOPIC_CONFIGS)).items():
             if topic in own or is_system_topic(topic):
                 continue
             if special or not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
@@ -78,7 +79,7 @@ def _add(table: dict[str, _Values], name: str, row: _Values, sums: tuple[str, ..
 async def _user_groups(admin: Operator, address: str) -> "dict[str, SubscriptionGroupConfig]":
     from libramq.message.names import SYSTEM_GROUPS
 
-    table = await admin.ask(address, calls.all_group_configs())
+    table = await admin.ask(address, calls.ALL_GROUP_CONFIGS)
     return {group: config for group, config in table.items() if group not in SYSTEM_GROUPS}
 
 
@@ -88,7 +89,7 @@ async def export_configs(*, cluster: _Cluster, directory: _Directory = Path(), a
     masters = await admin.masters(cluster)
     table = (await admin.cluster_info()).broker_addr_table
     brokers = [data for data in table.values() if data.cluster == cluster]
-    configs = (await admin.ask_each(masters, calls.broker_config())).values()
+    configs = (await admin.ask_each(masters, calls.BROKER_CONFIG)).values()
     scale = {
         "namesrvSize": len(admin.name_servers),
         "masterBrokerSize": len(masters),
@@ -122,8 +123,8 @@ async def _report(admin: Operator, address: str) -> tuple[str, _Values]:
     """Return a master's name, and what mqadmin reports about it."""
     from libramq.admin.statistics import TOPIC_PUT_NUMS, day_of, stats_of
 
-    runtime = await admin.ask(address, calls.runtime_info())
-    config = await admin.ask(address, calls.broker_config())
+    runtime = await admin.ask(address, calls.RUNTIME_INFO)
+    config = await admin.ask(address, calls.BROKER_CONFIG)
     groups = await _user_groups(admin, address)
     topics = (await _metadata(admin, [address], special=False))["topicConfigTable"]
     transactions = await stats_of(admin, address, TOPIC_PUT_NUMS, _TRANSACTIONS)
@@ -172,4 +173,4 @@ def _write(path: Path, value: _Values) -> Answer:
         path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
-    return done({"file": str(path)}, f"export {path} success")
+    return Answer({"file": str(path)}, f"export {path} success")

@@ -3,30 +3,31 @@
     @command(app, "topicClusterList")
     async def topic_cluster_list(*, topic: options.Topic, admin: Operator) -> Answer:
 
-The parameter `admin` is the option -n, and --json comes last. A command that goes on until Ctrl-C yields its
-answers.
+The parameter `admin` is the option -n, `target` is -b and -c; --json comes last. A command that answers again
+and again yields its answers; one that needs no operator is a plain generator.
 """
 
 import inspect
-import re
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from datetime import datetime
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
+from typer import Option
 
 from libramq.cli import options
-from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
     from libramq.admin.operator import Operator as Operator
+    from libramq.admin.operator import Target as Target
     from libramq.rpc import admin_calls
 
     calls = admin_calls
 else:
-    Operator = Any  # Help must be quick: it loads neither the operator nor the calls.
+    # Help must be quick: it loads neither the operator nor the calls.
+    Target = Any
+    Operator = options.Namesrv
 
     class _Calls:
         """The calls, imported when one is made."""
@@ -36,35 +37,109 @@ else:
 
     calls = _Calls()
 
+#: Brokers that are changed, and whose state is shown. The options stand in the order of the help.
+Changed = Annotated[
+    Target,
+    Option("-b", "--brokerAddr", help="Change it at one broker, host:port; or use -c."),
+    Option("-c", "--clusterName", help="Change it at all brokers of a cluster; or use -b."),
+]
+Shown = Annotated[
+    Target,
+    Option("-b", "--brokerAddr", help="The broker, host:port; or -c."),
+    Option("-c", "--clusterName", help="All masters of this cluster; or -b."),
+]
+_NAMES: Final = {
+    "--namesrvAddr": "namesrv", "--brokerAddr": "broker", "--clusterName": "cluster", "--cluster": "cluster"
+}  # fmt: skip
 
-class Answer(NamedTuple):
-    """A value for programs, and a function that shows it to people."""
 
-    value: Any
-    show: Callable[[], object]
+class Table(NamedTuple):
+    """Some values of rows. columns: their names with headings, as in `broker, queueId: queue`."""
+
+    rows: Sequence[Mapping[str, Any]]
+    columns: str
 
 
-#: A coroutine with one answer, or an asynchronous generator of many.
-_Ask = Callable[..., Coroutine[Any, Any, Answer] | AsyncGenerator[Answer, None]]
+class Answer:
+    """A value for programs, and what people see: lines, names and values, tables.
+
+    is_line: one of many values for programs, each of which gets a line.
+    """
+
+    def __init__(self, value: Any, *shown: str | Mapping[str, Any] | Table, is_line: bool = False) -> None:
+        self.value, self.shown, self.is_line = value, shown, is_line
+
+    def show(self, *, json: bool) -> None:
+        """Print it for programs or for people."""
+        from libramq.cli import output
+        from libramq.cli.printable import printable
+
+        if json:
+            output.print_json(self.value, indent=None if self.is_line else 2)
+            return
+        for part in self.shown:
+            if isinstance(part, str):
+                print(part)
+            elif isinstance(part, Table):
+                output.print_table(*_cells(part))
+            else:
+                for name, value in sorted(part.items()):
+                    print(f"{name:<32}: {printable(str(value))}")
+
+
+def _cells(table: Table) -> tuple[list[str], list[list[Any]]]:
+    """Return the headings and cells of a table; a heading that is not given is the name."""
+    columns = [each.partition(": ") for each in table.columns.split(", ")]
+    cells = [
+        [time_text(row[name]) if name.endswith("Timestamp") else row[name] for name, _, _ in columns]
+        for row in table.rows
+    ]
+    return [heading or name for name, _, heading in columns], cells
+
+
+def rows(found: Sequence[Mapping[str, Any]], columns: str) -> Answer:
+    """Answer with rows: all their values for programs, some of them in a table."""
+    return Answer(found, Table(found, columns))
+
+
+def sections(found: Mapping[str, Mapping[str, Any]]) -> Answer:
+    """Answer with names and values of several servers, each under its address."""
+    parts = [(f"============{address}============", each) for address, each in found.items()]
+    return Answer(found, *(part for pair in parts for part in pair))
+
+
+#: A coroutine with one answer, or a generator of many, asynchronous or not.
+_Ask = Callable[..., Any]
 
 
 def command(app: typer.Typer, name: str, *, no_args_is_help: bool = True) -> Callable[[_Ask], _Ask]:
-    """Make a function that asks an operator an admin command."""
+    """Make a function an admin command."""
 
     def made(ask: _Ask) -> _Ask:
-        def run(**arguments: Any) -> None:
+        parameters: dict[str, inspect.Parameter] = {}
+        for each in inspect.signature(ask).parameters.values():
+            is_server = each.name in ("admin", "target")
+            for option in each.annotation.__metadata__ if is_server else ():
+                named = _NAMES[option.param_decls[-1]]
+                kind = Annotated[str | None, option]
+                parameters[named] = each.replace(name=named, default=None, annotation=kind)
+            if not is_server:
+                parameters[each.name] = each
+        json = inspect.Parameter(
+            "json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=options.Json
+        )
+
+        def run(*, json: bool, **arguments: Any) -> None:
             from libramq.cli import running
 
-            running.run(_show(ask, **arguments))
+            if inspect.isgeneratorfunction(ask):
+                for answer in ask(**arguments):
+                    answer.show(json=json)
+            else:
+                running.run(_show(ask, json=json, **arguments))
 
-        namesrv = inspect.Parameter(
-            "namesrv", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=options.Namesrv
-        )
-        json = namesrv.replace(name="json", default=False, annotation=options.Json)
-        declared = inspect.signature(ask).parameters.values()
-        parameters = [*(namesrv if each.name == "admin" else each for each in declared), json]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        run.__signature__ = inspect.Signature([*parameters.values(), json])  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in (*parameters.values(), json)}
         run.__doc__ = ask.__doc__
         app.command(name, no_args_is_help=no_args_is_help)(run)
         return ask
@@ -75,85 +150,18 @@ def command(app: typer.Typer, name: str, *, no_args_is_help: bool = True) -> Cal
 async def _show(ask: _Ask, *, namesrv: str | None, json: bool, **arguments: Any) -> None:
     """Show what a function finds with an operator of the name servers to be used."""
     from libramq.admin import operator
-    from libramq.cli import output
     from libramq.cli.access import access
 
-    def show(answer: Answer) -> None:
-        if json:
-            output.print_json(answer.value)
-        else:
-            answer.show()
-
+    if "target" in inspect.signature(ask).parameters:
+        arguments["target"] = operator.Target(arguments.pop("broker"), arguments.pop("cluster"))
     async with operator.Operator(options.name_servers(namesrv), access()) as admin:
         found = ask(admin=admin, **arguments)
         if isinstance(found, AsyncGenerator):
             async for answer in found:
-                show(answer)
+                answer.show(json=json)
             return
         answer = await found
-    show(answer)
-
-
-# Answers.
-
-
-def done(value: object, *lines: str) -> Answer:
-    """Answer that a change is made: with its values, or in sentences."""
-    return Answer(value, lambda: print("".join(f"{line}\n" for line in lines), end=""))
-
-
-def values(found: Mapping[str, Any]) -> Answer:
-    """Answer with names and values."""
-    return Answer(found, lambda: show_values(found))
-
-
-def sections(found: Mapping[str, Mapping[str, Any]]) -> Answer:
-    """Answer with names and values of several servers."""
-    return Answer(found, lambda: show_sections(found))
-
-
-def rows(found: Sequence[Mapping[str, Any]], headings: Mapping[str, str]) -> Answer:
-    """Answer with rows: all of them as JSON, or a table of some values under their headings."""
-    return Answer(found, lambda: show_rows(found, headings))
-
-
-def columns(text: str) -> dict[str, str]:
-    """Return the columns of a table: names in rows with their headings, which are the names if none is given.
-
-    `broker, queueId: queue`
-    """
-    return {name: heading or name for name, _, heading in (each.partition(": ") for each in text.split(", "))}
-
-
-# What people see.
-
-
-def show_values(found: Mapping[str, Any]) -> None:
-    """Print names and values."""
-    from libramq.cli.printable import printable
-
-    for name, value in sorted(found.items()):
-        print(f"{name:<32}: {printable(str(value))}")
-
-
-def show_sections(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print names and values of several servers, each under its address."""
-    for address, each in found.items():
-        print(f"============{address}============")
-        show_values(each)
-
-
-def show_rows(found: Sequence[Mapping[str, Any]], headings: Mapping[str, str]) -> None:
-    """Print a table of some values of rows."""
-    from libramq.cli import output
-
-    output.print_table(
-        tuple(headings.values()), [[_cell(name, row[name]) for name in headings] for row in found]
-    )
-
-
-def _cell(name: str, value: Any) -> object:
-    return time_text(value) if name.endswith("Timestamp") else value
+    answer.show(json=json)
 
 
 def time_text(timestamp_ms: int) -> str:
@@ -166,30 +174,6 @@ def plain(value: object) -> Any:
     import msgspec  # Help must be quick.
 
     return msgspec.to_builtins(value)
-
-
-# Options that are texts.
-
-
-def timestamp_of(text: str) -> int:
-    """Return the milliseconds since 1970 of a time in one of mqadmin's notations."""
-    if text == "now":
-        return time.time_ns() // 1_000_000
-    if re.fullmatch(r"-?\d+", text):
-        return int(text)
-    try:
-        seconds, _, milliseconds = text.rpartition(":")
-        moment = datetime.strptime(seconds, "%Y-%m-%d#%H:%M:%S")
-        return round(moment.timestamp() * 1_000) + int(milliseconds)
-    except (ValueError, OverflowError):
-        raise ConfigError(f"{text!r} is no time: now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS") from None
-
-
-def truth_of(option: str, text: str) -> bool:
-    """Return the value of the text `true` or `false`."""
-    if text.lower() not in ("true", "false"):
-        raise ConfigError(f"{option} is true or false, not {text!r}")
-    return text.lower() == "true"
 
 
 def first_number(text: str) -> float:

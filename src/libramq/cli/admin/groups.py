@@ -3,23 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-from typer import Option
+from typer import Option, Typer
 
 from libramq.cli import options
-from libramq.cli.admin.frame import (
-    Answer,
-    Operator,
-    calls,
-    columns,
-    command,
-    done,
-    plain,
-    rows,
-    sections,
-    show_sections,
-    truth_of,
-)  # fmt: skip
+from libramq.cli.admin.frame import Answer, Changed, Operator, calls, command, plain, rows, sections
 from libramq.cli.admin.topics import read_file
 from libramq.errors import ConfigError
 
@@ -27,7 +14,7 @@ if TYPE_CHECKING:
     from libramq.message.queue import MessageQueue
     from libramq.rpc.call import Call
 
-app = typer.Typer()
+app = Typer()
 
 _Switch = str | None
 
@@ -41,8 +28,7 @@ async def update_sub_group(
     *,
     group: options.Group,
     admin: Operator,
-    broker: options.Broker = None,
-    cluster: options.Cluster = None,
+    target: Changed,
     enable: Annotated[_Switch, _switch("-s", "consumeEnable", "It may consume:")] = None,
     from_min: Annotated[_Switch, _switch("-m", "consumeFromMinEnable", "It may begin at the oldest:")] = None,
     broadcast: Annotated[_Switch, _switch("-d", "consumeBroadcastEnable", "It may broadcast:")] = None,
@@ -80,11 +66,13 @@ async def update_sub_group(
         "which_broker_when_consume_slowly": slow_id,
     }
     changes = {name: value for name, value in changes.items() if value is not None}
-    changes |= {name: truth_of(option, text) for name, (option, text) in switches.items() if text is not None}
-    brokers = await admin.targets(broker=broker, cluster=cluster)
+    changes |= {
+        name: options.truth_of(option, text) for name, (option, text) in switches.items() if text is not None
+    }
+    brokers = await admin.targets(target)
     changed = [await _change(admin, address, group, changes) for address in brokers]
     value = {"group": group, "brokers": brokers, **(changed[0] if changed else {})}
-    return done(value, *(f"create subscription group to {address} success." for address in brokers))
+    return Answer(value, *(f"create subscription group to {address} success." for address in brokers))
 
 
 async def _change(admin: Operator, broker: str, group: str, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,7 +81,7 @@ async def _change(admin: Operator, broker: str, group: str, changes: Mapping[str
 
     from libramq.formats.tables import SubscriptionGroupConfig
 
-    known = await admin.ask(broker, calls.all_group_configs())
+    known = await admin.ask(broker, calls.ALL_GROUP_CONFIGS)
     config = known.get(group) or SubscriptionGroupConfig(group_name=group)
     config = msgspec.structs.replace(config, **changes)
     await admin.ask(broker, calls.create_group(config))
@@ -106,17 +94,16 @@ async def update_sub_group_list(
     *,
     file: options.ConfigFile,
     admin: Operator,
-    broker: options.Broker = None,
-    cluster: options.Cluster = None,
+    target: Changed,
 ) -> Answer:
     """Create or change all consumer groups of a JSON file, or none of them."""
     from libramq.formats.document import decode_body
     from libramq.formats.tables import SubscriptionGroupConfig
 
     configs = decode_body(read_file(file), list[SubscriptionGroupConfig])
-    changed = await admin.ask_targets(calls.create_groups(configs), broker=broker, cluster=cluster)
+    changed = await admin.ask_targets(calls.create_groups(configs), target)
     groups = [config.group_name for config in configs]
-    return done({"groups": groups}, f"submit batch of group config to {', '.join(changed)} success.")
+    return Answer({"groups": groups}, f"submit batch of group config to {', '.join(changed)} success.")
 
 
 @command(app, "getConsumerConfig")
@@ -125,7 +112,7 @@ async def get_consumer_config(*, group: options.Group, admin: Operator) -> Answe
     from libramq.admin.admin import addresses
 
     brokers = addresses((await admin.cluster_info()).broker_addr_table.values())
-    tables = await admin.ask_each(brokers, calls.all_group_configs())
+    tables = await admin.ask_each(brokers, calls.ALL_GROUP_CONFIGS)
     found = {address: plain(configs[group]) for address, configs in tables.items() if group in configs}
     if not found:
         raise ConfigError(f"no broker has a configuration of the group {group}")
@@ -142,23 +129,22 @@ async def set_consume_mode(
         int, Option("-q", "--popShareQueueNum", help="With how many more members a queue is shared.")
     ] = 0,
     admin: Operator,
-    broker: options.Broker = None,
-    cluster: options.Cluster = None,
+    target: Changed,
 ) -> Answer:
     """Have members with server-side assignment pull or pop a topic."""
     if mode not in ("PULL", "POP"):
         raise ConfigError(f"the mode {mode!r} is none; use PULL or POP")
     call = calls.set_consume_mode(topic, group, mode, share)
-    brokers = list(await admin.ask_targets(call, broker=broker, cluster=cluster))
+    brokers = list(await admin.ask_targets(call, target))
     value = {"topic": topic, "group": group, "mode": mode, "popShareQueueNum": share, "brokers": brokers}
-    return done(value, f"set consume mode to {', '.join(brokers)} success.")
+    return Answer(value, f"set consume mode to {', '.join(brokers)} success.")
 
 
 @command(app, "cloneGroupOffset")
 async def clone_group_offset(
     *,
     source: Annotated[str, Option("-s", "--srcGroup", help="The group whose offsets are copied.")],
-    target: Annotated[str, Option("-d", "--destGroup", help="The group that gets them.")],
+    destination: Annotated[str, Option("-d", "--destGroup", help="The group that gets them.")],
     topic: options.Topic,
     offline: Annotated[
         str, Option("-o", "--offline", help="true: whatever the source's members subscribe to.")
@@ -166,13 +152,13 @@ async def clone_group_offset(
     admin: Operator,
 ) -> Answer:
     """Set a group's offsets in a topic to those of another group, at all brokers of the topic."""
-    call = calls.clone_offsets(source, target, topic, offline=truth_of("-o", offline))
+    call = calls.clone_offsets(source, destination, topic, offline=options.truth_of("-o", offline))
     brokers = list(await admin.ask_topic(topic, call))
-    text = f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]"
-    return done({"srcGroup": source, "destGroup": target, "topic": topic, "brokers": brokers}, text)
+    text = f"clone group offset success. srcGroup[{source}], destGroup=[{destination}], topic[{topic}]"
+    return Answer({"srcGroup": source, "destGroup": destination, "topic": topic, "brokers": brokers}, text)
 
 
-RESETS: Final = columns("broker, queueId: queue, offset")
+RESETS: Final = "broker, queueId: queue, offset"
 
 
 @command(app, "skipAccumulatedMessage")
@@ -242,12 +228,9 @@ async def consumer_status(
     if not found:
         raise ConfigError(f"no such member of the group {group} is connected")
 
-    def show() -> None:
-        for member, info in found.items():
-            show_sections({member: info["properties"]})
-            for queue, state in info["mqTable"].items():
-                print(f"{queue}: {state}")
-            if info["jstack"]:
-                print(info["jstack"])
-
-    return Answer(found, show)
+    shown: list[Any] = []
+    for member, info in found.items():
+        shown += [f"============{member}============", info["properties"]]
+        shown += [f"{queue}: {state}" for queue, state in info["mqTable"].items()]
+        shown += filter(None, [info["jstack"]])
+    return Answer(found, *shown)

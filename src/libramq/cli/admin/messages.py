@@ -4,29 +4,16 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-from typer import Option
+from typer import Option, Typer
 
 from libramq.cli import options
-from libramq.cli.admin.frame import (
-    Answer,
-    Operator,
-    calls,
-    columns,
-    command,
-    plain,
-    rows,
-    show_values,
-    time_text,
-    truth_of,
-    values,
-)  # fmt: skip
+from libramq.cli.admin.frame import Answer, Operator, calls, command, plain, rows, time_text
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
     from libramq.message.message import MessageExt
 
-app = typer.Typer()
+app = Typer()
 
 #: MessageStoreConfig.maxMsgsNumBatch: no broker returns more.
 _FOUND_MAX: Final = 64
@@ -60,7 +47,7 @@ async def query_msg_by_id(
     from libramq.admin.messages import by_key, by_offset_id
     from libramq.cli.admin.sending import resend
 
-    is_resent = truth_of("-s", send)
+    is_resent = options.truth_of("-s", send)
     found: list[MessageExt] = []
     for each in message_id.split(","):
         one = each.strip()
@@ -108,10 +95,10 @@ async def query_msg_by_key(
     from libramq.cli.message_row import detailed_row
 
     found = await by_key(admin, topic, key, count=count, begin_ms=begin, end_ms=end)
-    headings = columns(
-        "messageId: message id, broker, queueId: queue, queueOffset: offset, storeTimestamp: stored, tags"
+    return rows(
+        [detailed_row(message) for message in found[:count]],
+        "messageId: message id, broker, queueId: queue, queueOffset: offset, storeTimestamp: stored, tags",
     )
-    return rows([detailed_row(message) for message in found[:count]], headings)
 
 
 @command(app, "queryMsgByOffset")
@@ -133,9 +120,6 @@ async def query_msg_by_offset(
     return _messages(found)
 
 
-_TRACE: Final = columns("type, group, clientHost: client host, atTimestamp: time, costMs: ms, status")
-
-
 @command(app, "queryMsgTraceById")
 async def query_msg_trace_by_id(
     *,
@@ -155,15 +139,11 @@ async def query_msg_trace_by_id(
         raise ConfigError(
             f"no trace of {message_id} in {topic}: only clients with traces switched on write any"
         )
-    return rows(found, _TRACE)
+    return rows(found, "type, group, clientHost: client host, atTimestamp: time, costMs: ms, status")
 
 
 async def _show_or_push(
-    admin: Operator,
-    found: Sequence["MessageExt"],
-    message_id: str,
-    group: str | None,
-    client_id: str | None,
+    admin: Operator, found: Sequence["MessageExt"], message_id: str, group: str | None, client_id: str | None
 ) -> AsyncGenerator[Answer, None]:
     """Show messages, or have a member process them and show what it made of them."""
     from libramq.transport.address import join_address
@@ -179,17 +159,13 @@ async def _show_or_push(
         return
     for message in found:
         call = calls.consume_directly(group, client_id, message.offset_id, message.topic)
-        yield values(plain(await admin.ask(join_address(*message.store_host), call)))
+        result = plain(await admin.ask(join_address(*message.store_host), call))
+        yield Answer(result, result)
 
 
 def _messages(found: Sequence["MessageExt"]) -> Answer:
     from libramq.cli.message_row import detailed_row
 
+    times = ("bornTimestamp", "storeTimestamp")
     rows = [detailed_row(message) for message in found]
-
-    def show() -> None:
-        for row in rows:
-            times = {name: time_text(row[name]) for name in ("bornTimestamp", "storeTimestamp")}
-            show_values(row | times)
-
-    return Answer(rows, show)
+    return Answer(rows, *(row | {name: time_text(row[name]) for name in times} for row in rows))

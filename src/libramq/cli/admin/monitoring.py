@@ -4,19 +4,16 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncGenerator
-from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-import typer
-from typer import Option
+from typer import Option, Typer
 
-from libramq.cli.admin.frame import Answer, Operator, columns, command, show_rows
+from libramq.cli.admin.frame import Answer, Operator, Table, command
 
-app = typer.Typer()
+app = Typer()
 
 #: MonitorConfig.roundInterval.
 INTERVAL_SECONDS: Final = 60
-_COLUMNS: Final = columns("group, topic, undone, undoneOfQueue: most in a queue, delayMs: delay in ms")
 
 
 @command(app, "startMonitoring", no_args_is_help=False)
@@ -32,14 +29,12 @@ async def start_monitoring(
     from libramq.admin.monitoring import one_round
     from libramq.cli.printable import printable
 
-    def show(groups: list[dict[str, Any]], notices: list[str]) -> None:
-        show_rows(groups, _COLUMNS)
-        for notice in notices:
-            print(printable(notice))
-
+    headings = "group, topic, undone, undoneOfQueue: most in a queue, delayMs: delay in ms"
     for done in itertools.count(1):
         groups, notices = await one_round(admin, int(time.time() * 1000))
-        yield Answer({"groups": groups, "notices": notices}, partial(show, groups, notices))
+        yield Answer(
+            {"groups": groups, "notices": notices}, Table(groups, headings), *map(printable, notices)
+        )
         if done == rounds:
             return
         await asyncio.sleep(interval)

@@ -5,32 +5,18 @@ They join no group and commit nothing.
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-from typer import Option
+from typer import Option, Typer
 
 from libramq.cli import options
-from libramq.cli.admin.frame import (
-    Answer,
-    Operator,
-    calls,
-    columns,
-    command,
-    plain,
-    show_rows,
-    time_text,
-    timestamp_of,
-    truth_of,
-)  # fmt: skip
+from libramq.cli.admin.frame import Answer, Operator, Table, calls, command, plain, rows, time_text
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from libramq.client.queue_reader import QueueReader
     from libramq.message.message import MessageExt
-    from libramq.message.queue import MessageQueue
 
-app = typer.Typer()
+app = Typer()
 
 _When = "now, milliseconds since 1970, or yyyy-MM-dd#HH:mm:ss:SSS."
 _Begin = Annotated[
@@ -41,24 +27,24 @@ _Tags = Annotated[str, Option("-s", "--subExpression", help="Only these tags, as
 _Body = Annotated[str, Option("-d", "--printBody", help="Show bodies: true or false.")]
 
 
-@app.command("printMsg", no_args_is_help=True)
+@command(app, "printMsg")
 def print_msg(
+    *,
     topic: options.Topic,
     tags: _Tags = "*",
     begin: _Begin = None,
     end: _End = None,
     body: _Body = "true",
     namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+) -> Iterator[Answer]:
     """Print the messages of a topic, queue by queue."""
-    _print(
-        messages_of(options.name_servers(namesrv), topic, tags=tags, begin=begin, end=end), body, json=json
-    )
+    found = messages_of(options.name_servers(namesrv), topic, tags=tags, begin=begin, end=end)
+    yield from _lines(found, body)
 
 
-@app.command("printMsgByQueue", no_args_is_help=True)
+@command(app, "printMsgByQueue")
 def print_msg_by_queue(
+    *,
     topic: options.Topic,
     broker: Annotated[str, Option("-a", "--brokerName", help="The broker's name.")],
     queue_id: Annotated[int, Option("-i", "--queueId", min=0, help="The queue.")],
@@ -69,28 +55,23 @@ def print_msg_by_queue(
     body: _Body = "false",
     calculate: Annotated[str, Option("-f", "--calculate", help="Count by tag: true or false.")] = "false",
     namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+) -> Iterator[Answer]:
     """Print the messages of one queue, or their number for each tag."""
-    from libramq.cli import output
-
     servers = options.name_servers(namesrv)
     found = messages_of(servers, topic, broker, queue_id, tags=tags, begin=begin, end=end)
-    if truth_of("-f", calculate):
+    if options.truth_of("-f", calculate):
         counts = Counter(message.tags or "" for message in found)
-        rows = [{"tag": tag, "count": count} for tag, count in counts.most_common()]
-        if json:
-            output.print_json(rows)
-        else:
-            show_rows(rows, columns("tag, count: messages"))
-    elif truth_of("-p", print_messages):
-        _print(found, body, json=json)
+        by_tag = [{"tag": tag, "count": count} for tag, count in counts.most_common()]
+        yield rows(by_tag, "tag, count: messages")
+    elif options.truth_of("-p", print_messages):
+        yield from _lines(found, body)
     else:
         raise ConfigError("name what to do: -p true to print the messages, -f true to count them by tag")
 
 
-@app.command("consumeMessage", no_args_is_help=True)
+@command(app, "consumeMessage")
 def consume_message(
+    *,
     topic: options.Topic,
     broker: Annotated[str | None, Option("-b", "--brokerName", help="With -i: the broker.")] = None,
     queue_id: Annotated[int | None, Option("-i", "--queueId", min=0, help="Only this queue.")] = None,
@@ -105,16 +86,17 @@ def consume_message(
         int, Option("-c", "--MessageNumber", min=1, help="How many of each queue at most.")
     ] = 128,
     namesrv: options.Namesrv = None,
-    json: options.Json = False,
-) -> None:
+) -> Iterator[Answer]:
     """Print messages of a topic or of one queue, without consuming them for any group."""
     if (broker is None) != (queue_id is None):
         raise ConfigError("a queue is a broker's: name both -b BROKER and -i QUEUE, or neither")
     if offset is not None and queue_id is None:
         raise ConfigError("an offset is one queue's: name the queue with -b and -i")
     servers = options.name_servers(namesrv)
-    found = messages_of(servers, topic, broker, queue_id, begin=begin, end=end, first=offset, count=count)
-    _print(found, "true", json=json)
+    found = messages_of(
+        servers, topic, broker, queue_id, begin=begin, end=end, first=offset or 0, count=count
+    )
+    yield from _lines(found, "true")
 
 
 @command(app, "queryCq")
@@ -132,14 +114,12 @@ async def query_cq(
     """Show units of a consume queue: where messages lie in the log."""
     address = broker or (await admin.brokers_of(topic))[0]
     reply = await admin.ask(address, calls.consume_queue(topic, queue_id, index, count))
-    rows = [{"index": index + number, **plain(unit)} for number, unit in enumerate(reply.queue_data)]
-    headings = columns("index: offset, physicOffset: physical offset, physicSize: size, tagsCode: tag code")
-
-    def show() -> None:
-        print(f"max: {reply.max_queue_index}, min: {reply.min_queue_index}")
-        show_rows(rows, headings)
-
-    return Answer(plain(reply), show)
+    units = [{"index": index + number, **plain(unit)} for number, unit in enumerate(reply.queue_data)]
+    return Answer(
+        plain(reply),
+        f"max: {reply.max_queue_index}, min: {reply.min_queue_index}",
+        Table(units, "index: offset, physicOffset: physical offset, physicSize: size, tagsCode: tag code"),
+    )
 
 
 def messages_of(
@@ -151,10 +131,10 @@ def messages_of(
     tags: str = "*",
     begin: str | None = None,
     end: str | None = None,
-    first: int | None = None,
+    first: int = 0,
     count: int | None = None,
 ) -> Iterator["MessageExt"]:
-    """Yield messages of a topic or of one queue.
+    """Yield messages of a topic or of one queue, stored between two times.
 
     first, count: of each queue, from an offset on, and how many at most.
     """
@@ -162,56 +142,37 @@ def messages_of(
     from libramq.client.queue_reader import PullFilter, QueueReader
     from libramq.transport.address import split_name_servers
 
-    reader = QueueReader(
-        split_name_servers(namesrv), group="TOOLS_CONSUMER", pull_filter=PullFilter.of(tags), access=access()
-    )
+    pull_filter = PullFilter.of(tags)
+    servers = split_name_servers(namesrv)
+    reader = QueueReader(servers, group="TOOLS_CONSUMER", pull_filter=pull_filter, access=access())
     try:
         for queue in reader.queues(topic):
-            if broker in (None, queue.broker_name) and queue_id in (None, queue.queue_id):
-                start, stop = _range(reader, queue, begin, end)
-                start = max(start, first or 0)
-                if count is not None and tags == "*":
-                    stop = min(stop, start + count)
-                yield from _read(reader, queue, start, stop)
+            if broker not in (None, queue.broker_name) or queue_id not in (None, queue.queue_id):
+                continue
+            start, stop = reader.min_offsets([queue])[queue], reader.max_offsets([queue])[queue]
+            if begin is not None:
+                start = reader.offsets_at({queue: options.timestamp_of(begin)})[queue]
+            if end is not None:
+                stop = reader.offsets_at({queue: options.timestamp_of(end)})[queue]
+            start = max(start, first)
+            yield from reader.messages(queue, start, stop if count is None else min(stop, start + count))
     finally:
         reader.close()
 
 
-def _range(
-    reader: "QueueReader", queue: "MessageQueue", begin: str | None, end: str | None
-) -> tuple[int, int]:
-    ends = [reader.min_offsets([queue])[queue], reader.max_offsets([queue])[queue]]
-    for index, text in enumerate((begin, end)):
-        if text is not None:
-            ends[index] = reader.offsets_at({queue: timestamp_of(text)})[queue]
-    return ends[0], ends[1]
-
-
-def _read(reader: "QueueReader", queue: "MessageQueue", start: int, stop: int) -> Iterator["MessageExt"]:
-    def skip(queue: "MessageQueue", start: int, end: int) -> None:
-        """Skip messages that the broker no longer has."""
-
-    for stretch in reader.read(queue, start, stop, lost=skip):
-        yield from stretch.messages()
-
-
-def _print(found: Iterator["MessageExt"], body: str, *, json: bool) -> None:
-    """Print messages as they come, one line each."""
-    import json as json_module
-
+def _lines(found: Iterator["MessageExt"], body: str) -> Iterator[Answer]:
+    """Answer with messages as they come, one line each."""
     from libramq.cli.message_row import detailed_row
-    from libramq.cli.printable import printable, printable_json
+    from libramq.cli.printable import printable
 
-    with_body = truth_of("-d", body)
+    with_body = options.truth_of("-d", body)
     for message in found:
-        row: dict[str, Any] = detailed_row(message)
+        row = detailed_row(message)
         text = row.get("body") or row.get("bodyBase64") or ""
         if not with_body:
             row = {name: value for name, value in row.items() if name not in ("body", "bodyBase64")}
             text = ""
-        if json:
-            print(printable_json(json_module.dumps(row, ensure_ascii=False)))
-        else:
-            place = f"{message.broker_name}:{message.queue_id}@{message.queue_offset}"
-            stored = time_text(message.store_timestamp_ms)
-            print(printable(f"{stored} {place} {message.message_id} [{message.tags or ''}] {text}"))
+        place = f"{message.broker_name}:{message.queue_id}@{message.queue_offset}"
+        stored = time_text(message.store_timestamp_ms)
+        line = f"{stored} {place} {message.message_id} [{message.tags or ''}] {text}"
+        yield Answer(row, printable(line), is_line=True)

@@ -5,11 +5,10 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-from typer import Option
+from typer import Option, Typer
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, Operator, columns, command, rows, show_rows
+from libramq.cli.admin.frame import Answer, Operator, Table, command, rows
 from libramq.errors import ConfigError, LibraError
 
 if TYPE_CHECKING:
@@ -17,11 +16,11 @@ if TYPE_CHECKING:
     from libramq.message.message import Message, MessageExt
     from libramq.message.queue import MessageQueue
 
-app = typer.Typer()
+app = Typer()
 
 GROUP: Final = "LIBRA_ADMIN_SEND"
 _Row = dict[str, Any]
-_COLUMNS: Final = columns("broker, queueId: queue, status, ms, messageId: message id")
+_COLUMNS: Final = "broker, queueId: queue, status, ms, messageId: message id"
 
 _Amount = Annotated[int, Option("-a", "--amount", min=1, help="How many messages.")]
 _Size = Annotated[int, Option("-s", "--size", min=1, help="Bytes of each body.")]
@@ -84,7 +83,6 @@ async def cluster_rt(
     admin: Operator,
 ) -> AsyncGenerator[Answer, None]:
     """Show how long sends to each broker take, to the topic of its name; mqadmin repeats it for ever."""
-    headings = columns("cluster, broker, ms, stored, failed")
     while True:
         found = []
         for name, broker in await _brokers(admin, cluster):
@@ -97,7 +95,7 @@ async def cluster_rt(
                 "stored": stored,
                 "failed": len(sent) - stored,
             })  # fmt: skip
-        yield rows(found, headings)
+        yield rows(found, "cluster, broker, ms, stored, failed")
         if interval is None:
             return
         await asyncio.sleep(interval)
@@ -166,11 +164,7 @@ def _average_ms(sent: Sequence[_Row]) -> float:
 
 
 def _times(sent: Sequence[_Row]) -> Answer:
-    def show() -> None:
-        show_rows(sent, _COLUMNS)
-        print(f"Avg RT: {_average_ms(sent):.2f}")
-
-    return Answer(sent, show)
+    return Answer(sent, Table(sent, _COLUMNS), f"Avg RT: {_average_ms(sent):.2f}")
 
 
 async def _brokers(admin: Operator, cluster: str | None) -> list[tuple[str, str]]:

@@ -3,67 +3,50 @@
 import itertools
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-from typer import Option
+from typer import Option, Typer
 
-from libramq.cli import options
-from libramq.cli.admin.frame import Answer, Operator, calls, command, done, sections, show_values
+from libramq.cli.admin.frame import Answer, Changed, Operator, Shown, Target, calls, command, sections
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
     from libramq.rpc.call import Call
 
-app = typer.Typer()
+app = Typer()
 
 _Broker = Annotated[str, Option("-b", "--brokerAddr", help="The broker, host:port.")]
-_AnyBroker = Annotated[str | None, Option("-b", "--brokerAddr", help="The broker, host:port; or -c.")]
-_AnyCluster = Annotated[str | None, Option("-c", "--clusterName", help="All masters of this cluster; or -b.")]
 _BrokerName = Annotated[str, Option("-b", "--brokerName", help="The broker's name.")]
 _Key = Annotated[str, Option("-k", "--key", help="The key.")]
 _Value = Annotated[str, Option("-v", "--value", help="The value.")]
 _Namespace = Annotated[str, Option("-s", "--namespace", help="The namespace of the key.")]
-_OneBroker = Annotated[str | None, Option("-b", "--brokerAddr", help="Only this broker, host:port.")]
-_OneCluster = Annotated[
-    str | None, Option("-c", "--cluster", help="The brokers of this cluster. Default: all brokers.")
+_OneOrAll = Annotated[
+    Target,
+    Option("-b", "--brokerAddr", help="Only this broker, host:port."),
+    Option("-c", "--cluster", help="The brokers of this cluster. Default: all brokers."),
 ]
 
 
 @command(app, "brokerStatus")
-async def broker_status(*, broker: _AnyBroker = None, cluster: _AnyCluster = None, admin: Operator) -> Answer:
+async def broker_status(*, target: Shown, admin: Operator) -> Answer:
     """Show a broker's state as names and values, or that of a cluster's masters."""
-    return await _values(admin, calls.runtime_info(), broker, cluster)
+    return await _values(admin, calls.RUNTIME_INFO, target)
 
 
 @command(app, "getBrokerConfig")
-async def get_broker_config(
-    *, broker: _AnyBroker = None, cluster: _AnyCluster = None, admin: Operator
-) -> Answer:
+async def get_broker_config(*, target: Shown, admin: Operator) -> Answer:
     """Show a broker's options, without secrets, or those of a cluster's masters."""
-    return await _values(admin, calls.broker_config(), broker, cluster)
+    return await _values(admin, calls.BROKER_CONFIG, target)
 
 
-async def _values(
-    admin: Operator, call: "Call[dict[str, str]]", broker: str | None, cluster: str | None
-) -> Answer:
-    found = await admin.ask_targets(call, broker=broker, cluster=cluster)
-    if broker is None:
-        return sections(found)
-    return Answer(found[broker], lambda: show_values(found[broker]))
+async def _values(admin: Operator, call: "Call[dict[str, str]]", target: Target) -> Answer:
+    found = await admin.ask_targets(call, target)
+    return sections(found) if target.broker is None else Answer(*[found[target.broker]] * 2)
 
 
 @command(app, "updateBrokerConfig")
-async def update_broker_config(
-    *,
-    key: _Key,
-    value: _Value,
-    broker: options.Broker = None,
-    cluster: options.Cluster = None,
-    admin: Operator,
-) -> Answer:
+async def update_broker_config(*, key: _Key, value: _Value, target: Changed, admin: Operator) -> Answer:
     """Change an option of a broker until it stops; the broker says which ones can be changed."""
-    call = calls.update_broker_config(key, value)
-    brokers = list(await admin.ask_targets(call, broker=broker, cluster=cluster))
-    return done({"brokers": brokers, key: value}, f"update broker config success, {', '.join(brokers)}")
+    brokers = list(await admin.ask_targets(calls.update_broker_config(key, value), target))
+    return Answer({"brokers": brokers, key: value}, f"update broker config success, {', '.join(brokers)}")
 
 
 @command(app, "resetMasterFlushOffset")
@@ -75,30 +58,30 @@ async def reset_master_flush_offset(
 ) -> Answer:
     """Set up to where a slave takes its master's log to be on disk; no other broker has such an offset."""
     await admin.ask(broker, calls.reset_master_flush_offset(offset))
-    return done({"broker": broker, "offset": offset}, f"reset master flush offset to {offset} success")
+    return Answer({"broker": broker, "offset": offset}, f"reset master flush offset to {offset} success")
 
 
 @command(app, "wipeWritePerm")
 async def wipe_write_perm(*, broker: _BrokerName, admin: Operator) -> Answer:
     """Have producers avoid a broker: its topics become read-only in routes until one of them changes."""
-    return await _set_writable(admin, broker, "wipe", calls.wipe_write_perm(broker))
+    return await _set_writable(admin, broker, "wipe")
 
 
 @command(app, "addWritePerm")
 async def add_write_perm(*, broker: _BrokerName, admin: Operator) -> Answer:
     """Have producers use a broker again: its topics become readable and writable in routes."""
-    return await _set_writable(admin, broker, "add", calls.add_write_perm(broker))
+    return await _set_writable(admin, broker, "add")
 
 
-async def _set_writable(admin: Operator, broker: str, what: str, call: "Call[int]") -> Answer:
-    counts = await admin.ask_name_servers(call)
+async def _set_writable(admin: Operator, broker: str, what: str) -> Answer:
+    counts = await admin.ask_name_servers(calls.set_writable(broker, is_writable=what == "add"))
     if not any(counts.values()):
         raise ConfigError(
             f"no name server knows a topic of the broker {broker}; name it as clusterList does, not by its "
             "address"
         )
     text = f"{what} write perm of broker[{broker}] in name server"
-    return done(
+    return Answer(
         {"broker": broker, "topics": counts},
         *(f"{text}[{address}] OK, {count}" for address, count in counts.items()),
     )
@@ -109,64 +92,58 @@ async def update_kv_config(*, namespace: _Namespace, key: _Key, value: _Value, a
     """Set a value of the name servers' KV configuration."""
     await admin.ask_name_servers(calls.put_value(namespace, key, value))
     text = "create or update kv config to namespace success."
-    return done({"namespace": namespace, "key": key, "value": value}, text)
+    return Answer({"namespace": namespace, "key": key, "value": value}, text)
 
 
 @command(app, "deleteKvConfig")
 async def delete_kv_config(*, namespace: _Namespace, key: _Key, admin: Operator) -> Answer:
     """Remove a value of the name servers' KV configuration."""
     await admin.ask_name_servers(calls.delete_value(namespace, key))
-    return done({"namespace": namespace, "key": key}, "delete kv config from namespace success.")
+    return Answer({"namespace": namespace, "key": key}, "delete kv config from namespace success.")
 
 
 @command(app, "getNamesrvConfig", no_args_is_help=False)
 async def get_namesrv_config(*, admin: Operator) -> Answer:
     """Show the options of each name server."""
-    return sections(await admin.ask_name_servers(calls.name_server_config()))
+    return sections(await admin.ask_name_servers(calls.NAME_SERVER_CONFIG))
 
 
 @command(app, "updateNamesrvConfig")
 async def update_namesrv_config(*, key: _Key, value: _Value, admin: Operator) -> Answer:
     """Change an option of each name server until it stops; a name server says which ones can be changed."""
     await admin.ask_name_servers(calls.update_name_server_config(key, value))
-    return done({key: value}, "update name server config success!")
+    return Answer({key: value}, "update name server config success!")
 
 
 # Disks.
 
 
 @command(app, "deleteExpiredCommitLog", no_args_is_help=False)
-async def delete_expired_commit_log(
-    *, admin: Operator, broker: _OneBroker = None, cluster: _OneCluster = None
-) -> Answer:
+async def delete_expired_commit_log(*, admin: Operator, target: _OneOrAll) -> Answer:
     """Delete messages older than fileReservedTime now, and not at the hour deleteWhen."""
-    return await _free_disk(admin, calls.delete_expired_files(), broker, cluster)
+    return await _free_disk(admin, calls.DELETE_EXPIRED_FILES, target)
 
 
 @command(app, "cleanExpiredCQ", no_args_is_help=False)
-async def clean_expired_cq(
-    *, admin: Operator, broker: _OneBroker = None, cluster: _OneCluster = None
-) -> Answer:
+async def clean_expired_cq(*, admin: Operator, target: _OneOrAll) -> Answer:
     """Remove files of consume queues whose messages are deleted."""
-    return await _free_disk(admin, calls.clean_expired_queues(), broker, cluster)
+    return await _free_disk(admin, calls.CLEAN_EXPIRED_QUEUES, target)
 
 
 @command(app, "cleanUnusedTopic", no_args_is_help=False)
-async def clean_unused_topic(
-    *, admin: Operator, broker: _OneBroker = None, cluster: _OneCluster = None
-) -> Answer:
+async def clean_unused_topic(*, admin: Operator, target: _OneOrAll) -> Answer:
     """Remove consume queues whose topics are deleted."""
-    return await _free_disk(admin, calls.clean_unused_topics(), broker, cluster)
+    return await _free_disk(admin, calls.CLEAN_UNUSED_TOPICS, target)
 
 
-async def _free_disk(admin: Operator, call: "Call[None]", broker: str | None, cluster: str | None) -> Answer:
-    if broker is not None and cluster is not None:
+async def _free_disk(admin: Operator, call: "Call[None]", target: Target) -> Answer:
+    if target.broker is not None and target.cluster is not None:
         raise ConfigError("name -c CLUSTER or -b HOST:PORT, or neither for all brokers")
-    if broker is None and cluster is None:
+    if target.broker is None and target.cluster is None:
         names = sorted((await admin.cluster_info()).cluster_addr_table)
         masters = [await admin.masters(name) for name in names]
         brokers = list(dict.fromkeys(itertools.chain(*masters)))
     else:
-        brokers = await admin.targets(broker=broker, cluster=cluster)
+        brokers = await admin.targets(target)
     await admin.ask_each(brokers, call)
-    return done({"brokers": brokers}, *(f"success at broker [{address}]" for address in brokers))
+    return Answer({"brokers": brokers}, *(f"success at broker [{address}]" for address in brokers))

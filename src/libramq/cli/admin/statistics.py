@@ -1,29 +1,21 @@
 """The admin commands that count: producers, progress, rates, slaves; under mqadmin's names."""
 
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-from typer import Option
+from typer import Option, Typer
 
 from libramq.cli import options
-from libramq.cli.admin.frame import (
-    Answer,
-    Operator,
-    calls,
-    columns,
-    command,
-    plain,
-    rows,
-    show_rows,
-    show_values,
-    truth_of,
-)  # fmt: skip
+from libramq.cli.admin.frame import Answer, Operator, Table, calls, command, plain, rows
 from libramq.errors import BrokerError
 
-app = typer.Typer()
+if TYPE_CHECKING:
+    from libramq.message.queue import MessageQueue
+    from libramq.remoting.body.consumers import OffsetWrapper
+
+app = Typer()
 
 _Broker = Annotated[str, Option("-b", "--brokerAddr", "--broker", help="The broker, host:port.")]
-CONNECTION: Final = columns("clientId: client id, clientAddr: address, language, version")
+CONNECTION: Final = "clientId: client id, clientAddr: address, language, version"
 
 
 @command(app, "producerConnection")
@@ -44,7 +36,9 @@ async def producer_connection(
             continue
         for member in connection.connection_set:
             row = plain(member)
-            found[member.client_id] = {name: row[name] for name in CONNECTION}
+            found[member.client_id] = {
+                name: row[name] for name in ("clientId", "clientAddr", "language", "version")
+            }
     if failure is not None and not found:
         raise failure
     return rows([found[client_id] for client_id in sorted(found)], CONNECTION)
@@ -53,15 +47,15 @@ async def producer_connection(
 @command(app, "producer")
 async def producers(*, broker: _Broker, admin: Operator) -> Answer:
     """List all producers that are connected to a broker."""
-    table = (await admin.ask(broker, calls.all_producers())).data
+    table = (await admin.ask(broker, calls.ALL_PRODUCERS)).data
     found = [
         {"group": group} | plain(producer) for group, members in sorted(table.items()) for producer in members
     ]
-    headings = columns(
+    return rows(
+        found,
         "group, clientId: client id, remoteIP: address, language, version, "
-        "lastUpdateTimestamp: last heartbeat"
+        "lastUpdateTimestamp: last heartbeat",
     )
-    return rows(found, headings)
 
 
 @command(app, "brokerConsumeStats")
@@ -73,35 +67,34 @@ async def broker_consume_stats(
     admin: Operator,
 ) -> Answer:
     """Show the progress of all groups at a broker, queue by queue."""
-    stats = await admin.ask(broker, calls.broker_consume_stats(ordered=truth_of("-o", ordered)))
+    stats = await admin.ask(broker, calls.broker_consume_stats(ordered=options.truth_of("-o", ordered)))
     found = [
-        {
-            "topic": queue.topic,
-            "group": group,
-            "broker": queue.broker_name,
-            "queueId": queue.queue_id,
-            "brokerOffset": offset.broker_offset,
-            "consumerOffset": offset.consumer_offset,
-            "diff": offset.behind,
-            "lastTimestamp": offset.last_timestamp,
-        }
+        {"topic": queue.topic, "group": group}
+        | progress_row(queue, offset)
+        | {"lastTimestamp": offset.last_timestamp}
         for each in stats.consume_stats_list
         for group, progress in sorted(each.items())
         for one in progress
         for queue, offset in sorted(one.offset_table.items())
         if offset.behind >= level
     ]
-    headings = columns(
+    return rows(
+        found,
         "topic, group, queueId: queue, brokerOffset: broker offset, consumerOffset: consumer offset, "
-        "diff: behind, lastTimestamp: last message stored"
+        "diff: behind, lastTimestamp: last message stored",
     )
-    return rows(found, headings)
 
 
-_RATES: Final = columns(
-    "topic, group, accumulation: behind, inTps: in/s, outTps: out/s, inMsg24Hour: in a day, "
-    "outMsg24Hour: out a day"
-)
+def progress_row(queue: "MessageQueue", offset: "OffsetWrapper") -> dict[str, Any]:
+    """Return a group's progress in a queue as a row."""
+    return {
+        "topic": queue.topic,
+        "broker": queue.broker_name,
+        "queueId": queue.queue_id,
+        "brokerOffset": offset.broker_offset,
+        "consumerOffset": offset.consumer_offset,
+        "diff": offset.behind,
+    }
 
 
 @command(app, "statsAll", no_args_is_help=False)
@@ -122,18 +115,18 @@ async def stats_all(
         if not each.startswith((RETRY_PREFIX, DLQ_PREFIX)) and topic in (None, each):
             found += await rates(admin, each)
     shown = [one for one in found if not active or one.in_a_day or one.out_a_day]
-    return rows([dict(zip(_RATES, one, strict=True)) for one in shown], _RATES)
+    columns = (
+        "topic, group, accumulation: behind, inTps: in/s, outTps: out/s, inMsg24Hour: in a day, "
+        "outMsg24Hour: out a day"
+    )
+    names = [column.partition(": ")[0] for column in columns.split(", ")]
+    return rows([dict(zip(names, one, strict=True)) for one in shown], columns)
 
 
 @command(app, "haStatus")
 async def ha_status(*, broker: _Broker, admin: Operator) -> Answer:
     """Show how far the slaves of a master are behind it."""
-    status = plain(await admin.ask(broker, calls.ha_status()))
-    headings = columns("addr: slave, slaveAckOffset: has up to, diff: lacks, inSync: in sync")
-
-    def show() -> None:
-        slaves = status.pop("haConnectionInfo")
-        show_values(status)
-        show_rows(slaves, headings)
-
-    return Answer(status, show)
+    status = plain(await admin.ask(broker, calls.HA_STATUS))
+    values = {name: value for name, value in status.items() if name != "haConnectionInfo"}
+    headings = "addr: slave, slaveAckOffset: has up to, diff: lacks, inSync: in sync"
+    return Answer(status, values, Table(status["haConnectionInfo"], headings))

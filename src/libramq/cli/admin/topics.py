@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-from typer import Option
+from typer import Option, Typer
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, Operator, calls, columns, command, done, rows, show_values
+from libramq.cli.admin.frame import Answer, Changed, Operator, calls, command, rows
 from libramq.errors import ConfigError
 
-app = typer.Typer()
+app = Typer()
 
 
 @command(app, "updateTopicPerm")
@@ -19,18 +18,17 @@ async def update_topic_perm(
     topic: options.Topic,
     perm: Annotated[int, Option("-p", "--perm", help="2: write, 4: read, 6: both.")],
     admin: Operator,
-    broker: options.Broker = None,
-    cluster: options.Cluster = None,
+    target: Changed,
 ) -> Answer:
     """Change who may use a topic: 4 lets consumers finish reading it while producers avoid it."""
     from libramq.admin.operator import check_permission
 
     check_permission(perm)
-    before = await admin.ask_targets(calls.topic_config(topic), broker=broker, cluster=cluster)
+    before = await admin.ask_targets(calls.topic_config(topic), target)
     for address, config in before.items():
         await admin.ask(address, calls.create_topic(config, perm=perm))
     found = [{"broker": address, "from": config.perm, "to": perm} for address, config in before.items()]
-    return rows(found, columns("broker, from: permission before, to: now"))
+    return rows(found, "broker, from: permission before, to: now")
 
 
 @command(app, "updateTopicList")
@@ -38,17 +36,16 @@ async def update_topic_list(
     *,
     file: options.ConfigFile,
     admin: Operator,
-    broker: options.Broker = None,
-    cluster: options.Cluster = None,
+    target: Changed,
 ) -> Answer:
     """Create or change all topics of a JSON file, or none of them."""
     from libramq.formats.document import decode_body
     from libramq.formats.tables import TopicConfig
 
     configs = decode_body(read_file(file), list[TopicConfig])
-    changed = await admin.ask_targets(calls.create_topics(configs), broker=broker, cluster=cluster)
+    changed = await admin.ask_targets(calls.create_topics(configs), target)
     topics = [config.topic_name for config in configs]
-    return done({"topics": topics}, f"submit batch of topic config to {', '.join(changed)} success.")
+    return Answer({"topics": topics}, f"submit batch of topic config to {', '.join(changed)} success.")
 
 
 @command(app, "updateOrderConf")
@@ -77,7 +74,7 @@ async def update_order_conf(
     else:
         raise ConfigError(f"the method {method!r} is none; use get, put or delete")
     text = f"{what} orderConf success. topic=[{topic}]" + (f", orderConf=[{value}]" if value else "")
-    return done({"topic": topic, "orderConf": value}, text)
+    return Answer({"topic": topic, "orderConf": value}, text)
 
 
 def _checked(text: str) -> str:
@@ -93,7 +90,7 @@ def _checked(text: str) -> str:
 async def topic_cluster_list(*, topic: options.Topic, admin: Operator) -> Answer:
     """List the clusters that have a topic."""
     clusters = sorted({broker.cluster for broker in (await admin.route(topic)).broker_datas})
-    return done(clusters, *clusters)
+    return Answer(clusters, *clusters)
 
 
 @command(app, "allocateMQ")
@@ -113,7 +110,7 @@ async def allocate_mq(
         name: [f"{queue.broker_name}:{queue.queue_id}" for queue in averagely(name, queues, names)]
         for name in names
     }
-    return Answer(shares, lambda: show_values({name: ", ".join(share) for name, share in shares.items()}))
+    return Answer(shares, {name: ", ".join(share) for name, share in shares.items()})
 
 
 def read_file(path: Path) -> bytes:

@@ -103,7 +103,7 @@ class TorturedPair:
         ends = []
         for broker in self.brokers:
             async with Client(broker.address, is_serving=True) as client:
-                information = await client.make(admin_calls.runtime_info())
+                information = await client.make(admin_calls.RUNTIME_INFO)
             ends.append(int(information["commitLogMaxOffset"]))
         return await asyncio.to_thread(self._compare_bytes, min(ends))
 

@@ -114,25 +114,25 @@ def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Admissi
 def poll(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
     """Hold a poll; it is answered with the next publication, or later."""
     _hold_poll(group, event, now_ms)
-    if not _claims_later_epoch(group, event.member, event.held, event.epoch, now_ms):
+    if not _claims_later_epoch(group, event.member, event.poll.held, event.poll.epoch, now_ms):
         _hand_over_unlisted(group, event.member, now_ms)
 
 
 def poll_inquiry(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
     """Hold a poll, and note the queues that its member reports."""
     _hold_poll(group, event, now_ms)
-    _claims_later_epoch(group, event.member, event.held, event.epoch, now_ms)
+    _claims_later_epoch(group, event.member, event.poll.held, event.poll.epoch, now_ms)
     _awaited_reported(group, event.member, now_ms)
 
 
 def _hold_poll(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
-    member = event.member
-    group.balance.add_duplicates(event.duplicates)
-    _note_pace(group, member, is_leaving=event.is_leaving, is_slow=event.is_slow, now_ms=now_ms)
+    member, poll = event.member, event.poll
+    group.balance.add_duplicates(poll.duplicates)
+    _note_pace(group, member, is_leaving=poll.is_leaving, is_slow=poll.is_slow, now_ms=now_ms)
     if member.poll is not None:
         group.answer(member, now_ms)
     group.members.seen(member, event.peer, now_ms=now_ms)
-    member.hold(event.ticket, event.epoch, now_ms=now_ms)
+    member.hold(event.ticket, poll.epoch, now_ms=now_ms)
 
 
 def release(group: Group, event: ev.Released, now_ms: MonotonicMs) -> None:
@@ -160,7 +160,9 @@ def leave(group: Group, event: ev.Left, now_ms: MonotonicMs) -> None:
     group.publication.effects.append(Answer(event.ticket))
     committed = event.leave.committed
     group.balance.queues.release(event.member.id, committed, committed, event.leave.attempts)
-    _expel(group, event.member, event.reason, event.member.profile.client_id, now_ms)
+    is_timeout = event.leave.reason == Reason.PROCESSING_TIMEOUT
+    reason = Reason.PROCESSING_TIMEOUT if is_timeout else Reason.MEMBER_LEFT
+    _expel(group, event.member, reason, event.member.profile.client_id, now_ms)
 
 
 def end_session(group: Group, event: ev.SessionEnded, now_ms: MonotonicMs) -> None:
@@ -296,7 +298,7 @@ def ask_members(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicMs) ->
 
 def gather(group: Group, event: ev.FencesInDoubt, now_ms: MonotonicMs) -> None:
     """Query the fences for the holders of queues."""
-    _gather_above(group, event.epoch, now_ms)
+    _gather_above(group, group.epoch, now_ms)
 
 
 def gather_refused(group: Group, event: ev.GrantRefused, now_ms: MonotonicMs) -> None:
@@ -355,9 +357,10 @@ def assign(group: Group, event: ev.ChangesCollected, now_ms: MonotonicMs) -> Non
 
 
 def take_assignment(group: Group, event: ev.Assigned, now_ms: MonotonicMs) -> None:
-    """Start moving queues towards the assignment that a thread has made."""
-    group.publication.effects += group.balance.assigned(event.made, now_ms=now_ms)
-    group.publication.is_changed = True
+    """Start moving queues towards the assignment that a thread has made, unless nobody awaits it any more."""
+    if group.balance.awaits(event.work):
+        group.publication.effects += group.balance.assigned(event.made, now_ms=now_ms)
+        group.publication.is_changed = True
 
 
 def postpone(group: Group, event: ev.ChangesCollected, now_ms: MonotonicMs) -> None:

@@ -9,18 +9,17 @@ from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError, InvalidName
-from libramq.fencing import Claims, FenceReport
+from libramq.fencing import MODE_CLIENT, Claims, FenceGrant
 from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
-from libramq.groups.coordinator.effect import Effect, Grant
-from libramq.groups.coordinator.group.assigning import Assigning, Made
-from libramq.groups.coordinator.group.member import GroupMember
+from libramq.groups.coordinator.effect import Effect, Grant, ModeChanged
 from libramq.groups.coordinator.group.request import (
     Join,
     Leave,
     Poll,
     Release,
     Remove,
+    Request,
     SessionLimits,
     check_listed,
     member_profile,
@@ -33,7 +32,6 @@ from libramq.groups.coordinator.shared_tables import SharedTables
 from libramq.groups.coordinator.state import SELF_ALLOCATED
 from libramq.groups.coordinator.watched_topics import change_of
 from libramq.groups.limits import COORDINATED_GROUPS_MAX, MEMBERS_OF_ALL_MAX
-from libramq.groups.rebalance_event import Reason
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message.queue import MessageQueue
@@ -53,8 +51,9 @@ class Coordinator(Generic[P, T]):
 
     record: persists a group's state before any of it is published; None removes it. queues: returns those of
     a topic over all brokers, sorted, or None; `queues_changed` takes changes, and those of restored groups.
-    must_gather: whether another broker may have coordinated a group that is not known here. due_by:
-    called with the time by which `tick` is due, whenever that may have become earlier.
+    must_gather: whether another broker may have coordinated a group that is not known here. fence_epoch: the
+    epoch of a group's fence at this broker; None if there is none. due_by: called with the time by which
+    `tick` is due, whenever that may have become earlier.
     """
 
     def __init__(
@@ -64,13 +63,16 @@ class Coordinator(Generic[P, T]):
         record: Record = lambda *_: None,
         queues: Callable[[str], Sequence[MessageQueue] | None] = lambda _: None,
         must_gather: Callable[[str], bool] = lambda _: False,
+        fence_epoch: Callable[[str], int | None] = lambda _: None,
         due_by: Callable[[MonotonicMs], None] = lambda _: None,
     ) -> None:
         self._secret_bits = secret_bits
-        self._must_gather = must_gather
+        self._must_gather, self._fence_epoch = must_gather, fence_epoch
         self._sessions = SessionLimits()
         self._shared: SharedTables[P] = SharedTables(record)
         self._groups: dict[str, CoordinatedGroup[P, T]] = {}
+        #: Of groups that were left to other brokers: the last epoch here, and the members then.
+        self._former: dict[str, tuple[int, list[str]]] = {}
         self._shared.topics.find = queues
         self._shared.timers.due_by = due_by
 
@@ -82,84 +84,88 @@ class Coordinator(Generic[P, T]):
 
     # Requests of members and operators.
 
-    def join(
-        self, ticket: T, peer: P, join: Join, *, is_alone: bool = False, now_ms: MonotonicMs
+    def ask(
+        self, ticket: T, peer: P, request: Request, *, is_alone: bool = False, now_ms: MonotonicMs
     ) -> list[Effect[T]]:
-        """Admit a client to a group; answered at once, or with its assignment if it waits for that.
+        """Handle a request of a member or an operator: one of these effects answers it, or a later one does.
 
         is_alone: no other client of the group is connected here, which would join next.
         """
         try:
-            names.validate_group(join.group)
-            if join.held:
-                self._shared.check_listed(join.held)
-            profile = member_profile(join, self._secret_bits.token_hex(MEMBER_ID_BYTES), self._sessions)
-            group = self._group_to_join(join.group, now_ms)
-            if group.publication.cannot_persist:
-                raise busy(group.name)
-            group.handle(ev.Joined(ticket, peer, profile, join, is_alone), now_ms=now_ms)
+            match request:
+                case Join():
+                    group, event = self._join(ticket, peer, request, is_alone=is_alone, now_ms=now_ms)
+                case Remove():
+                    group, event = self._remove(ticket, request)
+                case _:
+                    group, event = self._member_request(ticket, peer, request)
+            group.handle(event, now_ms=now_ms)
         except (BrokerError, InvalidName) as error:
             return [refusal(ticket, error)]
         return group.publish(now_ms=now_ms)
 
-    def poll(self, ticket: T, peer: P, poll: Poll, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Hold a member's poll until its assignment differs from the one it names, or a while has passed."""
-        try:
-            group, member = self._require(poll.group, poll.member)
-            self._shared.check_listed(poll.held, len(member.held))
-            event = ev.Polled(
-                ticket, peer, member, poll.epoch, poll.held, poll.duplicates, poll.is_leaving, poll.is_slow
-            )
-            group.handle(event, now_ms=now_ms)
-        except BrokerError as error:
-            return [refusal(ticket, error)]
-        return group.publish(now_ms=now_ms)
+    def _join(
+        self, ticket: T, peer: P, join: Join, *, is_alone: bool, now_ms: MonotonicMs
+    ) -> tuple[CoordinatedGroup[P, T], ev.Event]:
+        names.validate_group(join.group)
+        if join.held:
+            self._shared.check_listed(join.held)
+        profile = member_profile(join, self._secret_bits.token_hex(MEMBER_ID_BYTES), self._sessions)
+        group = self._group_to_join(join.group, now_ms)
+        if group.publication.cannot_persist:
+            raise busy(group.name)
+        return group, ev.Joined(ticket, peer, profile, join, is_alone)
 
-    def release(self, ticket: T, peer: P, release: Release, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Free the queues that a member releases; queues that are not its own are ignored."""
-        try:
-            check_listed(release.queues)
-            group, member = self._require(release.group, release.member)
-            group.handle(ev.Released(ticket, peer, member, release), now_ms=now_ms)
-        except BrokerError as error:
-            return [refusal(ticket, error)]
-        return group.publish(now_ms=now_ms)
+    def _member_request(
+        self, ticket: T, peer: P, request: Poll | Release | Leave
+    ) -> tuple[CoordinatedGroup[P, T], ev.Event]:
+        group = self._groups.get(request.group)
+        if group is None:
+            raise no_members(request.group)
+        member = group.members.require(request.member)
+        match request:
+            case Poll():
+                self._shared.check_listed(request.held, len(member.held))
+                return group, ev.Polled(ticket, peer, member, request)
+            case Release():
+                check_listed(request.queues)
+                return group, ev.Released(ticket, peer, member, request)
+            case Leave():
+                check_listed(request.committed)
+                return group, ev.Left(ticket, member, request)
 
-    def leave(self, ticket: T, leave: Leave, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Remove a member that leaves."""
-        is_timeout = leave.reason == Reason.PROCESSING_TIMEOUT
-        reason = Reason.PROCESSING_TIMEOUT if is_timeout else Reason.MEMBER_LEFT
-        try:
-            check_listed(leave.committed)
-            group, member = self._require(leave.group, leave.member)
-            group.handle(ev.Left(ticket, member, reason, leave), now_ms=now_ms)
-        except BrokerError as error:
-            return [refusal(ticket, error)]
-        return group.publish(now_ms=now_ms)
-
-    def remove(self, ticket: T, remove: Remove, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Remove a member for an operator; one that is alive joins again."""
-        try:
-            operator = operator_of(remove)
-            group = self._groups.get(remove.group)
-            if group is None:
-                stock = self._shared.stock.get(remove.group)
-                raise allocates_itself(remove.group, stock) if stock else no_members(remove.group)
-            if group.publication.cannot_persist and group.state not in SELF_ALLOCATED:
-                raise busy(remove.group)
-            group.handle(ev.Removed(ticket, remove.name, operator), now_ms=now_ms)
-        except BrokerError as error:
-            return [refusal(ticket, error)]
-        return group.publish(now_ms=now_ms)
+    def _remove(self, ticket: T, remove: Remove) -> tuple[CoordinatedGroup[P, T], ev.Event]:
+        operator = operator_of(remove)
+        group = self._groups.get(remove.group)
+        if group is None:
+            stock = self._shared.stock.get(remove.group)
+            raise allocates_itself(remove.group, stock) if stock else no_members(remove.group)
+        if group.publication.cannot_persist and group.state not in SELF_ALLOCATED:
+            raise busy(remove.group)
+        return group, ev.Removed(ticket, remove.name, operator)
 
     # Events.
+
+    def happened(self, event: ev.Event, *groups: str, now_ms: MonotonicMs) -> list[Effect[T]]:
+        """Handle an event of those of these groups that are coordinated here."""
+        effects: list[Effect[T]] = []
+        for name in groups:
+            known = self._groups.get(name)
+            if known is None:
+                continue
+            try:
+                known.handle(event, now_ms=now_ms)
+            except BrokerError as error:  # The state does not allow it; other effects are still published.
+                log.error("an event of a group failed", group=name, reason=str(error))
+            effects += known.publish(now_ms=now_ms)
+        return effects
 
     def closed(self, peer: P, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Handle the end of a connection: its members have a grace period to reconnect."""
         effects: list[Effect[T]] = []
         for key in self._shared.connections.of(peer):
             member = self._groups[key.group].members.require(key.member)
-            effects += self._happen(key.group, ev.ConnectionClosed(member), now_ms)
+            effects += self.happened(ev.ConnectionClosed(member), key.group, now_ms=now_ms)
         return effects
 
     def queues_changed(
@@ -178,73 +184,47 @@ class Coordinator(Generic[P, T]):
         if not topics.update(topic, queues):
             return []
         reason = change_of(before, queues) if before is not None else None
-        effects: list[Effect[T]] = []
-        for name in topics.groups(topic):
-            effects += self._happen(name, ev.QueuesChanged(topic, reason), now_ms)
-        return effects
+        return self.happened(ev.QueuesChanged(topic, reason), *topics.groups(topic), now_ms=now_ms)
 
     def masters_absent(self, broker_names: frozenset[str]) -> None:
         """Take the brokers whose master is gone while a slave serves: their queues stay where they are.
 
-        When such a master is back, call `gather_again`: its queues may move then.
+        When such a master is back, the fences are in doubt: its queues may move then.
         """
         self._shared.topics.absent = broker_names
 
-    def queues_removed(self, topic: str, broker_name: str, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Handle the deletion of a topic at a broker, whose fence has dropped its openings.
-
-        Queues that exist are granted again: the topic may have been created again before anybody looked.
-        """
-        effects: list[Effect[T]] = []
-        for name in self._shared.topics.groups(topic):
-            event = ev.QueuesRemoved(topic, broker_name, Reason.QUEUE_COUNT_CHANGED)
-            effects += self._happen(name, event, now_ms)
-        return effects
-
-    def queues_reset(
-        self, group: str, topic: str, broker_name: str, *, now_ms: MonotonicMs
-    ) -> list[Effect[T]]:
-        """Handle an operator's reset of the group's offsets at a broker; its fence has closed the queues."""
-        return self._happen(group, ev.QueuesRemoved(topic, broker_name, Reason.OPERATOR), now_ms)
-
     def stock_members(self, group: str, client_ids: Sequence[str], *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Take the complete list of a group's stock members, which allocate queues for themselves."""
+        if client_ids and self._shared.stock.get(group) == tuple(client_ids):
+            return []
         if client_ids and len(self._shared.stock) < COORDINATED_GROUPS_MAX:
             self._shared.stock[group] = tuple(client_ids)
         else:
             self._shared.stock.pop(group, None)
+        if client_ids and group not in self._groups and (epoch := self._fence_epoch(group)) is not None:
+            # A fence is left from an earlier life of the group that no other broker remembers.
+            return [ModeChanged(group, MODE_CLIENT, epoch)]
         event = ev.StockMembersJoined(client_ids) if client_ids else ev.StockMembersLeft()
-        return self._happen(group, event, now_ms)
+        return self.happened(event, group, now_ms=now_ms)
 
-    def assigned(
-        self, group: str, work: Assigning, made: Made | Exception, *, now_ms: MonotonicMs
-    ) -> list[Effect[T]]:
-        """Take the result of `Assign`, unless nobody awaits it any more."""
-        known = self._groups.get(group)
-        if known is None or not known.balance.awaits(work):
-            return []
-        return self._happen(group, ev.Assigned(made), now_ms)
-
-    def gathered(self, group: str, reports: Sequence[FenceReport], *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Take the fences' reports on a group: the answer to `Gather`."""
-        return self._happen(group, ev.FencesReported(reports), now_ms)
-
-    def refused(self, group: str, granted: int, epoch: int, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Handle a fence's refusal of a grant under `granted`: it has seen epochs up to `epoch`.
+    def refused(self, grant: FenceGrant, epoch: int, *, now_ms: MonotonicMs) -> list[Effect[T]]:
+        """Handle a fence's refusal of our grant: it has seen epochs up to that one.
 
         Another broker has coordinated the group meanwhile. If it still does, call `drop`; else the fences are
         queried again, and the group continues above that epoch.
         """
-        return self._happen(group, ev.GrantRefused(granted, epoch), now_ms)
-
-    def gather_again(self, group: str, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Query the fences again: a broker was found or has deleted the group, so they may have news."""
-        known = self._groups.get(group)
-        return self._happen(group, ev.FencesInDoubt(known.epoch if known is not None else 0), now_ms)
+        group = grant.group
+        if grant.mode == MODE_CLIENT and group not in self._groups and group in self._shared.stock:
+            # The fence is left of a coordinator that had the group when ours did not hear of it.
+            return [ModeChanged(group, MODE_CLIENT, epoch)]
+        return self.happened(ev.GrantRefused(grant.epoch, epoch), group, now_ms=now_ms)
 
     def drop(self, group: str, address: str = "", *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Give up a group that another broker coordinates now, at that address (empty: not known)."""
         self._shared.stock.pop(group, None)
+        known = self._groups.get(group)
+        if known is not None:
+            self._former[group] = (known.balance.queues.epoch, list(known.members.members))
         return self._dissolve(group, address, now_ms)
 
     def removed(self, group: str, *, may_return: bool, now_ms: MonotonicMs) -> list[Effect[T]]:
@@ -253,10 +233,11 @@ class Coordinator(Generic[P, T]):
         may_return: using the group creates it again. Members then keep their queues and open them again;
         otherwise they are refused.
         """
+        self._former.pop(group, None)
         known = self._groups.get(group)
         if known is None or not may_return or not len(known.members):
             return self._dissolve(group, "", now_ms)
-        return self.gather_again(group, now_ms=now_ms)
+        return self.happened(ev.FencesInDoubt(), group, now_ms=now_ms)
 
     def _dissolve(self, group: str, address: str, now_ms: MonotonicMs) -> list[Effect[T]]:
         known = self._groups.pop(group, None)
@@ -289,18 +270,6 @@ class Coordinator(Generic[P, T]):
             effects += self._groups[name].publish(now_ms=now_ms)
         return effects
 
-    def stalled(self, stall_ms: int, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Extend all deadlines by the time in which the process was stalled."""
-        effects: list[Effect[T]] = []
-        for name in self._groups:
-            effects += self._happen(name, ev.Stalled(stall_ms), now_ms)
-        return effects
-
-    @property
-    def has_members(self) -> bool:
-        """Return whether any group has a member."""
-        return self._shared.member_count > 0
-
     @property
     def next_due_ms(self) -> MonotonicMs | None:
         """Return the earliest time at which `tick` may have something to do."""
@@ -308,20 +277,13 @@ class Coordinator(Generic[P, T]):
 
     # Statistics.
 
-    def stock(self, group: str) -> tuple[str, ...]:
-        """Return a group's members that allocate for themselves, as last reported."""
-        return self._shared.stock.get(group, ())
-
-    def __contains__(self, group: str) -> bool:
-        return group in self._groups
-
     def names(self) -> list[str]:
         """Return the names of the groups coordinated here."""
         return list(self._groups)
 
-    def watches(self, topic: str) -> bool:
-        """Return whether a group coordinated here subscribes to a topic."""
-        return bool(self._shared.topics.groups(topic))
+    def subscribers(self, topic: str) -> list[str]:
+        """Return the groups coordinated here that subscribe to a topic."""
+        return self._shared.topics.groups(topic)
 
     def topics(self) -> list[str]:
         """Return the topics whose queues have to be reported."""
@@ -336,6 +298,22 @@ class Coordinator(Generic[P, T]):
         """Return a view of the group as it is now."""
         return view_of(self._groups[name]) if name in self._groups else None
 
+    def forget_former(self, leave: Leave) -> None:
+        """Note a member that leaves a group which was left to another broker: that need not await it."""
+        _, members = self.former(leave.group)
+        if members is not None and leave.member in members:
+            members.remove(leave.member)
+
+    def members_of(self, group: str) -> tuple[int, list[str] | None]:
+        """Return a group's epoch and members; as they were last, if it was left to another broker."""
+        if group in self._groups and (known := self._groups[group]).balance.queues.epoch:
+            return known.balance.queues.epoch, list(known.members.members)
+        return self.former(group)
+
+    def former(self, group: str) -> tuple[int, list[str] | None]:
+        """Return the epoch and the members of a group when it was left to another broker."""
+        return self._former.get(group, (0, None))
+
     def opened(self, group_name: str, claims: Claims) -> None:
         """Note queues that are opened with the answer that grants them, before their members list them.
 
@@ -349,17 +327,6 @@ class Coordinator(Generic[P, T]):
         members = self._groups[group_name].members.members if group_name in self._groups else {}
         return members[member_id].profile.client_id if member_id in members else None
 
-    def _happen(self, group: str, event: ev.Event, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Apply an event to a group, if it is coordinated here, and return the effects."""
-        known = self._groups.get(group)
-        if known is None:
-            return []
-        try:
-            known.handle(event, now_ms=now_ms)
-        except BrokerError as error:  # The state does not allow the event; other effects are still published.
-            log.error("an event of a group failed", group=group, reason=str(error))
-        return known.publish(now_ms=now_ms)
-
     def _group_to_join(self, name: str, now_ms: MonotonicMs) -> CoordinatedGroup[P, T]:
         if self._shared.member_count >= MEMBERS_OF_ALL_MAX:
             raise at_limit(f"{MEMBERS_OF_ALL_MAX} members are here")
@@ -370,12 +337,6 @@ class Coordinator(Generic[P, T]):
         group = self._groups[name] = CoordinatedGroup(name, shared=self._shared)
         if name in self._shared.stock:
             group.handle(ev.StockMembersJoined(self._shared.stock[name]), now_ms=now_ms)
-        elif self._must_gather(name):
-            group.handle(ev.FencesInDoubt(0), now_ms=now_ms)
+        elif name in self._former or self._must_gather(name):
+            group.handle(ev.FencesInDoubt(), now_ms=now_ms)
         return group
-
-    def _require(self, group: str, member: str) -> tuple[CoordinatedGroup[P, T], GroupMember[P, T]]:
-        known = self._groups.get(group)
-        if known is None:
-            raise no_members(group)
-        return known, known.members.require(member)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from libramq.fencing import FenceReport
-from libramq.groups.coordinator.group.assigning import Made
+from libramq.groups.coordinator.group.assigning import Assigning, Made
 from libramq.groups.coordinator.group.member import GroupMember
-from libramq.groups.coordinator.group.request import Held, Join, Leave, Release
+from libramq.groups.coordinator.group.request import Join, Leave, Poll, Release
 from libramq.groups.coordinator.group.saved_state import MemberProfile
 from libramq.groups.rebalance_event import Reason
 
@@ -35,16 +35,12 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """A member polls for its assignment. epoch: of the assignment it has."""
+    """A member polls for its assignment."""
 
     ticket: Any
     peer: Any
     member: Member
-    epoch: int
-    held: Held
-    duplicates: int = 0
-    is_leaving: bool = False
-    is_slow: bool = False
+    poll: Poll
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,6 @@ class Left:
 
     ticket: Any
     member: Member
-    reason: Reason
     leave: Leave
 
 
@@ -101,7 +96,10 @@ class QueuesChanged:
 
 @dataclass(frozen=True, slots=True)
 class QueuesRemoved:
-    """A fence has taken a topic's queues from their holders; queues that still exist are granted again."""
+    """A fence has taken a topic's queues from their holders: the topic was deleted, or its offsets were set.
+
+    Queues that exist are granted again: the topic may have been created again before anybody looked.
+    """
 
     topic: str
     broker_name: str
@@ -110,8 +108,9 @@ class QueuesRemoved:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """A thread has made the assignment of a large group."""
+    """A thread has made the assignment of a large group, or has failed to."""
 
+    work: Assigning
     made: Made | Exception
 
 
@@ -129,7 +128,11 @@ class StockMembersLeft:
 
 @dataclass(frozen=True, slots=True)
 class GrantRefused:
-    """A fence has refused the grant of epoch `granted`: it has openings up to `epoch`."""
+    """A fence has refused the grant of epoch `granted`: it has openings up to `epoch`.
+
+    Another broker has coordinated the group meanwhile. If it still does, the group has to be dropped; else it
+    continues above that epoch.
+    """
 
     granted: int
     epoch: int
@@ -137,9 +140,7 @@ class GrantRefused:
 
 @dataclass(frozen=True, slots=True)
 class FencesInDoubt:
-    """The fences may have seen later epochs than the coordinator, at least up to that one."""
-
-    epoch: int
+    """The fences may have news: a broker was found, or has deleted the group."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,10 @@ TABLE: Final[Mapping[type[ev.Event], Row]] = {
         **_stay(do.postpone, *UNKNOWN),
         **_stay(do.forget_changes, *SELF_ALLOCATED),
     },
-    ev.Assigned: {A: _to(do.take_assignment, A, R, S)},
+    ev.Assigned: {
+        **_stay(do.ignore, *ALIVE),
+        A: _to(do.take_assignment, A, R, S),
+    },
     ev.HandoverDue: {
         A: _to(do.hand_over, A),
         R: _to(do.hand_over, R, S),

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from libramq.broker.groups.rebalance_reports import named
 from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.observed import ObservedGroup
 from libramq.groups.classic.state import Member, Status
 from libramq.groups.foreign import ForeignGroup, ForeignGroups, ForeignMember
 from libramq.groups.protocol_groups import Groups
-from libramq.groups.rebalance_event import Reason, RebalanceEvent
+from libramq.groups.rebalance_event import Reason, RebalanceEvent, named
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.parts import Kernel
 from libramq.message.queue import MessageQueue

@@ -11,10 +11,10 @@ from collections.abc import Callable, Container
 from functools import partial
 from typing import Any, NamedTuple
 
-from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.opening import Openings, QueueOpening
 from libramq.fencing import Claim
 from libramq.formats.document import encode_body
+from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.effect import Answer
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body import coordination as bodies
@@ -47,7 +47,7 @@ class AskingMember(NamedTuple):
 class AssignmentWaiter(RequestWaiter):
     """A waiter for an assignment, whose new queues are opened with the answer."""
 
-    __slots__ = ("_asking", "_coordination", "_opening")
+    __slots__ = ("_asking", "_coordinator", "_opening")
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class AssignmentWaiter(RequestWaiter):
         answer: Callable[[Request, Outcome], None],
         asking: AskingMember,
         opening: QueueOpening,
-        coordination: Coordination,
+        coordinator: Coordinator[Any, Any],
     ) -> None:
         super().__init__(request, answer, _reply)
         self._asking = asking
         self._opening = opening
-        self._coordination = coordination
+        self._coordinator = coordinator
 
     def answer(self, result: Answer[Any]) -> None:
         """Open the queues that are new to the member, and reply."""
@@ -73,10 +73,10 @@ class AssignmentWaiter(RequestWaiter):
             if member is not None and queue not in listed
         }
         # For the records: the member may not have sent this broker a heartbeat yet.
-        client_of = partial(self._coordination.client_of, group)
+        client_of = partial(self._coordinator.client_of, group)
         openings = self._opening.open_granted(group, claims, self.connection, client_of=client_of)
         if openings:
-            self._coordination.opened(group, {queue: claims[queue] for queue in openings})
+            self._coordinator.opened(group, {queue: claims[queue] for queue in openings})
         self._opening.when_durable(openings, partial(self._send, result))
 
     def _send(self, result: Answer[Any], openings: Openings) -> None:

@@ -6,9 +6,8 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 
 from collections.abc import Callable, Mapping
 
-from libramq.broker.groups.coordination import Coordination
+from libramq.broker.groups.coordination import Coordination, MemberWaiter
 from libramq.broker.groups.opening import QueueOpening
-from libramq.broker.groups.recorded_effects import MemberWaiter
 from libramq.broker.processor.groups.answer_waiter import AnswerWaiter, AskingMember, AssignmentWaiter
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode
@@ -75,7 +74,7 @@ class GroupRequests:
             held=bodies.epochs_of(body.held),
         )
         waiter = self._waiter(request, header, None, join.held)
-        self._coordination.join(waiter, join, cost_bytes=len(request.command.body))
+        self._coordination.ask(waiter, join, cost_bytes=len(request.command.body))
         return HOLD
 
     def poll(self, request: Request) -> Outcome:
@@ -92,7 +91,7 @@ class GroupRequests:
             is_slow=body.slow,
         )
         waiter = self._waiter(request, header, poll.member, poll.held)
-        self._coordination.poll(waiter, poll, cost_bytes=len(request.command.body))
+        self._coordination.ask(waiter, poll, cost_bytes=len(request.command.body))
         return HOLD
 
     def release(self, request: Request) -> Outcome:
@@ -109,7 +108,7 @@ class GroupRequests:
             attempts=bodies.attempts_of(body.queues),
         )
         waiter = AnswerWaiter(request, self._answer)
-        self._coordination.release(waiter, release, cost_bytes=len(request.command.body))
+        self._coordination.ask(waiter, release, cost_bytes=len(request.command.body))
         return HOLD
 
     def leave(self, request: Request) -> Outcome:
@@ -124,7 +123,7 @@ class GroupRequests:
             attempts=bodies.attempts_of(body.queues),
         )
         waiter = AnswerWaiter(request, self._answer)
-        self._coordination.leave(waiter, leave, cost_bytes=len(request.command.body))
+        self._coordination.ask(waiter, leave, cost_bytes=len(request.command.body))
         return HOLD
 
     def remove(self, request: Request) -> Outcome:
@@ -134,7 +133,7 @@ class GroupRequests:
         remove = rq.Remove(
             group=header.consumer_group, name=header.lb_name, operator=header.lb_operator, host=host
         )
-        self._coordination.remove(AnswerWaiter(request, self._answer), remove)
+        self._coordination.ask(AnswerWaiter(request, self._answer), remove)
         return HOLD
 
     def find(self, request: Request) -> Outcome:
@@ -153,7 +152,7 @@ class GroupRequests:
         if not header.lb_takes_openings:
             return AnswerWaiter(request, self._answer)
         asking = AskingMember(header.consumer_group, member, listed)
-        return AssignmentWaiter(request, self._answer, asking, self._opening, self._coordination)
+        return AssignmentWaiter(request, self._answer, asking, self._opening, self._coordination.coordinator)
 
 
 def _committed(body: bodies.GroupReleaseBody) -> frozenset[MessageQueue]:

@@ -5,10 +5,12 @@ Upstream: AdminBrokerProcessor.java. It clones nothing where no topic is named, 
 """
 
 from collections.abc import Generator, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.processor.groups.foreign_groups import ForeignMembers
 from libramq.broker.processor.messages.stored_times import StoredTimes
 from libramq.catalog import TopicTable
 from libramq.catalog.requirements import require_not_own
@@ -37,8 +39,14 @@ class OffsetAdministration:
     """The processor of operators' requests about offsets."""
 
     def __init__(
-        self, *, topics: TopicTable, store: MessageStore, offsets: OffsetCommits, clients: ConsumerClients
+        self,
+        topics: TopicTable,
+        store: MessageStore,
+        offsets: OffsetCommits,
+        clients: ConsumerClients,
+        foreign: ForeignMembers,
     ) -> None:
+        self._foreign = foreign
         self._topics = topics
         self._store = store
         self._offsets = offsets
@@ -54,16 +62,28 @@ class OffsetAdministration:
         }
 
     def clone(self, request: Request) -> Outcome:
-        """Set a group's offsets to those of another one, in one topic or in all that it has read."""
+        """Set a group's offsets to those of another one, in one topic or in all that it has read.
+
+        Not while it has members, which would commit over them; upstream's broker sets them all the same.
+        """
         header: a.CloneOffsetsHeader = request.header
         names.validate_group(header.dest_group)
         require_not_own(header.dest_group)
+        live = self._clients.group(header.dest_group)
+        if live is not None and live.members:
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR,
+                f"the group {header.dest_group} has {len(live.members)} members, which would go on where they"
+                " are; stop them first, or reset the offsets",
+            )
         named = (header.topic or "").strip()
         topics = [named] if named else sorted(self._offsets.topics_of_group(header.src_group))
         source = self._clients.group(header.src_group)
         subscribed = source.subscriptions if source is not None and not header.offline else {}
         chosen = (topic for topic in topics if not subscribed or topic in subscribed)
-        return begin(self._clone(header, [topic for topic in chosen if topic in self._topics]))
+        known = [topic for topic in chosen if topic in self._topics]
+        clone = partial(self._clone, header, known)
+        return self._foreign.unless_any(request, header.dest_group, lambda: begin(clone()))
 
     def _clone(self, header: a.CloneOffsetsHeader, topics: Iterable[str]) -> Generator[None, None, Outcome]:
         cloned = 0

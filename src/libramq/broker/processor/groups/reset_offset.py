@@ -1,7 +1,7 @@
 """INVOKE_BROKER_TO_RESET_OFFSET: an operator sets a group's offsets, back or forwards.
 
     coordinated group    its queues are closed at the fence, the offsets set, the queues granted again
-    Kafka's members      refused, as by Kafka: their clients would commit over it
+    Kafka's members      refused by all brokers, as by Kafka: their clients would commit over it
     broadcasting         notified (RESET_CONSUMER_CLIENT_OFFSET): each member keeps its own offsets
     all others           pending: set, and kept from commits until somebody reads from there; Java's held
                          pulls are answered with the new offset at once, other clients are notified as well
@@ -24,6 +24,7 @@ from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.reading import Reading
 from libramq.broker.processor.disk_waits import WARMINGS_MAX
 from libramq.broker.processor.groups.consumer_offset import JAVA
+from libramq.broker.processor.groups.foreign_groups import ForeignMembers
 from libramq.catalog.requirements import require_not_own
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
@@ -57,6 +58,7 @@ class OffsetReset:
         tables: Tables,
         offsets: OffsetCommits,
         clients: ConsumerClients,
+        foreign: ForeignMembers,
         coordination: Coordination,
         reading: Reading,
     ) -> None:
@@ -64,6 +66,7 @@ class OffsetReset:
         self._topics, self._groups, self._fences = tables.topics, tables.groups, tables.fences
         self._offsets = offsets
         self._clients = clients
+        self._foreign = foreign
         self._coordination = coordination
         self._reading = reading
 
@@ -77,7 +80,8 @@ class OffsetReset:
         require_not_own(header.group)
         if header.offset == NO_OFFSET:
             header = msgspec.structs.replace(header, offset=None)
-        return self._reset(header, {}, 0)
+        self._queue_ids(header)  # What is invalid is refused first.
+        return self._foreign.unless_any(request, header.group, lambda: self._reset(header, {}, 0))
 
     def _reset(self, header: ResetOffsetHeader, found: dict[int, int], warmings: int) -> Outcome:
         """Perform a reset; raises BrokerError if there is no such queue or group.
@@ -118,13 +122,6 @@ class OffsetReset:
         if header.group not in self._groups:
             raise broker_error(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the group {header.group} does not exist here"
-            )
-        foreign = self._clients.foreign.get(header.group)
-        if foreign is not None:
-            raise broker_error(
-                ResponseCode.SYSTEM_ERROR,
-                f"the group {header.group} has {len(foreign.members)} members of Kafka's protocol, which"
-                " would go on where they are; stop them first",
             )
         count = max(topic.read_queue_nums, topic.write_queue_nums)
         if header.queue_id == ALL_QUEUES:

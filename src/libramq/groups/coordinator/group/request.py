@@ -117,6 +117,9 @@ class Remove:
     host: str
 
 
+Request = Join | Poll | Release | Leave | Remove
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
     """The bounds of a session."""
