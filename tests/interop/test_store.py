@@ -171,6 +171,16 @@ def test_apache_serves_queues_that_were_built_again(tmp_path: Path) -> None:
     assert seen(store) == said(found)
     store.close()
 
+    found = run_apache(root, home, append=6)
+    for queue_id in (0, 1):
+        max((root / "consumequeue" / TOPIC / str(queue_id)).iterdir()).unlink()
+    report = check_store(root, LocalFileSystem())
+    assert report.queues.missing_count >= 6
+    store = open_ours(root, clock)
+    assert seen(store) == said(found)
+    store.close()
+    assert not check_store(root, LocalFileSystem()).is_damaged
+
 
 @pytest.mark.parametrize("end", ["clean stop", "kill"])
 def test_apache_serves_the_messages_left_after_our_cleaning(tmp_path: Path, end: str) -> None:

@@ -177,7 +177,10 @@ def test_a_queue_without_any_file_is_damage_in_a_store_that_was_not_ours(root: P
         path.unlink()
     report = check(root)
     assert report.is_damaged
-    assert (report.queues.missing_count, report.recovered_unit_count) == (30, 0)
+    assert report.queues.missing_count == report.recovered_unit_count == 30
+    store = open_store(root)
+    assert len(bodies(store, "T", 0)) == 30
+    store.close()
 
 
 def test_a_queue_file_that_holds_no_whole_units_is_damage(root: Path):

@@ -267,3 +267,66 @@ def test_a_lost_queue_is_built_again_though_a_topic_was_deleted_before_the_kill(
     assert read(store) == bodies(35)
     assert read(store, "deleted") == []
     store.close()
+
+
+def close_as_another_broker(store: MessageStore, root: Path) -> None:
+    """Close a store, and leave nothing that Apache's broker would not."""
+    store.close()
+    for path in root.glob("libra.*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("how", ["removed", "emptied", "zeroed"])
+@pytest.mark.parametrize("lost", [(3,), (2, 3), (0, 1, 2, 3), ()], ids=str)
+def test_the_last_files_of_a_queue_that_another_broker_closed_are_built_again(
+    tmp_path: Path, lost: tuple[int, ...], how: str, caplog
+):
+    """Nobody counted its units. Its next messages got the numbers of the lost ones."""
+    store = filled(tmp_path)
+    append(store, range(7), "Other")
+    append(store, range(35, 40))
+    append(store, range(7, 9), "Other")
+    close_as_another_broker(store, tmp_path)
+    for number in lost:
+        LOSSES[how](file(tmp_path, number))
+    missing = 10 * len(lost)
+    report = check(tmp_path)
+    assert report.queues.missing_count == report.recovered_unit_count == missing
+    assert report.is_damaged is bool(lost)
+    store = open_store(tmp_path)
+    assert (read(store), read(store, "Other")) == (bodies(40), bodies(9))
+    assert ("the last files of consume queues were lost" in caplog.text) is bool(lost)
+    append(store, range(40, 42))
+    close_as_another_broker(store, tmp_path)
+    assert not check(tmp_path).is_damaged
+    caplog.clear()
+    store = open_store(tmp_path)
+    assert read(store) == bodies(42)
+    assert caplog.text == ""
+    store.close()
+
+
+def test_a_start_that_is_killed_amid_the_building_of_an_end_does_it_again(tmp_path: Path):
+    store = filled(tmp_path)
+    append(store, range(7), "Other")
+    close_as_another_broker(store, tmp_path)
+    file(tmp_path, 3).unlink()
+    store = open_store(tmp_path)
+    kill(store)
+    file(tmp_path, 3).write_bytes(bytes(QUEUE_BYTES))
+    store = open_store(tmp_path)
+    assert read(store) == bodies(35)
+    store.close()
+
+
+def test_of_an_empty_queue_that_another_broker_closed_the_newer_topics_messages_are_built(tmp_path: Path):
+    store = filled(tmp_path, 47)
+    store.delete_topic("T")
+    append(store, range(1000, 1015))
+    append(store, range(3), "Other")
+    close_as_another_broker(store, tmp_path)
+    for number in range(2):
+        file(tmp_path, number).unlink()
+    store = open_store(tmp_path)
+    assert read(store) == [b"%d" % number for number in range(1000, 1015)]
+    store.close()

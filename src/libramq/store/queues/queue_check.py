@@ -59,6 +59,11 @@ class QueueCheck:
         self.physical_end = 0 if last is None else last[0] + (0 if last[1] == BLANK_SIZE else last[1])
         self.matched_count = 0
 
+    @property
+    def may_lack_end(self) -> bool:
+        """Return whether the last file may be lost, as `lost_units.may_lack_end` does."""
+        return not self.next or not self.next * UNIT_BYTES % self._files.file_size
+
     def is_lost(self, number: int) -> bool:
         """Return whether the whole file with a unit is missing or has holes, so that a start builds it."""
         if not self._files.starts:

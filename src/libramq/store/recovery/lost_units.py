@@ -8,7 +8,9 @@ deleted; else its first files were lost. Records are given back only if their nu
 the log's order, up to the first entry that is there. So those of a topic that was deleted and made again stay
 away, also where nothing has a note of the deletion (Apache's stores).
 
-A queue of which every file is gone has no such entry: `recover` builds it with all others.
+A queue of which every file is gone has no such entry: `recover` builds it with all others. The count of units
+in the recovery point says whether last files are lost. It is void once another broker has stored messages:
+then the log is searched for what follows the last entry of queues that end with a whole file, or have none.
 """
 
 from collections.abc import Iterator
@@ -119,26 +121,35 @@ def restore_lost_units(log_: CommitLog, queues: ConsumeQueueTable, deletions: De
             )
 
 
-def restore_lost_ends(
-    log_: CommitLog, queues: ConsumeQueueTable, deletions: Deletions, known_end: int
-) -> None:
-    """Give queues back what their last files had; waits for the disk.
+def may_lack_end(queue: ConsumeQueue) -> bool:
+    """Return whether a queue's last file may be lost: its units fill the one before, or there are none."""
+    if queue.is_batch and not queue.last_physical_end:
+        return False  # Apache's broker leaves empty directories behind when it deletes a topic.
+    return not queue.written * queue.unit_bytes % queue.segments.file_size
 
-    Not those without any entry: of which of several topics of that name they are, `recover` finds out.
+
+def restore_lost_ends(
+    log_: CommitLog, queues: ConsumeQueueTable, deletions: Deletions, known_end: int, lost: list[ConsumeQueue]
+) -> bool:
+    """Give queues back what their last files had; return whether there was any. Waits for the disk.
+
+    A queue without any entry is that of the last topic of its name: its numbers begin again.
     """
-    begin = max(log_.min_offset, min([queue.last_physical_end for queue in queues], default=0))
+    begin = max(log_.min_offset, min(queue.last_physical_end for queue in lost))
+    is_empty = {queue: not queue.last_physical_end for queue in lost}
+    restored = False
     for head, (topic, queue_id), number in _records_between(log_, queues, begin, known_end):
         queue = queues.get(topic, queue_id)
         at = head.physical_offset
-        if queue is None or not queue.last_physical_end:
+        if queue not in is_empty or at < max(queue.last_physical_end, deletions.end_of(topic)):
             continue
-        if at < max(queue.last_physical_end, deletions.end_of(topic)):
-            continue
-        if number == queue.max_offset:
+        begins = is_empty[queue] and (not number or not queue.last_physical_end)
+        if begins or number == queue.max_offset:
             unit = UNIT.pack(at, head.size, unit_tag_code(head))
             count, stored_ms = message_count(head), head.store_timestamp_ms
-            queue.rebuild(number, unit, at, at + head.size, count=count, stored_ms=stored_ms)
+            restored |= queue.rebuild(number, unit, at, at + head.size, count=count, stored_ms=stored_ms)
             queues.pending[queue] = None
+    return restored
 
 
 def _records(

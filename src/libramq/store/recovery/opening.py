@@ -18,9 +18,10 @@ from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
 from libramq.store.config import StoreConfig
 from libramq.store.log.commit_log import CommitLog
+from libramq.store.queues.consume_queue import ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 from libramq.store.recovery.kept_aside import keep_aside
-from libramq.store.recovery.lost_units import restore_lost_ends, restore_lost_units
+from libramq.store.recovery.lost_units import may_lack_end, restore_lost_ends, restore_lost_units
 from libramq.store.recovery.recovery import (
     Beginning,
     RecoveryReport,
@@ -84,13 +85,15 @@ class StoreOpening:
         found = begin(self._log, self._queues, trusted)
         beginning = face_lost_files(self._log, self._queues, found, self._config.damaged)
         self._compare_beginning(trusted, found.known_end)
+        lost = self._lost_ends(found, trusted, clean=clean) if beginning is found else []
         if clean:
+            begins = min([beginning.start, *(queue.last_physical_end for queue in lost)])
             start = (point or RecoveryPoint()).next_generation(
-                self._now_ms, flushed=beginning.known_end, dispatched=beginning.start
+                self._now_ms, flushed=beginning.known_end, dispatched=begins
             )
             self._mark(start, abort)
-        if beginning.lacks_units and trusted is not None and beginning is found:
-            restore_lost_ends(self._log, self._queues, self._deletions, beginning.known_end)
+        known_end = beginning.known_end
+        if lost and restore_lost_ends(self._log, self._queues, self._deletions, known_end, lost):
             beginning = begin(self._log, self._queues, trusted)
             if not beginning.lacks_units:
                 log.warning("the last files of consume queues were lost; they are built from the commit log")
@@ -105,6 +108,14 @@ class StoreOpening:
         self._deletions.save()
         self._points.log_begins(self._log.min_offset if self._log.segments.starts else UNKNOWN)
         return report
+
+    def _lost_ends(self, found: Beginning, point: RecoveryPoint | None, *, clean: bool) -> list[ConsumeQueue]:
+        """Return the queues that may have lost their last files."""
+        if found.lacks_units and point is not None:
+            return [queue for queue in self._queues if queue.last_physical_end]
+        if clean and (point is None or found.known_end > point.flushed):  # Another broker wrote last.
+            return [queue for queue in self._queues if may_lack_end(queue)]
+        return []
 
     def _compare_beginning(self, point: RecoveryPoint | None, known_end: int) -> None:
         """Report files that are missing where the log began."""
