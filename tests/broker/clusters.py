@@ -12,7 +12,7 @@ from libramq.broker.shell import BrokerServer
 from libramq.client import ConsumeFrom, Producer, PushConsumer
 from libramq.clock import SystemClock
 from libramq.formats.tables import TopicConfig
-from libramq.groups.coordinator.location import coordinator_of
+from libramq.groups.cluster_view import coordinator_of
 from libramq.groups.rebalance_event import decode_event
 from libramq.groups.rebalance_history import BrokerEvent
 from libramq.message import Message, decode_records

@@ -5,7 +5,8 @@ import itertools
 
 import pytest
 
-from libramq.broker.groups import client_watch, consumer_clients, group_health, outbox
+from libramq.broker.groups import client_watch, consumer_clients, group_health
+from libramq.broker.groups import notifications as notices
 from libramq.broker.messages import drafts, sending
 from libramq.broker.processor.administration import listing, statistics
 from libramq.broker.processor.groups import queue_lock
@@ -482,7 +483,7 @@ def count_taken(talk, monkeypatch) -> list[int]:
 
 def test_the_notifications_of_a_heartbeat_are_sent_in_slices(talk, monkeypatch):
     """A heartbeat of 1,000 groups that twenty clients share took 166 ms of one turn to create 19,000."""
-    monkeypatch.setattr(outbox, "CHANGES_PER_TURN", 8)
+    monkeypatch.setattr(notices, "CHANGES_PER_TURN", 8)
     talk.broker.kernel.workload.begin_turn = turns_of(1)
     sizes = count_taken(talk, monkeypatch)
     peers = share_groups(talk, 3)
@@ -498,7 +499,7 @@ def test_the_notifications_of_a_heartbeat_are_sent_in_slices(talk, monkeypatch):
 
 def test_a_member_is_notified_of_a_group_once_however_often_it_changes(talk, monkeypatch):
     """Heartbeats of 1,000 groups added 19,000 notifications each, faster than they were sent: 357 MB."""
-    monkeypatch.setattr(outbox, "CHANGES_PER_TURN", 1)
+    monkeypatch.setattr(notices, "CHANGES_PER_TURN", 1)
     talk.broker.kernel.workload.begin_turn = turns_of(1)
     peers = share_groups(talk, 3)
     for peer in share_groups(talk, 4):

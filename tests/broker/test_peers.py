@@ -13,9 +13,8 @@ from libramq.errors import ConnectFailed, LibraError, RequestTimeout, TopicNotEx
 from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_CLIENT, MODE_EPOCHS
 from libramq.formats.document import decode_body
 from libramq.formats.route import BrokerData, QueueData, TopicRouteData
-from libramq.groups.cluster_view import BROKERS_TOPIC
+from libramq.groups.cluster_view import BROKERS_TOPIC, coordinator_of
 from libramq.groups.coordinator.effect import Replaced
-from libramq.groups.coordinator.location import coordinator_of
 from libramq.groups.rebalance import UNREPORTED_MS
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.remoting import headers as h

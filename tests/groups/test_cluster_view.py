@@ -1,8 +1,7 @@
 """The cluster view: its brokers, where groups live, and which queues exist."""
 
 from libramq.formats.route import BrokerData, QueueData, TopicRouteData
-from libramq.groups.cluster_view import ClusterView
-from libramq.groups.coordinator.location import coordinator_of
+from libramq.groups.cluster_view import ClusterView, coordinator_of
 from libramq.message.queue import MessageQueue
 
 READ_WRITE, WRITE = 6, 2

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.filter.subscription import SubscriptionData
-from libramq.groups.consumer import Consumer
-from libramq.groups.consumer_group import ConsumerGroups, Member
+from libramq.groups.consumer_group import Consumer, ConsumerGroups, Member
 from libramq.groups.limits import SUBSCRIPTIONS_MAX
 
 

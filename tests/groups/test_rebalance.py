@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.clock import Now
-from libramq.groups.contested_queues import READING_MS_MAX
 from libramq.groups.rebalance import (
     IDLE_MS_MAX,
     QUIET_MS,
+    READING_MS_MAX,
     SETTLE_MS_MAX,
     UNREPORTED_MS,
     GroupRebalance,

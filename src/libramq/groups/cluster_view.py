@@ -13,16 +13,53 @@ their members read on from a slave.
 """
 
 from collections.abc import Callable, Collection, Iterable
+from hashlib import blake2b
 from typing import Final
 
 from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import PERM_READ
-from libramq.groups.coordinator.location import coordinator_of as coordinating_broker
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
 
 #: The topic whose route names all LibraMQ brokers.
 BROKERS_TOPIC: Final = REBALANCE_EVENTS_TOPIC
+
+
+#: offsets.topic.num.partitions.
+PARTITIONS: Final = 50
+
+
+def java_string_hash(text: str) -> int:
+    """Return Java's String.hashCode: signed 32 bits over UTF-16 units."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for place in range(0, len(units), 2):
+        value = (31 * value + int.from_bytes(units[place : place + 2])) & 0xFFFF_FFFF
+    return value - 2**32 if value >= 2**31 else value
+
+
+def partition_of(group: str) -> int:
+    """Return a group's partition of __consumer_offsets, as in Kafka (GroupMetadataManager.partitionFor).
+
+    The one hash without an absolute value in Java counts as 0 (Utils.abs).
+    """
+    value = java_string_hash(group)
+    return 0 if value == -(2**31) else abs(value) % PARTITIONS
+
+
+def coordinator_of(group: str, broker_names: Iterable[str]) -> str | None:
+    """Return the broker, of these, that coordinates the group; None if there are none.
+
+    Rendezvous hashing: the broker whose name hashes highest together with the group's partition. When a
+    broker is added or removed, only its own partitions move.
+    """
+    partition = partition_of(group)
+    best = max(((_weight(partition, name), name) for name in broker_names), default=None)
+    return best[1] if best is not None else None
+
+
+def _weight(partition: int, broker_name: str) -> bytes:
+    return blake2b(f"{partition} {broker_name}".encode(), digest_size=8).digest()
 
 
 class ClusterView:
@@ -68,13 +105,13 @@ class ClusterView:
         """Return the broker that coordinates a group; None while it is unknown."""
         if not self.is_known:
             return None
-        return self.own_name if len(self._masters) == 1 else coordinating_broker(group, self._masters)
+        return self.own_name if len(self._masters) == 1 else coordinator_of(group, self._masters)
 
     def successor_of(self, group: str) -> str | None:
         """Return the broker that coordinates a group when its coordinator has gone; None if none would."""
         coordinator = self.coordinator_of(group)
         others = [name for name in self._masters if name != coordinator]
-        return coordinating_broker(group, others) if coordinator is not None else None
+        return coordinator_of(group, others) if coordinator is not None else None
 
     def coordinator_address(self, group: str) -> str | None:
         """Return the address of the broker that coordinates a group; None while it is unknown."""

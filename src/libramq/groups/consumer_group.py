@@ -10,13 +10,20 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
+import msgspec
+
 from libramq.clock import MonotonicMs
 from libramq.filter.selector import named_expression
-from libramq.filter.subscription import BROADCASTING, SubscriptionData
-from libramq.groups.consumer import Consumer
+from libramq.filter.subscription import (
+    BROADCASTING,
+    CLUSTERING,
+    CONSUME_FROM_LAST_OFFSET,
+    CONSUME_PASSIVELY,
+    SubscriptionData,
+)
 from libramq.groups.limits import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX
 from libramq.groups.memberships import Memberships
-from libramq.groups.notice import AreYouThere
+from libramq.groups.pending_notifications import AreYouThere
 from libramq.groups.roster import ServerAssignedMembers
 from libramq.groups.session import Session
 from libramq.message.names import RETRY_PREFIX
@@ -27,6 +34,19 @@ INTEGER_BYTES: Final = 36
 
 #: The shell's handle of a connection.
 P = TypeVar("P", bound=Hashable)
+
+
+class Consumer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One group of a client; a Struct, as a client may have 1,000.
+
+    Upstream: remoting/protocol/heartbeat/ConsumerData.java.
+    """
+
+    group: str
+    subscriptions: Sequence[SubscriptionData] = ()
+    consume_type: str = CONSUME_PASSIVELY
+    message_model: str = CLUSTERING
+    consume_from_where: str = CONSUME_FROM_LAST_OFFSET
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ Upstream: RebalanceService.java, DefaultConsumerIdsChangeListener.java.
 """
 
 from collections.abc import Collection, Hashable
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -27,6 +28,30 @@ NOTIFIED_AT_ONCE_MAX: Final = 50
 PENDING_MS_MAX: Final = 60_000
 #: Ours: the fetches of one round follow each other at once; rounds are at least a second apart.
 ROUND_GAP_MS: Final = 200
+
+
+#: The shell's handle of a connection.
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChanged(Generic[P]):
+    """The members or queues of the group have changed: rebalance."""
+
+    peer: P
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class AreYouThere(Generic[P]):
+    """A probe of a silent member; its answer carries the number."""
+
+    peer: P
+    group: str
+    client_id: str
+    number: int
+
+
+Notice = GroupChanged[P] | AreYouThere[P]
 
 
 class _Notified(msgspec.Struct, gc=False):

@@ -3,13 +3,41 @@
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from msgspec import UNSET
 
 from libramq.clock import MonotonicMs, Now
-from libramq.groups.catch_up import CatchUpPeak
 from libramq.groups.rebalance_event import QueueMove
 from libramq.message.queue import MessageQueue
+
+#: The design's window for the peak of a catch-up.
+CATCH_UP_WINDOW_MS: Final = 1_000
+
+
+class CatchUpPeak:
+    """Counts the backlog that members read of queues they were assigned: in this second, and in the busiest.
+
+    A backlog that is read at once loads whatever the handlers write to.
+    """
+
+    def __init__(self) -> None:
+        self._window = 0
+        self._count = 0
+        self._peak = 0
+
+    @property
+    def peak_rate(self) -> int:
+        """Return the highest rate so far, in messages a second."""
+        return self._peak
+
+    def read(self, count: int, *, now_ms: MonotonicMs) -> None:
+        """Count messages delivered to an owner that had not caught up."""
+        window = int(now_ms) // CATCH_UP_WINDOW_MS
+        if window != self._window:
+            self._window, self._count = window, 0
+        self._count += max(0, count)
+        self._peak = max(self._peak, self._count)
 
 
 @dataclass(slots=True)

@@ -2,8 +2,8 @@
 
 import gc
 
-from libramq.broker.groups.outbox import CHANGES_PER_TURN, Outbox
-from libramq.groups.notice import AreYouThere, GroupChanged
+from libramq.broker.groups.notifications import CHANGES_PER_TURN, Outbox
+from libramq.groups.pending_notifications import AreYouThere, GroupChanged
 from tests.fakes import FakePeer
 
 

@@ -17,8 +17,8 @@ from libramq.groups.coordinator import coordinated_group
 from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.effect import Effect
 from libramq.groups.coordinator.group import assigning
-from libramq.groups.coordinator.group.assignment import Assignment
 from libramq.groups.coordinator.group.balance import COLLECT_MS
+from libramq.groups.coordinator.group.queue_handover import Assignment
 from libramq.groups.coordinator.group.saved_state import GroupState
 from libramq.message.queue import MessageQueue
 from libramq.offsets.fence import Fences

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from libramq.groups.coordinator.location import PARTITIONS, coordinator_of, java_string_hash, partition_of
+from libramq.groups.cluster_view import PARTITIONS, coordinator_of, java_string_hash, partition_of
 
 #: The seeds' vector; the known string of the least hash; two UTF-16 units: 31 × 0xD83D + 0xDE00.
 HASHES = {

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from libramq.groups.coordinator.location import coordinator_of
+from libramq.groups.cluster_view import coordinator_of
 from tests.cli.commands import libra
 from tests.interop.libra import LibraServers
 from tests.interop.ports import free_port

@@ -12,7 +12,7 @@ from libramq.formats.route import BrokerData, TopicRouteData
 from libramq.groups.classic.observed import QUIET_MS
 from libramq.groups.classic.saved_state import SavedClassicGroup, SavedMember, SavedProtocol
 from libramq.groups.classic.state import INITIAL_DELAY_MS
-from libramq.groups.coordinator.location import coordinator_of
+from libramq.groups.cluster_view import coordinator_of
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
 from libramq.message.names import REBALANCE_EVENTS_TOPIC

@@ -10,7 +10,7 @@ import msgspec
 
 from libramq.broker.cluster.nodes import Nodes
 from libramq.broker.cluster.peer_brokers import ANSWER_MS_MAX, PeerBrokers
-from libramq.broker.groups.topic_removal import TopicRemoval
+from libramq.broker.groups.removal import TopicRemoval
 from libramq.catalog import TopicTable
 from libramq.catalog.numbering import Numbering
 from libramq.clock import Clock

@@ -19,7 +19,7 @@ from libramq.catalog.numbering import Numbering, Place, Run, best
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.filesystem import FileSystem
-from libramq.groups.coordinator.location import coordinator_of
+from libramq.groups.cluster_view import coordinator_of
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger

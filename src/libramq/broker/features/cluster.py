@@ -9,7 +9,7 @@ from libramq.broker.cluster.offset_exchanges import OffsetExchanges
 from libramq.broker.features.feature import Base, Feature
 from libramq.broker.features.groups import GroupFeature
 from libramq.broker.groups.group_offsets import GroupOffsets
-from libramq.broker.groups.group_removal import GroupRemoval
+from libramq.broker.groups.removal import GroupRemoval
 from libramq.broker.processor.cluster.peer_groups import PeerGroupRequests
 from libramq.broker.processor.cluster.peer_nodes import PeerNodeRequests
 from libramq.broker.processor.cluster.peers import PeerRequests

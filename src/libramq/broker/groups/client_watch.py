@@ -13,7 +13,7 @@ from typing import Final
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.group_health import GroupHealth
 from libramq.clock import MonotonicMs, read_clock
-from libramq.groups.notice import Notice
+from libramq.groups.pending_notifications import Notice
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel, Phase

@@ -15,8 +15,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.fencing import MODE_CLIENT
 from libramq.filter.subscription import BROADCASTING, SubscriptionData
-from libramq.groups.consumer import Consumer
-from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups, Member
+from libramq.groups.consumer_group import Consumer, ConsumerGroup, ConsumerGroups, Member
 from libramq.groups.foreign import ForeignGroups
 from libramq.groups.limits import MEMBERS_MAX, SUBSCRIPTION_BYTES_MAX
 from libramq.groups.queue_lock import QueueLocks

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.coordination import Coordination
-from libramq.broker.groups.group_removal import GroupRemoval
+from libramq.broker.groups.removal import GroupRemoval
 from libramq.clock import Clock
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError, broker_error

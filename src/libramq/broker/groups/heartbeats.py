@@ -16,8 +16,7 @@ from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import Now
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
-from libramq.groups.consumer import Consumer
-from libramq.groups.consumer_group import Member
+from libramq.groups.consumer_group import Consumer, Member
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.rebalance_event import Reason
 from libramq.kernel.connection import Connection

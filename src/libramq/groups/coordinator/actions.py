@@ -23,8 +23,7 @@ from libramq.groups.coordinator.group.member import GroupMember
 from libramq.groups.coordinator.group.membership import Admission
 from libramq.groups.coordinator.group.publication import WaitingJoin
 from libramq.groups.coordinator.group.queue_handover import QueueHandover
-from libramq.groups.coordinator.group.request import Held
-from libramq.groups.coordinator.refusals import allocates_itself
+from libramq.groups.coordinator.group.request import Held, allocates_itself
 from libramq.groups.coordinator.shared_tables import MemberKey
 from libramq.groups.coordinator.state import State
 from libramq.groups.rebalance_event import Reason

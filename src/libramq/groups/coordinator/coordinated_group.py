@@ -13,9 +13,9 @@ from libramq.errors import broker_error
 from libramq.fencing import FenceGrant
 from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.effect import Effect
-from libramq.groups.coordinator.fence_grants import complete_grant
 from libramq.groups.coordinator.group.core import GroupCore
 from libramq.groups.coordinator.group.member import GroupMember
+from libramq.groups.coordinator.group.publication import complete_grant
 from libramq.groups.coordinator.group.saved_state import GroupState, StoredHolding
 from libramq.groups.coordinator.shared_tables import MemberKey
 from libramq.groups.coordinator.state import UNKNOWN, State

@@ -21,16 +21,20 @@ from libramq.groups.coordinator.group.request import (
     Remove,
     Request,
     SessionLimits,
+    allocates_itself,
+    at_limit,
+    busy,
     check_listed,
     member_profile,
+    no_members,
     operator_of,
+    refusal,
 )
 from libramq.groups.coordinator.group.saved_state import GroupState, Record
+from libramq.groups.coordinator.group.topics import change_of
 from libramq.groups.coordinator.group.view import GroupView, view_of
-from libramq.groups.coordinator.refusals import allocates_itself, at_limit, busy, no_members, refusal
 from libramq.groups.coordinator.shared_tables import SharedTables
 from libramq.groups.coordinator.state import SELF_ALLOCATED
-from libramq.groups.coordinator.watched_topics import change_of
 from libramq.groups.limits import COORDINATED_GROUPS_MAX, MEMBERS_OF_ALL_MAX
 from libramq.logs import get_logger
 from libramq.message import names

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from libramq.broker.groups.group_offsets import GroupOffsets
-from libramq.broker.groups.group_removal import GroupRemoval
+from libramq.broker.groups.removal import GroupRemoval
 from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import Member, Status

@@ -12,7 +12,7 @@ import msgspec
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.groups.topic_removal import TopicRemoval
+from libramq.broker.groups.removal import TopicRemoval
 from libramq.broker.processor.administration.listing import Listing, requested_page
 from libramq.broker.processor.messages.stored_times import StoredTimes
 from libramq.catalog import TopicTable

@@ -12,7 +12,7 @@ from libramq.broker.messages.pull_filters import PullFilters
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
-from libramq.groups.consumer import Consumer
+from libramq.groups.consumer_group import Consumer
 from libramq.kernel.connection import Connection
 from libramq.remoting.body.consumers import CheckClientBody, ConsumerList
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData

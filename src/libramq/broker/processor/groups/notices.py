@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from libramq.codes import RequestCode
-from libramq.groups.notice import AreYouThere, GroupChanged, Notice
+from libramq.groups.pending_notifications import AreYouThere, GroupChanged, Notice
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects
 from libramq.remoting.command import FLAG_ONEWAY, Command

@@ -4,13 +4,13 @@ touched → COLLECT_MS → a target by the strategy → handovers → settled
                        of a large group on a thread (`assigning.py`)
 """
 
-from collections.abc import Container, Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.groups.coordinator.effect import Assign, Settled, Started
 from libramq.groups.coordinator.group.assigning import Assigning, Made
-from libramq.groups.coordinator.group.coordinated_rebalance import CoordinatedRebalance, holders_of
 from libramq.groups.coordinator.group.membership import GroupMembership
 from libramq.groups.coordinator.group.queue_handover import QueueHandover
 from libramq.groups.coordinator.group.saved_state import MemberProfile
@@ -32,6 +32,50 @@ COLLECT_MS: Final = 20
 JOINS_MS_MAX: Final = 500
 #: Ours: a large group's state is not written again for every single queue that is released.
 GRANTED_SINGLY_MAX: Final = 500
+
+
+def holders_of(holdings: Mapping[MessageQueue, Holding]) -> dict[MessageQueue, str]:
+    """Return the members by queue."""
+    return {queue: holding.member for queue, holding in holdings.items()}
+
+
+@dataclass(slots=True)
+class CoordinatedRebalance:
+    """A rebalance under way, from the first change until every queue is at its target.
+
+    It has what brokers cannot observe; what moved, and when, `groups.rebalance` records at each broker.
+    before: holders by queue; names: client ids by member, past and present.
+
+    causes: reasons that are not recorded yet, and the clients behind them. minimum: the fewest moves, if they
+    were counted with the last assignment. is_started: an event has been recorded.
+    """
+
+    before: dict[MessageQueue, str]
+    names: dict[str, str]
+    causes: dict[Reason, dict[str, None]] = field(default_factory=dict)
+    duplicates: int = 0
+    minimum: int | None = None
+    is_started: bool = False
+
+    def add(self, reason: Reason, who: str) -> None:
+        """Add a cause."""
+        self.causes.setdefault(reason, {})[who] = None
+
+    def take_started(self, group: str, epoch: int, members: Sequence[str]) -> list[Started]:
+        """Return and clear the starts that are still to be recorded, one event per reason."""
+        events = [
+            Started(group=group, epoch=epoch, reason=reason, who=tuple(who), members=tuple(members))
+            for reason, who in self.causes.items()
+        ]
+        self.causes.clear()
+        self.is_started = self.is_started or bool(events)
+        return events
+
+    def rename(self, old: str, new: str) -> None:
+        """Replace a member by its successor, which holds the same queues."""
+        for queue, member in self.before.items():
+            if member == old:
+                self.before[queue] = new
 
 
 class GroupBalance:

@@ -14,13 +14,12 @@ from typing import Generic, TypeVar
 from libramq.clock import MonotonicMs
 from libramq.fencing import MODE_CLIENT, MODE_EPOCHS
 from libramq.groups.coordinator.effect import ModeChanged
-from libramq.groups.coordinator.group.assignment import Assignment, assignment_by
 from libramq.groups.coordinator.group.balance import GroupBalance
 from libramq.groups.coordinator.group.inquiry import GroupInquiry
 from libramq.groups.coordinator.group.member import GroupMember
 from libramq.groups.coordinator.group.membership import GroupMembership
 from libramq.groups.coordinator.group.publication import GroupPublication
-from libramq.groups.coordinator.group.queue_handover import QueueHandover
+from libramq.groups.coordinator.group.queue_handover import Assignment, QueueHandover, assignment_by
 from libramq.groups.coordinator.group.saved_state import GroupState
 from libramq.groups.coordinator.group.topics import GroupTopics
 from libramq.groups.coordinator.shared_tables import SharedTables

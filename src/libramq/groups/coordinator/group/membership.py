@@ -21,7 +21,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.fencing import Claims
 from libramq.groups.coordinator.group.member import GroupMember
-from libramq.groups.coordinator.group.request import Held
+from libramq.groups.coordinator.group.request import NAMED_MAX, Held
 from libramq.groups.coordinator.group.saved_state import MemberProfile
 from libramq.groups.coordinator.shared_tables import MemberKey, SharedTables
 from libramq.groups.limits import MEMBERS_MAX, SUBSCRIPTION_BYTES_MAX
@@ -34,8 +34,6 @@ T = TypeVar("T")
 #: Ours: how many former instances of static members are remembered, to be fenced by name.
 REPLACED_MAX: Final = 1_000
 
-#: Ours: how many members an error names.
-NAMED_MAX: Final = 20
 
 #: 128 bits.
 _ID = re.compile(r"[0-9a-f]{32}\Z")

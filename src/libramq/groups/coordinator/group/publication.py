@@ -10,14 +10,12 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
-from libramq.fencing import MODE_CLIENT
+from libramq.fencing import MODE_CLIENT, Attempts, Claim, Claims, FenceGrant
 from libramq.groups.coordinator.effect import Answer, Effect, Grant
-from libramq.groups.coordinator.fence_grants import complete_grant, latest_grants
-from libramq.groups.coordinator.group.assignment import Assignment
 from libramq.groups.coordinator.group.member import GroupMember, Sent
-from libramq.groups.coordinator.group.queue_handover import QueueHandover
+from libramq.groups.coordinator.group.queue_handover import Assignment, QueueHandover
+from libramq.groups.coordinator.group.request import busy, refusal
 from libramq.groups.coordinator.group.saved_state import GroupState, Record
-from libramq.groups.coordinator.refusals import busy, refusal
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 
@@ -161,3 +159,42 @@ class GroupPublication(Generic[T]):
         """Return and clear the published effects."""
         effects, self.effects = self.effects, []
         return effects
+
+
+def complete_grant(group: str, mode: str, queues: QueueHandover, broker_name: str) -> FenceGrant:
+    """Return the full state for one fence."""
+    claims = {
+        queue: Claim(holding.member, holding.epoch)
+        for queue, holding in queues.holdings.items()
+        if queue.broker_name == broker_name
+    }
+    return FenceGrant(
+        group=group,
+        epoch=queues.epoch,
+        mode=mode,
+        claims=claims,
+        complete=True,
+        attempts=_attempts(queues, claims),
+    )
+
+
+def latest_grants(group: str, mode: str, queues: QueueHandover) -> list[Grant]:
+    """Return the grants since the last call, one per broker."""
+    by_broker: dict[str, dict[MessageQueue, Claim]] = {}
+    for queue in queues.granted:
+        holding = queues.holdings.get(queue)
+        if holding is not None:
+            by_broker.setdefault(queue.broker_name, {})[queue] = Claim(holding.member, holding.epoch)
+    return [
+        Grant(
+            name,
+            FenceGrant(
+                group=group, epoch=queues.epoch, mode=mode, claims=claims, attempts=_attempts(queues, claims)
+            ),
+        )
+        for name, claims in by_broker.items()
+    ]
+
+
+def _attempts(queues: QueueHandover, claims: Claims) -> dict[MessageQueue, Attempts]:
+    return {queue: queues.attempts[queue] for queue in claims if queue in queues.attempts}

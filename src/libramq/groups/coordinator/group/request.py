@@ -1,13 +1,14 @@
 """Requests to a coordinator, from members and operators; an invalid one is refused with its remedy."""
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from libramq.balance.group import CAPACITY_MAX
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, broker_error
+from libramq.errors import BrokerError, InvalidName, broker_error
 from libramq.fencing import Attempts
+from libramq.groups.coordinator.effect import Answer
 from libramq.groups.coordinator.group.saved_state import REVOKE_TIMEOUT_MS, MemberProfile
 from libramq.groups.limits import SUBSCRIPTIONS_MAX
 from libramq.message import names
@@ -31,6 +32,8 @@ EXPRESSION_LENGTH_MAX: Final = 16_384
 OPERATOR_LENGTH_MAX: Final = 255
 #: Ours: ten times the design's 10,000 queues of a group.
 HELD_MAX: Final = 100_000
+#: Ours: how many members an error names.
+NAMED_MAX: Final = 20
 
 
 #: The queues that a member reports to hold, and their epochs.
@@ -188,4 +191,40 @@ def _check_text(noun: str, text: str, length_max: int) -> None:
 
 
 def _invalid(remark: str) -> BrokerError:
+    return broker_error(ResponseCode.INVALID_PARAMETER, remark)
+
+
+T = TypeVar("T")
+
+
+def refusal(ticket: T, error: BrokerError | InvalidName) -> Answer[T]:
+    """Return the answer for an error."""
+    if isinstance(error, BrokerError):
+        return Answer(ticket, ResponseCode(error.response_code), error.remark)
+    return Answer(ticket, ResponseCode.INVALID_PARAMETER, str(error))
+
+
+def busy(group: str) -> BrokerError:
+    """Return the error for a group whose state cannot be written."""
+    remark = f"the state of group {group} cannot be written; look at the broker's disk"
+    return broker_error(ResponseCode.SYSTEM_BUSY, remark)
+
+
+def at_limit(what: str) -> BrokerError:
+    """Return the refusal of what would exceed a limit of this broker."""
+    return broker_error(ResponseCode.SYSTEM_ERROR, f"{what}, which is the limit")
+
+
+def no_members(group: str) -> BrokerError:
+    """Return the error for a group that is not known here."""
+    return broker_error(ResponseCode.UNKNOWN_MEMBER, f"group {group} has no members here")
+
+
+def allocates_itself(group: str, stock: Sequence[str]) -> BrokerError:
+    """Return the error for a group whose stock members make all members allocate for themselves."""
+    named = f": {', '.join(stock[:NAMED_MAX])}" if stock else ""
+    remark = (
+        f"group {group} has stock members{named}; until they are gone, all members allocate queues for"
+        " themselves and the coordinator can remove none: stop the client instead"
+    )
     return broker_error(ResponseCode.INVALID_PARAMETER, remark)

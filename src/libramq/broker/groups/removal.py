@@ -1,23 +1,23 @@
-"""The removal of a topic, with everything that would outlive it: queues, offsets, held pulls, what waits to
-be popped.
-"""
+"""The removal of topics and groups, with everything that would outlive them at this broker."""
 
+from libramq.broker.files.tables import Tables
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.reading import Pull
 from libramq.catalog import TopicTable
-from libramq.clock import WallMs
+from libramq.clock import Clock, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import Each
 from libramq.message import names
+from libramq.message.names import retry_topic
 from libramq.store.message_store import MessageStore
 from libramq.waits import HeldPull, HeldPulls
 
 
 class TopicRemoval:
-    """Deletes topics."""
+    """Deletes topics, with their queues, offsets and held pulls, and what waits to be popped."""
 
     def __init__(
         self,
@@ -60,3 +60,30 @@ class TopicRemoval:
             self._held.take_out([held])
             gone = broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{held.topic}] was deleted")
             held.request.waiter.refuse(gone)
+
+
+class GroupRemoval:
+    """Deletes groups that no member uses. topics: removes their retry topics, by which tools find groups."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        offsets: OffsetCommits,
+        coordination: Coordination,
+        topics: TopicRemoval,
+        clock: Clock,
+    ) -> None:
+        self._groups, self._topics = tables.groups, tables.topics
+        self._offsets = offsets
+        self._coordination = coordination
+        self._topic_removal = topics
+        self._clock = clock
+
+    def remove(self, group: str) -> None:
+        """Delete a group; its offsets are gone once they are journalled."""
+        wall_ms = self._clock.wall_ms()
+        self._groups.delete(group, wall_ms)
+        self._offsets.remove_group(group)
+        self._coordination.group_removed(group, may_return=self._groups.creates_on_use)
+        if retry_topic(group) in self._topics:
+            self._topic_removal.remove(retry_topic(group), wall_ms)
