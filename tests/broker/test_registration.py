@@ -21,6 +21,7 @@ from libramq.formats.tables import DataVersion, TopicConfig
 from libramq.kernel.effect import Thread
 from libramq.remoting.command import Command
 from libramq.rpc.question import Question
+from libramq.rpc.requests import BROKER_REQUESTS
 from tests.broker.brokers import Conversation, find_answer, heartbeat, send_header
 from tests.broker.test_sending import Waiting
 from tests.fakes import FakePeer
@@ -84,6 +85,10 @@ def test_a_slaves_topics_count_at_a_name_server_that_has_never_seen_its_master(t
     route = server.routes.route("T")
     assert route is not None
     assert route.broker_datas[0].broker_addrs == {1: config.address}
+
+
+def test_a_broker_serves_the_rows_of_its_table(talk):
+    assert {*talk.broker.processors(), *talk.broker.batch_processors()} == BROKER_REQUESTS.keys()
 
 
 def test_a_broker_sends_a_heartbeat_every_second_and_expires_after_ten(talk):

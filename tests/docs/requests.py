@@ -1,25 +1,17 @@
 """Apache's request codes and mqadmin's commands, and where each stands: the tables in docs/requests.md.
 
-Names and numbers are those of Apache RocketMQ 5.3.3 (RequestCode.java, MQAdminStartup.java). What is
-served follows from the processors of a broker, of a name server and of clients.
+Names and numbers are those of Apache RocketMQ 5.3.3 (RequestCode.java, MQAdminStartup.java). What
+servers serve is `rpc/requests.py`; what clients do, their own tables.
 """
 
-import random
-import tempfile
 from typing import Final, NamedTuple
 
 import typer
 
-from libramq.broker.broker import Broker
-from libramq.broker.config import BrokerConfig
-from libramq.broker.machine import Machine
 from libramq.cli.admin.commands import app as admin
 from libramq.client.consuming.requests.broker_requests import SERVED as SERVED_BY_CLIENTS
-from libramq.clock import SystemClock
 from libramq.codes import RequestCode
-from libramq.filesystem import LocalFileSystem
-from libramq.nameserver.config import NameServerConfig
-from libramq.nameserver.engine import name_server_processors
+from libramq.rpc.requests import BROKER_REQUESTS, NAME_SERVER_REQUESTS
 
 #: RequestCode.java.
 CODES: Final[dict[int, str]] = {
@@ -218,18 +210,9 @@ SERVED_BY_PRODUCERS: Final = {
 def served() -> dict[int, list[str]]:
     """Return which of our programs serve each code."""
     found: dict[int, list[str]] = {}
-    with tempfile.TemporaryDirectory() as directory:
-        broker = Broker(
-            BrokerConfig(store_path=directory, namesrv_addr="127.0.0.1:9876"),
-            Machine(clock=SystemClock(), filesystem=LocalFileSystem(), randomness=random.Random(0)),
-        )
-        try:
-            by_broker = {*broker._processors, *broker._batch_processors}
-        finally:
-            broker.close()
     servers = (
-        ("broker", by_broker),
-        ("name server", set(name_server_processors(NameServerConfig()))),
+        ("broker", set(BROKER_REQUESTS)),
+        ("name server", set(NAME_SERVER_REQUESTS)),
         ("consumer", set(SERVED_BY_CLIENTS)),
         ("producer", SERVED_BY_PRODUCERS),
     )

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from libramq.auth.authenticator import Authenticator
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
 from libramq.formats.document import encode_body
@@ -12,10 +13,12 @@ from libramq.nameserver.kv_config import KVConfig
 from libramq.nameserver.route_info import RouteInfo
 from libramq.remoting.body.registration import RegisterBrokerBody
 from libramq.remoting.command import FLAG_ONEWAY, Command, Serialization
-from libramq.remoting.credentials import Credentials
+from libramq.remoting.credentials import Credentials, sign
 from libramq.remoting.headers import encode_header
+from libramq.rpc.requests import NAME_SERVER_REQUESTS, REQUESTS
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
+from tests.auth.guards import Users
 from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, raise_it
 from tests.nameserver.tables import header, table
 
@@ -30,10 +33,17 @@ BROKER_EXT = {
 class Server:
     """A name server without sockets."""
 
-    def __init__(self, credentials: Credentials | None = None, kv: KVConfig | None = None) -> None:
+    def __init__(
+        self,
+        credentials: Credentials | None = None,
+        kv: KVConfig | None = None,
+        authenticator: Authenticator | None = None,
+    ) -> None:
         self.clock = ManualClock()
         self.routes = RouteInfo()
-        self.engine = name_server_engine(self.routes, clock=self.clock, credentials=credentials, kv=kv)
+        self.engine = name_server_engine(
+            self.routes, clock=self.clock, authenticator=authenticator, credentials=credentials, kv=kv
+        )
         self.timers, self.threads = ManualTimers(), ManualThreads()
         self.performer = Performer(
             self.engine,
@@ -65,6 +75,22 @@ class Server:
 @pytest.fixture
 def server() -> Server:
     return Server()
+
+
+def test_a_name_server_serves_the_rows_of_its_table(server):
+    refused = {code for code in REQUESTS if server.ask(code).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
+    assert refused == REQUESTS.keys() - NAME_SERVER_REQUESTS.keys()
+
+
+def test_a_request_whose_signature_is_wrong_reaches_no_processor():
+    server = Server(authenticator=Users({"alice": "secret"}))
+
+    def names(user: Credentials) -> ResponseCode:
+        request = sign(Command(code=0), user)
+        return server.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, request.ext).code
+
+    assert names(Credentials("alice", "secret")) == ResponseCode.SUCCESS
+    assert names(Credentials("alice", "guessed")) == ResponseCode.NO_PERMISSION
 
 
 def test_a_registration_is_answered_with_a_table(server):

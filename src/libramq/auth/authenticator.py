@@ -3,7 +3,7 @@
     by request        RocketMQ: each is signed                          Request.principal
     by connection     a password, once for all of its requests          Connection.principal
 
-Until access control exists, brokers have none, and a request is its connection's.
+Until access control exists, servers have none, and a request is its connection's.
 Upstream: auth/authentication.
 """
 

@@ -4,11 +4,11 @@ brokers.
 Upstream: NamesrvController.java, routeinfo/BrokerHousekeepingService.java.
 """
 
-from collections.abc import Mapping
 from typing import Final, cast
 
+from libramq.auth.authenticator import Authenticator
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
-from libramq.clock import Clock, MonotonicMs, SystemClock
+from libramq.clock import Clock, MonotonicMs
 from libramq.codes import RequestCode
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Listen
@@ -26,7 +26,7 @@ from libramq.remoting.credentials import Credentials
 from libramq.rpc.call import header_call, nothing
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.question import Question, signing
-from libramq.rpc.request import Processor, Processors
+from libramq.rpc.request import Processors, served_by
 from libramq.rpc.responder import Responder
 
 log = get_logger(__name__)
@@ -92,54 +92,35 @@ def _notified(_: object) -> None:
     """Ignore an answer."""
 
 
-def name_server_processors(config: NameServerConfig) -> frozenset[int]:
-    """Return the request codes that a name server serves."""
-    kernel = Kernel(SystemClock())
-    settings = Settings(config)
-    return frozenset(
-        _processors(RouteInfo(), kernel, Responder(kernel.effects), settings, KVConfig(), None)[0]
-    )
-
-
-def _processors(
-    route_info: RouteInfo,
-    kernel: Kernel,
-    responder: Responder,
-    settings: Settings,
-    kv: KVConfig,
-    credentials: Credentials | None,
-) -> tuple[Mapping[int, Processor], Displacement]:
-    displacement = Displacement(kernel, responder)
-    processor = NameServerProcessor(route_info, displacement, kv, settings, credentials)
-    administration = NameServerAdministration(
-        route_info.tables, kv, settings, effects=kernel.effects, responder=responder
-    )
-    return {**processor.processors(), **administration.processors()}, displacement
-
-
 def name_server_engine(
     route_info: RouteInfo,
     *,
     clock: Clock,
     authorizer: Authorizer = ALLOW_ALL,
+    authenticator: Authenticator | None = None,
     credentials: Credentials | None = None,
     config: NameServerConfig | None = None,
     kv: KVConfig | None = None,
 ) -> Engine:
     """Return the engine of a name server. credentials: with which the cluster's brokers sign."""
-    kernel = Kernel(clock)
+    kernel, kv = Kernel(clock), kv or KVConfig()
     settings = Settings(config or NameServerConfig())
     routes = Routes(route_info, settings, kernel, credentials)
     responder = Responder(kernel.effects)
-    processors, displacement = _processors(
-        route_info, kernel, responder, settings, kv or KVConfig(), credentials
+    displacement = Displacement(kernel, responder)
+    services = (
+        NameServerProcessor(route_info, displacement, kv, settings, credentials),
+        NameServerAdministration(
+            route_info.tables, kv, settings, effects=kernel.effects, responder=responder
+        ),
     )
     endpoint = Endpoint(
         clock=clock,
         authorizer=authorizer,
         responder=responder,
-        processors=Processors(processors),
+        processors=Processors(*served_by(services)),
         answered=displacement.answered,
+        authenticator=authenticator,
     )
     kernel.effects.add(Listen(lambda: None))
     hooks = Hooks(

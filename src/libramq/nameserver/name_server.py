@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Final
 
+from libramq.auth.authenticator import Authenticator
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.clock import Clock, SystemClock
 from libramq.filesystem import LocalFileSystem
@@ -44,6 +45,7 @@ class NameServer:
         clock: Clock | None = None,
         *,
         authorizer: Authorizer = ALLOW_ALL,
+        authenticator: Authenticator | None = None,
         allow_public: bool = False,
         credentials: Credentials | None = None,
         config: NameServerConfig | None = None,
@@ -60,6 +62,7 @@ class NameServer:
             self.route_info,
             clock=clock,
             authorizer=authorizer,
+            authenticator=authenticator,
             credentials=credentials,
             config=config,
             kv=KVConfig(LocalFileSystem(), kv_file),

@@ -232,7 +232,7 @@ _CONFIG = CONFIG_BODY_BYTES_MAX
 _READ, _BUSY = AtSlave.SERVE_IF_READABLE, AtSlave.REFUSE_BUSY
 _NO_CHANGE, _NO_RESET = AtSlave.REFUSE_CHANGE, AtSlave.REFUSE_RESET
 
-_ROWS: Final = (
+_BROKER_ROWS: Final = (
     # Messages.
     Row(R.SEND_MESSAGE, h.SendMessageHeader, _send, _MESSAGE, at_slave=_BUSY),
     Row(R.SEND_MESSAGE_V2, h.SendMessageHeaderV2, _send, _MESSAGE, at_slave=_BUSY),
@@ -453,7 +453,9 @@ _ROWS: Final = (
     Row(R.PEER_OFFSETS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
     Row(R.PEER_GROUPS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
     Row(R.SLAVE_PROGRESS, h.SlaveProgressHeader, _cluster_wide(A.LIST)),
-    # Name server.
+)
+
+_NAME_SERVER_ROWS: Final = (
     Row(R.REGISTER_BROKER, h.RegisterBrokerHeader, _managed(A.UPDATE, _of_cluster), _TABLE),
     Row(R.UNREGISTER_BROKER, h.UnregisterBrokerHeader, _managed(A.UPDATE, _of_cluster)),
     Row(R.QUERY_DATA_VERSION, h.UnregisterBrokerHeader, _managed(A.GET, _of_cluster), _CONTROL, DataVersion),
@@ -464,7 +466,7 @@ _ROWS: Final = (
     Row(R.GET_TOPICS_BY_CLUSTER, h.ClusterHeader, _managed(A.LIST, _fields(cluster, "cluster"))),
     Row(R.DELETE_TOPIC_IN_NAMESRV, h.DeleteTopicInNamesrvHeader, _managed(A.DELETE, _of_topic)),
     Row(R.GET_SYSTEM_TOPIC_LIST_FROM_NS, h.NoHeader, _cluster_wide(A.LIST)),
-    # Administration of a name server.
+    # Administration.
     Row(R.PUT_KV_CONFIG, a.PutKVHeader, _cluster_wide(A.UPDATE)),
     Row(R.GET_KV_CONFIG, a.KVHeader, _cluster_wide(A.GET)),
     Row(R.DELETE_KV_CONFIG, a.KVHeader, _cluster_wide(A.UPDATE)),
@@ -480,7 +482,9 @@ _ROWS: Final = (
     Row(R.GET_NAMESRV_CONFIG, h.NoHeader, _cluster_wide(A.GET)),
 )
 
-REQUESTS: Final[dict[int, Row]] = {row.code: row for row in _ROWS}
+BROKER_REQUESTS: Final[dict[int, Row]] = {row.code: row for row in _BROKER_ROWS}
+NAME_SERVER_REQUESTS: Final[dict[int, Row]] = {row.code: row for row in _NAME_SERVER_ROWS}
+REQUESTS: Final = BROKER_REQUESTS | NAME_SERVER_REQUESTS
 
 #: UPDATE_AND_CREATE_STATIC_TOPIC.
 _STATIC_TOPIC: Final = 513
