@@ -9,6 +9,7 @@ from libramq.errors import LibraError
 from libramq.filesystem import LocalFileSystem
 from libramq.kernel.connection import ANONYMOUS, NUMBERS
 from libramq.kernel.effect import Thread
+from libramq.kernel.work import InThread
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader
 
@@ -190,3 +191,17 @@ class ManualThreads:
 def raise_it(what: str, error: Exception) -> None:
     """Fail the test: an engine could not cope with something."""
     raise AssertionError(what) from error
+
+
+def done(work: Any) -> Any:
+    """Do long work to its end, with what threads do for it, and return its result."""
+    result: object = None
+    while True:
+        try:
+            wanted = work.throw(result) if isinstance(result, Exception) else work.send(result)
+        except StopIteration as ended:
+            return ended.value
+        try:
+            result = wanted.work() if isinstance(wanted, InThread) else None
+        except Exception as failed:
+            result = failed

@@ -13,7 +13,7 @@ from libramq.filter.subscription import SubscriptionData
 from libramq.formats.document import encode_body
 from libramq.formats.tables import DataVersion, SubscriptionGroupConfig
 from libramq.kernel.connection import ANONYMOUS, Principal
-from libramq.kernel.effect import Release, Reserve
+from libramq.kernel.effect import Proceed
 from libramq.kernel.parts import Kernel
 from libramq.remoting import headers as h
 from libramq.remoting import pop_headers
@@ -32,7 +32,7 @@ from libramq.rpc.requests import REQUESTS
 from libramq.rpc.responder import Responder
 from tests.auth.guards import Guard, Users
 from tests.broker.brokers import send_header
-from tests.fakes import FakePeer, ManualClock
+from tests.fakes import FakePeer, ManualClock, done
 from tests.rpc.admin_requests import ADMIN_REQUESTS
 
 BATCHES = (R.SEND_MESSAGE, R.SEND_MESSAGE_V2, R.SEND_BATCH_MESSAGE, R.UPDATE_CONSUMER_OFFSET)
@@ -282,14 +282,9 @@ class Guarded:
     def follow(self) -> None:
         """Perform what the endpoint decided."""
         for effect in self.kernel.effects.take():
-            if hasattr(effect, "work"):
-                effect.done(effect.work())
+            if isinstance(effect, Proceed):
+                done(effect.steps)
                 self.follow()
-            elif isinstance(effect, Reserve):
-                effect.begin()
-                self.follow()
-            elif isinstance(effect, Release):
-                continue
             else:
                 effect.connection.write(effect.data)
 

@@ -9,16 +9,18 @@ from libramq.auth.authorizer import ALLOW_ALL
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError, RemoteProtocolError, broker_error
+from libramq.kernel.effect import Thread
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Kernel
+from libramq.kernel.work import InThread
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Serialization
 from libramq.remoting.frame import FRAME_BYTES_MAX
 from libramq.remoting.headers import encode_header
 from libramq.rpc.endpoint import BATCH_MAX, Endpoint
-from libramq.rpc.outcome import HOLD, SUCCESS, Close, Notify, Outcome, Reply, ReplyWhenDurable, WaitForDisk
+from libramq.rpc.outcome import HOLD, SUCCESS, Close, Notify, Outcome, Reply, ReplyWhenDurable
 from libramq.rpc.request import REMARK_CHARACTERS_MAX, Processors, Request
 from libramq.rpc.requests import REQUESTS
-from libramq.rpc.responder import NOTIFIED_PER_STEP, ParkedReplies, Responder
+from libramq.rpc.responder import ParkedReplies, Responder
 from libramq.runtime.performer import TURN_US_MAX, Performer
 from libramq.runtime.seams import Seams
 from tests.broker.brokers import send_header
@@ -238,8 +240,12 @@ def test_the_replies_of_a_batch_wait_for_the_disk_together(is_durable, code):
 
 
 def test_a_decision_that_waited_for_the_disk_is_repeated():
-    outcomes = iter([WaitForDisk(lambda: None, lambda: next(outcomes)), Reply(remark="read")])
-    served = Served(WaitForDisk(lambda: None, lambda: next(outcomes)))
+    def read_twice():
+        for _ in range(2):
+            yield InThread(Thread.READ, lambda: None)
+        return Reply(remark="read")
+
+    served = Served(read_twice())
     assert served.give(M) == []
     served.threads.finish(served.threads.work.pop())
     assert served.peer.replies == []
@@ -248,10 +254,11 @@ def test_a_decision_that_waited_for_the_disk_is_repeated():
 
 
 def test_a_repeated_decision_that_fails_becomes_an_answer():
-    def again() -> Outcome:
+    def read():
+        yield InThread(Thread.READ, lambda: None)
         raise OSError(5, "the disk is broken")
 
-    served = Served(WaitForDisk(lambda: None, again))
+    served = Served(read())
     served.give(M)
     served.threads.run_all()
     assert served.peer.replies[0].code == C.SYSTEM_ERROR
@@ -306,4 +313,4 @@ def test_thousands_of_notifications_are_sent_in_slices():
         served.timers.ring()
         sent.append(len(member.replies) - sum(sent))
     assert sum(sent) == 1_000
-    assert max(sent) == NOTIFIED_PER_STEP
+    assert max(sent) == 1

@@ -3,14 +3,16 @@
 import pytest
 from tests.fakes import FakePeer
 
-from libramq.kernel.effect import Reserve, Room
+from libramq.kernel.work import UnderWay
 from libramq.runtime.large_requests import HUGE_LANE_BYTES, USUAL_BYTES_MAX, USUAL_LANE_BYTES, LargeRequests
 
 HALF = HUGE_LANE_BYTES // 2
 
 
-def reserve(size_bytes: int, peer: FakePeer | None = None) -> Reserve:
-    return Reserve(peer or FakePeer(), Room(size_bytes), lambda: None)
+def reserve(size_bytes: int, peer: FakePeer | None = None) -> UnderWay:
+    work = UnderWay(iter(()), peer or FakePeer())
+    work.size_bytes = size_bytes
+    return work
 
 
 @pytest.fixture
@@ -21,11 +23,11 @@ def large() -> LargeRequests:
 def test_those_that_fit_begin_at_once_and_the_others_in_their_order(large):
     first, second, third, fourth = (reserve(HALF) for _ in range(4))
     assert [large.take(each) for each in (first, second, third, fourth)] == [True, True, False, False]
-    assert large.free(first.room) == [third]
+    assert large.free(first) == [third]
     assert large.taken_bytes == 2 * HALF
-    assert large.free(second.room) == [fourth]
-    assert large.free(third.room) == []
-    assert large.free(fourth.room) == []
+    assert large.free(second) == [fourth]
+    assert large.free(third) == []
+    assert large.free(fourth) == []
     assert large.taken_bytes == 0
 
 
@@ -34,7 +36,7 @@ def test_one_that_exceeds_all_room_begins_when_it_is_alone(large):
     assert large.take(other)
     assert not large.take(huge)
     assert not large.take(reserve(HALF)), "nobody overtakes it"
-    assert large.free(other.room) == [huge]
+    assert large.free(other) == [huge]
 
 
 def test_a_connection_with_many_waiting_has_one_of_them_begun_at_a_time(large):
@@ -45,7 +47,7 @@ def test_a_connection_with_many_waiting_has_one_of_them_begun_at_a_time(large):
     last = reserve(HUGE_LANE_BYTES, modest)
     assert not any(large.take(each) for each in (*many, last))
     order = []
-    while (admitted := large.free(running.room)) != []:
+    while (admitted := large.free(running)) != []:
         (running,) = admitted
         order.append(running)
     assert order == [many[0], last, many[1], many[2]]

@@ -8,10 +8,11 @@ from tests.fakes import ManualClock, ManualThreads, ManualTimers, raise_it
 
 from libramq.errors import ConnectionLost
 from libramq.kernel.connection import ANONYMOUS, NUMBERS
-from libramq.kernel.effect import Room, Thread
+from libramq.kernel.effect import Thread
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.longest_turn import METRICS, RUNTIME_INFO
 from libramq.kernel.parts import Kernel
+from libramq.kernel.work import InThread, Room
 from libramq.runtime.large_requests import HUGE_LANE_BYTES
 from libramq.runtime.outgoing import OFFERED_BEHIND_BYTES_MAX, TURN_BYTES_MAX, UNSENT_BYTES_HIGH
 from libramq.runtime.performer import TURN_US_MAX, Performer
@@ -327,10 +328,12 @@ def test_a_connection_waits_while_a_thread_decodes_its_request(words):
     line, other = Line(), Line()
     decoded: list[object] = []
 
-    def large(connection: Line) -> None:
-        words.effects.run(Thread.COMPUTE, lambda: "decoded", decoded.append, connection)
+    def decode():
+        decoded.append((yield InThread(Thread.COMPUTE, lambda: "decoded")))
 
-    words.performer.received(line, [large, say(b"after")])
+    words.performer.received(
+        line, [lambda connection: words.effects.proceed(connection, decode()), say(b"after")]
+    )
     assert (line.writes, line.is_reading) == ([], False)
     words.performer.received(other, [say(b"served")])
     assert other.writes == [b"served"]
@@ -343,25 +346,25 @@ def test_a_connection_waits_while_a_thread_decodes_its_request(words):
 def test_a_connection_whose_large_request_waits_for_room_is_not_served(words):
     """Other connections are served, and its own requests take effect in order."""
     first, second, other = Line(), Line(), Line()
-    rooms: list[Room] = []
+    begun: list[Line] = []
+
+    def decode(connection: Line):
+        yield Room(HUGE_LANE_BYTES)
+        begun.append(connection)
+        yield InThread(Thread.COMPUTE, lambda: None)
 
     def large(connection: Line) -> None:
-        room = Room(HUGE_LANE_BYTES)
-        words.effects.reserve(connection, room, lambda: begin(connection, room))
-
-    def begin(connection: Line, room: Room) -> None:
-        rooms.append(room)
-        words.effects.run(Thread.COMPUTE, lambda: None, lambda _: words.effects.release(room), connection)
+        words.effects.proceed(connection, decode(connection))
 
     words.performer.received(first, [large, say(b"first")])
     words.performer.received(second, [large, say(b"second")])
     words.performer.received(other, [say(b"served")])
-    assert (len(rooms), other.writes) == (1, [b"served"])
+    assert (len(begun), other.writes) == (1, [b"served"])
     assert (first.is_reading, second.is_reading) == (False, False)
     words.threads.finish(words.threads.work.pop())
     while words.timers.due:
         words.timers.ring()
-    assert (len(rooms), first.writes, second.writes) == (2, [b"first"], [])
+    assert (len(begun), first.writes, second.writes) == (2, [b"first"], [])
     words.threads.run_all()
     while words.timers.due:
         words.timers.ring()

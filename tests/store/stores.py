@@ -11,7 +11,7 @@ from libramq.message.properties import encode_properties
 from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
 from libramq.store.log.message_run import MessageRun
 from libramq.store.retention.retention import Retention
-from tests.fakes import ManualClock, OwnFiles
+from tests.fakes import ManualClock, OwnFiles, done
 
 BORN = encode_host(("10.1.2.3", 4567))
 
@@ -106,13 +106,7 @@ def message(body: bytes | str, topic: str = "T", queue_id: int = 0, tags: str | 
 
 def clean(store: MessageStore, retention: Retention, *, hour: int = 12) -> int:
     """Remove expired files, including the work for threads; return how many files of the log were removed."""
-    steps = store.cleaning.clean(retention, lambda _: hour)
-    result: object = None
-    try:
-        while True:
-            result = steps.send(result)()
-    except StopIteration as ended:
-        return int(ended.value)
+    return int(done(store.cleaning.clean(retention, lambda _: hour)))
 
 
 def remove_old_files(store: MessageStore, count_max: int = 10) -> int:

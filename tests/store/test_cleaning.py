@@ -273,9 +273,9 @@ def test_a_recreated_topic_keeps_its_files(tmp_path: Path):
     store = filled(tmp_path)
     store._filesystem.space = DiskUsage(1 << 60, 0)  # type: ignore[attr-defined]
     steps = store.cleaning.clean(Retention(clean_forcibly_percent=0), lambda _: 12)
-    work = next(steps)
+    work = next(steps).work
     while work.func.__name__ != "_remove_files":
-        work = steps.send(work())
+        work = steps.send(work()).work
     store.delete_topic("T")
     assert store.append_batch([message("anew")])[0].queue_offset == 0
     assert store.plan_queue_flush(1 << 40) is None, "its units wait in memory"

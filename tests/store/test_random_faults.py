@@ -138,7 +138,7 @@ class Run:
             while True:
                 work = steps.send(result)
                 self.note_removed()
-                result = work()
+                result = work.work()
         except StopIteration:
             pass
         finally:

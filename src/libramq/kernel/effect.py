@@ -4,11 +4,9 @@
         Offer    bytes for a connection, dropped if its client does not read
         Close    the end of a connection, with a reason for the log
         Ask      a request to another process; its answer arrives as an event
-        Run      work for a thread, such as a disk plan or a large body; its result arrives as an event
-        Reserve  room in memory for a large request; Release returns it
+        Run      work for a thread, such as a disk plan; its result arrives as an event
+        Proceed  long work for a request (`kernel.work`), with others in between
         Defer    a call of the engine's once the events that are ready now have been handled
-        Proceed  work on the engine's own thread that takes longer than a turn, in steps with others in
-                 between
         Listen   start to accept connections
         Dial     a connection to another process for a stream of bytes, without questions and answers
 
@@ -89,42 +87,14 @@ class Ask(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True):
     """Run `work` on a thread; `done` gets its result, or the exception that it raised.
 
-    connection: whose request it serves. A connection has a bounded amount of work under way, and is not
-    served beyond it. is_brief: it may be done without a thread, while such work takes little time; `done` is
-    called at once then, before the event's bytes are sent.
+    is_brief: it may be done without a thread, while such work takes little time; `done` is called at once
+    then, before the event's bytes are sent.
     """
 
     thread: Thread
     work: Callable[[], Any]
     done: Callable[[Any], None]
-    connection: Connection | None = None
     is_brief: bool = False
-
-
-class Room:
-    """The memory that a large request is expected to take until it is decided."""
-
-    __slots__ = ("size_bytes",)
-
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
-
-
-class Reserve(msgspec.Struct, frozen=True):
-    """Reserve room for a large request; `begin` is called once there is some.
-
-    The connection is not served until then. Whoever reserves returns a `Release` exactly once.
-    """
-
-    connection: Connection
-    room: Room
-    begin: Callable[[], None]
-
-
-class Release(msgspec.Struct, frozen=True):
-    """Return the room of a large request: what it took is not referred to any more."""
-
-    room: Room
 
 
 class Defer(msgspec.Struct, frozen=True):
@@ -134,13 +104,14 @@ class Defer(msgspec.Struct, frozen=True):
 
 
 class Proceed(msgspec.Struct, frozen=True):
-    """Run steps to their end, some per turn; their connection is not served meanwhile.
+    """Take the steps of long work for a request, some per turn.
 
-    They run to their end even if the connection ends before.
+    Its connection is not served meanwhile; it is, up to a limit, while a thread reads. Work runs to its end
+    even if the connection ends before, except where a thread computes for it or it waits for room.
     """
 
     connection: Connection
-    steps: Generator[None]
+    steps: Generator[Any, Any, None]
 
 
 class Listen(msgspec.Struct, frozen=True):
@@ -176,7 +147,7 @@ class Dial(msgspec.Struct, frozen=True):
     stream: Stream
 
 
-Effect = Send | Offer | Close | Ask | Run | Reserve | Release | Defer | Proceed | Listen | Dial
+Effect = Send | Offer | Close | Ask | Run | Proceed | Defer | Listen | Dial
 
 
 class Effects:
@@ -209,27 +180,18 @@ class Effects:
         thread: Thread,
         work: Callable[[], Any],
         done: Callable[[Any], None],
-        connection: Connection | None = None,
         *,
         is_brief: bool = False,
     ) -> None:
-        """Run work on a thread, for a connection's request or for none."""
-        self.add(Run(thread, work, done, connection, is_brief))
-
-    def reserve(self, connection: Connection, room: Room, begin: Callable[[], None]) -> None:
-        """Reserve room for a large request, and begin it then."""
-        self.add(Reserve(connection, room, begin))
-
-    def release(self, room: Room) -> None:
-        """Return the room of a large request."""
-        self.add(Release(room))
+        """Run work on a thread."""
+        self.add(Run(thread, work, done, is_brief))
 
     def defer(self, done: Callable[[], None]) -> None:
         """Have a function called after the events that are ready now."""
         self.add(Defer(done))
 
-    def proceed(self, connection: Connection, steps: Generator[None]) -> None:
-        """Run steps for a connection's request, some per turn."""
+    def proceed(self, connection: Connection, steps: Generator[Any, Any, None]) -> None:
+        """Do long work (`kernel.work.Work`) for a connection's request."""
         self.add(Proceed(connection, steps))
 
     def take(self) -> list[Effect]:

@@ -1,28 +1,72 @@
-"""Long work: steps that are taken until a turn's time is over; the others after everybody else was served.
+"""Long work: a generator whose steps are taken until a turn's time is over; the others after everybody else
+was served.
 
-        Kernel.work(steps)      a generator, which yields wherever others may be served, or work for a thread
+        yield                       others may be served
+        yield InThread(t, work)     a thread does that; its result or exception is sent into the generator
+        yield Room(size)            a large request waits for memory, and has it until it ends
 
-One event may cause much: a message wakes thousands of held pulls, a client of a thousand groups leaves. The
-first steps are taken after that event, before its bytes are sent. Several works take turns, step by step.
+    Kernel.work(steps)                     on nobody's behalf: what one event causes for many
+    Effects.proceed(connection, steps)     for a request, whose connection is not served meanwhile
+
+The first steps of `Kernel.work` are taken after the event that began it, before its bytes are sent. Several
+works take turns, step by step.
 """
 
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from libramq.clock import Clock
 from libramq.errors import LibraError
+from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadlines
 from libramq.kernel.effect import Effects, Thread
 
 T = TypeVar("T", bound=Hashable)
-#: Steps that wait for a thread here and there.
-Waiting = Generator[Callable[[], Any] | None, Any, None]
+R = TypeVar("R")
+
+
+class InThread(NamedTuple):
+    """Work for a thread, which must not touch the engine's state."""
+
+    thread: Thread
+    work: Callable[[], Any]
+
+
+class Room(NamedTuple):
+    """The memory that a large request is expected to take."""
+
+    size_bytes: int
+
+
+#: Long work that returns an R.
+Work = Generator[InThread | Room | None, Any, R]
+
+
+class UnderWay:
+    """A work that has begun, for a request of a connection or for nobody. size_bytes: of its room."""
+
+    __slots__ = ("_result", "connection", "size_bytes", "steps")
+
+    def __init__(self, steps: Any, connection: Connection | None = None) -> None:
+        self.steps = steps
+        self.connection = connection
+        self.size_bytes = 0
+        self._result: object = None
+
+    def step(self) -> Any:
+        """Take the next step, and return what it waits for; raises StopIteration at the end."""
+        result, self._result = self._result, None
+        return self.steps.throw(result) if isinstance(result, BaseException) else self.steps.send(result)
+
+    def take(self, result: object) -> None:
+        """Take what a thread has returned, or has raised, for the next step."""
+        self._result = result
 
 
 class Workload:
-    """All long work of one engine. soon: has a function called after this event."""
+    """The work of one engine on nobody's behalf. soon: has a function called after this event."""
 
     def __init__(
         self,
@@ -34,21 +78,17 @@ class Workload:
         self._effects = effects
         self._clock = clock
         self._soon = soon
-        #: The works, how each goes on, and the thread that it wants.
-        self._works: deque[tuple[Any, Callable[[], Any], Thread]] = deque()
+        self._works: deque[UnderWay] = deque()
         self._rest = deadlines.new(lambda _: soon(self._take_steps), "long work")
         #: Begins a turn, and returns what says whether its time is over. The performer sets it.
         self.begin_turn: Callable[[], Callable[[], bool]] = lambda: lambda: False
 
-    def begin(self, steps: Iterator[None] | Waiting, thread: Thread = Thread.READ) -> None:
-        """Take the first steps after this event, unless other work is left from an earlier one.
+    def begin(self, steps: Iterator[None] | Work[None]) -> None:
+        """Take the first steps after this event, unless other work is left from an earlier one."""
+        self._add(UnderWay(steps))
 
-        thread: does what is yielded, and its result or exception is sent into the generator.
-        """
-        self._add(steps, steps.__next__, thread)
-
-    def _add(self, steps: Any, go_on: Callable[[], Any], thread: Thread) -> None:
-        self._works.append((steps, go_on, thread))
+    def _add(self, work: UnderWay) -> None:
+        self._works.append(work)
         if self._rest.due_ms is None:
             self._soon(self._take_steps)
 
@@ -58,25 +98,25 @@ class Workload:
         works = self._works
         try:
             while works:
-                steps, go_on, thread = works.popleft()
+                work = works.popleft()
                 try:
-                    wanted = go_on()
+                    wanted = work.step()
                 except StopIteration:
                     pass
                 else:
                     if wanted is None:
-                        works.append((steps, steps.__next__, thread))
+                        works.append(work)
                     else:
-                        self._effects.run(thread, wanted, partial(self._done, steps, thread))
+                        self._effects.run(wanted.thread, wanted.work, partial(self._done, work))
                 if works and is_over():
                     break
         finally:
             if works:
                 self._rest.at(self._clock.monotonic_ms())
 
-    def _done(self, steps: Waiting, thread: Thread, result: object) -> None:
-        send = steps.throw if isinstance(result, BaseException) else steps.send
-        self._add(steps, partial(send, result), thread)
+    def _done(self, work: UnderWay, result: object) -> None:
+        work.take(result)
+        self._add(work)
 
 
 class Each(Generic[T]):

@@ -3,7 +3,7 @@
 Upstream: processor/DefaultRequestProcessor.java.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -14,6 +14,7 @@ from libramq.formats.document import encode_body
 from libramq.formats.properties_file import parse_properties
 from libramq.formats.route import TopicRouteData
 from libramq.kernel.effect import Effects, Thread
+from libramq.kernel.work import Work
 from libramq.logs import get_logger
 from libramq.nameserver.config import NameServerConfig, changed_config, config_text
 from libramq.nameserver.kv_config import KVConfig
@@ -33,7 +34,6 @@ from libramq.remoting.body.route import BrokerMemberGroupBody, KVTable
 from libramq.remoting.headers import TopicHeader
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import begin
 from libramq.rpc.responder import Responder
 
 log = get_logger(__name__)
@@ -149,11 +149,9 @@ class NameServerAdministration:
     def set_writable(self, request: Request, *, writable: bool) -> Outcome:
         """205, 327: change the write permission of a broker's topics until it registers them again."""
         header: h.BrokerNameHeader = request.header
-        return begin(self._set_writable(request, header.broker_name, writable=writable))
+        return self._set_writable(request, header.broker_name, writable=writable)
 
-    def _set_writable(
-        self, request: Request, broker_name: str, *, writable: bool
-    ) -> Generator[None, None, Outcome]:
+    def _set_writable(self, request: Request, broker_name: str, *, writable: bool) -> Work[Outcome]:
         count = yield from set_writable(self._tables, broker_name, writable=writable)
         log.info(
             "write permission changed",
@@ -172,14 +170,14 @@ class NameServerAdministration:
         """311, 312, 313: return the topics with unit flags."""
         if not self._settings.config.enable_topic_list:
             raise broker_error(ResponseCode.SYSTEM_ERROR, "disable")
-        return begin(self._flagged_in_steps(wanted))
+        return self._flagged_in_steps(wanted)
 
-    def _flagged_in_steps(self, wanted: Callable[[int], bool]) -> Generator[None, None, Outcome]:
+    def _flagged_in_steps(self, wanted: Callable[[int], bool]) -> Work[Outcome]:
         found: list[str] = []
         topics = list(self._tables.topics)
         for start in range(0, len(topics), TOPICS_LISTED_PER_STEP):
             if start:
-                yield
+                yield None
             found += flagged(self._tables, topics[start : start + TOPICS_LISTED_PER_STEP], wanted)
         return listed(found)
 

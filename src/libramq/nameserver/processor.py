@@ -3,7 +3,7 @@
 Upstream: processor/DefaultRequestProcessor.java, ClientRequestProcessor.java.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -14,6 +14,8 @@ from libramq.errors import broker_error
 from libramq.formats import fastjson
 from libramq.formats.document import encode_body
 from libramq.formats.tables import DataVersion, TopicConfigSerializeWrapper
+from libramq.kernel.effect import Thread
+from libramq.kernel.work import InThread, Room, Work
 from libramq.logs import get_logger
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.nameserver.acting_masters import with_acting_masters
@@ -27,9 +29,9 @@ from libramq.nameserver.route_info import BrokerAddress, RouteInfo
 from libramq.remoting import headers as h
 from libramq.remoting.body.route import KVTable, TopicList
 from libramq.remoting.credentials import Credentials, is_signed
-from libramq.rpc.outcome import SUCCESS, Compute, Outcome, Reply
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX, begin
+from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX
 
 log = get_logger(__name__)
 
@@ -84,7 +86,9 @@ class NameServerProcessor:
         header: h.RegisterBrokerHeader = request.header
         return self._decode(request, header, frozenset())
 
-    def _decode(self, request: Request, header: h.RegisterBrokerHeader, dead: frozenset[object]) -> Outcome:
+    def _decode(
+        self, request: Request, header: h.RegisterBrokerHeader, dead: frozenset[object]
+    ) -> Work[Outcome]:
         """Decode a registration's body, again if it has waited: the body takes less than its topics."""
         command = request.command
         decode = partial(
@@ -94,10 +98,12 @@ class NameServerProcessor:
             version=command.version,
             crc=header.body_crc32,
         )
-        check = partial(self._check_registration, request, header, dead)
         if len(command.body) > INLINE_BODY_BYTES_MAX or is_compressed(command.body, header.compressed):
-            return Compute(decode, check, decoded_bytes(command.body, header.compressed))
-        return check(decode())
+            yield Room(decoded_bytes(command.body, header.compressed))
+            table = yield InThread(Thread.COMPUTE, decode)
+        else:
+            table = decode()
+        return self._check_registration(request, header, dead, table)
 
     def _check_registration(
         self,
@@ -138,11 +144,11 @@ class NameServerProcessor:
                 "a broker replaces another one",
                 broker=header.broker_name, address=header.broker_addr, signed=is_signed,
             )  # fmt: skip
-        return begin(self._register_in_steps(request, header, table))
+        return self._register_in_steps(request, header, table)
 
     def _register_in_steps(
         self, request: Request, header: h.RegisterBrokerHeader, table: TopicConfigSerializeWrapper
-    ) -> Generator[None, None, Outcome]:
+    ) -> Work[Outcome]:
         registered = yield from self._route_info.register(
             header,
             table,
@@ -228,14 +234,14 @@ class NameServerProcessor:
         if not self._settings.config.enable_topic_list:
             raise broker_error(ResponseCode.SYSTEM_ERROR, "disable")
         header: h.ClusterHeader = request.header
-        return begin(self._topics_in_steps(header.cluster))
+        return self._topics_in_steps(header.cluster)
 
-    def _topics_in_steps(self, cluster: str) -> Generator[None, None, Outcome]:
+    def _topics_in_steps(self, cluster: str) -> Work[Outcome]:
         found: list[str] = []
         topics = self._route_info.topics()
         for start in range(0, len(topics), TOPICS_LISTED_PER_STEP):
             if start:
-                yield
+                yield None
             found += self._route_info.of_cluster(cluster, topics[start : start + TOPICS_LISTED_PER_STEP])
         return listed(found)
 

@@ -9,7 +9,7 @@ be mixed. Upstream: routeinfo/RouteInfoManager.java.
 """
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -23,6 +23,7 @@ from libramq.formats.tables import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
+from libramq.kernel.work import Work
 from libramq.nameserver.bounds import check_registration
 from libramq.nameserver.records import (
     AbsentBroker,
@@ -84,7 +85,7 @@ class RouteInfo:
         owner: object,
         zone: str | None,
         now_ms: MonotonicMs,
-    ) -> Generator[None, None, Registered]:
+    ) -> Work[Registered]:
         """Register a broker at once, and its topics in slices.
 
         Raises BrokerError if it is refused, and then nothing has changed, or if it has left meanwhile.
@@ -128,7 +129,7 @@ class RouteInfo:
         if self._has_topics(header, broker):
             changed = is_first or stored != table.data_version
             for _ in self._take_topics(header, table, broker, changed=changed):
-                yield
+                yield None
                 self._require_place(header, broker, liveness)
                 if not self._has_topics(header, broker):  # Its master has come.
                     return self._answer(header, broker, is_new=is_first)

@@ -3,23 +3,22 @@
     Reply               answer now
     ReplyWhenDurable    answer when the log is safe on disk up to an offset
     ReplyWhenAnnounced  answer when the name servers know the topics as they are now
-        WaitForDisk         decide again after a thread has read what is not in memory
-        Compute             decide after a thread has decoded, or encoded, something large
-        InSteps             decide in steps, with other requests in between
+        Work                decide in steps, with other requests in between; threads read and compute for it
     Hold                answer later; a wait table has the request
         Close               close the connection
 
 Each can carry notifications for other connections.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
 from libramq.codes import ResponseCode
 from libramq.kernel.connection import Connection
+from libramq.kernel.effect import Thread
+from libramq.kernel.work import InThread, Work
 from libramq.remoting.command import FLAG_ONEWAY, Command
 
 
@@ -75,38 +74,6 @@ class ReplyWhenDurable:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitForDisk:
-    """Decide again after a thread has run `read`, which brings the data into memory."""
-
-    read: Callable[[], None]
-    again: Callable[[], "Outcome"]
-
-
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """Decide with the result of `work`, run by a thread; it must not touch the engine's state.
-
-    If it raises, the error is the answer. The connection's further requests wait.
-    size_bytes: what the result and the steps that follow are expected to take, if that is much; requests that
-    take too much together wait for each other.
-    """
-
-    work: Callable[[], Any]
-    then: Callable[[Any], "Outcome"]
-    size_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class InSteps:
-    """Decide in steps: each is bounded in its work, and other requests are served in between.
-
-    The connection's further requests wait. The steps' return value is the outcome.
-    """
-
-    steps: Generator[None, None, "Outcome"]
-
-
-@dataclass(frozen=True, slots=True)
 class Hold:
     """Do not answer yet: the processor has put the request into a wait table."""
 
@@ -118,7 +85,13 @@ class Close:
     reason: str
 
 
-Outcome = Reply | ReplyWhenDurable | ReplyWhenAnnounced | WaitForDisk | Compute | InSteps | Hold | Close
+#: Long work returns the outcome; the connection's further requests wait.
+Outcome = Reply | ReplyWhenDurable | ReplyWhenAnnounced | Work["Outcome"] | Hold | Close
 
 HOLD = Hold()
 SUCCESS = Reply()
+
+
+def reply_encoded(encode: Callable[[], bytes], ext: dict[str, str] | None = None) -> Work[Outcome]:
+    """Return the reply with a large body, which a thread encodes."""
+    return Reply(ext=ext, body=(yield InThread(Thread.COMPUTE, encode)))

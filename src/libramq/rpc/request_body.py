@@ -1,17 +1,14 @@
-"""The body of a request: bounded before it is decoded, and decoded on a thread if it is large.
+"""The body of a request: bounded before it is decoded, and decoded on a thread if it is large."""
 
-with_body(HeartbeatData, serve, request)     serve(request) with its body, now or when a thread has decoded it
-begin(steps)                                 the outcome of steps, now if there is only one
-"""
-
-from collections.abc import Generator
 from functools import partial
 from typing import Any, Final
 
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body
 from libramq.formats.fastjson import Bounds
-from libramq.rpc.outcome import Compute, InSteps, Outcome
+from libramq.kernel.effect import Thread
+from libramq.kernel.work import InThread, Room, Work
+from libramq.rpc.outcome import Outcome
 from libramq.rpc.request import Processor, Request
 
 #: Ours: standard JSON of this size takes 50 µs; a client's heartbeat has 1 KiB.
@@ -26,7 +23,7 @@ BODY_BOUNDS: Final = Bounds(marks=400_000, loose_marks=20_000, loose_bytes=256 *
 
 
 def with_body(kind: type[Any], serve: Processor, request: Request) -> Outcome:
-    """Decide with a request's body."""
+    """Decide with a request's body, now or when a thread has decoded it."""
     data = request.command.body
     if len(data) <= INLINE_LOOSE_BYTES_MAX or (
         len(data) <= INLINE_BODY_BYTES_MAX and fastjson.is_standard(data)
@@ -34,18 +31,11 @@ def with_body(kind: type[Any], serve: Processor, request: Request) -> Outcome:
         request.body = decode_body(data, kind, BODY_BOUNDS)
         return serve(request)
 
-    def decoded(body: object) -> Outcome:
-        request.body = body
-        return serve(request)
-
-    return Compute(partial(decode_body, data, kind, BODY_BOUNDS), decoded, len(data) * DECODED_BYTES_PER_BYTE)
+    return _decoded_first(kind, serve, request)
 
 
-def begin(steps: Generator[None, None, Outcome]) -> Outcome:
-    """Run the first step; return the outcome if that was all."""
-    try:
-        next(steps)
-    except StopIteration as ended:
-        outcome: Outcome = ended.value
-        return outcome
-    return InSteps(steps)
+def _decoded_first(kind: type[Any], serve: Processor, request: Request) -> Work[Outcome]:
+    data = request.command.body
+    yield Room(len(data) * DECODED_BYTES_PER_BYTE)
+    request.body = yield InThread(Thread.COMPUTE, partial(decode_body, data, kind, BODY_BOUNDS))
+    return serve(request)

@@ -3,45 +3,37 @@
 Reply               bytes for the connection, in the header form of its request
 ReplyWhenDurable    parked until the log is on disk; all of a batch together
 ReplyWhenAnnounced  parked until the name servers know the topics
-WaitForDisk         work for a thread, then the processor decides again
-Compute             work for a thread, then the processor decides
-InSteps             steps, some per turn, then the outcome that they return
+Work                steps, some per turn, and work for threads; then the outcome that it returns
 Hold                nothing: a service has parked the request, and calls `answer` later
 Close               the end of the connection
 """
 
-from collections.abc import Callable, Generator, Sequence
-from functools import partial
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from types import GeneratorType
 
 import msgspec
 
 from libramq.codes import ResponseCode
 from libramq.errors import ProtocolError
-from libramq.kernel.effect import Effects, Room, Send, Thread
+from libramq.kernel.effect import Effects, Send
 from libramq.kernel.gate import Gate, Gated, Missing
+from libramq.kernel.work import Work
 from libramq.logs import get_logger
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, reply_to
 from libramq.remoting.frame import encode_frame
 from libramq.rpc.outcome import (
     HOLD,
     Close,
-    Compute,
-    InSteps,
     Notify,
     Outcome,
     Reply,
     ReplyWhenAnnounced,
     ReplyWhenDurable,
-    WaitForDisk,
 )
 from libramq.rpc.request import REMARK_CHARACTERS_MAX, Request, failure
 from libramq.store.log.append import NOT_SAFE
 
 log = get_logger(__name__)
-
-#: Ours: connections that are notified before others are served, each in 5 µs; a group may have thousands.
-NOTIFIED_PER_STEP: Final = 128
 
 #: The second half of a request, after its wait.
 Later = Reply | ReplyWhenAnnounced
@@ -90,20 +82,13 @@ class Responder:
         self._durability = durability
         self._announcement = announcement
 
-    def answer(self, request: Request, outcome: Outcome, room: Room | None = None) -> None:
-        """Perform the outcome of a request, now or long after it came.
-
-        room: what a large request has reserved; it is released when the request is decided.
-        """
-        if room is not None and not isinstance(outcome, Compute | InSteps | WaitForDisk):
-            self._effects.release(room)
+    def answer(self, request: Request, outcome: Outcome) -> None:
+        """Perform the outcome of a request, now or long after it came."""
         if type(outcome) is Reply:
             if not request.command.flag & FLAG_ONEWAY and request.peer.is_open:
                 self._effects.add(Send(request.peer, encode_reply(request.command, outcome)))
-            if len(outcome.notify) > NOTIFIED_PER_STEP:
-                self._effects.proceed(request.peer, self._notify_in_steps(outcome.notify))
-            elif outcome.notify:
-                self.notify(outcome.notify)
+            if outcome.notify:  # A group may have thousands of members.
+                self._effects.proceed(request.peer, self._notified(outcome.notify))
         elif outcome is HOLD:  # The outcome of every pull; its waiter is answered.
             return
         elif isinstance(outcome, ReplyWhenDurable):
@@ -111,23 +96,8 @@ class Responder:
             self._park(self._durability, [(request, outcome.reply)], outcome.physical_offset, give_up)
         elif isinstance(outcome, ReplyWhenAnnounced):
             self._park(self._announcement, [(request, outcome.reply)], 0, _not_announced)
-        elif isinstance(outcome, WaitForDisk):
-            again = outcome.again
-            self._effects.run(
-                Thread.READ,
-                outcome.read,
-                lambda _: self.answer(request, decide(again, request), room),
-                request.peer,
-            )
-        elif isinstance(outcome, Compute):
-            if outcome.size_bytes and room is None:
-                room = Room(outcome.size_bytes)
-                begin = partial(self._begin_large, request, outcome, room)
-                self._effects.reserve(request.peer, room, begin)
-            else:
-                self._compute(request, outcome, room)
-        elif isinstance(outcome, InSteps):
-            self._effects.proceed(request.peer, self._in_steps(request, outcome.steps, room))
+        elif type(outcome) is GeneratorType:
+            self._effects.proceed(request.peer, self._decide(request, outcome))
         elif isinstance(outcome, Close):
             self._effects.close(request.peer, outcome.reason)
 
@@ -158,6 +128,10 @@ class Responder:
 
     def notify(self, notifications: Sequence[Notify]) -> None:
         """Send notifications to the connections that are still open."""
+        for _ in self._notified(notifications):
+            continue
+
+    def _notified(self, notifications: Sequence[Notify]) -> Work[None]:
         frame, ext = b"", None
         for notification in notifications:
             if notification.peer.is_open:
@@ -165,40 +139,16 @@ class Responder:
                     # All members of a group get the same frame.
                     frame, ext = encode_frame(notification.command()), notification.ext
                 self._effects.send(notification.peer, frame)
+                yield None
 
-    def _notify_in_steps(self, notifications: Sequence[Notify]) -> Generator[None]:
-        for start in range(0, len(notifications), NOTIFIED_PER_STEP):
-            self.notify(notifications[start : start + NOTIFIED_PER_STEP])
-            yield
-
-    def _begin_large(self, request: Request, outcome: Compute, room: Room) -> None:
-        if request.peer.is_open:
-            self._compute(request, outcome, room)
-        else:  # It has disconnected while it waited.
-            self._effects.release(room)
-
-    def _compute(self, request: Request, outcome: Compute, room: Room | None) -> None:
-        done = partial(self._computed, request, outcome.then, room)
-        self._effects.run(Thread.COMPUTE, outcome.work, done, request.peer)
-
-    def _computed(
-        self, request: Request, then: Callable[[Any], Outcome], room: Room | None, result: object
-    ) -> None:
-        if isinstance(result, Exception):
-            self.answer(request, failure(result, request), room)
-        elif request.peer.is_open:  # A closed connection is neither registered nor a member any more.
-            self.answer(request, decide(partial(then, result), request), room)
-        elif room is not None:
-            self._effects.release(room)
-
-    def _in_steps(
-        self, request: Request, steps: Generator[None, None, Outcome], room: Room | None
-    ) -> Generator[None]:
+    def _decide(self, request: Request, outcome: Outcome) -> Work[None]:
+        """Do long work, and answer with what it returns; if it fails, that affects its own request only."""
         try:
-            outcome = yield from steps
-        except Exception as error:  # Failing steps affect their own request only.
+            while isinstance(outcome, GeneratorType):
+                outcome = yield from outcome
+        except Exception as error:
             outcome = failure(error, request)
-        self.answer(request, outcome, room)
+        self.answer(request, outcome)
 
     def _park(
         self,

@@ -1,14 +1,12 @@
-"""Busy connections: a thread works for them, steps are under way, or a large request waits for room.
-
-They are not served meanwhile.
-"""
+"""Busy connections: those whose requests have long work under way, and are not served meanwhile."""
 
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
+from libramq.kernel.work import UnderWay
 
 #: Ours: how much work one connection may have under way. A large body is decoded before the next request is
 #: looked at, so that requests take effect in order; 16 cold reads of the usual 256 KiB keep four threads
@@ -16,12 +14,14 @@ from libramq.kernel.effect import Thread
 RUNS_MAX: Final[Mapping[Thread, int]] = {Thread.COMPUTE: 1, Thread.READ: 16}
 
 
-class _Work:
-    __slots__ = ("runs", "steps", "waits")
+class _Works:
+    """ready: works of which steps may be taken, in their order. waits: works that wait for room."""
+
+    __slots__ = ("ready", "runs", "waits")
 
     def __init__(self) -> None:
         self.runs: dict[Thread, int] = {}
-        self.steps: deque[Generator[None]] = deque()
+        self.ready: deque[UnderWay] = deque()
         self.waits = 0
 
 
@@ -29,7 +29,7 @@ class Busy:
     """Work under way by connection."""
 
     def __init__(self) -> None:
-        self._work: dict[Connection, _Work] = {}
+        self._work: dict[Connection, _Works] = {}
         #: Whether anything is under way: seldom, and every request checks it.
         self.is_any = False
 
@@ -38,7 +38,7 @@ class Busy:
         work = self._work.get(connection)
         if work is None:
             return False
-        return bool(work.steps or work.waits) or any(
+        return bool(work.ready or work.waits) or any(
             count >= RUNS_MAX.get(thread, count + 1) for thread, count in work.runs.items()
         )
 
@@ -61,28 +61,28 @@ class Busy:
         self._work[connection].waits -= 1
         self._clean(connection)
 
-    def add_steps(self, connection: Connection, steps: Generator[None]) -> bool:
-        """Add steps after those under way; return whether none was under way."""
-        waiting = self._of(connection).steps
-        waiting.append(steps)
-        return len(waiting) == 1
+    def add(self, connection: Connection, work: UnderWay) -> bool:
+        """Add work after that which is ready; return whether none was."""
+        ready = self._of(connection).ready
+        ready.append(work)
+        return len(ready) == 1
 
-    def steps(self, connection: Connection) -> Generator[None] | None:
-        """Return a connection's current steps."""
-        work = self._work.get(connection)
-        return work.steps[0] if work is not None and work.steps else None
+    def first(self, connection: Connection) -> UnderWay | None:
+        """Return the work whose next step is to be taken, if there is any."""
+        works = self._work.get(connection)
+        return works.ready[0] if works is not None and works.ready else None
 
-    def stepped(self, connection: Connection) -> None:
-        """Remove a connection's first steps, which have ended."""
-        self._work[connection].steps.popleft()
+    def remove_first(self, connection: Connection) -> None:
+        """Remove that work: it has ended, or waits."""
+        self._work[connection].ready.popleft()
         self._clean(connection)
 
-    def _of(self, connection: Connection) -> _Work:
+    def _of(self, connection: Connection) -> _Works:
         self.is_any = True
-        return self._work.setdefault(connection, _Work())
+        return self._work.setdefault(connection, _Works())
 
     def _clean(self, connection: Connection) -> None:
         work = self._work[connection]
-        if not work.steps and not work.waits and not any(work.runs.values()):
+        if not work.ready and not work.waits and not any(work.runs.values()):
             del self._work[connection]
             self.is_any = bool(self._work)

@@ -6,7 +6,7 @@
 
 The output of a turn for a connection is one write, after the turn's decisions were journalled. A connection
 whose turn ended early is not read; it continues after the others had their turns, or when its client has
-read, or when a thread has finished the work of its last request (`Run`), or its steps are done (`Proceed`).
+read, or when the work of its last request has ended (`Proceed`).
 """
 
 from collections import deque
@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from libramq.clock import MonotonicMs
 from libramq.errors import RemoteError
-from libramq.kernel.connection import Connection
 from libramq.kernel.effect import (
     Ask,
     Close,
@@ -26,12 +25,12 @@ from libramq.kernel.effect import (
     Listen,
     Offer,
     Proceed,
-    Release,
-    Reserve,
     Run,
     Send,
+    Thread,
 )
 from libramq.kernel.engine import Engine, Translator
+from libramq.kernel.work import InThread, Room, UnderWay
 from libramq.logs import get_logger
 from libramq.runtime.busy import Busy
 from libramq.runtime.dialed import DialedConnection
@@ -84,6 +83,8 @@ class Performer:
         self._failed = failed
         self._backlogs: dict[Channel, deque[Any]] = {}
         self._turn_began_us = 0
+        #: Whether steps of long work were taken in this turn.
+        self._has_stepped = False
         self._busy = Busy()
         self._large = LargeRequests()
         self._unread = Unread()
@@ -151,6 +152,7 @@ class Performer:
         self._finish(began_us)
 
     def _finish(self, began_us: int | None) -> None:
+        self._has_stepped = False
         if self._effects.pending:
             self._perform()
             while self._is_unsettled:
@@ -238,30 +240,82 @@ class Performer:
         end_us = self._timers.elapsed_us() + TURN_US_MAX
         return lambda: self._timers.elapsed_us() >= end_us
 
-    def _begin_steps(self, connection: Connection) -> None:
-        """Run the first steps at once, unless the requesting turn is over."""
-        if self._timers.elapsed_us() - self._turn_began_us < TURN_US_MAX:
-            self._advance(connection, self._turn_began_us)
-        else:
-            channel: Any = connection
-            self.turns.enqueue(channel)
+    def _go_on(self, work: UnderWay) -> None:
+        """Take steps at once if it is the connection's first work, one at least in a turn."""
+        connection: Any = work.connection
+        if self._busy.add(connection, work):
+            if not self._has_stepped or self._timers.elapsed_us() - self._turn_began_us < TURN_US_MAX:
+                self._advance(connection, self._turn_began_us)
+            else:
+                self.turns.enqueue(connection)
 
-    def _advance(self, connection: Connection, began_us: int) -> None:
-        """Run steps of a connection, as many as a turn has time for."""
-        channel: Any = connection
-        try:
-            while (steps := self._busy.steps(connection)) is not None:
-                if next(steps, self) is self:  # They have ended.
-                    self._busy.stepped(connection)
-                if self._timers.elapsed_us() - began_us >= TURN_US_MAX:
-                    break
-        except Exception as error:
-            self._busy.stepped(connection)
-            self._failed(f"a request of {connection.address} failed; the connection is closed", error)
-            channel.close("handler failed")
+    def _advance(self, connection: Channel, began_us: int) -> None:
+        """Take steps of a connection's work, as many as a turn has time for."""
+        self._has_stepped = True
+        while (work := self._busy.first(connection)) is not None:
+            try:
+                wanted = work.step()
+            except StopIteration:
+                self._busy.remove_first(connection)
+                self._end(work)
+            except Exception as error:
+                self._busy.remove_first(connection)
+                self._end(work)
+                self._failed(f"a request of {connection.address} failed; the connection is closed", error)
+                connection.close("handler failed")
+            else:
+                if wanted is not None:
+                    if not self._must_wait(work, wanted):
+                        continue
+                    self._busy.remove_first(connection)
+            if self._timers.elapsed_us() - began_us >= TURN_US_MAX:
+                break
         self._perform()
-        if self._busy.steps(connection) is not None:
-            self.turns.enqueue(channel)
+        if self._busy.first(connection) is not None:
+            self.turns.enqueue(connection)
+
+    def _must_wait(self, work: UnderWay, wanted: InThread | Room) -> bool:
+        """Get a work what it wants; return whether it has to wait for that."""
+        connection: Any = work.connection
+        if isinstance(wanted, InThread):
+            self._busy.began(connection, wanted.thread)
+            done = self._event(partial(self._done, work, wanted.thread))
+            self._threads.run(wanted.thread, wanted.work, done)
+            return True
+        work.size_bytes = wanted.size_bytes
+        if self._large.take(work):
+            return False
+        self._busy.wait(connection)
+        return True
+
+    def _done(self, work: UnderWay, thread: Thread, result: object) -> None:
+        """Go on with what a thread has done; nobody waits for what was computed for an ended connection."""
+        connection: Any = work.connection
+        self._busy.ended(connection, thread)
+        if thread is Thread.COMPUTE and not connection.is_open:
+            self._end(work)
+        else:
+            work.take(result)
+            self._go_on(work)
+        if connection in self._backlogs:
+            self.turns.enqueue(connection)
+
+    def _end(self, work: UnderWay) -> None:
+        """Stop a work if it has not ended, and let those go on that have waited for its room."""
+        work.steps.close()
+        if not work.size_bytes:
+            return
+        admitted = deque(self._large.free(work))
+        while admitted:
+            following = admitted.popleft()
+            connection: Any = following.connection
+            self._busy.admitted(connection)
+            if connection.is_open:
+                self._busy.add(connection, following)
+                self.turns.enqueue(connection)
+            else:  # It has disconnected while it waited.
+                following.steps.close()
+                admitted += self._large.free(following)
 
     # Effects.
 
@@ -287,19 +341,10 @@ class Performer:
                 self._ask(effect)
             case Run():
                 self._run(effect)
-            case Reserve():
-                if self._large.take(effect):
-                    effect.begin()
-                else:
-                    self._busy.wait(effect.connection)
-            case Release():
-                for admitted in self._large.free(effect.room):
-                    self._admit(admitted)
             case Defer():
                 self._timers.soon(partial(self._begin_deferred, effect.done))
             case Proceed():
-                if self._busy.add_steps(effect.connection, effect.steps):
-                    self._begin_steps(effect.connection)
+                self._go_on(UnderWay(effect.steps, effect.connection))
             case Listen():
                 listening = effect.done
                 self._listen(self._event(lambda _: listening()))
@@ -307,14 +352,6 @@ class Performer:
                 assert self._dialer is not None, "this performer makes no streams"
                 dialed = DialedConnection(effect.address, effect.stream, self._event)
                 self._dialer.dial(effect.address, dialed)
-
-    def _admit(self, effect: Reserve) -> None:
-        """Begin a large request that has waited; if it does nothing, its connection continues."""
-        self._busy.admitted(effect.connection)
-        channel: Any = effect.connection
-        if channel in self._backlogs:
-            self.turns.enqueue(channel)
-        effect.begin()
 
     def _ask(self, effect: Ask) -> None:
         question = effect.question
@@ -330,21 +367,7 @@ class Performer:
         if effect.is_brief and self._run_brief(effect):
             self._is_unsettled = True
             return
-        connection = effect.connection
-        done = self._event(effect.done)
-        if connection is None:
-            self._threads.run(effect.thread, effect.work, done)
-            return
-        self._busy.began(connection, effect.thread)
-
-        def ended(result: object) -> None:
-            self._busy.ended(connection, effect.thread)
-            channel: Any = connection
-            if channel in self._backlogs:
-                self.turns.enqueue(channel)
-            done(result)
-
-        self._threads.run(effect.thread, effect.work, ended)
+        self._threads.run(effect.thread, effect.work, self._event(effect.done))
 
     def _run_brief(self, effect: Run) -> bool:
         """Run work at once if it is no burden; return whether it was, even if its result has failed."""
@@ -366,7 +389,7 @@ class Performer:
         def happened(result: Any = None) -> None:
             if self._is_stopped:
                 return
-            began_us = self._timers.elapsed_us()
+            began_us = self._turn_began_us = self._timers.elapsed_us()
             try:
                 take(result)
             except Exception as error:
@@ -388,6 +411,6 @@ class Performer:
 
     def _tick(self) -> None:
         self._timer = self._due_ms = None
-        began_us = self._timers.elapsed_us()
+        began_us = self._turn_began_us = self._timers.elapsed_us()
         self._deliver("what is due", self._engine.tick)
         self.follow(began_us)

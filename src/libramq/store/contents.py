@@ -10,10 +10,13 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Final, TypeVar
 
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.filter.message_filter import MessageFilter
+from libramq.kernel.effect import Thread
+from libramq.kernel.work import InThread, Work
 from libramq.message.message import MessageExt
 from libramq.message.place import split_place
 from libramq.message.record import decode_record, has_good_crc, peek_record
@@ -38,6 +41,11 @@ from libramq.store.reading.read import (
     whole_record,
 )
 from libramq.store.reading.unwrapping import Unwrapping, Wrapped, is_wrapped
+
+T = TypeVar("T")
+#: Ours: how often a thread reads for the same read, before the loop waits: memory may be so short that
+#: what was read is gone again. A search by time reads some 20 units and as many records.
+WARMINGS_MAX: Final = 64
 
 
 class StoreContents:
@@ -334,6 +342,17 @@ class StoreContents:
     def may_wait(self) -> bool:
         """Return whether reads may wait for the disk: not within `without_waiting`."""
         return self._files.may_wait
+
+    def reading(self, read: Callable[[], T]) -> Work[T]:
+        """Return what `read` returns, which is called again when a thread has read what is not in memory."""
+        for _ in range(WARMINGS_MAX):
+            try:
+                with self.without_waiting():
+                    return read()
+            except ColdRead as cold:
+                stretch = cold.stretch
+            yield InThread(Thread.READ, partial(self.warm, (stretch,)))
+        return read()
 
     @contextlib.contextmanager
     def without_waiting(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import SyncFailed
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel, Phase
-from libramq.kernel.work import Waiting
+from libramq.kernel.work import Work
 from libramq.logs import get_logger
 from libramq.store.message_store import MessageStore
 from libramq.store.retention.retention import Retention
@@ -71,9 +71,9 @@ class OldFiles:
 
     def _clean(self, _: MonotonicMs) -> None:
         self._is_cleaning = True
-        self._work(self._run(), Thread.DISK)
+        self._work(self._run())
 
-    def _run(self) -> Waiting:
+    def _run(self) -> Work[None]:
         waiting, self._requested = self._requested, []
         failure: BaseException | None = None
         try:

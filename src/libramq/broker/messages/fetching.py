@@ -8,7 +8,7 @@ A held pull (`reading`) waits for one queue on behalf of a group; a fetch waits 
 readers commit by other requests.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -21,7 +21,8 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.purgatory import Parked
 from libramq.kernel.waiter import Waiter
-from libramq.kernel.work import Each
+from libramq.kernel.work import Each, InThread, Work
+from libramq.store.log.segments import Cold
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadResult, ReadStatus
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
@@ -152,12 +153,12 @@ class Fetching:
 
     def _steps(
         self,
-        reading: Generator[None],
+        reading: Work[None],
         fetch: Fetch,
         results: Sequence[ReadResult | BrokerError],
         until_ms: MonotonicMs,
         warmings: int,
-    ) -> Generator[None]:
+    ) -> Work[None]:
         try:
             yield from reading
             self._finish(fetch, results, until_ms, self._clock.monotonic_ms(), warmings)
@@ -175,19 +176,20 @@ class Fetching:
         """Answer with what was read, hold the fetch, or have a thread read what is not in memory."""
         cold = tuple(each for result in results if isinstance(result, ReadResult) for each in result.cold)
         if cold:
-            again = partial(self._try, fetch, until_ms, warmings=warmings + 1)
-            self._effects.run(
-                Thread.READ, lambda: self._store.warm(cold), lambda _: again(), fetch.waiter.connection
-            )
+            self._effects.proceed(fetch.waiter.connection, self._warm(cold, fetch, until_ms, warmings))
             return
         size = sum(result.size for result in results if isinstance(result, ReadResult))
         is_done = size >= fetch.bytes_min or now_ms >= until_ms or any(map(_must_answer, results))
         if is_done or not self._hold(fetch, until_ms, now_ms, has_some=size > 0):
             fetch.waiter.answer(results)
 
+    def _warm(self, cold: tuple[Cold, ...], fetch: Fetch, until_ms: MonotonicMs, warmings: int) -> Work[None]:
+        yield InThread(Thread.READ, partial(self._store.warm, cold))
+        self._try(fetch, until_ms, warmings=warmings + 1)
+
     def _read_each(
         self, fetch: Fetch, results: list[ReadResult | BrokerError], *, may_wait: bool
-    ) -> Generator[None]:
+    ) -> Work[None]:
         """Read the queues of a fetch, some in each step."""
         left = fetch.bytes_max
         for read in fetch.reads:
@@ -196,7 +198,7 @@ class Fetching:
                 left -= result.size
             results.append(result)
             if len(results) % READS_PER_STEP == 0:
-                yield
+                yield None
 
     def _read_one(
         self, fetch: Fetch, read: QueueRead, left: int, *, may_wait: bool

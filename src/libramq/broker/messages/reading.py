@@ -9,7 +9,7 @@ The order of the checks and their codes are upstream's: PullMessageProcessor.jav
 PullRequestHoldService.java.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
 from typing import Final
@@ -30,8 +30,9 @@ from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.waiter import Waiter
-from libramq.kernel.work import Each
+from libramq.kernel.work import Each, InThread, Work
 from libramq.offsets import Fences
+from libramq.store.log.segments import Cold
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.filtered_read import FilteredRead
 from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
@@ -325,10 +326,10 @@ class Reading:
         elif read is not None:
             self._effects.proceed(pull.waiter.connection, self._steps(pull, read, finish))
 
-    def _steps(self, pull: Pull, read: FilteredRead, finish: Callable[[ReadResult], None]) -> Generator[None]:
+    def _steps(self, pull: Pull, read: FilteredRead, finish: Callable[[ReadResult], None]) -> Work[None]:
         try:
             while True:
-                yield
+                yield None
                 result = read.step()
                 if result is not None:
                     self._check_fence(pull)
@@ -337,6 +338,10 @@ class Reading:
                     return
         except Exception as error:  # As in `_run_again`.
             pull.waiter.refuse(error)
+
+    def _warm(self, cold: tuple[Cold, ...], again: Callable[[], None]) -> Work[None]:
+        yield InThread(Thread.READ, partial(self._store.warm, cold))
+        again()
 
     def _finish(
         self,
@@ -349,10 +354,7 @@ class Reading:
     ) -> None:
         if result.status is ReadStatus.WOULD_WAIT:
             again = partial(self._run_again, pull, hold_until_ms, cause, warmings=warmings + 1)
-            connection = pull.waiter.connection
-            self._effects.run(
-                Thread.READ, partial(self._store.warm, result.cold), lambda _: again(), connection
-            )
+            self._effects.proceed(pull.waiter.connection, self._warm(result.cold, again))
             return
         status = _status(pull, result)
         if status is PullStatus.OFFSET_MOVED and self._store.config.is_copy:

@@ -11,8 +11,9 @@ from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
+from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
-from libramq.kernel.work import Waiting
+from libramq.kernel.work import InThread, Work
 from libramq.logs import get_logger
 from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
@@ -55,7 +56,7 @@ class Rounds:
             self.is_running = True
             self._work(self._run())
 
-    def _run(self) -> Waiting:
+    def _run(self) -> Work[None]:
         warmings = 0
         try:
             while True:
@@ -67,7 +68,7 @@ class Rounds:
                     warmings = 0
                 except ColdRead as cold:
                     warmings += 1
-                    wanted = partial(self._store.warm, (cold.stretch,))
+                    wanted = InThread(Thread.READ, partial(self._store.warm, (cold.stretch,)))
                 yield wanted
         except Exception as error:
             self._deadline.by(self._clock.monotonic_ms() + self._again_ms)

@@ -28,7 +28,7 @@ from libramq.errors import BrokerError, broker_error
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.waiter import Waiter
-from libramq.kernel.work import Each
+from libramq.kernel.work import Each, InThread, Work
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.offsets import Fences
@@ -169,14 +169,16 @@ class Popping:
                 f"group {group} has members whose queues its coordinator assigns; pop as another group",
             )
 
-    def peek(self, wanted: PopSelection, *, warmings: int) -> Taken:
-        """Return the next messages of a group, which stay visible; `warm` what is cold first."""
+    def peek(self, wanted: PopSelection) -> Work[Taken]:
+        """Return the next messages of a group, which stay visible."""
         _require_count(wanted.count_max)
-        return self._taking.take(wanted, may_wait=warmings >= WARMINGS_MAX)
-
-    def warm(self, cold: tuple[Cold, ...]) -> None:
-        """Read from the disk; may be called in a thread."""
-        self._store.warm(cold)
+        taken = self._taking.take(wanted, may_wait=False)
+        for warmings in range(1, WARMINGS_MAX + 1):
+            if not taken.cold:
+                break
+            yield InThread(Thread.READ, partial(self._store.warm, taken.cold))
+            taken = self._taking.take(wanted, may_wait=warmings >= WARMINGS_MAX)
+        return taken
 
     # Messages come.
 
@@ -257,7 +259,8 @@ class Popping:
             else self._taking.take(pop.wanted, only, may_wait=warmings >= WARMINGS_MAX)
         )
         if taken.cold:
-            self._warm(pop, until_ms, taken.cold, warmings)
+            work = self._warm(pop, until_ms, taken.cold, warmings)
+            self._effects.proceed(pop.waiter.connection, work)
             return False
         if taken.messages:
             make = self._block if pop.wanted.in_order else self._make_invisible
@@ -276,12 +279,12 @@ class Popping:
         self._hold_or_answer(pop, until_ms)
         return False
 
-    def _warm(self, pop: Pop, until_ms: MonotonicMs | None, cold: tuple[Cold, ...], warmings: int) -> None:
-        def again(_: object) -> None:
-            if self._run_held(pop, until_ms, warmings=warmings + 1):
-                self.visible(pop.wanted.topic, pop.wanted.group)
-
-        self._effects.run(Thread.READ, partial(self._store.warm, cold), again, pop.waiter.connection)
+    def _warm(
+        self, pop: Pop, until_ms: MonotonicMs | None, cold: tuple[Cold, ...], warmings: int
+    ) -> Work[None]:
+        yield InThread(Thread.READ, partial(self._store.warm, cold))
+        if self._run_held(pop, until_ms, warmings=warmings + 1):
+            self.visible(pop.wanted.topic, pop.wanted.group)
 
     def _make_invisible(self, pop: Pop, taken: Taken) -> PopResult:
         """Journal the check points, and move on behind the messages."""

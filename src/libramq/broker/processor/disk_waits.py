@@ -5,21 +5,20 @@ reads_cold     old files are read on a thread, not on the loop. Such a request c
 is_recorded    the reply waits until the change is in a journal on the disk; not under ASYNC_FLUSH
 """
 
-from collections.abc import Callable, Generator
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
+from types import GeneratorType
 from typing import Final
 
 from libramq.catalog.journal_sync import JournalSync
 from libramq.codes import ResponseCode
-from libramq.rpc.outcome import HOLD, Compute, InSteps, Outcome, Reply, WaitForDisk
+from libramq.kernel.work import Work
+from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.requests import REQUESTS
 from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
 
-#: Ours: a search by time reads some 20 units and as many records. After that the loop waits.
-WARMINGS_MAX: Final = 64
 _NOT_ON_DISK: Final = Reply(
     ResponseCode.SYSTEM_ERROR, "it is not on the disk, which is broken; restart the broker"
 )
@@ -39,30 +38,24 @@ class DiskWaits:
         """Put the waits around the processors of requests that need them."""
         for code, processor in processors.items():
             if REQUESTS[code].reads_cold:
-                processors[code] = partial(self._read, processor, 0)
+                processors[code] = partial(self._read, processor)
             elif REQUESTS[code].is_recorded:
                 processors[code] = partial(self._record, processor)
 
-    def _read(self, processor: Processor, warmings: int, request: Request) -> Outcome:
-        if warmings >= WARMINGS_MAX:
-            return processor(request)
+    def _read(self, processor: Processor, request: Request) -> Outcome:
         try:
             with self._store.without_waiting():
                 return processor(request)
-        except ColdRead as cold:
-            warm = partial(self._store.warm, (cold.stretch,))
-            return WaitForDisk(read=warm, again=partial(self._read, processor, warmings + 1, request))
+        except ColdRead:
+            return self._store.reading(partial(processor, request))
 
     def _record(self, processor: Processor, request: Request) -> Outcome:
         return self._recorded(request, processor(request))
 
     def _recorded(self, request: Request, outcome: Outcome) -> Outcome:
         """Return the outcome to perform now; a later decision waits from then on."""
-        if isinstance(outcome, Compute):
-            then = outcome.then
-            return replace(outcome, then=lambda result: self._recorded(request, then(result)))
-        if isinstance(outcome, InSteps):
-            return InSteps(self._in_steps(request, outcome.steps))
+        if isinstance(outcome, GeneratorType):
+            return self._when_decided(request, outcome)
         if self._journals.is_synced:
             return outcome
 
@@ -72,7 +65,5 @@ class DiskWaits:
         self._journals.when_synced(synced)
         return HOLD
 
-    def _in_steps(
-        self, request: Request, steps: Generator[None, None, Outcome]
-    ) -> Generator[None, None, Outcome]:
-        return self._recorded(request, (yield from steps))
+    def _when_decided(self, request: Request, work: Work[Outcome]) -> Work[Outcome]:
+        return self._recorded(request, (yield from work))

@@ -10,12 +10,13 @@ An unfinished slot is parked in the purgatory, so that it disappears with its co
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, ParamSpec, TypeVar
 
 from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.effect import Effects, Thread
 from libramq.kernel.purgatory import Parked, Purgatory
+from libramq.kernel.work import InThread, Work
 from libramq.logs import get_logger
 from libramq.wire.kafka.api import Call
 from libramq.wire.kafka.schema import Message
@@ -81,7 +82,7 @@ class Slot(Parked):
         call = self.call
         assert call is not None, "an answer in the request's version needs the request"
         if is_large:
-            self._answers.compute(lambda: call.answer(make()), self._computed, self.connection)
+            self.proceed(self._send_encoded(lambda: call.answer(make())))
         else:
             self.send(call.answer(make()))
 
@@ -93,25 +94,29 @@ class Slot(Parked):
         if len(items) <= 1:
             done([work(item) for item in items])
         else:
-            self._answers.proceed(self.connection, self._steps(items, work, done))
+            self.proceed(self._steps(items, work, done))
 
     def _steps(
         self, items: Sequence[T], work: Callable[[T], R], done: Callable[[list[R]], None]
-    ) -> Generator[None]:
+    ) -> Work[None]:
         results: list[R] = []
+        for item in items:
+            results.append(work(item))
+            yield None
+        done(results)
+
+    def _send_encoded(self, encode: Callable[[], bytes]) -> Work[None]:
+        self.send((yield InThread(Thread.COMPUTE, encode)))
+
+    def proceed(self, steps: Work[None]) -> None:
+        """Do long work for the answer; a failure ends the connection."""
+        self._answers.proceed(self.connection, self._guarded(steps))
+
+    def _guarded(self, steps: Work[None]) -> Work[None]:
         try:
-            for item in items:
-                results.append(work(item))
-                yield
-            done(results)
+            yield from steps
         except Exception as error:
             self.fail(error)
-
-    def _computed(self, data: Any) -> None:
-        if isinstance(data, Exception):
-            self.fail(data)
-        else:
-            self.send(data)
 
     def send(self, data: bytes) -> None:
         """Send the bytes of an answer; none where the client expects no answer."""
@@ -192,12 +197,8 @@ class Answers:
         if not waiting:
             self.forget(slot.connection)
 
-    def compute(self, work: Callable[[], bytes], done: Callable[[Any], None], connection: Connection) -> None:
-        """Run work for an answer on a thread."""
-        self._effects.run(Thread.COMPUTE, work, done, connection)
-
-    def proceed(self, connection: Connection, steps: Generator[None]) -> None:
-        """Run steps for an answer, some per turn."""
+    def proceed(self, connection: Connection, steps: Work[None]) -> None:
+        """Do long work for an answer."""
         self._effects.proceed(connection, steps)
 
     def open(self, connection: Connection, call: Call | None) -> Slot:

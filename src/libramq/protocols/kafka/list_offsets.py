@@ -10,8 +10,7 @@ Kafka's producers are refused if their clock is more than an hour ahead; so noth
 stretch that was read once is skipped by its greatest time.
 """
 
-import contextlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -22,7 +21,7 @@ from libramq.auth.resource import Action, topic
 from libramq.broker.cluster.nodes import is_visible
 from libramq.catalog.requirements import Requirements
 from libramq.errors import BrokerError
-from libramq.kernel.effect import Effects, Thread
+from libramq.kernel.work import Work
 from libramq.message.inner_batch import message_count
 from libramq.message.record import decode_records, peek_record
 from libramq.message.record_head import first_born, greatest_born_ms
@@ -31,7 +30,6 @@ from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.node import LEADER_EPOCH, KafkaNodes
 from libramq.protocols.kafka.produce import AHEAD_MS_MAX
 from libramq.protocols.kafka.refusals import code_of
-from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadResult
 from libramq.wire.kafka.apis.list_offsets import (
@@ -53,8 +51,6 @@ STRETCHES_MAX: Final = 100_000
 _BYTES_PER_STEP: Final = 256 * 1024 + 1
 #: Ours: known stretches that a step goes over.
 _SKIPPED_PER_STEP: Final = 4096
-#: Ours: how often a thread reads for the same step. After that the loop waits.
-WARMINGS_MAX: Final = 64
 _MESSAGES_PER_READ: Final = 32
 
 
@@ -184,11 +180,10 @@ class _Search:
         self._offset = offset
 
 
-class _Work:
+class _Wanted:
     """A request, and what was found so far.
 
     search: that of the next partition, once it has begun. searched: topics and partitions that were searched.
-    warmings: how often a thread has read for the next step.
     """
 
     def __init__(self, request: ListOffsetsRequest, slot: Slot) -> None:
@@ -198,7 +193,6 @@ class _Work:
         self.found: list[ListedPartition] = []
         self.search: _Search | None = None
         self.searched: set[tuple[str, int]] = set()
-        self.warmings = 0
 
     def response(self) -> ListOffsetsResponse:
         """Return the answer, once everything was found."""
@@ -219,14 +213,12 @@ class OffsetLists:
         store: MessageStore,
         requirements: Requirements,
         authorizer: Authorizer,
-        effects: Effects,
         nodes: KafkaNodes,
     ) -> None:
         self._nodes = nodes
         self._store = store
         self._requirements = requirements
         self._authorizer = authorizer
-        self._effects = effects
         self._times = BornTimes()
         #: To be called with each topic that changes.
         self.forget = self._times.forget
@@ -237,35 +229,19 @@ class OffsetLists:
 
     def list(self, request: ListOffsetsRequest, slot: Slot) -> None:
         """Answer with one offset for each partition, in steps."""
-        self._effects.proceed(slot.connection, self._steps(_Work(request, slot)))
+        slot.proceed(self._steps(_Wanted(request, slot)))
 
-    def _steps(self, work: "_Work") -> Generator[None]:
+    def _steps(self, work: "_Wanted") -> Work[None]:
         """Look up one partition after the other; a thread reads what is not in memory."""
         while (at := len(work.found)) < len(work.wanted):
-            try:
-                with (
-                    contextlib.nullcontext()
-                    if work.warmings >= WARMINGS_MAX
-                    else self._store.without_waiting()
-                ):
-                    listed = self._listed(work, *work.wanted[at])
-            except ColdRead as cold:
-                work.warmings += 1
-                self._effects.run(
-                    Thread.READ,
-                    partial(self._store.warm, (cold.stretch,)),
-                    lambda _: self._effects.proceed(work.slot.connection, self._steps(work)),
-                    work.slot.connection,
-                )
-                return
-            work.warmings = 0
+            listed = yield from self._store.reading(partial(self._listed, work, *work.wanted[at]))
             if listed is not None:
                 work.found.append(listed)
                 work.search = None
-            yield
+            yield None
         work.slot.answer(work.response())
 
-    def _listed(self, work: "_Work", name: str, partition: ListOffsetsPartition) -> ListedPartition | None:
+    def _listed(self, work: "_Wanted", name: str, partition: ListOffsetsPartition) -> ListedPartition | None:
         """Return a partition's offset; None while the search for it goes on."""
         index = partition.partition_index
         try:

@@ -21,6 +21,7 @@ from libramq.errors import BrokerError, InvalidName
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
+from libramq.kernel.work import InThread, Work
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.mapping import draft_of, marked
 from libramq.protocols.kafka.node import KafkaNodes
@@ -95,7 +96,6 @@ class Produces:
         self._authorizer = authorizer
         self._store = store
         self._clock = kernel.clock
-        self._effects = kernel.effects
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -121,16 +121,13 @@ class Produces:
         if cost <= AT_ONCE_BYTES_MAX:
             self._append(request, slot, decode())
         else:
-            self._effects.run(Thread.COMPUTE, decode, partial(self._decoded, request, slot), slot.connection)
+            slot.proceed(self._decoded_first(request, slot, decode))
 
-    def _decoded(self, request: ProduceRequest, slot: Slot, batches: Any) -> None:
+    def _decoded_first(
+        self, request: ProduceRequest, slot: Slot, decode: Callable[[], Mapping[Place, Found]]
+    ) -> Work[None]:
         """Store what a thread has decoded; it decodes all or raises what is a bug of ours."""
-        try:
-            if isinstance(batches, Exception):
-                raise batches
-            self._append(request, slot, batches)
-        except Exception as error:
-            slot.fail(error)
+        self._append(request, slot, (yield InThread(Thread.COMPUTE, decode)))
 
     def _append(self, request: ProduceRequest, slot: Slot, batches: Mapping[Place, Found]) -> None:
         """Store the batches; those of many partitions in turns."""

@@ -16,12 +16,12 @@ from libramq.catalog.numbering import spread
 from libramq.catalog.topic_table import QUEUES_MAX, TopicTable
 from libramq.errors import BrokerError
 from libramq.kernel.connection import Principal
-from libramq.kernel.effect import Effects, Thread
+from libramq.kernel.effect import Effects
+from libramq.kernel.work import Work
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Results, Slot
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.protocols.kafka.topics import ALWAYS
-from libramq.store.log.segments import Cold, ColdRead
 from libramq.store.message_store import MessageStore
 from libramq.wire.kafka.apis.alter_configs import (
     AlterableConfig,
@@ -243,34 +243,19 @@ class TopicChanges:
                 is_large=len(results) + len(request.topics) > ITEMS_PER_STEP,
             )
 
-        self._delete_from(wanted, {}, answer, slot)
+        slot.proceed(self._delete(wanted, answer, slot.principal))
 
-    def _delete_from(
+    def _delete(
         self,
         wanted: Sequence[tuple[str, DeleteRecordsPartition]],
-        results: dict[int, DeleteRecordsPartitionResult],
         answer: Callable[[Sequence[DeleteRecordsPartitionResult]], None],
-        slot: Slot,
-    ) -> None:
-        """Have those begin later that have no result yet."""
-
-        def begin(at: int) -> Cold | None:
-            try:
-                results[at] = self._begin_later(slot.principal, *wanted[at])
-            except ColdRead as cold:
-                return cold.stretch
-            return None
-
-        def begun(stretches: Sequence[Cold | None]) -> None:
-            cold = tuple(each for each in stretches if each is not None)
-            if not cold:
-                answer([results[at] for at in range(len(wanted))])
-                return
-            again = slot.guarded(lambda _: self._delete_from(wanted, results, answer, slot))
-            self._effects.run(Thread.READ, partial(self._store.warm, cold), again, slot.connection)
-
-        left = [at for at in range(len(wanted)) if at not in results]
-        slot.each(left, begin, begun)
+        principal: Principal,
+    ) -> Work[None]:
+        results: list[DeleteRecordsPartitionResult] = []
+        for each in wanted:
+            results.append((yield from self._store.reading(partial(self._begin_later, principal, *each))))
+            yield None
+        answer(results)
 
     def _begin_later(
         self, principal: Principal, name: str, wanted: DeleteRecordsPartition
@@ -292,10 +277,7 @@ class TopicChanges:
             code = ErrorCode.OFFSET_OUT_OF_RANGE
             return DeleteRecordsPartitionResult(partition_index=index, error_code=code)
         try:
-            with self._store.without_waiting():
-                beginning = self._store.raise_min_offset(name, queue_id, offset)
-        except ColdRead:
-            raise
+            beginning = self._store.raise_min_offset(name, queue_id, offset)
         except OSError:
             code = ErrorCode.KAFKA_STORAGE_ERROR
             return DeleteRecordsPartitionResult(partition_index=index, error_code=code)

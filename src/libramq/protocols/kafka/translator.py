@@ -15,6 +15,7 @@ from libramq.errors import RemoteProtocolError
 from libramq.filesystem import FileSystem
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
+from libramq.kernel.work import InThread, Work
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Answers, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
@@ -99,7 +100,7 @@ class KafkaTranslator:
         config, kernel, authorizer = broker.config, broker.kernel, broker.authorizer
         store, topics, cluster = broker.store, broker.topics, broker.other_nodes.topics
         creation = CreationOnUse(config, topics, broker.creations, kernel.clock)
-        lists = OffsetLists(store, Requirements(topics, broker.groups), authorizer, kernel.effects, nodes)
+        lists = OffsetLists(store, Requirements(topics, broker.groups), authorizer, nodes)
         topics.observe(lists.forget)
         return [
             Metadata(nodes, ids, creation, authorizer),
@@ -140,11 +141,17 @@ class KafkaTranslator:
         """Work off one request; a large one is decoded on a thread first."""
         frame = requests[start]
         if len(frame) > DECODED_AT_ONCE_BYTES_MAX:
-            done = partial(self._decoded, connection)
-            self._effects.run(Thread.COMPUTE, partial(_call_of, frame), done, connection)
+            self._effects.proceed(connection, self._decode(connection, frame))
         else:
             self._decoded(connection, _call_of(frame))
         return start + 1
+
+    def _decode(self, connection: Connection, frame: bytes) -> Work[None]:
+        try:
+            call = yield InThread(Thread.COMPUTE, partial(decode_call, frame))
+        except Exception as error:
+            call = error
+        self._decoded(connection, call)
 
     def _decoded(self, connection: Connection, call: Call | Exception) -> None:
         if isinstance(call, UnservedVersion):

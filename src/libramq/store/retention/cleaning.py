@@ -5,19 +5,21 @@
     3. files are removed, once the recovery point behind them is on the disk: of the log oldest first, each
        for good before the next, so that a crash leaves no gap in it; then of the queues, where one is no harm
 
-A cleaning is a generator: what it yields is work for a thread, what it is sent is the result. Between two of
-these the store continues. Removed files stay readable where they are open.
+A cleaning is long work: threads look at files and remove them, and the store continues meanwhile.
+Removed files stay readable where they are open.
 
 Upstream: DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueService.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from libramq.clock import Clock, WallMs
 from libramq.filesystem import DiskUsage, FileSystem
+from libramq.kernel.effect import Thread
+from libramq.kernel.work import InThread, Work
 from libramq.logs import get_logger
 from libramq.store.flush import FlushPlan, run_flush
 from libramq.store.log.commit_log import CommitLog
@@ -33,8 +35,6 @@ log = get_logger(__name__)
 QUEUES_AT_ONCE: Final = 256
 #: Units begin with the physical offset, of either kind.
 _PHYSICAL_BYTES: Final = 8
-
-Steps = Generator[Callable[[], Any], Any, int]
 
 
 class Sighting(NamedTuple):
@@ -81,7 +81,7 @@ class Cleaning:
         """Return whether there may be something to remove, now or later."""
         return len(self._log.segments.starts) > 1 or bool(self._left)
 
-    def clean(self, retention: Retention, hour_of: Callable[[WallMs], int]) -> Steps:
+    def clean(self, retention: Retention, hour_of: Callable[[WallMs], int]) -> Work[int]:
         """Remove what has expired; the result is how many files of the log that were.
 
         hour_of: the hour of the broker's day. Raises OSError where the disk cannot be asked, SyncFailed where
@@ -91,7 +91,9 @@ class Cleaning:
             yield from self._remove()
             if self._left:
                 return 0
-        seen: Sighting = yield partial(_look, self._filesystem, self._disk, self._old_files(retention))
+        seen: Sighting = yield InThread(
+            Thread.DISK, partial(_look, self._filesystem, self._disk, self._old_files(retention))
+        )
         now_ms = self._clock.wall_ms()
         expired = expired_files(seen.files, seen.space, retention, now_ms=now_ms, hour=hour_of(now_ms))
         if expired.file_count:
@@ -106,7 +108,7 @@ class Cleaning:
             yield from self._remove()
         return expired.file_count
 
-    def clean_queues(self) -> Steps:
+    def clean_queues(self) -> Work[int]:
         """Remove files of queues whose messages lie before the log's beginning; the result is 0.
 
         A cleaning does so itself, but a kill may come before, or the disk refuse.
@@ -125,13 +127,15 @@ class Cleaning:
         size = segments.file_size
         return [(start, size, segments.path(start)) for start in starts if start + size < needed_from]
 
-    def _begin_later(self, physical_min: int) -> Steps:
+    def _begin_later(self, physical_min: int) -> Work[int]:
         """Have the log begin at an offset: first its queues, then itself."""
         every = list(self._queues)
         for first in range(0, len(every), QUEUES_AT_ONCE):
             queues = every[first : first + QUEUES_AT_ONCE]
             searches = [_search(queue) for queue in queues]
-            found = yield partial(_find_beginnings, self._filesystem, searches, physical_min)
+            found = yield InThread(
+                Thread.DISK, partial(_find_beginnings, self._filesystem, searches, physical_min)
+            )
             for queue, search, place in zip(queues, searches, found, strict=True):
                 if self._queues.get(queue.topic, queue.queue_id) is queue:  # Its topic is still there.
                     number = queue.offset_at(place)
@@ -152,7 +156,7 @@ class Cleaning:
             self._queues.being_cleaned[queue.segments.directory] = queue
             self._left_of_queues += dropped
 
-    def _remove(self) -> Steps:
+    def _remove(self) -> Work[int]:
         """Remove files. Those of the log that cannot be are tried again with the next cleaning.
 
         Those of queues are not: a topic may be made again, and they do no harm.
@@ -160,7 +164,9 @@ class Cleaning:
         of_queues, self._left_of_queues = self._left_of_queues, []
         try:
             point = self._points.path
-            removed = yield partial(_remove_files, self._filesystem, point, self._left.copy(), of_queues)
+            removed = yield InThread(
+                Thread.DISK, partial(_remove_files, self._filesystem, point, self._left.copy(), of_queues)
+            )
             del self._left[:removed]
             return int(removed)
         finally:

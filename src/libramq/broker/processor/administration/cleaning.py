@@ -8,7 +8,7 @@ Upstream: AdminBrokerProcessor.java, DefaultMessageStore.java. Its CLEAN_EXPIRED
 last file of a queue, whose numbers then begin at 0 again; here that file stays, and so do the numbers.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from libramq.broker.files.old_files import OldFiles
@@ -16,10 +16,10 @@ from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.catalog import TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
+from libramq.kernel.work import Work
 from libramq.message.names import is_light, is_system_topic
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import begin
 from libramq.store.message_store import MessageStore
 
 #: Ours: each is examined in microseconds, and a step ends with every one whose queues are removed.
@@ -70,10 +70,10 @@ class CleaningRequests:
 
     def clean_unused_topics(self, _: Request) -> Outcome:
         """Remove the queues of topics that do not exist."""
-        return begin(self._clean_unused_topics())
+        return self._clean_unused_topics()
 
-    def _clean_unused_topics(self) -> Generator[None, None, Outcome]:
-        for number, topic in enumerate(sorted(self._store.topics()), 1):
+    def _clean_unused_topics(self) -> Work[Outcome]:
+        for topic in sorted(self._store.topics()):
             if topic not in self._topics and not is_system_topic(topic) and not is_light(topic):
                 try:
                     self._store.delete_topic(topic)
@@ -81,7 +81,5 @@ class CleaningRequests:
                     remark = f"the queues of {topic} cannot be removed: {failed}"
                     raise broker_error(ResponseCode.SYSTEM_ERROR, remark) from failed
                 self._offsets.remove_topic(topic)
-                yield
-            elif number % TOPICS_PER_STEP == 0:
-                yield
+            yield None
         return SUCCESS

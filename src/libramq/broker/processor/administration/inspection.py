@@ -3,7 +3,7 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -11,7 +11,7 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.metrics.throughput import Throughput, Window
-from libramq.broker.processor.messages.stored_times import StoredTimes, consume_offsets
+from libramq.broker.processor.messages.stored_times import consume_offsets
 from libramq.clock import Clock
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
@@ -19,16 +19,14 @@ from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection
+from libramq.kernel.work import Work
 from libramq.message.queue import MessageQueue
 from libramq.remoting import admin_headers as a
 from libramq.remoting.body import administration as bodies
 from libramq.remoting.body.consumers import ConsumeStats, OffsetWrapper
-from libramq.rpc.outcome import SUCCESS, Compute, Outcome, Reply
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_encoded
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import begin
 
-#: Ours: queues that are processed before others are served; one takes some 8 µs.
-QUEUES_PER_STEP: Final = 128
 #: Ours: queues of all groups in one reply, of some 200 bytes each.
 QUEUES_MAX: Final = 32_768
 #: Ours: mqadmin asks for ten units; a unit takes some 100 bytes of the reply.
@@ -73,10 +71,9 @@ class Inspection:
     def consume_stats(self, request: Request) -> Outcome:
         """Return the progress of every group, topic by topic."""
         header: a.BrokerConsumeStatsHeader = request.header
-        return begin(self._consume_stats(header.is_order))
+        return self._consume_stats(header.is_order)
 
-    def _consume_stats(self, ordered_only: bool, warmings: int = 0) -> Generator[None, None, Outcome]:
-        times = StoredTimes(self._store, warmings)
+    def _consume_stats(self, ordered_only: bool) -> Work[Outcome]:
         found: list[dict[str, list[ConsumeStats]]] = []
         queue_count = total_diff = total_inflight = 0
         for group in [config.group_name for config in self._groups]:
@@ -88,22 +85,20 @@ class Inspection:
                         ResponseCode.INVALID_PARAMETER,
                         f"over {QUEUES_MAX} queues of groups; ask group by group (GET_CONSUME_STATS)",
                     )
-                yield
-                table = yield from self._offset_table(group, topic, times)
+                yield None
+                table = yield from self._offset_table(group, topic)
                 gets = self._throughput.gets_per_second(group, topic.topic_name)
                 stats.append(ConsumeStats(offset_table=table, consume_tps=gets))
                 total_diff += sum(each.broker_offset - each.consumer_offset for each in table.values())
                 total_inflight += sum(each.pull_offset - each.consumer_offset for each in table.values())
             found.append({group: stats})
-        if times.cold:
-            return times.wait(lambda: begin(self._consume_stats(ordered_only, warmings + 1)))
         body = bodies.ConsumeStatsList(
             consume_stats_list=found,
             broker_addr=self._address,
             total_diff=total_diff,
             total_inflight_diff=total_inflight,
         )
-        return Compute(partial(encode_body, body), lambda encoded: Reply(body=encoded))
+        return (yield from reply_encoded(partial(encode_body, body)))
 
     def _read_by(self, group: str, *, ordered_only: bool) -> list[TopicConfig]:
         """Return the topics that a group has read, and still subscribes to if members are connected."""
@@ -118,17 +113,14 @@ class Inspection:
             and (not subscribed or topic.topic_name in subscribed)
         ]
 
-    def _offset_table(
-        self, group: str, topic: TopicConfig, times: StoredTimes
-    ) -> Generator[None, None, dict[MessageQueue, OffsetWrapper]]:
+    def _offset_table(self, group: str, topic: TopicConfig) -> Work[dict[MessageQueue, OffsetWrapper]]:
         committed = self._offsets.offsets(group, topic.topic_name)
         table = {}
         for queue_id in range(topic.write_queue_nums):
-            if queue_id and queue_id % QUEUES_PER_STEP == 0:
-                yield
             queue = MessageQueue(topic.topic_name, self._clients.broker_name, queue_id)
             offset = committed.get(queue_id, 0)
-            table[queue] = consume_offsets(self._store, self._offsets, group, queue, offset, times)
+            table[queue] = yield from consume_offsets(self._store, self._offsets, group, queue, offset)
+            yield None
         return table
 
     def all_producers(self, request: Request) -> Outcome:
@@ -148,7 +140,7 @@ class Inspection:
             for group in self._producers.names()
         }
         body = bodies.ProducerTable(data=data)
-        return Compute(partial(encode_body, body), lambda encoded: Reply(body=encoded))
+        return reply_encoded(partial(encode_body, body))
 
     def consume_queue(self, request: Request) -> Outcome:
         """Return units of a queue: where its messages lie in the log, with their tag codes."""

@@ -25,7 +25,7 @@ from libramq.formats.tables import (
     SubscriptionGroupWrapper,
     TopicConfigSerializeWrapper,
 )
-from libramq.rpc.outcome import Compute, Outcome, Reply
+from libramq.rpc.outcome import Outcome, Reply, reply_encoded
 
 #: BrokerConfig.splitMetadataSize.
 PAGE_MAX: Final = 2_000
@@ -86,7 +86,7 @@ class Listing:
             return Reply(ext=dict(ext), body=body)
         if len(getattr(table, self._field)) <= INLINE_ENTRIES_MAX:
             return Reply(ext=dict(ext), body=self._encode(table, key))
-        return Compute(partial(self._encode, table, key), lambda body: Reply(ext=dict(ext), body=body))
+        return reply_encoded(partial(self._encode, table, key), dict(ext))
 
     def _encode(self, table: Table, key: tuple[int, int] | None) -> bytes:
         """Encode a reply, unless an earlier request has."""

@@ -4,7 +4,7 @@ Upstream: AdminBrokerProcessor.java.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -15,13 +15,14 @@ from libramq.broker.groups.group_health import GroupHealth
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.metrics.throughput import Throughput
 from libramq.broker.processor.groups.foreign_groups import foreign_connections
-from libramq.broker.processor.messages.stored_times import StoredTimes, consume_offsets
+from libramq.broker.processor.messages.stored_times import consume_offsets, stored_ms
 from libramq.catalog import TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig
 from libramq.groups.consumer_group import ConsumerGroup, Member
 from libramq.groups.producer_group import ProducerGroups
+from libramq.kernel.work import Work
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import (
     ClientConnection,
@@ -41,14 +42,13 @@ from libramq.remoting.headers import (
     ProducerConnectionHeader,
     TopicHeader,
 )
-from libramq.rpc.outcome import Compute, Outcome, Reply
+from libramq.rpc.outcome import Outcome, Reply, reply_encoded
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import begin
 from libramq.store.message_store import MessageStore
 from libramq.transport.server_connection import Peer
 
-#: Ours: queues that are processed before others are served; one takes 4 µs, and as much to encode.
-QUEUES_PER_STEP: Final = 256
+#: Ours: queues of a reply that is encoded on the loop, in 4 µs each.
+QUEUES_INLINE_MAX: Final = 256
 #: Ours: 32 topics of a thousand queues, or 4,000 of eight; some 6 MB of reply.
 QUEUES_MAX: Final = 32_768
 
@@ -97,22 +97,18 @@ class Statistics:
         """Return the first and last offsets of a topic's queues."""
         header: TopicHeader = request.header
         config = self._topics.require(header.topic)
-        return begin(self._topic_stats(config.topic_name, config.write_queue_nums))
+        return self._topic_stats(config.topic_name, config.write_queue_nums)
 
-    def _topic_stats(self, topic: str, queue_count: int, warmings: int = 0) -> Generator[None, None, Outcome]:
+    def _topic_stats(self, topic: str, queue_count: int) -> Work[Outcome]:
         table = {}
-        times = StoredTimes(self._store, warmings)
         for queue_id in range(queue_count):
-            if queue_id and queue_id % QUEUES_PER_STEP == 0:
-                yield
             minimum = self._store.min_offset(topic, queue_id)
             maximum = self._store.max_offset(topic, queue_id)
-            stored_ms = times.of(topic, queue_id, maximum - 1) if maximum else 0
+            last_ms = (yield from stored_ms(self._store, topic, queue_id, maximum - 1)) if maximum else 0
             table[MessageQueue(topic, self._broker_name, queue_id)] = TopicOffset(
-                min_offset=minimum, max_offset=maximum, last_update_timestamp=max(0, stored_ms)
+                min_offset=minimum, max_offset=maximum, last_update_timestamp=max(0, last_ms)
             )
-        if times.cold:
-            return times.wait(lambda: begin(self._topic_stats(topic, queue_count, warmings + 1)))
+            yield None
         puts = self._throughput.puts_per_second(topic)
         return _encoded(TopicStatsTable(offset_table=table, topic_put_tps=puts), len(table))
 
@@ -139,26 +135,20 @@ class Statistics:
                 ResponseCode.INVALID_PARAMETER,
                 f"{queue_count} queues in {len(known)} topics; {QUEUES_MAX} are allowed, ask topic by topic",
             )
-        return begin(self._consume_stats(group, known))
+        return self._consume_stats(group, known)
 
-    def _consume_stats(
-        self, group: str, topics: Sequence[TopicConfig], warmings: int = 0
-    ) -> Generator[None, None, Outcome]:
+    def _consume_stats(self, group: str, topics: Sequence[TopicConfig]) -> Work[Outcome]:
         table: dict[MessageQueue, OffsetWrapper] = {}
-        times = StoredTimes(self._store, warmings)
         gets = 0.0
         for config in topics:
             gets += self._throughput.gets_per_second(group, config.topic_name)
             committed = self._offsets.offsets(group, config.topic_name)
             for queue_id in self._queue_ids(config, committed):
                 queue = MessageQueue(config.topic_name, self._broker_name, queue_id)
-                table[queue] = consume_offsets(
-                    self._store, self._offsets, group, queue, committed.get(queue_id, 0), times
+                table[queue] = yield from consume_offsets(
+                    self._store, self._offsets, group, queue, committed.get(queue_id, 0)
                 )
-                if len(table) % QUEUES_PER_STEP == 0:
-                    yield
-        if times.cold:
-            return times.wait(lambda: begin(self._consume_stats(group, topics, warmings + 1)))
+                yield None
         return _encoded(ConsumeStats(offset_table=table, consume_tps=gets), len(table))
 
     def _queue_ids(self, config: TopicConfig, committed: Mapping[int, int]) -> Iterator[int]:
@@ -230,9 +220,9 @@ class Statistics:
 
 def _encoded(body: TopicStatsTable | ConsumeStats, queue_count: int) -> Outcome:
     """Return the reply, encoded on a thread if it is large."""
-    if queue_count <= QUEUES_PER_STEP:
+    if queue_count <= QUEUES_INLINE_MAX:
         return Reply(body=encode_body(body))
-    return Compute(partial(encode_body, body), lambda encoded: Reply(body=encoded))
+    return reply_encoded(partial(encode_body, body))
 
 
 def _connections(members: Iterable[Member[Peer]]) -> list[ClientConnection]:

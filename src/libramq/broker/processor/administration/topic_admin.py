@@ -3,8 +3,7 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -14,7 +13,7 @@ from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.removal import TopicRemoval
 from libramq.broker.processor.administration.listing import Listing, requested_page
-from libramq.broker.processor.messages.stored_times import StoredTimes
+from libramq.broker.processor.messages.stored_times import stored_ms
 from libramq.catalog import TopicTable
 from libramq.catalog.topic_attributes import changed_attributes, parse_changes
 from libramq.clock import WallMs
@@ -22,13 +21,13 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig, TopicConfigSerializeWrapper
+from libramq.kernel.work import Work
 from libramq.message import names
 from libramq.remoting.body.administration import TopicConfigList
 from libramq.remoting.body.route import TopicList
 from libramq.remoting.headers import CreateTopicHeader, GetAllTopicsHeader, TopicHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import begin
 from libramq.store.message_store import MessageStore
 
 _PERM_MAX = 7
@@ -36,11 +35,8 @@ _PERM_MAX = 7
 IDLE_MS: Final = 7 * 24 * 3600 * 1000
 #: Ours: groups that a refusal names.
 GROUPS_NAMED_MAX: Final = 10
-#: Ours: queues, groups, and queues of groups that a step looks at, each in 1 to 15 µs.
-LOOKED_AT_PER_STEP: Final = 256
 #: Ours: a list is created while others are served between slices of it; a topic takes 0.3 ms to journal.
 TOPICS_PER_LIST_MAX: Final = 1_000
-TOPICS_PER_STEP: Final = 8
 
 
 class UnreadQueues:
@@ -57,10 +53,8 @@ class UnreadQueues:
         self._clients = clients
         self._may_abandon = may_abandon
 
-    def require_none(
-        self, before: TopicConfig, queues: int, times: StoredTimes, wall_ms: WallMs
-    ) -> Generator[None, None, None]:
-        """Raise BrokerError if a topic may not be reduced to so many queues to read; found out in steps.
+    def require_none(self, before: TopicConfig, queues: int, wall_ms: WallMs) -> Work[None]:
+        """Raise BrokerError if a topic may not be reduced to so many queues to read.
 
         A group counts if it has members, or if the last message that it has read there was stored within
         `IDLE_MS`: a commit has no time of its own. If that message is gone, the first that is there decides.
@@ -68,12 +62,17 @@ class UnreadQueues:
         topic, unread = before.topic_name, dict[str, int]()
         if self._may_abandon:
             return
-        lags = self._lags(topic, range(queues, before.read_queue_nums), times, wall_ms)
-        for number, (group, lag) in enumerate(lags, 1):
+        stored: dict[int, tuple[int, int]] = {}
+        for queue_id in range(queues, before.read_queue_nums):
+            first, end = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
+            if end > first:
+                stored[queue_id] = first, end
+            yield None
+        groups = self._offsets.groups_of_topic(topic) | set(self._clients.groups_of(topic)) if stored else ()
+        for group in sorted(groups):
+            lag = yield from self._lag(group, topic, stored, wall_ms)
             if lag:
-                unread[group] = unread.get(group, 0) + lag
-            if number % LOOKED_AT_PER_STEP == 0:
-                yield
+                unread[group] = lag
         if unread:
             named = ", ".join(f"{group} {lag}" for group, lag in islice(unread.items(), GROUPS_NAMED_MAX))
             others = f" and {len(unread) - GROUPS_NAMED_MAX} more" if len(unread) > GROUPS_NAMED_MAX else ""
@@ -84,35 +83,26 @@ class UnreadQueues:
                 " them by --abandon-unread or abandonUnreadQueues=true",
             )
 
-    def times(self, warmings: int) -> StoredTimes:
-        """Return the times of messages, some of which may have to be read by a thread."""
-        return StoredTimes(self._store, warmings)
-
-    def _lags(
-        self, topic: str, queue_ids: range, times: StoredTimes, wall_ms: WallMs
-    ) -> Iterator[tuple[str, int]]:
-        """Yield what groups have not read of single queues, and ("", 0) for each other thing looked at."""
-        stored: dict[int, tuple[int, int]] = {}
-        for queue_id in queue_ids:
-            first, end = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
-            if end > first:
-                stored[queue_id] = first, end
-            yield "", 0
-        if not stored:
-            return
-        for group in sorted(self._offsets.groups_of_topic(topic) | set(self._clients.groups_of(topic))):
-            yield "", 0
-            is_live, committed = self._has_members(group), self._offsets.offsets(group, topic)
-            for queue_id in stored if is_live else committed.keys() & stored.keys():
-                first, end = stored[queue_id]
-                read = committed.get(queue_id)
-                if read is None:  # Until its first commit.
-                    read = self._offsets.pull_offsets.get(group, topic, queue_id) or first
-                read, is_unread = max(read, first), end > read
-                if is_unread and not is_live:
-                    read_ms = times.of(topic, queue_id, max(committed[queue_id] - 1, first))
-                    is_unread = int(wall_ms) - read_ms <= IDLE_MS
-                yield group, end - read if is_unread else 0
+    def _lag(
+        self, group: str, topic: str, stored: Mapping[int, tuple[int, int]], wall_ms: WallMs
+    ) -> Work[int]:
+        """Return what a group has not read of queues, whose first and next offsets are given."""
+        lag = 0
+        is_live, committed = self._has_members(group), self._offsets.offsets(group, topic)
+        for queue_id in stored if is_live else committed.keys() & stored.keys():
+            first, end = stored[queue_id]
+            read = committed.get(queue_id)
+            if read is None:  # Until its first commit.
+                read = self._offsets.pull_offsets.get(group, topic, queue_id) or first
+            read, is_unread = max(read, first), end > read
+            if is_unread and not is_live:
+                read_to = max(committed[queue_id] - 1, first)
+                read_ms = yield from stored_ms(self._store, topic, queue_id, read_to)
+                is_unread = int(wall_ms) - read_ms <= IDLE_MS
+            lag += end - read if is_unread else 0
+            yield None
+        yield None
+        return lag
 
     def _has_members(self, group: str) -> bool:
         connected = self._clients.group(group)
@@ -163,30 +153,20 @@ class TopicAdministration:
             order=bool(header.order),
             attributes=parse_changes(header.attributes),
         )
-        return begin(self._create(config, request, may_abandon=bool(header.lb_abandon_unread)))
+        return self._create(config, request, may_abandon=bool(header.lb_abandon_unread))
 
-    def _create(
-        self, config: TopicConfig, request: Request, *, may_abandon: bool, warmings: int = 0
-    ) -> Generator[None, None, Outcome]:
+    def _create(self, config: TopicConfig, request: Request, *, may_abandon: bool) -> Work[Outcome]:
         config = self._with_attributes(config)
         if not may_abandon:
-            times = yield from self._require_read([config], request, warmings)
-            if times.cold:
-                again = partial(self._create, config, request, may_abandon=False, warmings=warmings + 1)
-                return times.wait(lambda: begin(again()))
+            yield from self._require_read(config, request)
         self._put(config, request)
         return ReplyWhenAnnounced(SUCCESS)
 
-    def _require_read(
-        self, changed: Sequence[TopicConfig], request: Request, warmings: int
-    ) -> Generator[None, None, StoredTimes]:
-        """Raise BrokerError if topics would lose queues that are not read; what is cold is read first."""
-        times = self._unread.times(warmings)
-        for config in changed:
-            before = self._topics.get(config.topic_name)
-            if before is not None and config.read_queue_nums < before.read_queue_nums:
-                yield from self._unread.require_none(before, config.read_queue_nums, times, request.wall_ms)
-        return times
+    def _require_read(self, config: TopicConfig, request: Request) -> Work[None]:
+        """Raise BrokerError if a topic would lose queues that are not read."""
+        before = self._topics.get(config.topic_name)
+        if before is not None and config.read_queue_nums < before.read_queue_nums:
+            yield from self._unread.require_none(before, config.read_queue_nums, request.wall_ms)
 
     def create_list(self, request: Request) -> Outcome:
         """Create or change topics: all of them, or none if one is invalid."""
@@ -196,21 +176,17 @@ class TopicAdministration:
                 ResponseCode.INVALID_PARAMETER,
                 f"{len(body.topic_config_list)} topics in one list; {TOPICS_PER_LIST_MAX} are allowed",
             )
-        return begin(self._create_list(request, body.topic_config_list))
+        return self._create_list(request, body.topic_config_list)
 
-    def _create_list(
-        self, request: Request, configs: Sequence[TopicConfig], warmings: int = 0
-    ) -> Generator[None, None, Outcome]:
+    def _create_list(self, request: Request, configs: Sequence[TopicConfig]) -> Work[Outcome]:
         checked = [self._with_attributes(config) for config in configs]
         for config in checked:
             self._topics.check(config)
-        times = yield from self._require_read(checked, request, warmings)
-        if times.cold:
-            return times.wait(lambda: begin(self._create_list(request, configs, warmings + 1)))
-        for number, config in enumerate(checked, 1):
+        for config in checked:
+            yield from self._require_read(config, request)
+        for config in checked:
             self._put(config, request)
-            if number % TOPICS_PER_STEP == 0 and number < len(checked):
-                yield
+            yield None
         return ReplyWhenAnnounced(SUCCESS)
 
     def _with_attributes(self, config: TopicConfig) -> TopicConfig:

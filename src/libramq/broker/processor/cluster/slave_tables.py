@@ -13,7 +13,7 @@ from libramq.formats import fastjson
 from libramq.formats.document import encode_body
 from libramq.offsets import OffsetLedger
 from libramq.offsets.commits_ahead import COMMITS_AHEAD
-from libramq.rpc.outcome import Compute, Outcome, Reply
+from libramq.rpc.outcome import Outcome, Reply, reply_encoded
 from libramq.rpc.request import Processor, Request
 from libramq.store.retention.deletions import COPIED_AS, Deletions
 
@@ -46,7 +46,7 @@ class SlaveTables:
         """Return all committed offsets; encoded on a thread, as 400,000 take more than a second."""
         ours = {COMMITS_AHEAD: self._ledger.offsets.ahead.file().commits, COPIED_AS: self._deletions.ends()}
         document = {**self._ledger.document(), **{name: table for name, table in ours.items() if table}}
-        return Compute(lambda: fastjson.dumps(document), lambda body: Reply(body=body))
+        return reply_encoded(lambda: fastjson.dumps(document))
 
     def delay_offsets(self, request: Request) -> Outcome:
         """Return the delivered offset of each delay level, and what else a slave has done."""
@@ -59,4 +59,4 @@ class SlaveTables:
     def request_modes(self, request: Request) -> Outcome:
         """Return each group's mode of reading each topic."""
         file = self._modes.file()
-        return Compute(lambda: encode_body(file), lambda body: Reply(body=body))
+        return reply_encoded(lambda: encode_body(file))

@@ -3,7 +3,7 @@
 Upstream: ClientManageProcessor.java, ConsumerManageProcessor.java.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -14,13 +14,13 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
 from libramq.groups.consumer_group import Consumer
 from libramq.kernel.connection import Connection
+from libramq.kernel.work import Work
 from libramq.remoting.body.consumers import CheckClientBody, ConsumerList
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.remoting.command import Command
 from libramq.remoting.headers import GroupHeader, UnregisterClientHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Processor, Request, failure
-from libramq.rpc.request_body import begin
 
 #: The ext field by which a client declares that it uses a coordinator, and a broker that it has one.
 COORDINATED: Final = "libraGroups"
@@ -43,11 +43,8 @@ class ClientManagement:
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
         }
 
-    def heartbeat(self, request: Request) -> Outcome:
+    def heartbeat(self, request: Request) -> Work[Outcome]:
         """Apply a client's heartbeat."""
-        return begin(self._beat(request))
-
-    def _beat(self, request: Request) -> Generator[None, None, Outcome]:
         data: HeartbeatData = request.body
         command, count = request.command, GROUPS_PER_CLIENT_MAX + 1  # More are refused in any case.
         heartbeat = Heartbeat(

@@ -3,7 +3,7 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from libramq.broker.groups.coordination import Coordination
@@ -16,12 +16,12 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import encode_body
 from libramq.formats.tables import SubscriptionGroupConfig
+from libramq.kernel.work import Work
 from libramq.remoting.admin_headers import GroupForbiddenHeader
 from libramq.remoting.body.administration import GroupConfigList, GroupForbidden
 from libramq.remoting.headers import DeleteGroupHeader, GetAllGroupsHeader, GroupByNameHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import begin
 from libramq.waits import HeldPulls
 
 #: Ours: a list is created while others are served between slices of it; a group takes 0.3 ms to journal.
@@ -73,17 +73,14 @@ class GroupAdministration:
                 ResponseCode.INVALID_PARAMETER,
                 f"{len(body.group_config_list)} groups in one list; {GROUPS_PER_LIST_MAX} are allowed",
             )
-        return begin(self._create_list(request, body.group_config_list))
+        return self._create_list(request, body.group_config_list)
 
-    def _create_list(
-        self, request: Request, configs: Sequence[SubscriptionGroupConfig]
-    ) -> Generator[None, None, Outcome]:
+    def _create_list(self, request: Request, configs: Sequence[SubscriptionGroupConfig]) -> Work[Outcome]:
         for config in configs:
             self._groups.check(config)
-        for number, config in enumerate(configs, 1):
+        for config in configs:
             self._groups.put(config, request.wall_ms)
-            if number % GROUPS_PER_STEP == 0 and number < len(configs):
-                yield
+            yield None
         return SUCCESS
 
     def delete(self, request: Request) -> Outcome:

@@ -4,14 +4,14 @@ Upstream: AdminBrokerProcessor.java. It clones nothing where no topic is named, 
 `filterGroups` where it should leave them out; here both do what their names say.
 """
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.processor.groups.foreign_groups import ForeignMembers
-from libramq.broker.processor.messages.stored_times import StoredTimes
+from libramq.broker.processor.messages.stored_times import stored_ms
 from libramq.catalog import TopicTable
 from libramq.catalog.requirements import require_not_own
 from libramq.clock import WallMs
@@ -19,6 +19,7 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig
+from libramq.kernel.work import Work
 from libramq.message import names
 from libramq.message.queue import MessageQueue
 from libramq.remoting import admin_headers as a
@@ -26,13 +27,10 @@ from libramq.remoting.body import administration as bodies
 from libramq.remoting.body.consumers import QueueRef
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import begin
 from libramq.store.message_store import MessageStore
 
 #: Long.MAX_VALUE: the compared group is ahead of a queue's slowest group.
 AHEAD: Final = 2**63 - 1
-#: Ours: queues that are processed before others are served, in some 10 µs each.
-QUEUES_PER_STEP: Final = 128
 
 
 class OffsetAdministration:
@@ -82,19 +80,15 @@ class OffsetAdministration:
         subscribed = source.subscriptions if source is not None and not header.offline else {}
         chosen = (topic for topic in topics if not subscribed or topic in subscribed)
         known = [topic for topic in chosen if topic in self._topics]
-        clone = partial(self._clone, header, known)
-        return self._foreign.unless_any(request, header.dest_group, lambda: begin(clone()))
+        return self._foreign.unless_any(request, header.dest_group, lambda: self._clone(header, known))
 
-    def _clone(self, header: a.CloneOffsetsHeader, topics: Iterable[str]) -> Generator[None, None, Outcome]:
-        cloned = 0
+    def _clone(self, header: a.CloneOffsetsHeader, topics: Iterable[str]) -> Work[Outcome]:
         for topic in topics:
             for queue_id, offset in sorted(self._offsets.offsets(header.src_group, topic).items()):
-                if cloned and cloned % QUEUES_PER_STEP == 0:
-                    yield
                 # A pending reset would drop it.
                 self._offsets.take_reset(header.dest_group, topic, queue_id)
                 self._offsets.commit(header.dest_group, topic, queue_id, offset)
-                cloned += 1
+                yield None
         try:
             self._offsets.write()
         except OSError as error:
@@ -129,33 +123,30 @@ class OffsetAdministration:
         config = self._topics.get(header.topic)
         if config is None:
             raise broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
-        return begin(self._time_spans(header.group, config, request.wall_ms))
+        return self._time_spans(header.group, config, request.wall_ms)
 
-    def _time_spans(
-        self, group: str, config: TopicConfig, wall_ms: WallMs, warmings: int = 0
-    ) -> Generator[None, None, Outcome]:
-        topic = config.topic_name
-        times = StoredTimes(self._store, warmings)
+    def _time_spans(self, group: str, config: TopicConfig, wall_ms: WallMs) -> Work[Outcome]:
         spans = []
         for queue_id in range(config.write_queue_nums):
-            if queue_id and queue_id % QUEUES_PER_STEP == 0:
-                yield
-            spans.append(self._time_span(group, topic, queue_id, times, wall_ms))
-        if times.cold:
-            return times.wait(lambda: begin(self._time_spans(group, config, wall_ms, warmings + 1)))
+            spans.append((yield from self._time_span(group, config.topic_name, queue_id, wall_ms)))
+            yield None
         return Reply(body=encode_body(bodies.ConsumeTimeSpans(consume_time_span_set=spans)))
 
     def _time_span(
-        self, group: str, topic: str, queue_id: int, times: StoredTimes, wall_ms: WallMs
-    ) -> bodies.QueueTimeSpan:
+        self, group: str, topic: str, queue_id: int, wall_ms: WallMs
+    ) -> Work[bodies.QueueTimeSpan]:
         first, end = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
-        committed = self._offsets.query(group, topic, queue_id)
-        min_ms = times.of(topic, queue_id, first)
-        consumed = max(committed or 0, first)
+        consumed = max(self._offsets.query(group, topic, queue_id) or 0, first)
+        stored = partial(stored_ms, self._store, topic, queue_id)
+        min_ms = consumed_ms = yield from stored(first)
+        max_ms = yield from stored(end - 1)
+        if consumed > first:
+            consumed_ms = yield from stored(consumed - 1)
+        delay_ms = max(0, int(wall_ms) - (yield from stored(consumed))) if consumed < end else 0
         return bodies.QueueTimeSpan(
             message_queue=QueueRef.of(MessageQueue(topic, self._clients.broker_name, queue_id)),
             min_time_stamp=min_ms,
-            max_time_stamp=times.of(topic, queue_id, end - 1),
-            consume_time_stamp=times.of(topic, queue_id, consumed - 1) if consumed > first else min_ms,
-            delay_time=max(0, int(wall_ms) - times.of(topic, queue_id, consumed)) if consumed < end else 0,
+            max_time_stamp=max_ms,
+            consume_time_stamp=consumed_ms,
+            delay_time=delay_ms,
         )

@@ -3,7 +3,7 @@
 Upstream: AdminBrokerProcessor.java, RebalanceLockManager.java.
 """
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -13,11 +13,11 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
 from libramq.groups.consumer_group import ConsumerGroup
 from libramq.groups.queue_lock import QueueLocks
+from libramq.kernel.work import Work
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import LockBatchBody, LockBatchReply, QueueRef
-from libramq.rpc.outcome import SUCCESS, Compute, Outcome, Reply
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_encoded
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import begin
 from libramq.transport.server_connection import Peer
 
 #: Ours: a client's queues at one broker, over all its topics; each takes 2 µs.
@@ -49,14 +49,14 @@ class QueueLockRequests:
         body: LockBatchBody = request.body
         if len(body.mq_set) > QUEUES_MAX:
             return _too_many(body)
-        return begin(self._lock_in_steps(request, body))
+        return self._lock_in_steps(request, body)
 
-    def _lock_in_steps(self, request: Request, body: LockBatchBody) -> Generator[None, None, Outcome]:
+    def _lock_in_steps(self, request: Request, body: LockBatchBody) -> Work[Outcome]:
         """Lock some queues at a time; each is locked by itself, so others may lock some in between."""
         held: dict[MessageQueue, None] = {}
         for start in range(0, len(body.mq_set), QUEUES_PER_STEP):
             if start:
-                yield
+                yield None
             # Locks of missing groups, queues and clients would only pile up.
             if not self._may_lock(body.consumer_group) or not request.peer.is_open:
                 break
@@ -69,7 +69,7 @@ class QueueLockRequests:
             self._clients.locked(request.peer, body.consumer_group, body.client_id)
         if len(held) <= QUEUES_PER_STEP:
             return Reply(body=_encode_held(held))
-        return Compute(partial(_encode_held, held), _reply)
+        return (yield from reply_encoded(partial(_encode_held, held)))
 
     def _may_lock(self, group: str) -> bool:
         """Return whether a group exists, or was deleted under members that will make it again."""
@@ -110,10 +110,6 @@ class QueueLockRequests:
 
 def _encode_held(held: Iterable[MessageQueue]) -> bytes:
     return encode_body(LockBatchReply(lock_ok_mq_set=[QueueRef.of(queue) for queue in held]))
-
-
-def _reply(data: bytes) -> Reply:
-    return Reply(body=data)
 
 
 def _too_many(body: LockBatchBody) -> Reply:

@@ -11,7 +11,6 @@ clients are notified, except Java's: its push consumers stand still for 10 s the
 Upstream: AdminBrokerProcessor.resetOffsetInner, Broker2Client.resetOffset.
 """
 
-import contextlib
 from collections.abc import Mapping
 from functools import partial
 
@@ -22,7 +21,6 @@ from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.reading import Reading
-from libramq.broker.processor.disk_waits import WARMINGS_MAX
 from libramq.broker.processor.groups.consumer_offset import JAVA
 from libramq.broker.processor.groups.foreign_groups import ForeignMembers
 from libramq.catalog.requirements import require_not_own
@@ -32,12 +30,12 @@ from libramq.fencing import MODE_EPOCHS
 from libramq.formats.document import encode_body
 from libramq.groups.consumer_group import Member
 from libramq.kernel.connection import Connection
+from libramq.kernel.work import Work
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.headers import ResetOffsetHeader, encode_header
-from libramq.rpc.outcome import Notify, Outcome, Reply, WaitForDisk
+from libramq.rpc.outcome import Notify, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
 
 #: ResetOffsetRequestHeader: all queues.
@@ -81,20 +79,18 @@ class OffsetReset:
         if header.offset == NO_OFFSET:
             header = msgspec.structs.replace(header, offset=None)
         self._queue_ids(header)  # What is invalid is refused first.
-        return self._foreign.unless_any(request, header.group, lambda: self._reset(header, {}, 0))
+        return self._foreign.unless_any(request, header.group, lambda: self._reset(header))
 
-    def _reset(self, header: ResetOffsetHeader, found: dict[int, int], warmings: int) -> Outcome:
-        """Perform a reset; raises BrokerError if there is no such queue or group.
-
-        found: by queue, what was stored at the header's time. What is not in memory a thread reads.
-        """
+    def _reset(self, header: ResetOffsetHeader) -> Work[Outcome]:
+        """Perform a reset; raises BrokerError if there is no such queue or group."""
+        found: dict[int, int] = {}
+        is_by_time = header.offset is None and header.timestamp != THE_END
+        while is_by_time and (left := [each for each in self._queue_ids(header) if each not in found]):
+            for queue_id in left:
+                search = partial(self._store.offset_by_timestamp, header.topic, queue_id, header.timestamp)
+                found[queue_id] = yield from self._store.reading(search)
+                yield None
         queue_ids = self._queue_ids(header)
-        if header.offset is None and header.timestamp != THE_END:
-            try:
-                self._search(header, queue_ids, found, may_wait=warmings >= WARMINGS_MAX * len(queue_ids))
-            except ColdRead as cold:
-                read = partial(self._store.warm, (cold.stretch,))
-                return WaitForDisk(read=read, again=partial(self._reset, header, found, warmings + 1))
         offsets = {queue_id: self._target(header, queue_id, found) for queue_id in queue_ids}
         body = encode_body(
             ResetOffsetBody(
@@ -132,16 +128,6 @@ class OffsetReset:
                 f"topic {header.topic} has {count} queues, no {header.queue_id}",
             )
         return [header.queue_id]
-
-    def _search(
-        self, header: ResetOffsetHeader, queue_ids: list[int], found: dict[int, int], *, may_wait: bool
-    ) -> None:
-        with contextlib.nullcontext() if may_wait else self._store.without_waiting():
-            for queue_id in queue_ids:
-                if queue_id not in found:
-                    found[queue_id] = self._store.offset_by_timestamp(
-                        header.topic, queue_id, header.timestamp
-                    )
 
     def _target(self, header: ResetOffsetHeader, queue_id: int, found: dict[int, int]) -> int:
         """Return where the group continues: by time; without force, never beyond its current offset.

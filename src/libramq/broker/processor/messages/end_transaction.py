@@ -6,11 +6,8 @@ there is; here only those that were given up, since others would be delivered tw
 Upstream: EndTransactionProcessor.java, Broker2Client.checkProducerTransactionState, AdminBrokerProcessor.
 """
 
-import contextlib
-from collections.abc import Generator, Mapping
-from functools import partial
+from collections.abc import Mapping
 
-from libramq.broker.processor.disk_waits import WARMINGS_MAX
 from libramq.broker.transactions import half
 from libramq.broker.transactions.ending import End, Ending
 from libramq.broker.transactions.loading import Loading
@@ -18,6 +15,7 @@ from libramq.broker.transactions.transactions import Transactions
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.connection import Connection
+from libramq.kernel.work import Work
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.ids import decode_offset_id, encode_host
@@ -33,14 +31,11 @@ from libramq.remoting.headers import (
 from libramq.rpc.outcome import (
     HOLD,
     SUCCESS,
-    InSteps,
     Notify,
     Outcome,
     ReplyWhenDurable,
-    WaitForDisk,
 )
 from libramq.rpc.request import Processor, Request
-from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
 
 
@@ -64,7 +59,7 @@ class EndTransaction:
 
     def handle(self, request: Request) -> Outcome:
         """Commit or roll back a half message; "not known yet" is not answered, as upstream does not."""
-        return self._decide(request, warmings=0)
+        return self._decide(request)
 
     def resume(self, request: Request) -> Outcome:
         """Store a half message that was given up as one that was never checked."""
@@ -79,7 +74,7 @@ class EndTransaction:
         self._transactions.resume(message, request.now)
         return SUCCESS
 
-    def _decide(self, request: Request, *, warmings: int) -> Outcome:
+    def _decide(self, request: Request) -> Outcome:
         header: EndTransactionHeader = request.header
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return HOLD
@@ -92,22 +87,15 @@ class EndTransaction:
         )
         log_end = self._ending.end(end, request.principal, request.now)
         if log_end is None:
-            return InSteps(self._read_on(request, warmings))
+            return self._read_on(request)
         return ReplyWhenDurable(log_end, SUCCESS) if log_end else SUCCESS
 
-    def _read_on(self, request: Request, warmings: int) -> Generator[None, None, Outcome]:
+    def _read_on(self, request: Request) -> Work[Outcome]:
         """Read what had ended before the start, then decide: Java's producer does not repeat itself."""
-        may_wait = warmings >= WARMINGS_MAX
         while not self._loading.is_done:
-            try:
-                with contextlib.nullcontext() if may_wait else self._store.without_waiting():
-                    self._loading.read_on()
-            except ColdRead as cold:
-                warm = partial(self._store.warm, (cold.stretch,))
-                again = partial(self._decide, request, warmings=warmings + 1)
-                return WaitForDisk(read=warm, again=again)
-            yield
-        return self._decide(request, warmings=warmings)
+            yield from self._store.reading(self._loading.read_on)
+            yield None
+        return self._decide(request)
 
 
 def check_request(message: MessageExt, peer: Connection, broker_name: str) -> Notify:

@@ -12,6 +12,7 @@ from libramq.broker.pop.taking import PopSelection, Share
 from libramq.broker.processor.messages.pull_message import KEPT_CHARACTERS_MAX, without_fields
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
+from libramq.kernel.work import Work
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.record import with_topic
@@ -24,7 +25,7 @@ from libramq.remoting.pop_headers import (
     PollingInfoHeader,
     PopMessageHeader,
 )
-from libramq.rpc.outcome import HOLD, Outcome, Reply, ReplyWhenDurable, WaitForDisk
+from libramq.rpc.outcome import HOLD, Outcome, Reply, ReplyWhenDurable
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.waiter import RequestWaiter
 
@@ -141,13 +142,10 @@ class PopMessage:
             count_max=header.max_msg_nums,
         )
         self._popping.check(wanted, request.wall_ms)
-        return self._peek(request, wanted, warmings=0)
+        return self._peek(request, wanted)
 
-    def _peek(self, request: Request, wanted: PopSelection, *, warmings: int) -> Outcome:
-        taken = self._popping.peek(wanted, warmings=warmings)
-        if taken.cold:
-            again = partial(self._peek, request, wanted, warmings=warmings + 1)
-            return WaitForDisk(partial(self._popping.warm, taken.cold), again)
+    def _peek(self, request: Request, wanted: PopSelection) -> Work[Outcome]:
+        taken = yield from self._popping.peek(wanted)
         result = PopResult(
             int(request.wall_ms), 0, [each for each in taken.shares if each.offsets], taken.rest
         )

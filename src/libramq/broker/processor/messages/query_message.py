@@ -11,8 +11,10 @@ from typing import Final
 
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
+from libramq.kernel.effect import Thread
+from libramq.kernel.work import InThread, Work
 from libramq.remoting.headers import QueryMessageHeader
-from libramq.rpc.outcome import Compute, Outcome, Reply
+from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.store.index.key_index import KeyIndex
 from libramq.store.message_store import MessageStore
@@ -35,7 +37,7 @@ class QueryMessage:
         """Return the requests that it serves."""
         return {RequestCode.QUERY_MESSAGE: self.query}
 
-    def query(self, request: Request) -> Outcome:
+    def query(self, request: Request) -> Work[Outcome]:
         """Find messages of a topic by a key, the newest first."""
         header: QueryMessageHeader = request.header
         if not header.key:
@@ -54,16 +56,13 @@ class QueryMessage:
             until=until,
         )
 
-        def advanced(is_done: bool) -> Outcome:
-            return Compute(look, looked) if is_done else Compute(advance, advanced)
-
-        def looked(found: list[bytes] | None) -> Outcome:
-            return self._found(found) if found is not None else Compute(look, looked)
-
-        look = partial(next, search)
-
-        advance = partial(self._index.advance, until)
-        return Compute(advance, advanced)
+        advance, look = partial(self._index.advance, until), partial(next, search)
+        while not (yield InThread(Thread.COMPUTE, advance)):
+            continue
+        found = None
+        while found is None:
+            found = yield InThread(Thread.COMPUTE, look)
+        return self._found(found)
 
     def _found(self, records: list[bytes]) -> Outcome:
         ext = {

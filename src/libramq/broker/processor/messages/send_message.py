@@ -3,7 +3,7 @@
 All sends of one read are stored by one append. Upstream: SendMessageProcessor.java.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from libramq.broker.messages.drafts import Draft
@@ -11,9 +11,10 @@ from libramq.broker.messages.sending import Prepared, Sending, Sent, Steps, Stor
 from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
+from libramq.kernel.work import Work
 from libramq.message import properties as p
 from libramq.remoting.headers import SendMessageHeader
-from libramq.rpc.outcome import InSteps, Outcome, Reply, ReplyWhenAnnounced, ReplyWhenDurable
+from libramq.rpc.outcome import Outcome, Reply, ReplyWhenAnnounced, ReplyWhenDurable
 from libramq.rpc.request import BatchProcessor, Request, failure
 
 #: MQVersion.V3_4_9: older clients do not fill in maxReconsumeTimes.
@@ -45,14 +46,14 @@ class SendMessage:
         sent_all = self._sending.send(drafts, first.peer, wall_ms=first.wall_ms, now_ms=first.monotonic_ms)
         return list(map(self._outcome, sent_all, requests))
 
-    def _in_steps(self, steps: Steps, request: Request) -> Generator[None, None, Outcome]:
+    def _in_steps(self, steps: Steps, request: Request) -> Work[Outcome]:
         return self._outcome((yield from steps), request)
 
     def _outcome(self, stored: Sent, request: Request) -> Outcome:
         if not isinstance(stored, Stored):
             if isinstance(stored, Exception):
                 return failure(stored, request)
-            return InSteps(self._in_steps(stored, request))
+            return self._in_steps(stored, request)
         ext = {
             "msgId": stored.offset_ids,
             "queueId": str(stored.queue_id),
