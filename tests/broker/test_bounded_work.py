@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from libramq.broker.groups import client_watch, consumer_clients, group_health
+from libramq.broker.groups import client_watch, group_health
 from libramq.broker.groups import notifications as notices
 from libramq.broker.messages import drafts, sending
 from libramq.broker.processor.administration import listing, statistics
@@ -586,22 +586,21 @@ def test_the_health_of_many_groups_is_checked_in_slices(talk, peer, monkeypatch)
 
 def test_members_are_checked_in_slices(talk, peer, monkeypatch):
     """Checking whether 20,000 are silent took 11 ms, once a second."""
-    monkeypatch.setattr(consumer_clients, "CHECKED_PER_STEP", 4)
     talk.broker.kernel.workload.begin_turn = turns_of(1)
     for number in range(10):
         talk.beat(peer, "alice", f"G{number}")
     slices: list[int] = []
     look = ConsumerGroups.look
 
-    def counted(self, among, **options):
-        slices.append(len(among))
-        return look(self, among, **options)
+    def counted(self, group, **options):
+        slices.append(len(group.members))
+        return look(self, group, **options)
 
     monkeypatch.setattr(ConsumerGroups, "look", counted)
     talk.clock.advance(client_watch.TICK_MS)
-    counts = [count_new(slices, talk.tick) for _ in range(20)]
+    counts = [count_new(slices, talk.tick) for _ in range(40)]
     assert max(counts) == 1
-    assert slices == [4, 4, 2]
+    assert slices == [1] * 10, "a group at a time"
 
 
 def count_new(found: list[int], act) -> int:
@@ -651,11 +650,10 @@ def test_rebalances_are_settled_in_slices(talk, peer, monkeypatch):
     assert sum(counts) == 10
 
 
-def test_producers_are_checked_in_slices(monkeypatch):
-    monkeypatch.setattr(producer_group, "CHECKED_PER_STEP", 4)
+def test_producers_are_checked_in_slices():
     producers: ProducerGroups[str] = ProducerGroups()
     for number in range(10):
         producers.beat(f"P{number}", Member("c1", "p", "JAVA", 479, 0))
     slices = producers.remove_silent(producer_group.SILENCE_MS_MAX + 1)
     counts = [len(producers) for _ in slices]
-    assert [*counts, len(producers)] == [6, 2, 0]
+    assert [before - after for before, after in itertools.pairwise([10, *counts])] == [1, 0] * 10

@@ -17,8 +17,12 @@ class Sessions(ConsumerGroups[str]):
         self.member(group, peer).session.seen(now_ms=now_ms)
 
     def checked(self, *, now_ms: int) -> tuple[list[AreYouThere[str]], list[tuple[str, str]]]:
-        (members,) = self.in_slices(100)
-        return self.look(members, now_ms=now_ms)
+        probes, expired = [], []
+        for group in self:
+            silent, gone = self.look(group, now_ms=now_ms)
+            probes += silent
+            expired += [(group.name, peer) for peer in gone]
+        return probes, expired
 
 
 def silent(*peers: str) -> tuple[Sessions, list[AreYouThere[str]]]:

@@ -360,33 +360,20 @@ class ConsumerGroups(Generic[P]):
         self._memberships.remove(peer, group_name)
         return member
 
-    def in_slices(self, size: int) -> Iterator[list[tuple[ConsumerGroup[P], P]]]:
-        """Yield the members of all groups, so many at a time; groups may change in between."""
-        members: list[tuple[ConsumerGroup[P], P]] = []
-        for group in list(self):
-            members += ((group, peer) for peer in group.members)
-            while len(members) >= size:
-                yield members[:size]
-                del members[:size]
-        if members:
-            yield members
+    def look(self, group: ConsumerGroup[P], *, now_ms: MonotonicMs) -> tuple[list[AreYouThere[P]], list[P]]:
+        """Return the probes of a group's silent members, and the members whose sessions have expired.
 
-    def look(
-        self, among: Iterable[tuple[ConsumerGroup[P], P]], *, now_ms: MonotonicMs
-    ) -> tuple[list[AreYouThere[P]], list[tuple[str, P]]]:
-        """Return the probes of silent members, and the members whose sessions have expired."""
+        Each member takes 0.5 µs.
+        """
         probes: list[AreYouThere[P]] = []
-        expired: list[tuple[str, P]] = []
-        for group, peer in among:
-            member = group.members.get(peer)
-            if member is None:  # It has left meanwhile.
-                continue
+        expired: list[P] = []
+        for peer, member in group.members.items():
             if member.session.is_silent(now_ms=now_ms):
                 self._last_probe += 1
                 member.session.probe(self._last_probe, now_ms=now_ms)
                 probes.append(AreYouThere(peer, group.name, member.client_id, self._last_probe))
             elif member.session.has_expired(now_ms=now_ms):
-                expired.append((group.name, peer))
+                expired.append(peer)
         return probes, expired
 
     def answered(self, peer: P, probe: int, *, knows_group: bool, now_ms: MonotonicMs) -> None:

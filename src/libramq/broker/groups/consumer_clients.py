@@ -29,8 +29,6 @@ log = get_logger(__name__)
 
 #: Ours: groups of one connection.
 GROUPS_PER_PEER_MAX: Final = 1_000
-#: Ours: members that are checked before others are served, each in 0.5 µs.
-CHECKED_PER_STEP: Final = 2_048
 #: Ours: by when the name servers know a topic's queues, as a rule; members that ask before see the old ones.
 QUEUES_ANNOUNCED_MS: Final = 200
 
@@ -187,12 +185,12 @@ class ConsumerClients:
 
     def expire(self) -> Iterator[None]:
         """Probe silent members, and remove those that did not answer; yields where others may be served."""
-        for members in self._groups.in_slices(CHECKED_PER_STEP):
-            probes, expired = self._groups.look(members, now_ms=self._clock.monotonic_ms())
+        for group in list(self._groups):
+            probes, expired = self._groups.look(group, now_ms=self._clock.monotonic_ms())
             self.notifications.outbox.probe(probes)
             yield
-            for group_name, peer in expired:
-                self.leave(group_name, peer, Reason.SESSION_EXPIRED, now=read_clock(self._clock))
+            for peer in expired:
+                self.leave(group.name, peer, Reason.SESSION_EXPIRED, now=read_clock(self._clock))
                 yield
 
     def answered_question(

@@ -5,6 +5,7 @@ publish   return what follows for others: records, grants, answers to held polls
 """
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from libramq.clock import MonotonicMs
@@ -20,7 +21,9 @@ from libramq.groups.coordinator.group.saved_state import GroupState, StoredHoldi
 from libramq.groups.coordinator.shared_tables import MemberKey
 from libramq.groups.coordinator.state import UNKNOWN, State
 from libramq.groups.coordinator.transitions import TABLE
+from libramq.groups.handover_ledger import Holding
 from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
 
@@ -30,6 +33,31 @@ ANSWERED_AT_ONCE: Final = 32
 
 P = TypeVar("P", bound=Hashable)
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberView:
+    """One member. owned: its queues and their epochs; revoked: those of them that it has to release."""
+
+    client_id: str
+    member: str
+    instance: str | None
+    session_ms: int
+    owned: dict[MessageQueue, int]
+    revoked: tuple[MessageQueue, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """A group at one moment. owners: each queue's holder. strategy: the one most members name."""
+
+    name: str
+    epoch: int
+    mode: str
+    strategy: str | None
+    is_settled: bool
+    members: tuple[MemberView, ...]
+    owners: dict[MessageQueue, Holding]
 
 
 class CoordinatedGroup(GroupCore[P, T]):
@@ -151,4 +179,29 @@ class CoordinatedGroup(GroupCore[P, T]):
         ]
         return GroupState(
             epoch=queues.epoch, mode=self.mode, members=self.members.profiles, holdings=holdings
+        )
+
+    def view(self) -> GroupView:
+        """Return a view of the group as it is now."""
+        revoked = self.balance.queues.revoked
+        return GroupView(
+            name=self.name,
+            epoch=self.balance.queues.epoch,
+            mode=self.mode,
+            strategy=self.balance.strategy.name,
+            is_settled=self.is_settled,
+            members=tuple(
+                MemberView(
+                    client_id=member.profile.client_id,
+                    member=member.id,
+                    instance=member.profile.instance,
+                    session_ms=member.profile.session_ms,
+                    owned={
+                        queue: holding.epoch for queue, holding in self.balance.queues.of(member.id).items()
+                    },
+                    revoked=tuple(queue for queue in self.balance.queues.of(member.id) if queue in revoked),
+                )
+                for member in self.members
+            ),
+            owners=dict(self.balance.queues.holdings),
         )

@@ -11,7 +11,7 @@ from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError, InvalidName
 from libramq.fencing import MODE_CLIENT, Claims, FenceGrant
 from libramq.groups.coordinator import event as ev
-from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
+from libramq.groups.coordinator.coordinated_group import CoordinatedGroup, GroupView
 from libramq.groups.coordinator.effect import Effect, Grant, ModeChanged
 from libramq.groups.coordinator.group.request import (
     Join,
@@ -32,7 +32,6 @@ from libramq.groups.coordinator.group.request import (
 )
 from libramq.groups.coordinator.group.saved_state import GroupState, Record
 from libramq.groups.coordinator.group.topics import change_of
-from libramq.groups.coordinator.group.view import GroupView, view_of
 from libramq.groups.coordinator.shared_tables import SharedTables
 from libramq.groups.coordinator.state import SELF_ALLOCATED
 from libramq.groups.limits import COORDINATED_GROUPS_MAX, MEMBERS_OF_ALL_MAX
@@ -300,7 +299,7 @@ class Coordinator(Generic[P, T]):
 
     def group(self, name: str) -> GroupView | None:
         """Return a view of the group as it is now."""
-        return view_of(self._groups[name]) if name in self._groups else None
+        return self._groups[name].view() if name in self._groups else None
 
     def forget_former(self, leave: Leave) -> None:
         """Note a member that leaves a group which was left to another broker: that need not await it."""

@@ -5,10 +5,9 @@ from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.groups.modern.assignors import UNIFORM, Assigning, voted
-from libramq.groups.modern.member import Member
-from libramq.groups.modern.steps import MemberSteps
+from libramq.groups.modern.member import Member, Step
 from libramq.groups.modern.subscribed_topics import CountOf, SubscribedTopics
-from libramq.groups.modern.values import NO_PARTITIONS, Change, Partitions
+from libramq.groups.modern.values import LEAVES_FOR_A_WHILE, NO_PARTITIONS, Change, Partition, Partitions
 from libramq.groups.rebalance_event import Reason
 
 #: Ours: members that come at once get one assignment, as in a coordinated group.
@@ -17,11 +16,26 @@ COLLECT_MS: Final = 20
 INITIAL_DELAY_MS: Final = 200
 
 
-class TargetAssignment(MemberSteps):
-    """The target. changes: the causes of rebalances since they were taken."""
+class TargetAssignment:
+    """The members by their ids, the target of each, and their steps towards it.
+
+    A partition is taken from a member only after that has given it up; until then nobody else gets it.
+    epoch: rises with every cause of a rebalance; target_epoch: the one that was assigned last. touched: the
+    members whose state has changed since it was recorded. changes: the causes of rebalances since they were
+    taken.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
+        self.epoch = 0
+        self.target_epoch = 0
+        self.members: dict[str, Member] = {}
+        self.target: dict[str, Partitions] = {}
+        self.touched: set[str] = set()
+        #: Rises whenever some member may have news.
+        self.version = 0
+        self._owners: dict[Partition, str] = {}
+        #: No later than the next time at which something is due: beats only put that off.
+        self._due_ms: MonotonicMs | None = None
         self.assignor = UNIFORM
         self.changes: list[Change] = []
         #: The topics that fit the patterns of members.
@@ -32,6 +46,15 @@ class TargetAssignment(MemberSteps):
         self._work: Assigning | None = None
         self._is_taken = False
         self._work_epoch = 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether every member has its target."""
+        return self.epoch == self.target_epoch and all(
+            each.epoch in (self.target_epoch, LEAVES_FOR_A_WHILE)
+            and each.holds == self.target.get(each.member_id, NO_PARTITIONS)
+            for each in self.members.values()
+        )
 
     @property
     def topics(self) -> KeysView[str]:
@@ -104,3 +127,32 @@ class TargetAssignment(MemberSteps):
         if self._assign_at_ms is not None:  # Put off, not late: nobody stood still.
             self._assign_at_ms = max(self._assign_at_ms, now_ms)
             self._due_by(self._assign_at_ms)
+
+    def _next(self, member: Member) -> Step:
+        target = self.target.get(member.member_id, NO_PARTITIONS)
+        return member.next_step(target, self.target_epoch, lambda each: each not in self._owners)
+
+    def _put(self, member: Member, step: Step, now_ms: MonotonicMs) -> None:
+        """Take a step; whatever it releases is free for others."""
+        if step != (member.epoch, member.assigned, member.revoking):
+            self.touched.add(member.member_id)
+        if step.epoch != member.epoch:
+            member.previous_epoch, member.epoch = member.epoch, step.epoch
+        if step.revoking != member.revoking:
+            member.revoke_by_ms = now_ms + member.rebalance_ms if step.revoking else None
+            if member.revoke_by_ms is not None:
+                self._due_by(member.revoke_by_ms)
+        held = member.holds
+        member.assigned, member.revoking = step.assigned, step.revoking
+        if member.holds != held:
+            self._own(member, member.holds, held)
+
+    def _own(self, member: Member, now: Partitions, before: Partitions | None = None) -> None:
+        for each in (member.holds if before is None else before) - now:
+            self._owners.pop(each, None)
+            self.version += 1
+        for each in now:
+            self._owners[each] = member.member_id
+
+    def _due_by(self, due_ms: MonotonicMs) -> None:
+        self._due_ms = due_ms if self._due_ms is None else min(self._due_ms, due_ms)

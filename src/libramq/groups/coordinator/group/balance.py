@@ -1,7 +1,7 @@
 """The balance of a coordinated group: changes are collected, then every queue is moved to its target.
 
 touched → COLLECT_MS → a target by the strategy → handovers → settled
-                       of a large group on a thread (`assigning.py`)
+                       of a large group on a thread (`Assigning`)
 """
 
 from collections.abc import Container, Hashable, Mapping, Sequence
@@ -10,11 +10,10 @@ from typing import Any, Final, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.groups.coordinator.effect import Assign, Settled, Started
-from libramq.groups.coordinator.group.assigning import Assigning, Made
 from libramq.groups.coordinator.group.membership import GroupMembership
 from libramq.groups.coordinator.group.queue_handover import QueueHandover
 from libramq.groups.coordinator.group.saved_state import MemberProfile
-from libramq.groups.coordinator.group.target_assignment import StrategyChoice, Target
+from libramq.groups.coordinator.group.target_assignment import Assigning, Made, StrategyChoice, Target
 from libramq.groups.coordinator.group.topics import GroupTopics
 from libramq.groups.handover_ledger import Holding
 from libramq.groups.rebalance_event import Reason
