@@ -3,6 +3,7 @@
 Connections stay open from task to task, because Spark reuses its worker processes.
 """
 
+import atexit
 import logging
 import os
 import sys
@@ -57,6 +58,13 @@ def queue_reader(connection: Connection) -> QueueReader:
             _readers.pop(next(iter(_readers))).close()
         reader = _readers[key] = new_queue_reader(connection)
     return reader
+
+
+@atexit.register
+def _close_readers() -> None:
+    for (process_id, _), reader in _readers.items():
+        if process_id == os.getpid():  # Others belong to the process that forked this one.
+            reader.close()
 
 
 def new_queue_reader(connection: Connection) -> QueueReader:
