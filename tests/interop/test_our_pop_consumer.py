@@ -11,6 +11,7 @@ from libramq import Reject, Retry
 from libramq.client.consuming.handling.handler_result import HandlerResult
 from libramq.message import Message, MessageExt
 from libramq.sync import Producer, PushConsumer
+from tests.client.test_pop_consumer import Skewed
 from tests.interop.cluster import SEND_TIMEOUT_MS, Cluster
 from tests.interop.libra import LibraServers
 from tests.interop.members import Members
@@ -71,6 +72,20 @@ def test_ours_and_javas_members_share_a_group(cluster: Cluster) -> None:
             wait("handled", partial(all_handled, ours, java, sent))
     if cluster.kind == "libra":
         assert set((ours.counts() + accepted(java)).values()) == {1}
+
+
+@pytest.mark.parametrize("by_ms", [1_500, -60_000])
+def test_a_member_whose_clock_is_set_otherwise_handles_each_message_once(cluster: Cluster, by_ms: int) -> None:
+    """By the client's time of a pop Apache's broker answers POLLING_TIMEOUT to one that is behind, for ever."""
+    topic, group = cluster.fresh_name("Popped"), cluster.fresh_name("group")
+    pops(cluster, topic, group)
+    ours = Popping(cluster.namesrv, group, topic, clock=Skewed(by_ms))
+    with ours.consumer:
+        for body in ("first", "second"):
+            fill(cluster, topic, body)
+            wait("handled", lambda body=body: body in ours.counts())
+    assert ours.counts() == {"first": 1, "second": 1}
+    assert {message.reconsume_times for message in ours.messages} == {0}
 
 
 def test_failed_messages_come_again_and_rejected_ones_are_dead_letters(cluster: Cluster) -> None:
