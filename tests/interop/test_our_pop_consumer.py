@@ -75,8 +75,10 @@ def test_ours_and_javas_members_share_a_group(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("by_ms", [1_500, -60_000])
-def test_a_member_whose_clock_is_set_otherwise_handles_each_message_once(cluster: Cluster, by_ms: int) -> None:
-    """By the client's time of a pop Apache's broker answers POLLING_TIMEOUT to one that is behind, for ever."""
+def test_a_member_whose_clock_is_set_otherwise_handles_each_message_once(
+    cluster: Cluster, by_ms: int
+) -> None:
+    """Apache's broker answers POLLING_TIMEOUT, for ever, to a pop that names a time long before its own."""
     topic, group = cluster.fresh_name("Popped"), cluster.fresh_name("group")
     pops(cluster, topic, group)
     ours = Popping(cluster.namesrv, group, topic, clock=Skewed(by_ms))

@@ -10,7 +10,7 @@ import pytest
 
 from libramq import Message
 from libramq.client import ConsumeFrom, SendStatus
-from libramq.codes import RequestCode
+from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError
 from libramq.message import MessageExt
 from libramq.sync import Producer, PushConsumer
@@ -28,6 +28,11 @@ COUNT = 40
 PREFETCHED = 50
 #: Longer than a busy machine ever stalls.
 SESSION_MS = 10_000
+#: A message for queue 0 of a topic that it may create (SendMessageRequestHeader).
+SEND = {
+    "topic": "Needed", "producerGroup": "P", "defaultTopic": "TBW102", "defaultTopicQueueNums": "1",
+    "queueId": "0", "sysFlag": "0", "bornTimestamp": "1", "flag": "0",
+}  # fmt: skip
 # The default is 3 s. A slave on a busy machine may take longer, and then the send is not SEND_OK.
 SLAVE_TIMEOUT_MS = 20_000
 
@@ -162,6 +167,69 @@ def test_our_slave_copies_a_master_and_serves_when_that_is_gone(
     consumer = cluster.consumer(cluster.fresh_name("group"), topic, tags="*")
     wait_numbers(consumer, within_s=PATIENCE_S)
     consumer.finish()
+
+
+@pytest.mark.parametrize("kind", ["apache", "libra"])
+def test_a_master_requires_as_many_replicas_as_there_are_and_the_minimum(
+    stack: ExitStack, tmp_path: Path, kind: str
+) -> None:
+    """Master and slave are of different makes; what is acknowledged with a minimum of 2 is at both."""
+    servers = LibraServers(tmp_path, settings={"mappedFileSizeCommitLog": FILE_BYTES})
+    stack.callback(servers.stop)
+    acting = {"enableSlaveActingMaster": "true", "slaveTimeout": SLAVE_TIMEOUT_MS}
+    roles = {
+        "master": {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "enableAutoInSyncReplicas": "true"},
+        "slave": {"brokerRole": "SLAVE", "brokerId": 1, "inSyncReplicas": 1},
+    }
+    apaches: dict[str, ApacheBroker] = {}
+
+    def start(name: str, **settings: object) -> str:
+        """Start a broker, Apache's if it is of that role; return its address."""
+        wanted = {**acting, **roles[name], **settings}
+        if (name == "master") == (kind == "apache"):
+            port = apaches[name].port if name in apaches else None
+            broker = apaches[name] = ApacheBroker(
+                tmp_path / name,
+                namesrv=servers.namesrv,
+                name=MASTER,
+                settings={**SMALL_STORE, **wanted},
+                port=port,
+            )
+            stack.callback(broker.process.kill)
+            broker.process.wait_line("boot success", within_s=PATIENCE_S)
+            return broker.address
+        if name == "master":
+            servers.start(name, brokerName=MASTER, **wanted)
+        else:
+            servers.start_slave(name, MASTER, **wanted)
+        return f"127.0.0.1:{servers.ports[name]}"
+
+    def kill(name: str) -> None:
+        apaches[name].process.kill() if name in apaches else servers.kill(name)
+
+    def sent() -> tuple[int, str]:
+        answer = wire.ask(master, RequestCode.SEND_MESSAGE, SEND, body=b"hello", timeout_s=PATIENCE_S)
+        return answer.header["code"], answer.header.get("remark") or ""
+
+    refused = (ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough")
+    theirs, ours = (tmp_path / name / "store" for name in ("master", "slave"))
+    master = start("master", minInSyncReplicas=1)
+    Cluster.wait_until(lambda: sent()[0] == ResponseCode.SUCCESS, "a master alone", within_s=PATIENCE_S)
+    kill("master")
+    master = start("master", minInSyncReplicas=2)
+    Cluster.wait_until(lambda: sent() == refused, "too few replicas", within_s=PATIENCE_S)
+    start("slave")
+    Cluster.wait_until(lambda: sent()[0] == ResponseCode.SUCCESS, "two replicas", within_s=2 * PATIENCE_S)
+    for _ in range(10):
+        assert sent()[0] == ResponseCode.SUCCESS
+        end = end_of(theirs)
+        assert log_of(ours, end) == log_of(theirs, end)
+    kill("slave")
+    Cluster.wait_until(lambda: sent() == refused, "too few replicas again", within_s=PATIENCE_S)
+    assert sent() == refused
+    queue = {"topic": "Needed", "queueId": "0"}
+    count = int(wire.ask(master, RequestCode.GET_MAX_OFFSET, queue).header["extFields"]["offset"])
+    assert theirs.joinpath("commitlog", f"{0:020d}").read_bytes().count(b"hello") == count
 
 
 def wait_numbers(consumer: Events, *, within_s: float) -> None:
