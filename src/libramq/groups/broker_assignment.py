@@ -11,10 +11,10 @@ Upstream: QueryAssignmentProcessor.java, which computes each topic again from th
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from libramq.balance import Group, Member, balanced_sticky
 from libramq.clock import MonotonicMs
-from libramq.groups.broker_target import BrokerTarget, Lots, TargetWork
 from libramq.groups.handover_ledger import HandoverLedger, Holding
 from libramq.message.queue import MessageQueue
 
@@ -38,6 +38,51 @@ class AssignmentAnswer:
 
     queues: Sequence[MessageQueue]
     ask_again: Mapping[str, int]
+
+
+#: Ours: what is assigned within a turn of the loop, in some 10 ms, as in coordinated groups.
+SUBSCRIPTIONS_AT_ONCE_MAX: Final = 200
+QUEUES_AT_ONCE_MAX: Final = 1_000
+
+#: A member's queues by topic, in their order.
+Lots = dict[str, list[MessageQueue]]
+
+
+class BrokerTarget(NamedTuple):
+    """A target. members: by queue; lots: by member; topics: all queues by topic."""
+
+    members: dict[MessageQueue, str]
+    lots: dict[str, Lots]
+    topics: Lots
+
+
+class TargetWork(NamedTuple):
+    """The input of a target. topics: of each member; owned: its queues. version: of the group."""
+
+    version: Hashable
+    topics: Mapping[str, frozenset[str]]
+    owned: Mapping[str, Sequence[MessageQueue]]
+    queues: Sequence[MessageQueue]
+
+    @property
+    def is_large(self) -> bool:
+        """Return whether it takes more than some milliseconds."""
+        subscriptions = sum(map(len, self.topics.values()))
+        return subscriptions > SUBSCRIPTIONS_AT_ONCE_MAX or len(self.queues) > QUEUES_AT_ONCE_MAX
+
+    def compute(self) -> BrokerTarget:
+        """Compute the target."""
+        members = (
+            Member(client_id=client_id, topics=topics, owned=self.owned[client_id])
+            for client_id, topics in self.topics.items()
+        )
+        group = Group.of(members, self.queues)
+        assignment = balanced_sticky(group)
+        by_queue = {queue: client_id for client_id, lot in assignment.items() for queue in lot}
+        lots: dict[str, Lots] = {client_id: {} for client_id in self.topics}
+        for queue, client_id in sorted(by_queue.items()):
+            lots[client_id].setdefault(queue.topic, []).append(queue)
+        return BrokerTarget(by_queue, lots, {topic: list(lot) for topic, lot in group.queues.items()})
 
 
 class BrokerAssignment:

@@ -15,8 +15,7 @@ from typing import NamedTuple
 from libramq.balance import strategy_named
 from libramq.clock import MonotonicMs
 from libramq.groups.assignment_tables import AssignmentTables, AssignmentUpdate, TopicAssignment
-from libramq.groups.broker_assignment import BrokerAssignment
-from libramq.groups.broker_target import BrokerTarget, TargetWork
+from libramq.groups.broker_assignment import BrokerAssignment, BrokerTarget, TargetWork
 from libramq.groups.roster import ServerAssignedMembers
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue

@@ -11,6 +11,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError
 from libramq.fencing import Claim, FenceGrant, FenceReport
 from libramq.groups.coordinator import event as ev
+from libramq.groups.coordinator import transitions
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
 from libramq.groups.coordinator.group import balance as group_balance
 from libramq.groups.coordinator.group import target_assignment as group_assigning
@@ -29,7 +30,7 @@ Seen = set[tuple[type[ev.Event], State, State]]
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
     """Record every transition of every group, and refuse those that the table does not have."""
     seen: Seen = set()
-    handle = CoordinatedGroup.handle
+    handle = transitions.handle
 
     def note(group: CoordinatedGroup, event: ev.Event, *, now_ms: int) -> None:
         before, kind = group.state, type(event)
@@ -42,7 +43,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
             seen.add((kind, before, then))
 
     with monkeypatch.context() as patch:
-        patch.setattr(CoordinatedGroup, "handle", note)
+        patch.setattr(transitions, "handle", note)
         yield seen
 
 
@@ -164,7 +165,7 @@ def happen(group: Surroundings, kind: type[ev.Event]) -> None:
         ev.SessionEnded: lambda: ev.SessionEnded(member, Reason.SESSION_EXPIRED),
     }
     event = direct[kind]() if kind in direct else kind()
-    core(group).handle(event, now_ms=now_ms)
+    transitions.handle(core(group), event, now_ms=now_ms)
     group.do(core(group).publish(now_ms=now_ms))
 
 
@@ -197,7 +198,7 @@ def test_an_event_outside_the_table_is_refused_and_changes_nothing(
     epoch, members = group.epoch, len(group.members)
     event = kind.__new__(kind)
     with pytest.raises(BrokerError, match=f"{kind.__name__} cannot happen while group G is {state.name}"):
-        group.handle(event, now_ms=0)
+        transitions.handle(group, event, now_ms=0)
     assert (group.state, group.epoch, len(group.members)) == (state, epoch, members)
     assert "impossible event in this state" in caplog.text
 

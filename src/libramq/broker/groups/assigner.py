@@ -18,7 +18,7 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
 from libramq.groups.assignment_tables import AssignmentUpdate
-from libramq.groups.broker_target import BrokerTarget, TargetWork
+from libramq.groups.broker_assignment import BrokerTarget, TargetWork
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.roster import ServerAssignedMembers
 from libramq.groups.server_assigned_groups import KEEP, ServerAssignedGroups

@@ -10,9 +10,9 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.fencing import MODE_CLIENT
 from libramq.groups.coordinator import event as ev
+from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
 from libramq.groups.coordinator.effect import Answer, Gather, Replaced
 from libramq.groups.coordinator.group.balance import COLLECT_MS, JOINS_MS_MAX
-from libramq.groups.coordinator.group.core import GroupCore
 from libramq.groups.coordinator.group.inquiry import (
     EPOCHS_LOST_MAX,
     GATHER_MS_MAX,
@@ -31,7 +31,7 @@ from libramq.logs import get_logger
 
 log = get_logger(__name__)
 
-Group = GroupCore[Any, Any]
+Group = CoordinatedGroup[Any, Any]
 Member = GroupMember[Any, Any]
 
 

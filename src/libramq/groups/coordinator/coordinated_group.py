@@ -1,31 +1,33 @@
-"""The coordinated group: a state machine whose table is in `transitions`.
+"""The coordinated group: a state machine whose table is in `transitions`, and whose actions share its parts.
 
-handle    apply an event: the table has the action, and the states that may follow
-publish   return what follows for others: records, grants, answers to held polls, events
+members        who is a member, when it was last heard from, which queues it reports
+balance        the queues: their holders, their targets, the rebalance that is under way
+topics         the topics that members subscribe to
+inquiry        what has to be found out before any queue is granted
+publication    what has to be recorded, granted and answered
 """
 
-from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
-from libramq.codes import ResponseCode
-from libramq.errors import broker_error
-from libramq.fencing import FenceGrant
-from libramq.groups.coordinator import event as ev
-from libramq.groups.coordinator.effect import Effect
-from libramq.groups.coordinator.group.core import GroupCore
+from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, FenceGrant
+from libramq.groups.coordinator.effect import Effect, ModeChanged
+from libramq.groups.coordinator.group.balance import GroupBalance
+from libramq.groups.coordinator.group.inquiry import GroupInquiry
 from libramq.groups.coordinator.group.member import GroupMember
-from libramq.groups.coordinator.group.publication import complete_grant
+from libramq.groups.coordinator.group.membership import GroupMembership
+from libramq.groups.coordinator.group.publication import GroupPublication, complete_grant
+from libramq.groups.coordinator.group.queue_handover import Assignment, QueueHandover, assignment_by
 from libramq.groups.coordinator.group.saved_state import GroupState, StoredHolding
-from libramq.groups.coordinator.shared_tables import MemberKey
-from libramq.groups.coordinator.state import UNKNOWN, State
-from libramq.groups.coordinator.transitions import TABLE
+from libramq.groups.coordinator.group.topics import GroupTopics
+from libramq.groups.coordinator.shared_tables import MemberKey, SharedTables
+from libramq.groups.coordinator.state import SELF_ALLOCATED, UNKNOWN, State
 from libramq.groups.handover_ledger import Holding
-from libramq.logs import get_logger
+from libramq.groups.rebalance_event import Reason
+from libramq.groups.tag_conflict import tag_conflict
 from libramq.message.queue import MessageQueue
-
-log = get_logger(__name__)
 
 #: Ours: members that are answered before others are served, each in up to 0.2 ms, with the queues that are
 #: opened for it.
@@ -60,50 +62,123 @@ class GroupView:
     owners: dict[MessageQueue, Holding]
 
 
-class CoordinatedGroup(GroupCore[P, T]):
-    """A coordinated group: handles its events and publishes their effects."""
+class CoordinatedGroup(Generic[P, T]):
+    """One group. Times are monotonic; sessions of restored members begin with `Begun`.
 
-    def handle(self, event: ev.Event, *, now_ms: MonotonicMs) -> None:
-        """Run the action that the table has for an event in the group's state; raises BrokerError if refused.
+    mode_epoch: the epoch of the last change of mode; a member with an earlier epoch does not know the mode.
+    """
 
-        A combination that the table lacks is a bug of ours. It is logged, the event is refused (or the
-        unexpected state kept), and the broker continues.
-        """
-        before = self.state
-        cell = TABLE[type(event)].get(before)
-        if cell is None:
-            name = type(event).__name__
-            log.error("impossible event in this state", group=self.name, happened=name, state=before.name)
-            raise broker_error(
-                ResponseCode.SYSTEM_ERROR,
-                f"{name} cannot happen while group {self.name} is {before.name}: an error of the broker,"
-                " please report it with its log",
-            )
-        cell.action(self, event, now_ms)
-        after = self.state
-        if after not in cell.then:
-            log.error(
-                "impossible transition",
-                group=self.name, happened=type(event).__name__, before=before.name, after=after.name,
-            )  # fmt: skip
+    def __init__(self, name: str, *, shared: SharedTables[P], state: GroupState | None = None) -> None:
+        self.name, self.mode, self.mode_epoch = name, MODE_EPOCHS, 0
+        self.is_dead = False
+        self.members: GroupMembership[P, T] = GroupMembership(name, shared)
+        self.topics = GroupTopics(name, shared.topics)
+        queues = self._restored(state) if state is not None else QueueHandover()
+        self.balance = GroupBalance(name, self.members, self.topics, queues)
+        self.publication: GroupPublication[T] = GroupPublication(name, shared.record)
+        self.timers, self.stock = shared.timers, shared.stock
+        self.inquiry: GroupInquiry | None = None
+        self.warning = self._tag_conflict()
 
-    def look(self, *, now_ms: MonotonicMs) -> None:
-        """Handle the group's timers that are due."""
-        if self.inquiry is not None and now_ms >= self.inquiry.until_ms:
-            self.handle(ev.InquiryTimedOut(), now_ms=now_ms)
-        if self.balance.flush_at_ms is not None and now_ms >= self.balance.flush_at_ms:
-            self.handle(ev.ChangesCollected(), now_ms=now_ms)
-        if not self.balance.queues.is_complete:
-            self.handle(ev.HandoverDue(), now_ms=now_ms)
+    def _restored(self, state: GroupState) -> QueueHandover:
+        """Restore the members and their topics from a recorded state; return their queues."""
+        self.mode = state.mode
+        self.mode_epoch = state.epoch if state.mode == MODE_CLIENT else 0
+        for profile in state.members:
+            self.members.restore(profile, now_ms=MonotonicMs(0))
+        self.topics.restore(topic for each in state.members for topic in each.subscriptions)
+        here = {queue: claim for queue, claim in state.claims.items() if claim.member in self.members}
+        return QueueHandover(state.epoch, here)
 
-    def look_at(self, member: GroupMember[P, T], *, now_ms: MonotonicMs) -> None:
-        """Handle the end of a member's session; a poll held for its full time is answered by `publish`."""
-        reason = member.ended(now_ms=now_ms)
-        if reason is not None:
-            self.handle(ev.SessionEnded(member, reason), now_ms=now_ms)
-        elif member.due_ms > now_ms:  # It has moved; a publication would come to it later if there are many.
-            self.timers.wake_by(MemberKey(self.name, member.id), member.due_ms)
-        self.balance.queues.to_notify[member.id] = None
+    @property
+    def state(self) -> State:
+        """Return the group's state, derived from its parts."""
+        if self.is_dead:
+            return State.DEAD
+        if self.inquiry is not None:
+            return self.inquiry.state
+        if self.mode == MODE_CLIENT:
+            return State.SELF_ALLOCATING
+        if self.balance.is_assigning:
+            return State.ASSIGNING
+        if not self.members.members:
+            return State.EMPTY
+        return State.STABLE if self.balance.queues.is_complete else State.RECONCILING
+
+    @property
+    def epoch(self) -> int:
+        """Return the highest known epoch."""
+        epoch = self.balance.queues.epoch
+        return epoch if self.inquiry is None else max(epoch, self.inquiry.epoch)
+
+    def assignment(self, member: GroupMember[P, T]) -> Assignment:
+        """Return the queues that a member may hold now, and those it has to release."""
+        queues, state = self.balance.queues, self.state
+        if state in SELF_ALLOCATED:
+            assigned = Assignment(epoch=queues.epoch, mode=MODE_CLIENT)
+        elif state in UNKNOWN:  # It keeps the queues that it reports.
+            assigned = Assignment(epoch=queues.epoch, queues=dict(sorted(member.held.items())))
+        else:
+            assigned = assignment_by(queues, member.id, member.held)
+        return replace(assigned, warning=self.warning) if self.warning else assigned
+
+    def answer(self, member: GroupMember[P, T], now_ms: MonotonicMs) -> None:
+        """Answer the held poll."""
+        self.publication.answer(member, self.assignment(member), now_ms=now_ms)
+
+    def begin_inquiry(self, state: State, until_ms: MonotonicMs, epoch: int) -> None:
+        """Start an inquiry, or replace the one under way, and wait for its answers."""
+        self.inquiry = GroupInquiry(state, until_ms, epoch)
+
+    def change_mode(self, mode: str, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
+        """Change the way in which queues are assigned."""
+        self.mode, self.inquiry, self.mode_epoch = mode, None, queues.epoch
+        self.publication.effects.append(ModeChanged(self.name, mode, queues.epoch))
+        self.resume(queues, before)
+
+    def resume(self, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
+        """Continue with these queues, and send them to every member and every fence."""
+        self.balance.resume(queues, before)
+        queues.to_notify.update(dict.fromkeys(self.members.members))
+        self.publication.to_all = self.publication.is_changed = True
+
+    def assign(self, now_ms: MonotonicMs) -> None:
+        """Act upon the collected changes, if the coordinator assigns the queues."""
+        self.note_changes()
+        self.publication.effects += self.balance.flush(now_ms=now_ms)
+
+    def note_changes(self) -> None:
+        """Watch the topics that members subscribe to now; warn the members of a new problem."""
+        self.topics.keep({topic for profile in self.members.profiles for topic in profile.subscriptions})
+        before, self.warning = self.warning, self._tag_conflict()
+        if self.warning != before:
+            self.balance.queues.to_notify.update(dict.fromkeys(self.members.members))
+        self.publication.is_changed = True
+
+    def _tag_conflict(self) -> str:
+        profiles = self.members.staying
+        if len(profiles) < 2:  # One member has each topic once.
+            return ""
+        return tag_conflict((each.client_id, each.subscriptions) for each in profiles)
+
+    def conclude(self, now_ms: MonotonicMs) -> None:
+        """End the inquiry once all is known: holders keep their queues, and the rest is assigned."""
+        inquiry = self.inquiry
+        if inquiry is None or inquiry.awaited or inquiry.state not in (State.AWAITING, State.RETURNING):
+            return
+        inquiry.epoch = self.epoch
+        self.inquiry = None
+        holdings = inquiry.holdings({member.id: member.held for member in self.members})
+        queues = QueueHandover.resumed(inquiry.epoch + 1, holdings)
+        rebalance = self.balance.touch(None, "", now_ms=now_ms)
+        if inquiry.state is State.RETURNING:
+            self.change_mode(MODE_EPOCHS, queues, holdings)
+            rebalance.add(Reason.MODE_CHANGED, self.name)
+        else:
+            self.resume(queues, inquiry.openings | holdings)
+            if inquiry.epoch:
+                rebalance.add(Reason.BROKER_CHANGED, self.name)
+        self.assign(now_ms)
 
     def publish(self, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Record the changes, and return the effects for others."""

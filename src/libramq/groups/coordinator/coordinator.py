@@ -11,6 +11,7 @@ from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError, InvalidName
 from libramq.fencing import MODE_CLIENT, Claims, FenceGrant
 from libramq.groups.coordinator import event as ev
+from libramq.groups.coordinator import transitions
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup, GroupView
 from libramq.groups.coordinator.effect import Effect, Grant, ModeChanged
 from libramq.groups.coordinator.group.request import (
@@ -83,7 +84,7 @@ class Coordinator(Generic[P, T]):
         """Continue with groups as they were recorded; the sessions of their members begin now."""
         for name, state in states.items():
             group = self._groups[name] = CoordinatedGroup(name, shared=self._shared, state=state)
-            group.handle(ev.Begun(), now_ms=now_ms)
+            transitions.handle(group, ev.Begun(), now_ms=now_ms)
 
     # Requests of members and operators.
 
@@ -102,7 +103,7 @@ class Coordinator(Generic[P, T]):
                     group, event = self._remove(ticket, request)
                 case _:
                     group, event = self._member_request(ticket, peer, request)
-            group.handle(event, now_ms=now_ms)
+            transitions.handle(group, event, now_ms=now_ms)
         except (BrokerError, InvalidName) as error:
             return [refusal(ticket, error)]
         return group.publish(now_ms=now_ms)
@@ -157,7 +158,7 @@ class Coordinator(Generic[P, T]):
             if known is None:
                 continue
             try:
-                known.handle(event, now_ms=now_ms)
+                transitions.handle(known, event, now_ms=now_ms)
             except BrokerError as error:  # The state does not allow it; other effects are still published.
                 log.error("an event of a group failed", group=name, reason=str(error))
             effects += known.publish(now_ms=now_ms)
@@ -246,7 +247,7 @@ class Coordinator(Generic[P, T]):
         known = self._groups.pop(group, None)
         if known is None:
             return []
-        known.handle(ev.Dissolved(address), now_ms=now_ms)
+        transitions.handle(known, ev.Dissolved(address), now_ms=now_ms)
         try:
             self._shared.record(group, None)
         except OSError as error:  # A restart reads the group again, and drops it again.
@@ -264,9 +265,9 @@ class Coordinator(Generic[P, T]):
             touched[key.group] = None
             try:
                 if not key.member:
-                    group.look(now_ms=now_ms)
+                    transitions.look(group, now_ms=now_ms)
                 elif (member := group.members.members.get(key.member)) is not None:
-                    group.look_at(member, now_ms=now_ms)
+                    transitions.look_at(group, member, now_ms=now_ms)
             except Exception:  # A fault in one group must not stop the timers of the others.
                 log.exception("a group's timer failed", group=key.group)
         for name in touched:
@@ -339,7 +340,7 @@ class Coordinator(Generic[P, T]):
             raise at_limit(f"{COORDINATED_GROUPS_MAX} groups are coordinated here")
         group = self._groups[name] = CoordinatedGroup(name, shared=self._shared)
         if name in self._shared.stock:
-            group.handle(ev.StockMembersJoined(self._shared.stock[name]), now_ms=now_ms)
+            transitions.handle(group, ev.StockMembersJoined(self._shared.stock[name]), now_ms=now_ms)
         elif name in self._former or self._must_gather(name):
-            group.handle(ev.FencesInDoubt(), now_ms=now_ms)
+            transitions.handle(group, ev.FencesInDoubt(), now_ms=now_ms)
         return group

@@ -2,7 +2,7 @@
 
     TABLE[event][state]  =  action, states that the group may be in afterwards
 
-A combination that is not in the table is impossible: `CoordinatedGroup.handle` refuses it, and logs an error.
+A combination that is not in the table is impossible: `handle` refuses it, and logs an error.
 `draw` shows it in `docs/design/coordinated-groups.md`.
 """
 
@@ -10,10 +10,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from libramq.clock import MonotonicMs
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
 from libramq.groups.coordinator import actions as do
 from libramq.groups.coordinator import event as ev
-from libramq.groups.coordinator.group.core import GroupCore
+from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
+from libramq.groups.coordinator.group.member import GroupMember
+from libramq.groups.coordinator.shared_tables import MemberKey
 from libramq.groups.coordinator.state import ASSIGNED, INQUIRING, SELF_ALLOCATED, UNKNOWN, State
+from libramq.logs import get_logger
+
+log = get_logger(__name__)
 
 E, A, R, S, G, W, C, P, B, D = State
 ALIVE: Final = (E, A, R, S, G, W, C, P, B)
@@ -22,7 +29,8 @@ WITH_MEMBERS: Final = (A, R, S, G, W, C, P, B)
 #: The states in which an inquiry may end.
 CONCLUDED: Final = (E, A, R, S)
 
-Action = Callable[[GroupCore[Any, Any], Any, MonotonicMs], None]
+Group = CoordinatedGroup[Any, Any]
+Action = Callable[[Group, Any, MonotonicMs], None]
 
 
 class Cell(NamedTuple):
@@ -149,6 +157,51 @@ TABLE: Final[Mapping[type[ev.Event], Row]] = {
     ev.Stalled: _stay(do.extend_deadlines, *ALIVE),
     ev.Dissolved: {state: _to(do.dissolve, D) for state in ALIVE},
 }
+
+
+def handle(group: Group, event: ev.Event, *, now_ms: MonotonicMs) -> None:
+    """Run the action that the table has for an event in the group's state; raises BrokerError if refused.
+
+    A combination that the table lacks is a bug of ours. It is logged, the event is refused (or the
+    unexpected state kept), and the broker continues.
+    """
+    before = group.state
+    cell = TABLE[type(event)].get(before)
+    if cell is None:
+        name = type(event).__name__
+        log.error("impossible event in this state", group=group.name, happened=name, state=before.name)
+        raise broker_error(
+            ResponseCode.SYSTEM_ERROR,
+            f"{name} cannot happen while group {group.name} is {before.name}: an error of the broker,"
+            " please report it with its log",
+        )
+    cell.action(group, event, now_ms)
+    after = group.state
+    if after not in cell.then:
+        log.error(
+            "impossible transition",
+            group=group.name, happened=type(event).__name__, before=before.name, after=after.name,
+        )  # fmt: skip
+
+
+def look(group: Group, *, now_ms: MonotonicMs) -> None:
+    """Handle the group's timers that are due."""
+    if group.inquiry is not None and now_ms >= group.inquiry.until_ms:
+        handle(group, ev.InquiryTimedOut(), now_ms=now_ms)
+    if group.balance.flush_at_ms is not None and now_ms >= group.balance.flush_at_ms:
+        handle(group, ev.ChangesCollected(), now_ms=now_ms)
+    if not group.balance.queues.is_complete:
+        handle(group, ev.HandoverDue(), now_ms=now_ms)
+
+
+def look_at(group: Group, member: GroupMember[Any, Any], *, now_ms: MonotonicMs) -> None:
+    """Handle the end of a member's session; a poll held for its full time is answered by `publish`."""
+    reason = member.ended(now_ms=now_ms)
+    if reason is not None:
+        handle(group, ev.SessionEnded(member, reason), now_ms=now_ms)
+    elif member.due_ms > now_ms:  # It has moved; a publication would come to it later if there are many.
+        group.timers.wake_by(MemberKey(group.name, member.id), member.due_ms)
+    group.balance.queues.to_notify[member.id] = None
 
 
 def draw() -> Iterator[str]:
