@@ -25,6 +25,7 @@ UPDATE_AND_CREATE_TOPIC, SEND_MESSAGE_V2, PULL_MESSAGE, UPDATE_CONSUMER_OFFSET, 
     15,
     30,
 )
+POP_MESSAGE, ACK_MESSAGE = 200050, 200051
 SEND_BATCH_MESSAGE, HEART_BEAT, GET_CONSUMER_LIST_BY_GROUP = 320, 34, 38
 
 
@@ -47,6 +48,8 @@ class Load:
             "pull that is held": self.hold,
             "commit, 1 a read": lambda count: self.commit(count, 1),
             "commit, 32 a read": lambda count: self.commit(count, 32),
+            "pop and ack, 1 a read": lambda count: self.pop(count, 1),
+            "pop and ack, 32 a read": lambda count: self.pop(count, 32),
             "consumed by a member": self.consume,
         }
 
@@ -77,6 +80,13 @@ class Load:
         frames = [_commit(number % QUEUES, number % 2) for number in range(window)]
         for _ in range(count // window):
             self._sender.exchange(*frames)
+
+    def pop(self, count: int, window: int) -> None:
+        """Pop single messages of the queues in turn, and acknowledge them; nobody gets one twice."""
+        frames = [_pop(number % QUEUES) for number in range(window)]
+        for number in range(count // window):
+            pops = frames if window > 1 else [_pop(number % QUEUES)]
+            self._puller.exchange(*[_ack(popped) for popped in self._puller.exchange(*pops)])
 
     def consume(self, count: int) -> None:
         """Have a member of a coordinated group, of this tree's client, handle so many messages."""
@@ -206,6 +216,22 @@ def _member_pull(group: str, queue: int, offset: int) -> bytes:
 def _commit(queue: int, offset: int) -> bytes:
     fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue), "commitOffset": str(offset)}
     return _frame(UPDATE_CONSUMER_OFFSET, fields)
+
+
+def _pop(queue: int) -> bytes:
+    fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue), "maxMsgNums": "1",
+              "invisibleTime": "60000", "pollTime": "0", "bornTime": "0", "initMode": "0", "expType": "TAG",
+              "exp": "*", "order": "false"}  # fmt: skip
+    return _frame(POP_MESSAGE, fields)
+
+
+def _ack(popped: Mapping[str, str]) -> bytes:
+    """Acknowledge the one message of a pop's answer (ExtraInfoUtil.buildExtraInfo)."""
+    _, queue, offset = popped["startOffsetInfo"].split(" ")
+    numbers = [popped[name] for name in ("popTime", "invisibleTime", "reviveQid")]
+    info = " ".join([offset, *numbers, "0", "broker-a", queue, offset])
+    fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": queue, "extraInfo": info, "offset": offset}
+    return _frame(ACK_MESSAGE, fields)
 
 
 def _max_offset(queue: int) -> bytes:
