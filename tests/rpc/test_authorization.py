@@ -18,9 +18,12 @@ from libramq.kernel.parts import Kernel
 from libramq.remoting import headers as h
 from libramq.remoting import pop_headers
 from libramq.remoting.body import consumers as bodies
+from libramq.remoting.body import coordination as groups
 from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody
 from libramq.remoting.body.coordination import GroupJoinBody, GroupLeaveBody, GroupPollBody, GroupReleaseBody
+from libramq.remoting.body.groups import PeerGroupsBody
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
+from libramq.remoting.body.nodes import PeerNodeBody, PeerOffsetsBody, PeerTopicBody
 from libramq.remoting.body.pop import BatchAckBody, BatchAckText
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials, sign
@@ -214,19 +217,21 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
         None, MessageRequestModeBody(topic="T", consumer_group="G"), "Group:G Update, Topic:T Update",
     ),
     R.SLAVE_PROGRESS: (h.SlaveProgressHeader(broker_id=1), None, _CLUSTER_LIST),
-    R.PEER_GRANT: (None, None, _CLUSTER_UPDATE),
-    R.PEER_MEMBERS: (None, None, _CLUSTER_UPDATE),
-    R.PEER_LIST: (None, None, _CLUSTER_UPDATE),
-    R.PEER_GATHER: (None, None, _CLUSTER_GET),
-    R.PEER_STARTED: (None, None, _CLUSTER_UPDATE),
-    R.PEER_ASSIGN: (None, None, _CLUSTER_GET),
-    R.PEER_ASSIGNMENTS: (None, None, _CLUSTER_UPDATE),
-    R.PEER_REMOVED: (None, None, _CLUSTER_UPDATE),
-    R.PEER_REBALANCE: (None, None, _CLUSTER_UPDATE),
-    R.PEER_NODE: (None, None, _CLUSTER_GET),
-    R.PEER_TOPIC: (None, None, _CLUSTER_UPDATE),
-    R.PEER_OFFSETS: (None, None, _CLUSTER_UPDATE),
-    R.PEER_GROUPS: (None, None, _CLUSTER_UPDATE),
+    R.PEER_GRANT: (None, groups.PeerGrantBody(group="G", epoch=1), _CLUSTER_UPDATE),
+    R.PEER_MEMBERS: (None, groups.PeerMembersBody(broker_name="b", masters=["b"]), _CLUSTER_UPDATE),
+    R.PEER_LIST: (None, groups.PeerListBody(broker_name="b", group="G", version=1), _CLUSTER_UPDATE),
+    R.PEER_GATHER: (None, groups.PeerGatherBody(group="G"), _CLUSTER_GET),
+    R.PEER_STARTED: (None, groups.PeerStartedBody(group="G", epoch=1, reason="r"), _CLUSTER_UPDATE),
+    R.PEER_ASSIGN: (
+        None, groups.PeerAssignBody(broker_name="b", group="G", client_id="c", topic="T"), _CLUSTER_GET,
+    ),
+    R.PEER_ASSIGNMENTS: (None, groups.PeerAssignmentsBody(broker_name="b", group="G"), _CLUSTER_UPDATE),
+    R.PEER_REMOVED: (None, groups.PeerRemovedBody(broker_name="b", topic="T"), _CLUSTER_UPDATE),
+    R.PEER_REBALANCE: (None, groups.PeerRebalanceBody(group="G"), _CLUSTER_UPDATE),
+    R.PEER_NODE: (None, PeerNodeBody(broker_name="b"), _CLUSTER_GET),
+    R.PEER_TOPIC: (None, PeerTopicBody(broker_name="b", topic="T", queues=1), _CLUSTER_UPDATE),
+    R.PEER_OFFSETS: (None, PeerOffsetsBody(broker_name="b", group="G"), _CLUSTER_UPDATE),
+    R.PEER_GROUPS: (None, PeerGroupsBody(broker_name="b", sequence=1), _CLUSTER_UPDATE),
     R.REGISTER_BROKER: (h.RegisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Update"),
     R.UNREGISTER_BROKER: (h.UnregisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Update"),
     R.QUERY_DATA_VERSION: (

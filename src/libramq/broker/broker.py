@@ -36,6 +36,7 @@ from libramq.broker.start_up import StartUp
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Phase
+from libramq.remoting.credentials import is_signed_for
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.request import BatchProcessor, Processor, Processors, served_by
 
@@ -133,6 +134,7 @@ class Broker(Base):
         )
         store.changed = partial(kernel.soon, Phase.ARRIVALS, arrivals.report)
         store.changed()
+        credentials = self.config.credentials
         endpoint = Endpoint(
             clock=kernel.clock,
             authorizer=self.authorizer,
@@ -140,6 +142,9 @@ class Broker(Base):
             processors=Processors(processors, batch_processors),
             answered=self._calls.answered,
             authenticator=self.authenticator,
+            is_of_cluster=None
+            if credentials is None
+            else partial(is_signed_for, credentials=credentials, address=self.config.address),
         )
         hooks = [Hooks(connection_ended=[kernel.purgatory.connection_ended])]
         hooks += [feature.hooks for feature in features]

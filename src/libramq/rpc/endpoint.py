@@ -12,13 +12,14 @@ from libramq.auth.authenticator import Authenticator
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
+from libramq.errors import broker_error
 from libramq.kernel.connection import Connection
 from libramq.remoting.command import FLAG_RESPONSE, Command
 from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refusal
 from libramq.remoting.headers import decode_header
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import BatchProcessor, Processors, Request, failure
-from libramq.rpc.request_body import with_body
+from libramq.rpc.request_body import BODY_BOUNDS, with_body
 from libramq.rpc.requests import REFUSED, REQUESTS, Row
 from libramq.rpc.responder import Responder
 
@@ -33,7 +34,8 @@ class Endpoint:
     """Serves RocketMQ's remoting protocol; a `kernel.engine.Translator`.
 
     answered: called with the answers of clients to requests of ours. authenticator: without
-    one, requests are of their connection's principal.
+    one, requests are of their connection's principal. is_of_cluster: returns whether a request of another
+    broker is signed as this cluster's brokers sign.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Endpoint:
         processors: Processors,
         answered: Answered | None = None,
         authenticator: Authenticator | None = None,
+        is_of_cluster: Callable[[Command], bool] | None = None,
     ) -> None:
         self._clock = clock
         self._responder = responder
@@ -54,6 +57,7 @@ class Endpoint:
         self._batch_processors = processors.in_batches
         self._answered = answered
         self._authenticator = authenticator
+        self._is_of_cluster = is_of_cluster
 
     def receive(self, connection: Connection, requests: Sequence[Command], start: int) -> int:
         """Process one request, or neighbours that one batch processor takes; return where the next begin."""
@@ -74,7 +78,10 @@ class Endpoint:
             try:
                 request.header = decode_header(command, row.header)
                 if row.body is not None:
-                    outcome = with_body(row.body, self._process, request)
+                    if row.from_broker:
+                        self._require_signed(command)
+                    bounds = None if row.from_broker else BODY_BOUNDS
+                    outcome = with_body(row.body, self._process, request, bounds)
                 elif self._permits_everything:  # As `_process`, which would be a call more in every pull.
                     outcome = self._processors[command.code](request)
                 else:
@@ -121,6 +128,15 @@ class Endpoint:
             except Exception as error:
                 return failure(error, request)
         return None
+
+    def _require_signed(self, command: Command) -> None:
+        """Raise BrokerError for a request that claims to be another broker's."""
+        if self._is_of_cluster is not None and not self._is_of_cluster(command):
+            raise broker_error(
+                ResponseCode.NO_PERMISSION,
+                "the request is not signed with the innerClientAuthenticationCredentials of this cluster; "
+                "set the same at all of its brokers",
+            )
 
     def _process(self, request: Request) -> Outcome:
         """Process a request with its header and body, if it is permitted."""

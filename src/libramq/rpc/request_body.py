@@ -22,20 +22,23 @@ DECODED_BYTES_PER_BYTE: Final = 20
 BODY_BOUNDS: Final = Bounds(marks=400_000, loose_marks=20_000, loose_bytes=256 * 1024)
 
 
-def with_body(kind: type[Any], serve: Processor, request: Request) -> Outcome:
+def with_body(
+    kind: type[Any], serve: Processor, request: Request, bounds: Bounds | None = BODY_BOUNDS
+) -> Outcome:
     """Decide with a request's body, now or when a thread has decoded it."""
     data = request.command.body
     if len(data) <= INLINE_LOOSE_BYTES_MAX or (
         len(data) <= INLINE_BODY_BYTES_MAX and fastjson.is_standard(data)
     ):
-        request.body = decode_body(data, kind, BODY_BOUNDS)
+        request.body = decode_body(data, kind, bounds)
         return serve(request)
+    return _decoded_first(kind, serve, request, bounds)
 
-    return _decoded_first(kind, serve, request)
 
-
-def _decoded_first(kind: type[Any], serve: Processor, request: Request) -> Work[Outcome]:
+def _decoded_first(
+    kind: type[Any], serve: Processor, request: Request, bounds: Bounds | None
+) -> Work[Outcome]:
     data = request.command.body
     yield Room(len(data) * DECODED_BYTES_PER_BYTE)
-    request.body = yield InThread(Thread.COMPUTE, partial(decode_body, data, kind, BODY_BOUNDS))
+    request.body = yield InThread(Thread.COMPUTE, partial(decode_body, data, kind, bounds))
     return serve(request)

@@ -26,9 +26,11 @@ from libramq.remoting import headers as h
 from libramq.remoting import pop_headers as pop
 from libramq.remoting.body import coordination as groups
 from libramq.remoting.body import heartbeat as b
+from libramq.remoting.body import nodes
 from libramq.remoting.body.administration import GroupConfigList, TopicConfigList
 from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody
 from libramq.remoting.body.consumers import CheckClientBody, LockBatchBody
+from libramq.remoting.body.groups import PeerGroupsBody
 from libramq.remoting.body.pop import BatchAckBody
 
 #: Ours: names, offsets and subscriptions of one client, or one broker's table.
@@ -56,9 +58,10 @@ class AtSlave(Enum):
 class Row:
     """One row of the table.
 
-    body: what it is decoded to before it is served; None for texts, messages, and what another broker sends,
-    which is not decoded before the sender is known. has_version: it belongs to the group protocol
-    (group_version.py). reads_cold: it may read files that are not in memory. is_recorded: it is answered when
+    body: what it is decoded to before it is served; None for texts, messages, and registrations, whose form
+    depends on their header. from_broker: other brokers send it, and sign it for this one; it is not decoded
+    before its signature is checked. has_version: it belongs to the group protocol (group_version.py).
+    reads_cold: it may read files that are not in memory. is_recorded: it is answered when
     its change is in a journal on the disk. is_forwarded: a slave forwards it to a master that only name
     servers have lost.
     """
@@ -68,6 +71,7 @@ class Row:
     operation: Callable[[Principal, Any, Any], Operation]
     body_bytes_max: int = 0
     body: type[Any] | None = None
+    from_broker: bool = False
     has_version: bool = False
     reads_cold: bool = False
     is_recorded: bool = False
@@ -231,6 +235,23 @@ _CONTROL, _TABLE, _MESSAGE = CONTROL_BODY_BYTES_MAX, TABLE_BODY_BYTES_MAX, MESSA
 _CONFIG = CONFIG_BODY_BYTES_MAX
 _READ, _BUSY = AtSlave.SERVE_IF_READABLE, AtSlave.REFUSE_BUSY
 _NO_CHANGE, _NO_RESET = AtSlave.REFUSE_CHANGE, AtSlave.REFUSE_RESET
+
+
+def _from_broker(
+    code: R, action: A, body_bytes_max: int, body: type[Any], *, is_recorded: bool = False
+) -> Row:
+    """Return the row of a request that a broker sends to another one."""
+    return Row(
+        code,
+        h.NoHeader,
+        _cluster_wide(action),
+        body_bytes_max,
+        body,
+        from_broker=True,
+        has_version=True,
+        is_recorded=is_recorded,
+    )
+
 
 _BROKER_ROWS: Final = (
     # Messages.
@@ -439,19 +460,19 @@ _BROKER_ROWS: Final = (
         MessageRequestModeBody,
         at_slave=_BUSY,
     ),
-    Row(R.PEER_GRANT, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
-    Row(R.PEER_MEMBERS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
-    Row(R.PEER_LIST, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
-    Row(R.PEER_GATHER, h.NoHeader, _cluster_wide(A.GET), _CONTROL, has_version=True, is_recorded=True),
-    Row(R.PEER_STARTED, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
-    Row(R.PEER_ASSIGN, h.NoHeader, _cluster_wide(A.GET), _TABLE, has_version=True),
-    Row(R.PEER_ASSIGNMENTS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
-    Row(R.PEER_REMOVED, h.NoHeader, _cluster_wide(A.UPDATE), _CONTROL, has_version=True),
-    Row(R.PEER_REBALANCE, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
-    Row(R.PEER_NODE, h.NoHeader, _cluster_wide(A.GET), _CONTROL, has_version=True),
-    Row(R.PEER_TOPIC, h.NoHeader, _cluster_wide(A.UPDATE), _CONTROL, has_version=True),
-    Row(R.PEER_OFFSETS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
-    Row(R.PEER_GROUPS, h.NoHeader, _cluster_wide(A.UPDATE), _TABLE, has_version=True),
+    _from_broker(R.PEER_GRANT, A.UPDATE, _TABLE, groups.PeerGrantBody),
+    _from_broker(R.PEER_MEMBERS, A.UPDATE, _TABLE, groups.PeerMembersBody),
+    _from_broker(R.PEER_LIST, A.UPDATE, _TABLE, groups.PeerListBody),
+    _from_broker(R.PEER_GATHER, A.GET, _CONTROL, groups.PeerGatherBody, is_recorded=True),
+    _from_broker(R.PEER_STARTED, A.UPDATE, _TABLE, groups.PeerStartedBody),
+    _from_broker(R.PEER_ASSIGN, A.GET, _TABLE, groups.PeerAssignBody),
+    _from_broker(R.PEER_ASSIGNMENTS, A.UPDATE, _TABLE, groups.PeerAssignmentsBody),
+    _from_broker(R.PEER_REMOVED, A.UPDATE, _CONTROL, groups.PeerRemovedBody),
+    _from_broker(R.PEER_REBALANCE, A.UPDATE, _TABLE, groups.PeerRebalanceBody),
+    _from_broker(R.PEER_NODE, A.GET, _CONTROL, nodes.PeerNodeBody),
+    _from_broker(R.PEER_TOPIC, A.UPDATE, _CONTROL, nodes.PeerTopicBody),
+    _from_broker(R.PEER_OFFSETS, A.UPDATE, _TABLE, nodes.PeerOffsetsBody),
+    _from_broker(R.PEER_GROUPS, A.UPDATE, _TABLE, PeerGroupsBody),
     Row(R.SLAVE_PROGRESS, h.SlaveProgressHeader, _cluster_wide(A.LIST)),
 )
 

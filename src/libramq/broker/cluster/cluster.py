@@ -94,7 +94,7 @@ class Cluster:
         """Raise NoPermission for a request that does not come from a broker's host: from that broker's, if
         named.
 
-        A host proves little: every program there is trusted. A signature proves more; `processor/peers.py`
+        A host proves little: every program there is trusted. A signature proves more; the endpoint
         requires one if the cluster has credentials.
         """
         host = address.rpartition(":")[0]

@@ -52,18 +52,15 @@ class ClusterFeature(Feature):
             self._serve(base, self.cluster)
 
     def _serve(self, base: Base, cluster: Cluster) -> None:
-        groups, config = self._groups, base.config
-        signature = (config.credentials, config.address)
+        groups = self._groups
         self.services = [
-            PeerNodeRequests(cluster, self.nodes, self.offsets, self.topics, *signature),
-            PeerGroupRequests(cluster, self.copies, *signature),
+            PeerNodeRequests(cluster, self.nodes, self.offsets, self.topics),
+            PeerGroupRequests(cluster, self.copies),
             PeerRequests(
                 cluster=cluster,
                 coordination=groups.coordination,
                 consumers=groups.consumers,
                 assigner=groups.assigner,
-                credentials=config.credentials,
-                address=config.address,
             ),
         ]
         self.hooks = Hooks(address_lost=[base.registration.lost, cluster.lost], stalled=[cluster.stalled])

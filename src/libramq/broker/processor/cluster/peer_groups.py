@@ -7,11 +7,8 @@ from collections.abc import Mapping
 
 from libramq.broker.cluster.cluster import Cluster
 from libramq.broker.cluster.group_copies import GroupCopies
-from libramq.broker.processor.cluster.peers import signed
 from libramq.codes import RequestCode
-from libramq.formats.document import decode_body
 from libramq.remoting.body.groups import PeerGroupsBody
-from libramq.remoting.credentials import Credentials
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
 
@@ -19,21 +16,16 @@ from libramq.rpc.request import Processor, Request
 class PeerGroupRequests:
     """The processor of this request; it refuses everyone but the cluster's brokers."""
 
-    def __init__(
-        self, cluster: Cluster, copies: GroupCopies, credentials: Credentials | None, address: str
-    ) -> None:
+    def __init__(self, cluster: Cluster, copies: GroupCopies) -> None:
         self._cluster = cluster
         self._copies = copies
-        self._credentials = credentials
-        self._address = address
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
-        processors: dict[int, Processor] = {RequestCode.PEER_GROUPS: self.groups}
-        return signed(processors, self._credentials, self._address)
+        return {RequestCode.PEER_GROUPS: self.groups}
 
     def groups(self, request: Request) -> Outcome:
         """Keep copies of groups that this broker coordinates next."""
-        body = decode_body(request.command.body, PeerGroupsBody)
+        body: PeerGroupsBody = request.body
         self._cluster.require_peer(request.peer.address, body.broker_name)
         return Reply(ext={"lbKnown": "1" if self._copies.take(body) else "0"})

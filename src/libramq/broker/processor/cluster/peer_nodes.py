@@ -10,15 +10,13 @@ from libramq.broker.cluster.cluster_topics import ClusterTopics
 from libramq.broker.cluster.nodes import Nodes, is_visible
 from libramq.broker.cluster.offset_exchanges import exchange_of
 from libramq.broker.groups.group_offsets import GroupOffsets
-from libramq.broker.processor.cluster.peers import signed
 from libramq.catalog.topic_attributes import changed_attributes
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
-from libramq.formats.document import decode_body, encode_body
+from libramq.formats.document import encode_body
 from libramq.message.names import is_valid_group
 from libramq.remoting.body import nodes as bodies
 from libramq.remoting.body.nodes import offsets_of
-from libramq.remoting.credentials import Credentials
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 
@@ -32,34 +30,29 @@ class PeerNodeRequests:
         nodes: Nodes,
         offsets: GroupOffsets,
         topics: ClusterTopics,
-        credentials: Credentials | None,
-        address: str,
     ) -> None:
         self._cluster = cluster
         self._nodes = nodes
         self._offsets = offsets
         self._topics = topics
-        self._credentials = credentials
-        self._address = address
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
-        processors: dict[int, Processor] = {
+        return {
             RequestCode.PEER_NODE: self.node,
             RequestCode.PEER_TOPIC: self.topic,
             RequestCode.PEER_OFFSETS: self.offsets,
         }
-        return signed(processors, self._credentials, self._address)
 
     def node(self, request: Request) -> Outcome:
         """Return this broker as Kafka's clients see it."""
-        body = decode_body(request.command.body, bodies.PeerNodeBody)
+        body: bodies.PeerNodeBody = request.body
         self._cluster.require_peer(request.peer.address, body.broker_name)
         return Reply(body=encode_body(self._nodes.answer(body.version)))
 
     def topic(self, request: Request) -> Outcome:
         """Create, extend or delete a topic for a client of another broker."""
-        body = decode_body(request.command.body, bodies.PeerTopicBody)
+        body: bodies.PeerTopicBody = request.body
         self._cluster.require_peer(request.peer.address, body.broker_name)
         if not is_visible(body.topic):
             raise broker_error(
@@ -72,7 +65,7 @@ class PeerNodeRequests:
 
     def offsets(self, request: Request) -> Outcome:
         """Commit, return and delete offsets of a group that another broker coordinates."""
-        body = decode_body(request.command.body, bodies.PeerOffsetsBody)
+        body: bodies.PeerOffsetsBody = request.body
         self._cluster.require_peer(request.peer.address, body.broker_name)
         if not is_valid_group(body.group):
             raise broker_error(ResponseCode.INVALID_PARAMETER, f"{body.group!r} is not the name of a group")

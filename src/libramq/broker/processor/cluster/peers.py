@@ -13,11 +13,10 @@ from libramq.broker.groups.coordination import Coordination
 from libramq.broker.processor.groups.query_assignment import reply_with
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
-from libramq.formats.document import decode_body, encode_body
+from libramq.formats.document import encode_body
 from libramq.groups.rebalance_event import Reason
 from libramq.logs import get_logger
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.credentials import Credentials, is_signed_for
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 
@@ -29,11 +28,7 @@ VERSIONS_AHEAD_MAX: Final = 1 << 40
 
 
 class PeerRequests:
-    """The processor of requests from other brokers; it refuses everyone else.
-
-    credentials: the brokers of this cluster sign with them; None: brokers are recognised by their hosts only.
-    address: ours, as name servers report it; requests are signed for it.
-    """
+    """The processor of requests from other brokers; it refuses everyone else."""
 
     def __init__(
         self,
@@ -42,11 +37,7 @@ class PeerRequests:
         coordination: Coordination,
         consumers: ConsumerClients,
         assigner: Assigner,
-        credentials: Credentials | None,
-        address: str,
     ) -> None:
-        self._credentials = credentials
-        self._address = address
         self._cluster = cluster
         self._assigner = assigner
         self._coordination = coordination
@@ -54,7 +45,7 @@ class PeerRequests:
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
-        processors: dict[int, Processor] = {
+        return {
             RequestCode.PEER_GRANT: self.grant,
             RequestCode.PEER_MEMBERS: self.members,
             RequestCode.PEER_LIST: self.list,
@@ -65,18 +56,17 @@ class PeerRequests:
             RequestCode.PEER_REMOVED: self.removed,
             RequestCode.PEER_REBALANCE: self.rebalance,
         }
-        return signed(processors, self._credentials, self._address)
 
     def grant(self, request: Request) -> Outcome:
         """Apply a coordinator's grants of our queues; reply with the highest epoch our fence has seen."""
         self._cluster.require_peer(request.peer.address)
-        body = decode_body(request.command.body, bodies.PeerGrantBody)
+        body: bodies.PeerGrantBody = request.body
         return Reply(ext={"lbEpoch": str(self._coordination.granted(body.value()))})
 
     def started(self, request: Request) -> Outcome:
         """Note a coordinator's report that a rebalance has begun: we record our queues' moves."""
         self._cluster.require_peer(request.peer.address)
-        body = decode_body(request.command.body, bodies.PeerStartedBody)
+        body: bodies.PeerStartedBody = request.body
         if body.is_repeated and self._coordination.known_of(body.group).epoch >= body.epoch:
             return SUCCESS
         reason, members = Reason(body.reason), body.members
@@ -88,7 +78,7 @@ class PeerRequests:
     def rebalance(self, request: Request) -> Outcome:
         """Note a coordinator's report on the progress of a rebalance."""
         self._cluster.require_peer(request.peer.address)
-        body = decode_body(request.command.body, bodies.PeerRebalanceBody)
+        body: bodies.PeerRebalanceBody = request.body
         observed = self._consumers.rebalances.observed(body.group)
         if observed is not None:
             for former, client_id in body.replaced.items():
@@ -99,7 +89,7 @@ class PeerRequests:
 
     def removed(self, request: Request) -> Outcome:
         """Handle another broker's deletion of a topic or a group."""
-        body = decode_body(request.command.body, bodies.PeerRemovedBody)
+        body: bodies.PeerRemovedBody = request.body
         self._cluster.require_peer(request.peer.address, body.broker_name)
         self._cluster.receive_removal(body)
         return SUCCESS
@@ -107,12 +97,12 @@ class PeerRequests:
     def gather(self, request: Request) -> Outcome:
         """Return our fence's state of a group to its new coordinator."""
         self._cluster.require_peer(request.peer.address)
-        body = decode_body(request.command.body, bodies.PeerGatherBody)
+        body: bodies.PeerGatherBody = request.body
         return Reply(body=encode_body(bodies.PeerGathered.of(self._coordination.known_of(body.group))))
 
     def members(self, request: Request) -> Outcome:
         """Take an edge's report of its members; reply whether we have received all its groups."""
-        body = decode_body(request.command.body, bodies.PeerMembersBody)
+        body: bodies.PeerMembersBody = request.body
         self._cluster.require_peer(request.peer.address, body.broker_name)
         for table in body.assignments:
             _check_version(table, request)
@@ -120,7 +110,7 @@ class PeerRequests:
 
     def assign(self, request: Request) -> Outcome:
         """Decide the queues of a member that queried an edge, if its group is coordinated here."""
-        body = decode_body(request.command.body, bodies.PeerAssignBody)
+        body: bodies.PeerAssignBody = request.body
         self._cluster.require_peer(request.peer.address, body.broker_name)
         if body.members is not None:
             members = [member.value() for member in body.members]
@@ -130,7 +120,7 @@ class PeerRequests:
 
     def receive_assignments(self, request: Request) -> Outcome:
         """Receive the assignments of members that query for their queues, from their coordinator."""
-        body = decode_body(request.command.body, bodies.PeerAssignmentsBody)
+        body: bodies.PeerAssignmentsBody = request.body
         self._cluster.require_peer(request.peer.address, body.broker_name)
         _check_version(body, request)
         self._assigner.assignments_updated(body.value())
@@ -139,7 +129,7 @@ class PeerRequests:
 
     def list(self, request: Request) -> Outcome:
         """Take a coordinator's list of a group's members; our own members are notified if it is news."""
-        body = decode_body(request.command.body, bodies.PeerListBody)
+        body: bodies.PeerListBody = request.body
         self._cluster.require_peer(request.peer.address, body.broker_name)
         _check_version(body, request)
         self._cluster.receive_list(body)
@@ -161,28 +151,3 @@ def _check_version(body: bodies.PeerListBody | bodies.PeerAssignmentsBody, reque
         f"version {body.version} of group {body.group} is implausible: versions start at wall-clock times, "
         f"and it is {request.wall_ms} here; set the clocks of the brokers",
     )
-
-
-def signed(
-    processors: Mapping[int, Processor], credentials: Credentials | None, address: str
-) -> Mapping[int, Processor]:
-    """Wrap processors so that they refuse requests not signed for us, before they read them.
-
-    credentials: None: requests are not signed. address: ours, as name servers report it.
-    """
-    if credentials is None:
-        return processors
-
-    def wrapped(processor: Processor) -> Processor:
-        def process(request: Request) -> Outcome:
-            if is_signed_for(request.command, credentials, address):
-                return processor(request)
-            raise broker_error(
-                ResponseCode.NO_PERMISSION,
-                "the request is not signed with the innerClientAuthenticationCredentials of this cluster; "
-                "set the same at all of its brokers",
-            )
-
-        return process
-
-    return {code: wrapped(processor) for code, processor in processors.items()}
