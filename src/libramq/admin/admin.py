@@ -237,7 +237,7 @@ class Admin:
 
         threads: with what each of its threads does. Raises BrokerError if it is not online.
         """
-        call = admin_calls.running_info(group, client_id, threads=threads)
+        call = admin_calls.running_info(group, client_id, jstack_enable=threads)
         return (await self._ask_group(group, call, passing=BrokerError))[0]
 
     async def consume_directly(self, group: str, client_id: str, message_id: str) -> ConsumeDirectlyResult:

@@ -7,7 +7,8 @@ topic, a group or a cluster, one after the other. Its errors name the command th
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from libramq.admin.admin import QUEUES_MAX, Admin, addresses
+from libramq.admin.admin import QUEUES_MAX, Admin
+from libramq.admin.admin import addresses as addresses
 from libramq.errors import (
     BrokerError,
     ConfigError,
@@ -84,10 +85,6 @@ class Operator(Admin):
     async def ask_targets(self, call: Call[T], target: Target) -> dict[str, T]:
         """Put a call to the brokers that are named."""
         return await self.ask_each(await self.targets(target), call)
-
-    async def ask_topic(self, topic: str, call: Call[T]) -> dict[str, T]:
-        """Put a call to each broker that has a topic."""
-        return await self.ask_each(await self.brokers_of(topic), call)
 
     async def ask_name_server(self, call: Call[T]) -> T:
         """Put a call to the first name server that answers."""
@@ -191,10 +188,8 @@ class Operator(Admin):
 
     async def topic_ends(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return the first and last offsets of a topic's queues, sorted."""
-        tables = await self.ask_topic(topic, calls.topic_stats(topic))
-        return dict(
-            sorted((queue, ends) for table in tables.values() for queue, ends in table.offset_table.items())
-        )
+        tables = await self._ask_each(await self.brokers_of(topic), calls.topic_stats(topic))
+        return dict(sorted(one for table in tables for one in table.offset_table.items()))
 
     async def groups_at(self, brokers: Sequence[str], topic: str) -> list[str]:
         """Return the groups that consume a topic at brokers, sorted."""

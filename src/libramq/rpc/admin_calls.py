@@ -3,7 +3,8 @@
 Upstream: MQClientAPIImpl.java, DefaultMQAdminExtImpl.java.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
@@ -28,6 +29,9 @@ from libramq.remoting.body.route import GroupList, KVTable, TopicList
 from libramq.remoting.body.running_info import ConsumerRunningInfo
 from libramq.remoting.command import Command
 from libramq.rpc.call import Call, body_call, header_call, nothing
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: Java's Long.MAX_VALUE.
 LONG_MAX: Final = 2**63 - 1
@@ -71,7 +75,73 @@ HA_STATUS: Final = body_call(R.GET_BROKER_HA_STATUS, None, HAStatus)
 ALL_PRODUCERS: Final = body_call(R.GET_ALL_PRODUCER_INFO, None, bodies.ProducerTable)
 
 
-# Topics, groups and values.
+def _call(code: R, header: Callable[P, h.Header], parse: Callable[[Command], T]) -> Callable[P, Call[T]]:
+    """Return a function that makes a call of a header's fields."""
+
+    def call(*fields: P.args, **named: P.kwargs) -> Call[T]:
+        return header_call(code, header(*fields, **named), parse)
+
+    return call
+
+
+def _asks(code: R, header: Callable[P, h.Header], kind: type[T]) -> Callable[P, Call[T]]:
+    """Return a function that makes a call of a header's fields, whose answer is a document."""
+    return _call(code, header, lambda reply: decode_body(reply.body, kind))
+
+
+# Calls whose arguments are the fields of their header.
+
+#: Delete a topic and its messages' queues at a broker.
+delete_topic: Final = _call(R.DELETE_TOPIC_IN_BROKER, h.TopicHeader, nothing)
+#: A topic's configuration.
+topic_config: Final = _asks(R.GET_TOPIC_CONFIG, h.TopicHeader, TopicConfig)
+#: The first and last offsets of a topic's queues at a broker.
+topic_stats: Final = _asks(R.GET_TOPIC_STATS_INFO, h.TopicHeader, consumers.TopicStatsTable)
+#: The groups that consume a topic.
+topic_consumers: Final = _call(
+    R.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicHeader, lambda reply: decode_body(reply.body, GroupList).group_list
+)
+#: Delete a group's configuration at a broker; clean_offset: and its offsets.
+delete_group: Final = _call(R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader, nothing)
+#: A group's progress at a broker, in one topic or in all.
+consume_stats: Final = _asks(R.GET_CONSUME_STATS, h.ConsumeStatsHeader, consumers.ConsumeStats)
+#: The members of a group connected to a broker; ConsumerNotOnline if there are none.
+consumer_connection: Final = _asks(
+    R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader, consumers.ConsumerConnection
+)
+#: The connected producers of a group; BrokerError (SYSTEM_ERROR) if there are none.
+producer_connection: Final = _asks(
+    R.GET_PRODUCER_CONNECTION_LIST, h.ProducerConnectionHeader, consumers.ProducerConnection
+)
+#: Set a group's offsets to those of another one.
+clone_offsets: Final = _call(R.CLONE_GROUP_OFFSET, a.CloneOffsetsHeader, nothing)
+#: The progress of all groups.
+broker_consume_stats: Final = _asks(
+    R.GET_BROKER_CONSUME_STATS, a.BrokerConsumeStatsHeader, bodies.ConsumeStatsList
+)
+#: A member's running info; jstack_enable: with the stacks of its threads.
+running_info: Final = _asks(R.GET_CONSUMER_RUNNING_INFO, a.RunningInfoHeader, ConsumerRunningInfo)
+#: Have a member process a message, by its offset id.
+consume_directly: Final = _asks(
+    R.CONSUME_MESSAGE_DIRECTLY, a.ConsumeDirectlyHeader, bodies.ConsumeDirectlyResult
+)
+#: Set, return or remove a value of the KV configuration; QueryNotFound if there is none.
+put_value: Final = _call(R.PUT_KV_CONFIG, a.PutKVHeader, nothing)
+get_value: Final = _call(R.GET_KV_CONFIG, a.KVHeader, lambda reply: reply.ext["value"])
+delete_value: Final = _call(R.DELETE_KV_CONFIG, a.KVHeader, nothing)
+#: Set up to where a slave takes its master's log to be on disk.
+reset_master_flush_offset: Final = _call(R.RESET_MASTER_FLUSH_OFFSET, a.MasterFlushOffsetHeader, nothing)
+#: Units of a queue, from an index on.
+consume_queue: Final = _asks(R.QUERY_CONSUME_QUEUE, a.ConsumeQueueHeader, bodies.ConsumeQueueReply)
+#: A count in the last minute, hour and day; BrokerError (SYSTEM_ERROR) if there is none.
+stats_data: Final = _asks(R.VIEW_BROKER_STATS_DATA, a.StatsDataHeader, bodies.BrokerStatsData)
+#: The message at a physical offset.
+view_message: Final = _call(
+    R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader, lambda reply: decode_records(reply.body)[0]
+)
+
+
+# Others.
 
 
 def create_topic(
@@ -97,17 +167,6 @@ def create_topic(
     return header_call(R.UPDATE_AND_CREATE_TOPIC, header, nothing)
 
 
-def delete_topic(topic: str) -> Call[None]:
-    """Delete a topic and its messages' queues at a broker."""
-    return header_call(R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic=topic), nothing)
-
-
-def delete_group(group: str, *, clean_offset: bool = False) -> Call[None]:
-    """Delete a group's configuration at a broker; clean_offset: and its offsets."""
-    header = h.DeleteGroupHeader(group_name=group, clean_offset=clean_offset)
-    return header_call(R.DELETE_SUBSCRIPTIONGROUP, header, nothing)
-
-
 def reset_offsets(
     group: str,
     topic: str,
@@ -131,51 +190,6 @@ def reset_offsets(
     )
 
 
-def topic_stats(topic: str) -> Call[consumers.TopicStatsTable]:
-    """Return the first and last offsets of a topic's queues at a broker."""
-    return body_call(R.GET_TOPIC_STATS_INFO, h.TopicHeader(topic=topic), consumers.TopicStatsTable)
-
-
-def consume_stats(group: str, topic: str | None = None) -> Call[consumers.ConsumeStats]:
-    """Return a group's progress at a broker."""
-    return body_call(
-        R.GET_CONSUME_STATS, h.ConsumeStatsHeader(consumer_group=group, topic=topic), consumers.ConsumeStats
-    )
-
-
-def consumer_connection(group: str) -> Call[consumers.ConsumerConnection]:
-    """Return the members of a group connected to a broker; ConsumerNotOnline if there are none."""
-    return body_call(
-        R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader(consumer_group=group), consumers.ConsumerConnection
-    )
-
-
-def topic_consumers(topic: str) -> Call[list[str]]:
-    """Return the groups that consume a topic."""
-    return header_call(
-        R.QUERY_TOPIC_CONSUME_BY_WHO,
-        h.TopicHeader(topic=topic),
-        lambda reply: decode_body(reply.body, GroupList).group_list,
-    )
-
-
-def put_value(namespace: str, key: str, value: str) -> Call[None]:
-    """Set a value of the KV configuration."""
-    return header_call(R.PUT_KV_CONFIG, a.PutKVHeader(namespace=namespace, key=key, value=value), nothing)
-
-
-def get_value(namespace: str, key: str) -> Call[str]:
-    """Return a value of the KV configuration; BrokerError (QUERY_NOT_FOUND) if there is none."""
-    return header_call(
-        R.GET_KV_CONFIG, a.KVHeader(namespace=namespace, key=key), lambda reply: reply.ext["value"]
-    )
-
-
-def delete_value(namespace: str, key: str) -> Call[None]:
-    """Remove a value of the KV configuration."""
-    return header_call(R.DELETE_KV_CONFIG, a.KVHeader(namespace=namespace, key=key), nothing)
-
-
 def set_writable(broker_name: str, *, is_writable: bool) -> Call[int]:
     """Make a broker's topics read-only in routes, or writable again; return their number."""
     header = a.BrokerNameHeader(broker_name=broker_name)
@@ -187,11 +201,6 @@ def set_writable(broker_name: str, *, is_writable: bool) -> Call[int]:
 def update_name_server_config(key: str, value: str) -> Call[None]:
     """Change an option of a name server."""
     return header_call(R.UPDATE_NAMESRV_CONFIG, None, nothing, body=f"{key}={value}\n".encode())
-
-
-def topic_config(topic: str) -> Call[TopicConfig]:
-    """Return a topic's configuration."""
-    return body_call(R.GET_TOPIC_CONFIG, h.TopicHeader(topic=topic), TopicConfig)
 
 
 def create_topics(configs: list[TopicConfig]) -> Call[None]:
@@ -211,12 +220,6 @@ def create_groups(configs: list[SubscriptionGroupConfig]) -> Call[None]:
     return header_call(R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, None, nothing, body=body)
 
 
-def clone_offsets(source: str, target: str, topic: str | None = None, *, offline: bool = False) -> Call[None]:
-    """Set a group's offsets to those of another one."""
-    header = a.CloneOffsetsHeader(src_group=source, dest_group=target, topic=topic, offline=offline)
-    return header_call(R.CLONE_GROUP_OFFSET, header, nothing)
-
-
 def set_consume_mode(topic: str, group: str, mode: str, share_count: int) -> Call[None]:
     """Have members of a group with server-side assignment pull or pop a topic."""
     body = MessageRequestMode(topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=share_count)
@@ -226,51 +229,6 @@ def set_consume_mode(topic: str, group: str, mode: str, share_count: int) -> Cal
 def update_broker_config(key: str, value: str) -> Call[None]:
     """Change an option of a broker."""
     return header_call(R.UPDATE_BROKER_CONFIG, None, nothing, body=f"{key}={value}\n".encode())
-
-
-def reset_master_flush_offset(offset: int) -> Call[None]:
-    """Set up to where a slave takes its master's log to be on disk."""
-    return header_call(
-        R.RESET_MASTER_FLUSH_OFFSET, a.MasterFlushOffsetHeader(master_flush_offset=offset), nothing
-    )
-
-
-def broker_consume_stats(*, ordered: bool = False) -> Call[bodies.ConsumeStatsList]:
-    """Return the progress of all groups."""
-    return body_call(
-        R.GET_BROKER_CONSUME_STATS, a.BrokerConsumeStatsHeader(is_order=ordered), bodies.ConsumeStatsList
-    )
-
-
-def producer_connection(group: str) -> Call[consumers.ProducerConnection]:
-    """Return the connected producers of a group; BrokerError (SYSTEM_ERROR) if there are none."""
-    return body_call(
-        R.GET_PRODUCER_CONNECTION_LIST,
-        h.ProducerConnectionHeader(producer_group=group),
-        consumers.ProducerConnection,
-    )
-
-
-def consume_queue(topic: str, queue_id: int, index: int, count: int) -> Call[bodies.ConsumeQueueReply]:
-    """Return units of a queue."""
-    header = a.ConsumeQueueHeader(topic=topic, queue_id=queue_id, index=index, count=count)
-    return body_call(R.QUERY_CONSUME_QUEUE, header, bodies.ConsumeQueueReply)
-
-
-def stats_data(name: str, key: str) -> Call[bodies.BrokerStatsData]:
-    """Return a count in the last minute, hour and day; BrokerError (SYSTEM_ERROR) if there is none."""
-    return body_call(
-        R.VIEW_BROKER_STATS_DATA, a.StatsDataHeader(stats_name=name, stats_key=key), bodies.BrokerStatsData
-    )
-
-
-def view_message(physical_offset: int, topic: str | None = None) -> Call[MessageExt]:
-    """Return the message at a physical offset."""
-    return header_call(
-        R.VIEW_MESSAGE_BY_ID,
-        h.ViewMessageHeader(offset=physical_offset, topic=topic),
-        lambda reply: decode_records(reply.body)[0],
-    )
 
 
 def query_messages(
@@ -291,19 +249,3 @@ def query_messages(
         h.encode_header(header),
         accepts=frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND}),
     )
-
-
-def running_info(group: str, client_id: str, *, threads: bool = False) -> Call[ConsumerRunningInfo]:
-    """Return a member's running info; threads: with the stacks of its threads."""
-    header = a.RunningInfoHeader(consumer_group=group, client_id=client_id, jstack_enable=threads)
-    return body_call(R.GET_CONSUMER_RUNNING_INFO, header, ConsumerRunningInfo)
-
-
-def consume_directly(
-    group: str, client_id: str, message_id: str, topic: str | None = None
-) -> Call[bodies.ConsumeDirectlyResult]:
-    """Have a member process a message, by its offset id."""
-    header = a.ConsumeDirectlyHeader(
-        consumer_group=group, client_id=client_id, msg_id=message_id, topic=topic
-    )
-    return body_call(R.CONSUME_MESSAGE_DIRECTLY, header, bodies.ConsumeDirectlyResult)

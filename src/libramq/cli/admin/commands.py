@@ -7,35 +7,17 @@ from typing import Annotated, Any
 from typer import Option, Typer
 
 from libramq.cli import options
-from libramq.cli.admin import (
-    exports,
-    groups,
-    messages,
-    monitoring,
-    reading,
-    sending,
-    servers,
-    statistics,
-    topics,
-)
-from libramq.cli.admin.frame import (
-    Answer,
-    Changed,
-    Operator,
-    Table,
-    calls,
-    command,
-    first_number,
-    plain,
-    rows,
-)
-from libramq.errors import ConfigError
+from libramq.cli.admin import exports, groups, messages, monitoring, servers, statistics, topics
+from libramq.cli.admin.frame import Answer, Changed, Operator, Table, command, plain, rows
+from libramq.cli.admin.lazy import calls, counts, names, operator, tables
+from libramq.cli.printable import printable
+from libramq.errors import ConfigError, RemoteError
 
 app = Typer(
     help="Inspect and change clusters, topics and groups, with mqadmin's command names and options.",
     no_args_is_help=True,
 )
-for _room in (topics, groups, messages, reading, sending, statistics, exports, servers, monitoring):
+for _room in (topics, groups, messages, statistics, exports, servers, monitoring):
     app.add_typer(_room.app)
 
 
@@ -48,21 +30,17 @@ async def topic_list(
     ] = False,
 ) -> Answer:
     """List all topics."""
-    from libramq.admin.admin import addresses
-    from libramq.errors import RemoteError
-    from libramq.message.names import DLQ_PREFIX, RETRY_PREFIX
-
-    names = await admin.topics()
+    all_topics = await admin.topics()
     if not clusters:
-        return Answer(names, *names)
+        return Answer(all_topics, *all_topics)
     found = []
-    for topic in names:
-        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+    for topic in all_topics:
+        if topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)):
             continue
         its_clusters, its_groups = "", list[str]()
         with contextlib.suppress(RemoteError):  # A topic deleted just now; mqadmin skips it too.
             route = await admin.route(topic)
-            its_groups = await admin.groups_at(addresses(route.broker_datas), topic)
+            its_groups = await admin.groups_at(operator.addresses(route.broker_datas), topic)
             its_clusters = ", ".join(sorted({broker.cluster for broker in route.broker_datas}))
         found.append({"cluster": its_clusters, "topic": topic, "groups": its_groups})
     shown = [row | {"groups": ", ".join(row["groups"])} for row in found]
@@ -96,16 +74,14 @@ async def update_topic(
     ] = False,
 ) -> Answer:
     """Create a topic, or change its queues, permission and attributes."""
-    from libramq.formats.tables import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION, TopicConfig
-
-    config = TopicConfig(
+    config = tables.TopicConfig(
         topic_name=topic,
         read_queue_nums=read_queues,
         write_queue_nums=write_queues,
         perm=perm,
         order=options.truth_of("-o", order),
-        topic_sys_flag=(FLAG_UNIT if options.truth_of("-u", unit) else 0)
-        | (FLAG_UNIT_SUBSCRIPTION if options.truth_of("-s", unit_subscription) else 0),
+        topic_sys_flag=(tables.FLAG_UNIT if options.truth_of("-u", unit) else 0)
+        | (tables.FLAG_UNIT_SUBSCRIPTION if options.truth_of("-s", unit_subscription) else 0),
     )
     brokers = await admin.update_topic(config, target, attributes=attributes, abandon_unread=abandon_unread)
     lines = [f"create topic to {address} success." for address in brokers]
@@ -138,13 +114,7 @@ async def delete_topic(
 async def topic_status(*, topic: options.Topic, admin: Operator) -> Answer:
     """Show the first and last offsets of a topic's queues, and when each was last written to."""
     found = [
-        {
-            "broker": queue.broker_name,
-            "queueId": queue.queue_id,
-            "minOffset": ends.min_offset,
-            "maxOffset": ends.max_offset,
-            "lastUpdateTimestamp": ends.last_update_timestamp,
-        }
+        {"broker": queue.broker_name, "queueId": queue.queue_id} | plain(ends)
         for queue, ends in (await admin.topic_ends(topic)).items()
     ]
     return rows(
@@ -177,8 +147,8 @@ async def cluster_list(*, admin: Operator) -> Answer:
     info = await admin.cluster_info()
     found = [
         {"cluster": cluster, "broker": name, "id": id_, "address": address, **await _load(admin, address)}
-        for cluster, names in sorted(info.cluster_addr_table.items())
-        for name in sorted(names)
+        for cluster, of_cluster in sorted(info.cluster_addr_table.items())
+        for name in sorted(of_cluster)
         if name in info.broker_addr_table
         for id_, address in sorted(info.broker_addr_table[name].broker_addrs.items())
     ]
@@ -193,17 +163,15 @@ async def cluster_list(*, admin: Operator) -> Answer:
 
 
 async def _load(admin: Operator, address: str) -> dict[str, Any]:
-    from libramq.errors import RemoteError
-
     try:
         info = await admin.ask(address, calls.RUNTIME_INFO)
     except RemoteError as error:
         return {"error": str(error)}
     return {
         "version": info.get("brokerVersionDesc", ""),
-        "inTps": first_number(info.get("putTps", "")),
-        "outTps": first_number(info.get("getTransferredTps", "")),
-        "diskRatio": first_number(info.get("commitLogDiskRatio", "")),
+        "inTps": counts.first_number(info.get("putTps", "")),
+        "outTps": counts.first_number(info.get("getTransferredTps", "")),
+        "diskRatio": counts.first_number(info.get("commitLogDiskRatio", "")),
         "active": info.get("brokerActive", "") == "true",
     }
 
@@ -218,23 +186,21 @@ async def consumer_progress(
     ] = None,
 ) -> Answer:
     """Show the offsets of consumer groups, and their lag."""
-    from libramq.cli.printable import printable
-
     if group is None:
-        return await _all_groups(admin)
+        found = [await _summary(admin, group) for group in names.groups_of(await admin.topics())]
+        if not found:
+            return Answer(found, "no consumer group yet; a group appears when its first consumer starts")
+        return rows(found, "group, count: members, type, model, consumeTps: consumed/s, diffTotal: behind")
     progress = await admin.progress(group, topic)
     for name in progress.absent_brokers:
         print(f"libra: broker {printable(name)} is away; its queues are missing here", file=sys.stderr)
     queues = [
         statistics.progress_row(queue, offset)
-        | {
-            "inflight": offset.pull_offset - offset.consumer_offset,
-            "lastTimestamp": offset.last_timestamp,
-        }
+        | {"inflight": offset.pull_offset - offset.consumer_offset, "lastTimestamp": offset.last_timestamp}
         for queue, offset in sorted(progress.offsets.items())
     ]
     in_flight = sum(row["inflight"] for row in queues)
-    found = {
+    value = {
         "group": group,
         **({"absentBrokers": progress.absent_brokers} if progress.absent_brokers else {}),
         "queues": queues,
@@ -247,20 +213,10 @@ async def consumer_progress(
         "diff: behind, inflight: in flight, lastTimestamp: last message stored"
     )
     total = f"{progress.consume_tps:.2f} consumed/s, {progress.behind:,} behind, {in_flight:,} in flight"
-    return Answer(found, Table(queues, headings), total)
-
-
-async def _all_groups(admin: Operator) -> Answer:
-    from libramq.message.names import groups_of
-
-    found = [await _summary(admin, group) for group in groups_of(await admin.topics())]
-    if not found:
-        return Answer(found, "no consumer group yet; a group appears when its first consumer starts")
-    return rows(found, "group, count: members, type, model, consumeTps: consumed/s, diffTotal: behind")
+    return Answer(value, Table(queues, headings), total)
 
 
 async def _summary(admin: Operator, group: str) -> dict[str, Any]:
-    from libramq.errors import RemoteError
     from libramq.filter.subscription import CONSUME_ACTIVELY
 
     row: dict[str, Any] = {
@@ -339,9 +295,7 @@ async def delete_sub_group(
 
     With -c, its retry topic and its dead letters are deleted, too.
     """
-    from libramq.message.names import validate_group
-
-    validate_group(group)
+    names.validate_group(group)
     brokers = await admin.targets(target)
     if target.cluster is not None:
         await admin.delete_group(group, cluster=target.cluster, offsets=offsets)

@@ -3,15 +3,13 @@
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from typer import Option, Typer
 
-from libramq.cli.admin.frame import Answer, Operator, Target, calls, command, first_number, plain
+from libramq.cli.admin.frame import Answer, Operator, Target, command, plain
+from libramq.cli.admin.lazy import calls, counts, names
 from libramq.errors import ConfigError
-
-if TYPE_CHECKING:
-    from libramq.formats.tables import SubscriptionGroupConfig
 
 app = Typer()
 
@@ -23,8 +21,6 @@ _OPTIONS: Final = frozenset({
     "flushDiskType", "maxMessageSize", "messageDelayLevel", "msgTraceTopicName", "slaveReadEnable", "traceOn",
     "traceTopicEnable", "useTLS", "autoCreateTopicEnable", "autoCreateSubscriptionGroup",
 })  # fmt: skip
-_TRANSACTIONS: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-_SCHEDULE: Final = "SCHEDULE_TOPIC_XXXX"
 _Values = dict[str, Any]
 
 
@@ -51,20 +47,18 @@ async def export_metadata(
         tables.pop("subscriptionGroupTable" if topics else "topicConfigTable")
     else:
         name = "metadata.json"
-    return _write(directory / name, tables | {"exportTime": _now_ms()})
+    return _write(directory / name, tables | {"exportTime": time.time_ns() // 1_000_000})
 
 
 async def _metadata(admin: Operator, brokers: list[str], *, special: bool) -> _Values:
-    from libramq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
-
     topics: dict[str, _Values] = {}
     groups: dict[str, _Values] = {}
     for address in brokers:
         own = await admin.ask(address, calls.SYSTEM_TOPICS)
         for topic, config in (await admin.ask(address, calls.ALL_TOPIC_CONFIGS)).items():
-            if topic in own or is_system_topic(topic):
+            if topic in own or names.is_system_topic(topic):
                 continue
-            if special or not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            if special or not topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)):
                 _add(topics, topic, plain(config), ("readQueueNums", "writeQueueNums"))
         for group, settings in (await _user_groups(admin, address)).items():
             _add(groups, group, plain(settings), ("retryQueueNums",))
@@ -76,11 +70,9 @@ def _add(table: dict[str, _Values], name: str, row: _Values, sums: tuple[str, ..
     table[name] = row if before is None else row | {each: row[each] + before[each] for each in sums}
 
 
-async def _user_groups(admin: Operator, address: str) -> "dict[str, SubscriptionGroupConfig]":
-    from libramq.message.names import SYSTEM_GROUPS
-
+async def _user_groups(admin: Operator, address: str) -> _Values:
     table = await admin.ask(address, calls.ALL_GROUP_CONFIGS)
-    return {group: config for group, config in table.items() if group not in SYSTEM_GROUPS}
+    return {group: config for group, config in table.items() if group not in names.SYSTEM_GROUPS}
 
 
 @command(app, "exportConfigs")
@@ -121,27 +113,27 @@ async def export_metrics(*, cluster: _Cluster, directory: _Directory = Path(), a
 
 async def _report(admin: Operator, address: str) -> tuple[str, _Values]:
     """Return a master's name, and what mqadmin reports about it."""
-    from libramq.admin.statistics import TOPIC_PUT_NUMS, day_of, stats_of
-
     runtime = await admin.ask(address, calls.RUNTIME_INFO)
     config = await admin.ask(address, calls.BROKER_CONFIG)
     groups = await _user_groups(admin, address)
     topics = (await _metadata(admin, [address], special=False))["topicConfigTable"]
-    transactions = await stats_of(admin, address, TOPIC_PUT_NUMS, _TRANSACTIONS)
-    delayed = await stats_of(admin, address, TOPIC_PUT_NUMS, _SCHEDULE)
+    transactions, delayed = [
+        await counts.stats_of(admin, address, counts.TOPIC_PUT_NUMS, topic)
+        for topic in ("RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX")
+    ]
     quota = {
         "diskRatio": {name: runtime.get(name) for name in ("commitLogDiskRatio", "consumeQueueDiskRatio")},
         "tps": {
-            "normalInTps": first_number(runtime.get("putTps", "")),
-            "normalOutTps": first_number(runtime.get("getTransferredTps", "")),
-            "transInTps": transactions.stats_minute.tps if transactions else 0.0,
-            "scheduleInTps": delayed.stats_minute.tps if delayed else 0.0,
+            "normalInTps": counts.first_number(runtime.get("putTps", "")),
+            "normalOutTps": counts.first_number(runtime.get("getTransferredTps", "")),
+            "transInTps": float(transactions.stats_minute.tps),
+            "scheduleInTps": float(delayed.stats_minute.tps),
         },
         "oneDayNum": {
             "normalOneDayInNum": _grown(runtime, "msgPutTotal"),
             "normalOneDayOutNum": _grown(runtime, "msgGetTotal"),
-            "transOneDayInNum": day_of(transactions) if transactions else 0,
-            "scheduleOneDayInNum": day_of(delayed) if delayed else 0,
+            "transOneDayInNum": counts.day_of(transactions),
+            "scheduleOneDayInNum": counts.day_of(delayed),
         },
         "messageAverageSize": runtime.get("putMessageAverageSize"),
         "topicSize": len(topics),
@@ -149,22 +141,16 @@ async def _report(admin: Operator, address: str) -> tuple[str, _Values]:
     }
     members = [member for group in groups for member in await admin.connected(address, group)]
     clients = sorted({f"{member.language}%{member.version}" for member in members})
-    return config["brokerName"], {
-        "runtimeEnv": {
-            "cpuNum": config.get("clientCallbackExecutorThreads"),
-            "totalMemKBytes": runtime.get("totalMemKBytes"),
-        },
-        "runtimeQuota": quota,
-        "runtimeVersion": {"rocketmqVersion": runtime.get("brokerVersionDesc"), "clientInfo": clients},
-    }
+    environment = {
+        "cpuNum": config.get("clientCallbackExecutorThreads"), "totalMemKBytes": runtime.get("totalMemKBytes")
+    }  # fmt: skip
+    version = {"rocketmqVersion": runtime.get("brokerVersionDesc"), "clientInfo": clients}
+    report = {"runtimeEnv": environment, "runtimeQuota": quota, "runtimeVersion": version}
+    return config["brokerName"], report
 
 
 def _grown(runtime: dict[str, str], name: str) -> int:
     return int(runtime.get(f"{name}TodayMorning", 0)) - int(runtime.get(f"{name}YesterdayMorning", 0))
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _write(path: Path, value: _Values) -> Answer:

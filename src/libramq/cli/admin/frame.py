@@ -10,32 +10,20 @@ and again yields its answers; one that needs no operator is a plain generator.
 import inspect
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 from typer import Option
 
 from libramq.cli import options
+from libramq.cli.admin.lazy import access, operator
+from libramq.cli.printable import printable
 
 if TYPE_CHECKING:
     from libramq.admin.operator import Operator as Operator
     from libramq.admin.operator import Target as Target
-    from libramq.rpc import admin_calls
-
-    calls = admin_calls
 else:
-    # Help must be quick: it loads neither the operator nor the calls.
-    Target = Any
-    Operator = options.Namesrv
-
-    class _Calls:
-        """The calls, imported when one is made."""
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(import_module("libramq.rpc.admin_calls"), name)
-
-    calls = _Calls()
+    Operator, Target = options.Namesrv, Any
 
 #: Brokers that are changed, and whose state is shown. The options stand in the order of the help.
 Changed = Annotated[
@@ -72,7 +60,6 @@ class Answer:
     def show(self, *, json: bool) -> None:
         """Print it for programs or for people."""
         from libramq.cli import output
-        from libramq.cli.printable import printable
 
         if json:
             output.print_json(self.value, indent=None if self.is_line else 2)
@@ -149,12 +136,9 @@ def command(app: typer.Typer, name: str, *, no_args_is_help: bool = True) -> Cal
 
 async def _show(ask: _Ask, *, namesrv: str | None, json: bool, **arguments: Any) -> None:
     """Show what a function finds with an operator of the name servers to be used."""
-    from libramq.admin import operator
-    from libramq.cli.access import access
-
     if "target" in inspect.signature(ask).parameters:
         arguments["target"] = operator.Target(arguments.pop("broker"), arguments.pop("cluster"))
-    async with operator.Operator(options.name_servers(namesrv), access()) as admin:
+    async with operator.Operator(options.name_servers(namesrv), access.access()) as admin:
         found = ask(admin=admin, **arguments)
         if isinstance(found, AsyncGenerator):
             async for answer in found:
@@ -174,11 +158,3 @@ def plain(value: object) -> Any:
     import msgspec  # Help must be quick.
 
     return msgspec.to_builtins(value)
-
-
-def first_number(text: str) -> float:
-    """Return the first of the rates over 10 s, 1 min and 10 min."""
-    try:
-        return float(text.split()[0])
-    except (IndexError, ValueError):
-        return 0.0

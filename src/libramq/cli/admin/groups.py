@@ -1,12 +1,13 @@
 """The admin commands about consumer groups and their members, under mqadmin's names."""
 
-from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Option, Typer
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, Changed, Operator, calls, command, plain, rows, sections
+from libramq.cli.admin.frame import Answer, Changed, Operator, command, plain, rows, sections
+from libramq.cli.admin.lazy import calls, document, names, operator, tables
 from libramq.cli.admin.topics import read_file
 from libramq.errors import ConfigError
 
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
 
 app = Typer()
 
-_Switch = str | None
-
 
 def _switch(short: str, name: str, help_: str) -> Any:
-    return Option(short, f"--{name}", help=f"{help_} true or false.", show_default=False)
+    """Return an option that is true or false, and by default neither."""
+    parser = partial(options.truth_of, short)
+    return Option(
+        short, f"--{name}", help=f"{help_} true or false.", show_default=False, parser=parser, metavar="<str>"
+    )
 
 
 @command(app, "updateSubGroup")
@@ -29,11 +32,15 @@ async def update_sub_group(
     group: options.Group,
     admin: Operator,
     target: Changed,
-    enable: Annotated[_Switch, _switch("-s", "consumeEnable", "It may consume:")] = None,
-    from_min: Annotated[_Switch, _switch("-m", "consumeFromMinEnable", "It may begin at the oldest:")] = None,
-    broadcast: Annotated[_Switch, _switch("-d", "consumeBroadcastEnable", "It may broadcast:")] = None,
-    orderly: Annotated[_Switch, _switch("-o", "consumeMessageOrderly", "It consumes in order:")] = None,
-    notify: Annotated[_Switch, _switch("-a", "notifyConsumerIdsChanged", "Notify members of others:")] = None,
+    enable: Annotated[str | None, _switch("-s", "consumeEnable", "It may consume:")] = None,
+    from_min: Annotated[
+        str | None, _switch("-m", "consumeFromMinEnable", "It may begin at the oldest:")
+    ] = None,
+    broadcast: Annotated[str | None, _switch("-d", "consumeBroadcastEnable", "It may broadcast:")] = None,
+    orderly: Annotated[str | None, _switch("-o", "consumeMessageOrderly", "It consumes in order:")] = None,
+    notify: Annotated[
+        str | None, _switch("-a", "notifyConsumerIdsChanged", "Notify members of others:")
+    ] = None,
     retry_queues: Annotated[
         int | None, Option("-q", "--retryQueueNums", min=0, help="Queues of its retry topic.")
     ] = None,
@@ -49,58 +56,36 @@ async def update_sub_group(
     ] = None,
 ) -> Answer:
     """Create a consumer group, or change what is named; mqadmin resets everything else."""
-    from libramq.message.names import validate_group
+    import msgspec
 
-    validate_group(group)
-    switches = {
-        "consume_enable": ("-s", enable),
-        "consume_from_min_enable": ("-m", from_min),
-        "consume_broadcast_enable": ("-d", broadcast),
-        "consume_message_orderly": ("-o", orderly),
-        "notify_consumer_ids_changed_enable": ("-a", notify),
-    }
-    changes: dict[str, Any] = {
+    names.validate_group(group)
+    named: dict[str, Any] = {
+        "consume_enable": enable,
+        "consume_from_min_enable": from_min,
+        "consume_broadcast_enable": broadcast,
+        "consume_message_orderly": orderly,
+        "notify_consumer_ids_changed_enable": notify,
         "retry_queue_nums": retry_queues,
         "retry_max_times": retry_times,
         "broker_id": broker_id,
         "which_broker_when_consume_slowly": slow_id,
     }
-    changes = {name: value for name, value in changes.items() if value is not None}
-    changes |= {
-        name: options.truth_of(option, text) for name, (option, text) in switches.items() if text is not None
-    }
+    changes = {name: value for name, value in named.items() if value is not None}
     brokers = await admin.targets(target)
-    changed = [await _change(admin, address, group, changes) for address in brokers]
+    changed = []
+    for address in brokers:
+        known = (await admin.ask(address, calls.ALL_GROUP_CONFIGS)).get(group)
+        config = msgspec.structs.replace(known or tables.SubscriptionGroupConfig(group_name=group), **changes)
+        await admin.ask(address, calls.create_group(config))
+        changed.append(plain(config))
     value = {"group": group, "brokers": brokers, **(changed[0] if changed else {})}
     return Answer(value, *(f"create subscription group to {address} success." for address in brokers))
 
 
-async def _change(admin: Operator, broker: str, group: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Change a group's configuration where a value is named; return what a broker has then."""
-    import msgspec
-
-    from libramq.formats.tables import SubscriptionGroupConfig
-
-    known = await admin.ask(broker, calls.ALL_GROUP_CONFIGS)
-    config = known.get(group) or SubscriptionGroupConfig(group_name=group)
-    config = msgspec.structs.replace(config, **changes)
-    await admin.ask(broker, calls.create_group(config))
-    changed: dict[str, Any] = plain(config)
-    return changed
-
-
 @command(app, "updateSubGroupList")
-async def update_sub_group_list(
-    *,
-    file: options.ConfigFile,
-    admin: Operator,
-    target: Changed,
-) -> Answer:
+async def update_sub_group_list(*, file: options.ConfigFile, admin: Operator, target: Changed) -> Answer:
     """Create or change all consumer groups of a JSON file, or none of them."""
-    from libramq.formats.document import decode_body
-    from libramq.formats.tables import SubscriptionGroupConfig
-
-    configs = decode_body(read_file(file), list[SubscriptionGroupConfig])
+    configs = document.decode_body(read_file(file), list[tables.SubscriptionGroupConfig])
     changed = await admin.ask_targets(calls.create_groups(configs), target)
     groups = [config.group_name for config in configs]
     return Answer({"groups": groups}, f"submit batch of group config to {', '.join(changed)} success.")
@@ -109,9 +94,7 @@ async def update_sub_group_list(
 @command(app, "getConsumerConfig")
 async def get_consumer_config(*, group: options.Group, admin: Operator) -> Answer:
     """Show a consumer group's configuration at each broker that has one."""
-    from libramq.admin.admin import addresses
-
-    brokers = addresses((await admin.cluster_info()).broker_addr_table.values())
+    brokers = operator.addresses((await admin.cluster_info()).broker_addr_table.values())
     tables = await admin.ask_each(brokers, calls.ALL_GROUP_CONFIGS)
     found = {address: plain(configs[group]) for address, configs in tables.items() if group in configs}
     if not found:
@@ -153,7 +136,7 @@ async def clone_group_offset(
 ) -> Answer:
     """Set a group's offsets in a topic to those of another group, at all brokers of the topic."""
     call = calls.clone_offsets(source, destination, topic, offline=options.truth_of("-o", offline))
-    brokers = list(await admin.ask_topic(topic, call))
+    brokers = list(await admin.ask_each(await admin.brokers_of(topic), call))
     text = f"clone group offset success. srcGroup[{source}], destGroup=[{destination}], topic[{topic}]"
     return Answer({"srcGroup": source, "destGroup": destination, "topic": topic, "brokers": brokers}, text)
 
@@ -182,9 +165,7 @@ async def reset(
     queue_id: int | None = None,
 ) -> list[dict[str, Any]]:
     """Move a group's offsets at every broker of a topic, or at one; return where it continues."""
-    from libramq.message.names import validate_group
-
-    validate_group(group)
+    names.validate_group(group)
     brokers = await admin.brokers_of(topic) if broker is None else [broker]
     if queue_id is not None and len(brokers) != 1:
         raise ConfigError(
@@ -218,7 +199,7 @@ async def consumer_status(
     for address in brokers:
         for member in sorted({one.client_id for one in await admin.connected(address, group)} - set(found)):
             if client_id in (None, member):
-                info = await admin.ask(address, calls.running_info(group, member, threads=threads))
+                info = await admin.ask(address, calls.running_info(group, member, jstack_enable=threads))
                 found[member] = {
                     "properties": info.properties,
                     "subscriptionSet": plain(info.subscription_set),

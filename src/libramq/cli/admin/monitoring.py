@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from typer import Option, Typer
 
 from libramq.cli.admin.frame import Answer, Operator, Table, command
+from libramq.cli.printable import printable
 
 app = Typer()
 
@@ -27,7 +28,6 @@ async def start_monitoring(
 ) -> AsyncGenerator[Answer, None]:
     """Show every minute what each group has not consumed, and members that are stuck or differ."""
     from libramq.admin.monitoring import one_round
-    from libramq.cli.printable import printable
 
     headings = "group, topic, undone, undoneOfQueue: most in a queue, delayMs: delay in ms"
     for done in itertools.count(1):

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from typer import Option, Typer
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, Operator, Table, calls, command, plain, rows
+from libramq.cli.admin.frame import Answer, Operator, Table, command, plain, rows
+from libramq.cli.admin.lazy import calls, counts, names
 from libramq.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ async def broker_consume_stats(
     admin: Operator,
 ) -> Answer:
     """Show the progress of all groups at a broker, queue by queue."""
-    stats = await admin.ask(broker, calls.broker_consume_stats(ordered=options.truth_of("-o", ordered)))
+    stats = await admin.ask(broker, calls.broker_consume_stats(is_order=options.truth_of("-o", ordered)))
     found = [
         {"topic": queue.topic, "group": group}
         | progress_row(queue, offset)
@@ -107,20 +108,15 @@ async def stats_all(
     admin: Operator,
 ) -> Answer:
     """Show how much each topic takes in and each of its groups takes out."""
-    from libramq.admin.statistics import rates
-    from libramq.message.names import DLQ_PREFIX, RETRY_PREFIX
-
     found = []
     for each in await admin.topics():
-        if not each.startswith((RETRY_PREFIX, DLQ_PREFIX)) and topic in (None, each):
-            found += await rates(admin, each)
-    shown = [one for one in found if not active or one.in_a_day or one.out_a_day]
-    columns = (
+        if not each.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)) and topic in (None, each):
+            found += await counts.rates(admin, each)
+    return rows(
+        [row for row in found if not active or row["inMsg24Hour"] or row["outMsg24Hour"]],
         "topic, group, accumulation: behind, inTps: in/s, outTps: out/s, inMsg24Hour: in a day, "
-        "outMsg24Hour: out a day"
+        "outMsg24Hour: out a day",
     )
-    names = [column.partition(": ")[0] for column in columns.split(", ")]
-    return rows([dict(zip(names, one, strict=True)) for one in shown], columns)
 
 
 @command(app, "haStatus")

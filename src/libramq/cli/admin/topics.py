@@ -6,7 +6,8 @@ from typing import Annotated
 from typer import Option, Typer
 
 from libramq.cli import options
-from libramq.cli.admin.frame import Answer, Changed, Operator, calls, command, rows
+from libramq.cli.admin.frame import Answer, Changed, Operator, command, rows
+from libramq.cli.admin.lazy import calls, document, operator, tables
 from libramq.errors import ConfigError
 
 app = Typer()
@@ -21,9 +22,7 @@ async def update_topic_perm(
     target: Changed,
 ) -> Answer:
     """Change who may use a topic: 4 lets consumers finish reading it while producers avoid it."""
-    from libramq.admin.operator import check_permission
-
-    check_permission(perm)
+    operator.check_permission(perm)
     before = await admin.ask_targets(calls.topic_config(topic), target)
     for address, config in before.items():
         await admin.ask(address, calls.create_topic(config, perm=perm))
@@ -32,17 +31,9 @@ async def update_topic_perm(
 
 
 @command(app, "updateTopicList")
-async def update_topic_list(
-    *,
-    file: options.ConfigFile,
-    admin: Operator,
-    target: Changed,
-) -> Answer:
+async def update_topic_list(*, file: options.ConfigFile, admin: Operator, target: Changed) -> Answer:
     """Create or change all topics of a JSON file, or none of them."""
-    from libramq.formats.document import decode_body
-    from libramq.formats.tables import TopicConfig
-
-    configs = decode_body(read_file(file), list[TopicConfig])
+    configs = document.decode_body(read_file(file), list[tables.TopicConfig])
     changed = await admin.ask_targets(calls.create_topics(configs), target)
     topics = [config.topic_name for config in configs]
     return Answer({"topics": topics}, f"submit batch of topic config to {', '.join(changed)} success.")
@@ -59,18 +50,16 @@ async def update_order_conf(
     admin: Operator,
 ) -> Answer:
     """Show or change the brokers and queues that an ordered topic keeps, whichever brokers are up."""
-    from libramq.admin.operator import ORDER
-
     if method == "put":
         if not value:
             raise ConfigError("put needs -v, as in broker-a:4;broker-b:4")
         what = "update"
-        await admin.ask_name_servers(calls.put_value(ORDER, topic, _checked(value)))
+        await admin.ask_name_servers(calls.put_value(operator.ORDER, topic, _checked(value)))
     elif method == "get":
-        what, value = "get", await admin.ask_name_server(calls.get_value(ORDER, topic))
+        what, value = "get", await admin.ask_name_server(calls.get_value(operator.ORDER, topic))
     elif method == "delete":
         what, value = "delete", None
-        await admin.ask_name_servers(calls.delete_value(ORDER, topic))
+        await admin.ask_name_servers(calls.delete_value(operator.ORDER, topic))
     else:
         raise ConfigError(f"the method {method!r} is none; use get, put or delete")
     text = f"{what} orderConf success. topic=[{topic}]" + (f", orderConf=[{value}]" if value else "")

@@ -1,0 +1,30 @@
+"""Modules that commands use when they run: each is loaded on its first use, as help must be quick."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from libramq.admin import messages as lookup
+    from libramq.admin import operator
+    from libramq.admin import statistics as counts
+    from libramq.cli import access, message_row
+    from libramq.formats import document, tables
+    from libramq.message import names
+    from libramq.rpc import admin_calls as calls
+else:
+
+    class _Lazy:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(import_module(f"libramq.{self._name}"), name)
+
+    lookup, operator, counts = _Lazy("admin.messages"), _Lazy("admin.operator"), _Lazy("admin.statistics")
+    access, message_row = _Lazy("cli.access"), _Lazy("cli.message_row")
+    document, tables = _Lazy("formats.document"), _Lazy("formats.tables")
+    names, calls = _Lazy("message.names"), _Lazy("rpc.admin_calls")
+
+__all__ = [
+    "access", "calls", "counts", "document", "lookup", "message_row", "names", "operator", "tables"
+]  # fmt: skip
