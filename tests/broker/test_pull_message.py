@@ -8,7 +8,6 @@ import pytest
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats.tables import SubscriptionGroupConfig
-from libramq.kernel import deadlines
 from libramq.kernel.effect import Thread
 from libramq.message import decode_records
 from libramq.message.tags import java_hash
@@ -156,9 +155,9 @@ def test_pulls_that_one_message_wakes_are_run_in_slices(talk, monkeypatch):
     assert len(reads) == 8, "each was answered once"
 
 
-def test_pulls_whose_time_is_up_together_end_in_slices(talk, monkeypatch):
+def test_pulls_whose_time_is_up_together_end_in_slices(talk):
     """20,000 of one connection kept everybody else waiting for 0.4 s."""
-    monkeypatch.setattr(deadlines, "ACTIONS_PER_RUN", 4)
+    talk.broker.kernel.workload.begin_turn = turns_of(4)
     talk.create_topic("T", queues=1)
     pulls = held_pulls(talk, 5, 2)
     talk.clock.advance(15_000)

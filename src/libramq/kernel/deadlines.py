@@ -16,9 +16,6 @@ Action = Callable[[MonotonicMs], None]
 
 #: Ours: how many entries of past or moved deadlines are kept before the queue is cleaned.
 STALE_MAX = 1024
-#: Ours: actions of one run, between which and the next one requests are served. Thousands of held pulls may
-#: expire in one moment; each takes 20 µs.
-ACTIONS_PER_RUN: Final = 64
 #: Ours: how often in a row a deadline may set itself for now, each time to do some more: five times as
 #: often as a broker may have members, of which it has most, to go through.
 TURNS_MAX: Final = 1_000_000
@@ -121,23 +118,22 @@ class Deadlines:
         self._move(deadline, due_ms)
         return deadline
 
-    def run(self, now_ms: MonotonicMs) -> None:
-        """Run the actions that are due, or the first of many; the others stay due.
+    def run(self, now_ms: MonotonicMs, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Run the actions that are due until the turn's time is over, one at least; the others stay due.
 
         A failing one is logged and does not stop the others.
         """
         # Actions set for now wait for the next run: one that is always due does not block the rest.
         last, self.floor_ms, self.ran_ms = self._sequence, None, now_ms
-        for _ in range(ACTIONS_PER_RUN):
-            due_ms = self.next_due_ms
-            if due_ms is None or due_ms > now_ms or self._heap[0][1] > last:
-                break
+        while (due_ms := self.next_due_ms) is not None and due_ms <= now_ms and self._heap[0][1] <= last:
             deadline = self._heap[0][2]
             self._move(deadline, None)
             try:
                 deadline._act(now_ms)
             except Exception:
                 log.exception("a timer's callback failed")
+            if is_over():
+                break
 
     def _move(self, deadline: Deadline, due_ms: MonotonicMs | None) -> None:
         if due_ms is not None and self.floor_ms is not None and due_ms < self.floor_ms:

@@ -85,7 +85,7 @@ class Engine:
                 log.exception(
                     "deadlines could not be extended after a stall; clients may be expired too early"
                 )
-        self.deadlines.run(now_ms)
+        self.deadlines.run(now_ms, self.workload.begin_turn())
         _call_all(self._hooks.ticked)
 
     def _is_late(self, now_ms: MonotonicMs) -> bool:

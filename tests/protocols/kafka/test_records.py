@@ -13,7 +13,6 @@ from libramq.broker.messages.fetching import (
     PACE_MS,
     READS_AT_ONCE_MAX,
     READS_PER_MS,
-    READS_PER_STEP,
     Fetch,
     QueueRead,
 )
@@ -131,7 +130,7 @@ def test_fetches_that_one_message_wakes_are_run_in_slices(
         peer.tell(peer.fetch_request(max_wait_ms=5_000))
     endpoint.talk.send(FakePeer(), body=b"at last")
     counts = [sum(len(peer.answers()) for peer in peers)]
-    while counts[-1]:
+    while sum(counts) < 5 and len(counts) < 9:
         endpoint.talk.tick()
         counts.append(sum(len(peer.answers()) for peer in peers))
     assert max(counts) <= 2
@@ -224,10 +223,9 @@ def test_a_fetch_of_many_partitions_is_read_in_steps(endpoint: KafkaEndpoint):
             hold_ms=0,
         ),
         cast(Any, read),
-        may_wait=False,
     )
     next(reading)
-    assert len(read) == READS_PER_STEP
+    assert len(read) == 1
     response = peer.ask(many_partitions())
     counts = [len(fetched(partition)) for partition in response.responses[0].partitions]
     assert counts == [0] * READS_AT_ONCE_MAX + [1]

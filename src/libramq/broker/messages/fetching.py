@@ -22,6 +22,7 @@ from libramq.kernel.parts import Kernel
 from libramq.kernel.purgatory import Parked
 from libramq.kernel.waiter import Waiter
 from libramq.kernel.work import Each, InThread, Work
+from libramq.store.contents import WARMINGS_MAX
 from libramq.store.log.segments import Cold
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadResult, ReadStatus
@@ -29,16 +30,13 @@ from libramq.waits.held_pulls import SUSPEND_MS_MAX
 
 #: Ours: messages of one queue in an answer; a thread converts them at some microseconds each.
 COUNT_MAX: Final = 4096
-#: Ours: as `reading.WARMINGS_MAX`.
-WARMINGS_MAX: Final = 8
 #: Ours: unreadable stretches that a read goes over before it answers that there is nothing.
 GAPS_MAX: Final = 64
 #: Ours: how long a fetch that has some bytes, but too few, waits before it looks again: reading them at each
 #: arrival would cost their square.
 PACE_MS: Final = 20
-#: Ours: queues that are read at once, some microseconds each if they are empty, 35 if not; more in steps.
+#: Ours: queues that are read at once, some microseconds each if they are empty, 35 if not; more as long work.
 READS_AT_ONCE_MAX: Final = 256
-READS_PER_STEP: Final = 32
 #: Ours: queues of a fetch for each millisecond that it waits before it looks again: looking at empty ones
 #: takes less than a tenth of that.
 READS_PER_MS: Final = 10
@@ -56,7 +54,8 @@ class QueueRead(msgspec.Struct, frozen=True):
 class Fetch(msgspec.Struct, eq=False, kw_only=True):
     """A read of several queues. bytes_min: to be worth an answer before `hold_ms` are over.
 
-    as_stored: inner batches are read as they are, from before the offset perhaps.
+    as_stored: inner batches are read as they are, from before the offset perhaps. warmings: how many times a
+    thread has read for it.
     """
 
     waiter: Waiter[Sequence[ReadResult | BrokerError]]
@@ -65,6 +64,7 @@ class Fetch(msgspec.Struct, eq=False, kw_only=True):
     bytes_max: int
     hold_ms: int
     as_stored: bool = False
+    warmings: int = 0
 
 
 class _Held(Parked):
@@ -134,34 +134,26 @@ class Fetching:
             if not waiting:
                 del self._held[key]
 
-    def _try(self, fetch: Fetch, until_ms: MonotonicMs, *, warmings: int = 0) -> None:
+    def _try(self, fetch: Fetch, until_ms: MonotonicMs) -> None:
         try:
-            self._read(fetch, until_ms, self._clock.monotonic_ms(), warmings=warmings)
+            self._read(fetch, until_ms, self._clock.monotonic_ms())
         except Exception as error:  # A failing fetch gets the error; the others and the sender continue.
             fetch.waiter.refuse(error)
 
-    def _read(self, fetch: Fetch, until_ms: MonotonicMs, now_ms: MonotonicMs, *, warmings: int = 0) -> None:
-        results: list[ReadResult | BrokerError] = []
-        reading = self._read_each(fetch, results, may_wait=warmings >= WARMINGS_MAX)
+    def _read(self, fetch: Fetch, until_ms: MonotonicMs, now_ms: MonotonicMs) -> None:
         if len(fetch.reads) > READS_AT_ONCE_MAX:
-            steps = self._steps(reading, fetch, results, until_ms, warmings)
-            self._effects.proceed(fetch.waiter.connection, steps)
+            self._effects.proceed(fetch.waiter.connection, self._steps(fetch, until_ms))
             return
-        for _ in reading:
+        results: list[ReadResult | BrokerError] = []
+        for _ in self._read_each(fetch, results):
             continue
-        self._finish(fetch, results, until_ms, now_ms, warmings)
+        self._finish(fetch, results, until_ms, now_ms)
 
-    def _steps(
-        self,
-        reading: Work[None],
-        fetch: Fetch,
-        results: Sequence[ReadResult | BrokerError],
-        until_ms: MonotonicMs,
-        warmings: int,
-    ) -> Work[None]:
+    def _steps(self, fetch: Fetch, until_ms: MonotonicMs) -> Work[None]:
+        results: list[ReadResult | BrokerError] = []
         try:
-            yield from reading
-            self._finish(fetch, results, until_ms, self._clock.monotonic_ms(), warmings)
+            yield from self._read_each(fetch, results)
+            self._finish(fetch, results, until_ms, self._clock.monotonic_ms())
         except Exception as error:
             fetch.waiter.refuse(error)
 
@@ -171,34 +163,31 @@ class Fetching:
         results: Sequence[ReadResult | BrokerError],
         until_ms: MonotonicMs,
         now_ms: MonotonicMs,
-        warmings: int,
     ) -> None:
         """Answer with what was read, hold the fetch, or have a thread read what is not in memory."""
         cold = tuple(each for result in results if isinstance(result, ReadResult) for each in result.cold)
         if cold:
-            self._effects.proceed(fetch.waiter.connection, self._warm(cold, fetch, until_ms, warmings))
+            self._effects.proceed(fetch.waiter.connection, self._read_warmed(cold, fetch, until_ms))
             return
         size = sum(result.size for result in results if isinstance(result, ReadResult))
         is_done = size >= fetch.bytes_min or now_ms >= until_ms or any(map(_must_answer, results))
         if is_done or not self._hold(fetch, until_ms, now_ms, has_some=size > 0):
             fetch.waiter.answer(results)
 
-    def _warm(self, cold: tuple[Cold, ...], fetch: Fetch, until_ms: MonotonicMs, warmings: int) -> Work[None]:
+    def _read_warmed(self, cold: tuple[Cold, ...], fetch: Fetch, until_ms: MonotonicMs) -> Work[None]:
         yield InThread(Thread.READ, partial(self._store.warm, cold))
-        self._try(fetch, until_ms, warmings=warmings + 1)
+        fetch.warmings += 1
+        self._try(fetch, until_ms)
 
-    def _read_each(
-        self, fetch: Fetch, results: list[ReadResult | BrokerError], *, may_wait: bool
-    ) -> Work[None]:
-        """Read the queues of a fetch, some in each step."""
-        left = fetch.bytes_max
+    def _read_each(self, fetch: Fetch, results: list[ReadResult | BrokerError]) -> Work[None]:
+        """Read the queues of a fetch."""
+        left, may_wait = fetch.bytes_max, fetch.warmings >= WARMINGS_MAX
         for read in fetch.reads:
             result = self._read_one(fetch, read, left, may_wait=may_wait)
             if isinstance(result, ReadResult):
                 left -= result.size
             results.append(result)
-            if len(results) % READS_PER_STEP == 0:
-                yield None
+            yield None
 
     def _read_one(
         self, fetch: Fetch, read: QueueRead, left: int, *, may_wait: bool
@@ -242,7 +231,7 @@ class Fetching:
         connection = fetch.waiter.connection
         if not connection.is_open or not self._purgatory.has_room(connection):
             return False
-        count = len(fetch.reads)
+        fetch.warmings, count = 0, len(fetch.reads)
         if has_some or count > READS_AT_ONCE_MAX:
             held = _Held(self, fetch, until_ms, set())
             self._purgatory.park(held, min(until_ms, now_ms + max(PACE_MS, count // READS_PER_MS)))

@@ -32,16 +32,13 @@ from libramq.kernel.parts import Kernel
 from libramq.kernel.waiter import Waiter
 from libramq.kernel.work import Each, InThread, Work
 from libramq.offsets import Fences
+from libramq.store.contents import WARMINGS_MAX
 from libramq.store.log.segments import Cold
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.filtered_read import FilteredRead
 from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
 from libramq.waits import HeldPull, HeldPulls
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
-
-#: Ours: a pull needs two, for units and for records. Where memory is so short that what a thread has read is
-#: gone again, the loop waits for the disk in the end.
-WARMINGS_MAX: Final = 8
 
 
 class PullStatus(Enum):
@@ -86,7 +83,8 @@ class Pull(msgspec.Struct, eq=False, kw_only=True):
     of which the reader knows `subscription_version`. member, epoch: of a coordinated group; the member must
     have the queue open under that epoch as long as the pull lasts. topic_start: see `former_topics`.
     takes_batches: the reader unwraps inner batches itself. commit_offset: what the group has read before.
-    hold_ms: how long to wait for a message; None: not at all. tag_codes, message_filter: of `Reading`.
+    hold_ms: how long to wait for a message; None: not at all. tag_codes, message_filter: of `Reading`;
+    warmings: how many times a thread has read for it.
     """
 
     waiter: Waiter[PullResult]
@@ -107,6 +105,7 @@ class Pull(msgspec.Struct, eq=False, kw_only=True):
     hold_ms: int | None = None
     tag_codes: frozenset[int] | None = None
     message_filter: MessageFilter | None = None
+    warmings: int = 0
 
 
 class Reading:
@@ -208,17 +207,10 @@ class Reading:
         held.request.offset = held.offset
         self._run_again(held.request, None, _Cause.EXPIRED)
 
-    def _run_again(
-        self,
-        pull: Pull,
-        hold_until_ms: MonotonicMs | None,
-        cause: _Cause,
-        *,
-        warmings: int = 0,
-    ) -> None:
+    def _run_again(self, pull: Pull, hold_until_ms: MonotonicMs | None, cause: _Cause) -> None:
         try:
             self._check_fence(pull)
-            self._read(pull, hold_until_ms, self._clock.monotonic_ms(), cause, warmings=warmings)
+            self._read(pull, hold_until_ms, self._clock.monotonic_ms(), cause)
         except Exception as error:  # A failing pull gets the error; the others and the sender continue.
             pull.waiter.refuse(error)
 
@@ -268,22 +260,16 @@ class Reading:
         return pull.member is not None or not self._fences.goes_by_epochs(pull.group)
 
     def _read(
-        self,
-        pull: Pull,
-        hold_until_ms: MonotonicMs | None,
-        now_ms: MonotonicMs,
-        cause: _Cause,
-        *,
-        warmings: int = 0,
+        self, pull: Pull, hold_until_ms: MonotonicMs | None, now_ms: MonotonicMs, cause: _Cause
     ) -> None:
-        """Read, and answer or hold. warmings: how many times a thread has read cold data for this pull."""
-        may_wait = warmings >= WARMINGS_MAX
+        """Read, and answer or hold."""
+        may_wait = pull.warmings >= WARMINGS_MAX
         if pull.topic_start and self._store.config.is_copy:
             nothing = nothing_of_former_topic(
                 self._store, pull.topic, pull.queue_id, pull.offset, pull.topic_start, may_wait=may_wait
             )
             if nothing is not None:
-                self._finish(pull, hold_until_ms, now_ms, cause, warmings, nothing)
+                self._finish(pull, hold_until_ms, now_ms, cause, nothing)
                 return
         if pull.message_filter is None:
             result = self._store.read(
@@ -296,9 +282,9 @@ class Reading:
                 may_wait=may_wait,
                 may_be_wrapped=pull.takes_batches,
             )
-            self._finish(pull, hold_until_ms, now_ms, cause, warmings, result)
+            self._finish(pull, hold_until_ms, now_ms, cause, result)
         else:
-            finish = partial(self._finish, pull, hold_until_ms, now_ms, cause, warmings)
+            finish = partial(self._finish, pull, hold_until_ms, now_ms, cause)
             self._read_filtered(pull, pull.message_filter, finish, may_wait=may_wait)
 
     def _read_filtered(
@@ -339,9 +325,12 @@ class Reading:
         except Exception as error:  # As in `_run_again`.
             pull.waiter.refuse(error)
 
-    def _warm(self, cold: tuple[Cold, ...], again: Callable[[], None]) -> Work[None]:
+    def _read_warmed(
+        self, pull: Pull, hold_until_ms: MonotonicMs | None, cause: _Cause, cold: tuple[Cold, ...]
+    ) -> Work[None]:
         yield InThread(Thread.READ, partial(self._store.warm, cold))
-        again()
+        pull.warmings += 1
+        self._run_again(pull, hold_until_ms, cause)
 
     def _finish(
         self,
@@ -349,12 +338,11 @@ class Reading:
         hold_until_ms: MonotonicMs | None,
         now_ms: MonotonicMs,
         cause: _Cause,
-        warmings: int,
         result: ReadResult,
     ) -> None:
         if result.status is ReadStatus.WOULD_WAIT:
-            again = partial(self._run_again, pull, hold_until_ms, cause, warmings=warmings + 1)
-            self._effects.proceed(pull.waiter.connection, self._warm(result.cold, again))
+            work = self._read_warmed(pull, hold_until_ms, cause, result.cold)
+            self._effects.proceed(pull.waiter.connection, work)
             return
         status = _status(pull, result)
         if status is PullStatus.OFFSET_MOVED and self._store.config.is_copy:
@@ -399,7 +387,7 @@ class Reading:
         connection = pull.waiter.connection
         if not connection.is_open:  # It closed while a thread read for it; nothing would remove the pull.
             return
-        pull.expression = None  # It may be long, and `tag_codes` is enough.
+        pull.expression, pull.warmings = None, 0  # It may be long, and `tag_codes` is enough.
         self._held.hold(
             HeldPull(
                 pull.topic,

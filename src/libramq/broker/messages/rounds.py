@@ -5,23 +5,15 @@ and continues there. Where what a thread has read is gone again, the loop finall
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
-from functools import partial
-from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
-from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
-from libramq.kernel.work import InThread, Work
+from libramq.kernel.work import Work
 from libramq.logs import get_logger
-from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
-
-#: Ours: a round looks at a few queues, each by two reads.
-WARMINGS_MAX: Final = 64
 
 
 class Rounds:
@@ -57,19 +49,9 @@ class Rounds:
             self._work(self._run())
 
     def _run(self) -> Work[None]:
-        warmings = 0
         try:
-            while True:
-                wanted = None
-                try:
-                    with nullcontext() if warmings >= WARMINGS_MAX else self._store.without_waiting():
-                        if not self._act(self._clock.monotonic_ms()):
-                            return
-                    warmings = 0
-                except ColdRead as cold:
-                    warmings += 1
-                    wanted = InThread(Thread.READ, partial(self._store.warm, (cold.stretch,)))
-                yield wanted
+            while (yield from self._store.reading(lambda: self._act(self._clock.monotonic_ms()))):
+                yield None
         except Exception as error:
             self._deadline.by(self._clock.monotonic_ms() + self._again_ms)
             if not isinstance(error, LibraError | OSError):

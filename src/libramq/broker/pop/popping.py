@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from libramq.broker.messages.pull_filters import PullFilters
-from libramq.broker.messages.reading import WARMINGS_MAX
 from libramq.broker.pop.journal import PopJournal
 from libramq.broker.pop.ordering import Ordering
 from libramq.broker.pop.taking import MESSAGES_OF_A_POP_MAX, PopSelection, Share, Taken, Taking
@@ -37,6 +36,7 @@ from libramq.pop.check_point import diffs_of
 from libramq.pop.entries import MESSAGES_MAX
 from libramq.pop.handle import ORDERED
 from libramq.pop.ordered import OrderedPop
+from libramq.store.contents import WARMINGS_MAX
 from libramq.store.log.segments import Cold
 from libramq.store.message_store import MessageStore
 from libramq.waits import HeldPop, HeldPops
@@ -73,7 +73,8 @@ class Pop(msgspec.Struct, eq=False, kw_only=True):
     """A group's request for messages. hold_ms: how long to wait for one.
 
     wide_max: how many it takes if it may get more than one check point of a queue; not in order.
-    is_notification: it wants to know only whether there are some, and gets them by another pop.
+    is_notification: it wants to know only whether there are some, and gets them by another pop. warmings: how
+    many times a thread has read for it.
     """
 
     waiter: Waiter[PopResult]
@@ -84,6 +85,7 @@ class Pop(msgspec.Struct, eq=False, kw_only=True):
     expression: str | None = None
     expression_type: str | None = None
     is_notification: bool = False
+    warmings: int = 0
 
 
 class Popping:
@@ -215,35 +217,21 @@ class Popping:
         if held is None:
             return
         only = (topic, queue_id) if queue_id != ANY_QUEUE else None
-        if self._run_held(held.request, held.until_ms, only=only):
+        if self._run_held(held.request, held.until_ms, only):
             self._waking.add([which])
 
     def _expired(self, held: HeldPop[Pop]) -> None:
         """Answer a pop for which no message came: whatever did, and was not for it, woke it."""
         held.request.waiter.answer(PopResult(0, 0))
 
-    def _run_held(
-        self,
-        pop: Pop,
-        until_ms: MonotonicMs | None,
-        *,
-        only: tuple[str, int] | None = None,
-        warmings: int = 0,
-    ) -> bool:
+    def _run_held(self, pop: Pop, until_ms: MonotonicMs | None, only: tuple[str, int] | None = None) -> bool:
         try:
-            return self._run(pop, until_ms, only=only, warmings=warmings)
+            return self._run(pop, until_ms, only)
         except Exception as error:  # A failing pop gets the error; the others and the sender continue.
             pop.waiter.refuse(error)
             return False
 
-    def _run(
-        self,
-        pop: Pop,
-        until_ms: MonotonicMs | None,
-        *,
-        only: tuple[str, int] | None = None,
-        warmings: int = 0,
-    ) -> bool:
+    def _run(self, pop: Pop, until_ms: MonotonicMs | None, only: tuple[str, int] | None = None) -> bool:
         """Answer or hold a pop; return whether it took messages, and others might be left for the next.
 
         only: the queue that a held pop was woken for. It found the others empty: a group with a thousand is
@@ -256,11 +244,10 @@ class Popping:
         taken = (
             Taken()
             if self._is_full(pop)
-            else self._taking.take(pop.wanted, only, may_wait=warmings >= WARMINGS_MAX)
+            else self._taking.take(pop.wanted, only, may_wait=pop.warmings >= WARMINGS_MAX)
         )
         if taken.cold:
-            work = self._warm(pop, until_ms, taken.cold, warmings)
-            self._effects.proceed(pop.waiter.connection, work)
+            self._effects.proceed(pop.waiter.connection, self._run_warmed(pop, until_ms, taken.cold))
             return False
         if taken.messages:
             make = self._block if pop.wanted.in_order else self._make_invisible
@@ -279,11 +266,10 @@ class Popping:
         self._hold_or_answer(pop, until_ms)
         return False
 
-    def _warm(
-        self, pop: Pop, until_ms: MonotonicMs | None, cold: tuple[Cold, ...], warmings: int
-    ) -> Work[None]:
+    def _run_warmed(self, pop: Pop, until_ms: MonotonicMs | None, cold: tuple[Cold, ...]) -> Work[None]:
         yield InThread(Thread.READ, partial(self._store.warm, cold))
-        if self._run_held(pop, until_ms, warmings=warmings + 1):
+        pop.warmings += 1
+        if self._run_held(pop, until_ms):
             self.visible(pop.wanted.topic, pop.wanted.group)
 
     def _make_invisible(self, pop: Pop, taken: Taken) -> PopResult:
@@ -377,6 +363,7 @@ class Popping:
         elif not self._held.may_hold(connection, wanted.topic, wanted.group, wanted.queue_id):
             pop.waiter.answer(PopResult(0, 0, full=TOO_MANY_WAIT))
         else:
+            pop.warmings = 0
             self._held.hold(
                 HeldPop(
                     (

@@ -9,7 +9,6 @@ last file of a queue, whose numbers then begin at 0 again; here that file stays,
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from libramq.broker.files.old_files import OldFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
@@ -21,9 +20,6 @@ from libramq.message.names import is_light, is_system_topic
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.store.message_store import MessageStore
-
-#: Ours: each is examined in microseconds, and a step ends with every one whose queues are removed.
-TOPICS_PER_STEP: Final = 1_000
 
 
 class CleaningRequests:
