@@ -105,7 +105,7 @@ class Broker(Base):
         self.opening, self.removal, self.heartbeats = groups.opening, groups.removal, groups.heartbeats
         self.transactions = TransactionFeature(self, groups.producers)
         sending = SendingFeature(self, groups, self.transactions)
-        self.sending, self.creations = sending.sending, sending.creations
+        self.sending = sending.sending
         self.pop = PopFeature(self, groups, sending.redelivery)
         reading = ReadingFeature(self, groups)
         self.reading, self.fetching = reading.reading, reading.fetching

@@ -26,15 +26,15 @@ class AdministrationFeature(Feature):
     ) -> None:
         self._base, self._reading, self._old_files = base, reading.reading, upkeep.old_files
         config, kernel, throughput = base.config, base.kernel, base.throughput
-        topics, store, offsets, tables = base.topics, base.store, base.offsets, base.tables
+        files, offsets = base.files, base.offsets
         consumers, producers, coordination = groups.consumers, groups.producers, groups.coordination
         foreign = ForeignMembers(consumers, groups.peers.view, groups.peers.ask, base.responder.answer)
-        unread = UnreadQueues(store, offsets, consumers, may_abandon=config.abandon_unread_queues)
+        unread = UnreadQueues(base.store, offsets, consumers, may_abandon=config.abandon_unread_queues)
         self.services = [
-            RuntimeInfo(base.files, throughput, f"LibraMQ {__version__}", kernel),
+            RuntimeInfo(files, throughput, f"LibraMQ {__version__}", kernel),
             BrokerOptions(config, self._changed, kernel.clock.wall_ms()),
             TopicAdministration(
-                topics=topics,
+                topics=base.topics,
                 clients=consumers,
                 removal=groups.removal,
                 unread=unread,
@@ -44,18 +44,16 @@ class AdministrationFeature(Feature):
                 groups=base.groups, offsets=offsets, coordination=coordination, held=base.held
             ),
             OffsetReset(
-                store=store,
-                tables=tables,
+                files=files,
                 offsets=offsets,
                 clients=consumers,
                 foreign=foreign,
                 coordination=coordination,
                 reading=reading.reading,
             ),
-            OffsetAdministration(topics, store, offsets, consumers, foreign),
+            OffsetAdministration(files, offsets, consumers, foreign),
             Statistics(
-                topics=topics,
-                store=store,
+                files=files,
                 offsets=offsets,
                 consumers=consumers,
                 producers=producers,
@@ -64,13 +62,12 @@ class AdministrationFeature(Feature):
                 instances=coordination.instances,
             ),
             Inspection(
-                address=config.address,
-                files=base.files,
+                config=config,
+                files=files,
                 offsets=offsets,
                 clients=consumers,
                 producers=producers,
                 throughput=throughput,
-                clock=kernel.clock,
             ),
         ]
 

@@ -103,17 +103,8 @@ class GroupFeature(Feature):
             committed=consumers.committed,
             is_slave=base.config.is_slave,
         )
-        self.opening = QueueOpening(
-            tables=base.tables,
-            offsets=offsets,
-            requirements=base.requirements,
-            held=base.held,
-            rebalances=consumers.rebalances,
-            store=base.store,
-        )
-        self.removal = TopicRemoval(
-            base.topics, base.store, offsets, self.coordination, base.held, base.kernel
-        )
+        self.opening = QueueOpening(base.files, offsets, base.requirements, base.held, consumers.rebalances)
+        self.removal = TopicRemoval(base.files, offsets, self.coordination, base.held, base.kernel)
 
     def _build_services(self, base: Base) -> None:
         topics, groups, consumers, coordination = base.topics, base.groups, self.consumers, self.coordination

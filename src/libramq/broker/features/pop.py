@@ -21,12 +21,10 @@ from libramq.broker.pop.taking_at_slave import TakingAtSlave
 from libramq.broker.processor.messages.ack_message import AckMessage
 from libramq.broker.processor.messages.pop_message import PopMessage
 from libramq.errors import StoreError
-from libramq.formats.tables import PERM_READ
 from libramq.kernel.engine import Hooks
 from libramq.kernel.parts import Phase
 from libramq.logs import get_logger
 from libramq.pop.positions import QueueOfGroup
-from libramq.waits import HeldPops
 
 log = get_logger(__name__)
 
@@ -42,33 +40,15 @@ class PopFeature(Feature):
         self._soon = kernel.soon
         ordering = Ordering(tables.ordered, offsets, kernel, self._visible)
         self.taking = (Taking if slave is None else TakingAtSlave)(
-            store,
-            tables.topics,
+            files,
             offsets,
-            positions=pop.positions,
-            journal=pop.journal,
             is_blocked=ordering.is_blocked,
             moved=partial(kernel.soon, Phase.JOURNAL, self.settle),
             clock=kernel.clock,
             randomness=base.machine.randomness,
         )
-        self.popping = Popping(
-            store=store,
-            taking=self.taking,
-            journal=pop.journal,
-            in_flight=pop.in_flight,
-            topics=tables.topics,
-            modes=tables.request_modes,
-            groups=tables.groups,
-            fences=tables.fences,
-            filters=groups.filters,
-            ordering=ordering,
-            held=HeldPops(kernel.purgatory),
-            kernel=kernel,
-            broker_name=config.broker_name,
-            readable=bool(config.broker_permission & PERM_READ),
-        )
-        self.reviving = _reviving(base, redelivery)
+        self.popping = Popping(config, files, kernel, self.taking, ordering, groups.filters)
+        self.reviving = Reviving(config, files, redelivery, kernel)
         self._topics, self._ordering = tables.topics, ordering
         tables.topics.observe(self._topic_changed)
         self._reset_groups: set[tuple[str, str]] = set()
@@ -125,22 +105,6 @@ class PopFeature(Feature):
 
     def _visible(self, topic: str, group: str) -> None:
         self.popping.visible(topic, group)
-
-
-def _reviving(base: Base, redelivery: Redelivery) -> Reviving:
-    pop = base.files.pop
-    return Reviving(
-        store=base.store,
-        topics=base.topics,
-        groups=base.groups,
-        redelivery=redelivery,
-        journal=pop.journal,
-        in_flight=pop.in_flight,
-        positions=pop.positions,
-        kernel=base.kernel,
-        new_names=base.config.enable_retry_topic_v2,
-        is_held=base.config.asks_slaves,
-    )
 
 
 def _at_slave(base: Base, popping: Popping, acking: Acknowledging, slave: Slave) -> PopsAtSlave:

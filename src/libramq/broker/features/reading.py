@@ -7,28 +7,23 @@ from libramq.broker.messages.reading import Reading
 from libramq.broker.processor.messages.pull_message import PullMessage
 from libramq.broker.processor.messages.query_message import QueryMessage
 from libramq.broker.processor.messages.queue_offset import QueueOffsets
-from libramq.formats.tables import PERM_READ
 
 
 class ReadingFeature(Feature):
     """Reads by offset: RocketMQ's, and those of protocols without long polling by group."""
 
     def __init__(self, base: Base, groups: GroupFeature) -> None:
-        config, consumers = base.config, groups.consumers
+        config = base.config
         self.reading = Reading(
-            store=base.store,
+            config,
+            base.files,
+            groups.consumers,
             requirements=base.requirements,
-            rebalances=consumers.rebalances,
             filters=groups.filters,
             offsets=base.offsets,
-            fences=base.fences,
             held=base.held,
             kernel=base.kernel,
-            readable=bool(config.broker_permission & PERM_READ),
-            long_polling=config.long_polling_enable,
-            short_polling_ms=config.short_polling_time_ms,
             throughput=base.throughput,
-            is_member=consumers.is_member_of,
         )
         self.fetching = Fetching(base.store, base.requirements, base.kernel)
         suggested = base.replication.suggested if config.slave_read_enable else None

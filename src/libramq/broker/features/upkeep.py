@@ -15,13 +15,7 @@ class UpkeepFeature(Feature):
         self._base = base
         self.old_files = OldFiles(base.store, retention(base.config), base.kernel)
         persistence = Persistence(base.files, base.kernel)
-        requests = CleaningRequests(
-            store=base.store,
-            topics=base.topics,
-            offsets=base.offsets,
-            old_files=self.old_files,
-            answer=base.responder.answer,
-        )
+        requests = CleaningRequests(base.files, base.offsets, self.old_files, base.responder.answer)
         self.services = [requests]
         # What a slave has to write depends on what other brokers say, too.
         settle = [persistence.look] if base.config.is_slave else []

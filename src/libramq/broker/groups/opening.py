@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from libramq.broker.files.tables import Tables
+from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.observed_rebalances import ObservedRebalances
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.reading import Pull
@@ -26,7 +26,6 @@ from libramq.message.queue import MessageQueue
 from libramq.offsets import Claim
 from libramq.offsets.group_fence import NOBODY
 from libramq.store.log.segments import ColdRead
-from libramq.store.message_store import MessageStore
 from libramq.waits import HeldPulls
 
 #: Ours: so many take some 5 ms, each with a line of the journal; the member opens the others itself.
@@ -58,20 +57,18 @@ class QueueOpening:
 
     def __init__(
         self,
-        *,
-        tables: Tables,
+        files: BrokerFiles,
         offsets: OffsetCommits,
         requirements: Requirements,
         held: HeldPulls[Pull],
         rebalances: ObservedRebalances,
-        store: MessageStore,
     ) -> None:
+        self._store, tables = files.store, files.tables
         self._fences, self._journals = tables.fences, tables.journals
         self._offsets = offsets
         self._requirements = requirements
         self._held = held
         self._rebalances = rebalances
-        self._store = store
 
     def open(self, queue: QueueToOpen, waiter: Waiter[Opened]) -> None:
         """Open a queue; the waiter gets the offset to begin at, once the opening is durable.

@@ -1,10 +1,10 @@
 """The removal of topics and groups, with everything that would outlive them at this broker."""
 
+from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.reading import Pull
-from libramq.catalog import TopicTable
 from libramq.clock import Clock, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
@@ -12,7 +12,6 @@ from libramq.kernel.parts import Kernel
 from libramq.kernel.work import Each
 from libramq.message import names
 from libramq.message.names import retry_topic
-from libramq.store.message_store import MessageStore
 from libramq.waits import HeldPull, HeldPulls
 
 
@@ -21,15 +20,13 @@ class TopicRemoval:
 
     def __init__(
         self,
-        topics: TopicTable,
-        store: MessageStore,
+        files: BrokerFiles,
         offsets: OffsetCommits,
         coordination: Coordination,
         held: HeldPulls[Pull],
         kernel: Kernel,
     ) -> None:
-        self._topics = topics
-        self._store = store
+        self._topics, self._store = files.tables.topics, files.store
         self._offsets = offsets
         self._coordination = coordination
         self._held = held

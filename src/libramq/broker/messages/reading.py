@@ -16,7 +16,9 @@ from typing import Final
 
 import msgspec
 
-from libramq.broker.groups.observed_rebalances import ObservedRebalances
+from libramq.broker.config import BrokerConfig
+from libramq.broker.files.files import BrokerFiles
+from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.former_topics import nothing_of_former_topic
 from libramq.broker.messages.pull_filters import PullFilters
@@ -26,15 +28,13 @@ from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.filter.message_filter import MessageFilter
-from libramq.kernel.connection import Connection
+from libramq.formats.tables import PERM_READ
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.waiter import Waiter
 from libramq.kernel.work import Each, InThread, Work
-from libramq.offsets import Fences
 from libramq.store.contents import WARMINGS_MAX
 from libramq.store.log.segments import Cold
-from libramq.store.message_store import MessageStore
 from libramq.store.reading.filtered_read import FilteredRead
 from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
 from libramq.waits import HeldPull, HeldPulls
@@ -113,35 +113,28 @@ class Reading:
 
     def __init__(
         self,
+        config: BrokerConfig,
+        files: BrokerFiles,
+        consumers: ConsumerClients,
         *,
-        store: MessageStore,
         requirements: Requirements,
-        rebalances: ObservedRebalances,
         filters: PullFilters,
         offsets: OffsetCommits,
-        fences: Fences,
         held: HeldPulls[Pull],
         kernel: Kernel,
-        readable: bool,
-        long_polling: bool,
-        short_polling_ms: int,
         throughput: Throughput,
-        is_member: Callable[[Connection, str], bool],
     ) -> None:
-        self._is_member = is_member
-        self._store = store
+        self._is_member, self._rebalances = consumers.is_member_of, consumers.rebalances
+        self._store, self._fences = files.store, files.tables.fences
         self._requirements = requirements
-        self._rebalances = rebalances
         self._filters = filters
         self._offsets = offsets
-        self._fences = fences
         self._held = held
         self._waking = Each(kernel.work, self._wake)
         self._clock = kernel.clock
         self._effects = kernel.effects
-        self._readable = readable
-        self._long_polling = long_polling
-        self._short_polling_ms = short_polling_ms
+        self._readable = bool(config.broker_permission & PERM_READ)
+        self.poll(long=config.long_polling_enable, short_ms=config.short_polling_time_ms)
         self._throughput = throughput
 
     def poll(self, *, long: bool, short_ms: int) -> None:

@@ -9,7 +9,6 @@ All messages of one call are stored by one append. The order of the checks and t
 SendMessageProcessor.java, AbstractSendMessageProcessor.java.
 """
 
-import random
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from itertools import groupby
@@ -17,16 +16,16 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from libramq.broker.config import BrokerConfig
+from libramq.broker.files.files import BrokerFiles
+from libramq.broker.machine import Machine
 from libramq.broker.messages import stored_properties
 from libramq.broker.messages.creation_rate import CreationRate
 from libramq.broker.messages.drafts import BATCH_ITEMS_PER_STEP, Draft, Making, SentBatch
-from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.messages.redelivery import Redelivery
-from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.broker.transactions import half
 from libramq.broker.transactions.transactions import Transactions
-from libramq.catalog import TopicTable
 from libramq.catalog.requirements import Requirements, require_sendable, require_writable
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import ResponseCode
@@ -45,7 +44,6 @@ from libramq.message.tags import tag_code
 from libramq.store.log.append import NOT_SAFE, AppendResult, AppendStatus, StoreMessage
 from libramq.store.log.message_run import MessageRun
 from libramq.store.retention.disk_space import DiskSpace
-from libramq.timers.timers import TimerMessages
 
 #: Ours: sizes of a batch's messages that are looked at before others are served; one takes 0.2 µs.
 ITEMS_COUNTED_PER_STEP: Final = 4_096
@@ -153,43 +151,39 @@ class Sending:
     """Stores messages. durability: the gate at which they wait until they are safe.
 
     announcement: the gate at which they wait until the name servers know the topics that they have created.
-    transactions: None: half messages are refused.
     """
 
     def __init__(
         self,
+        config: BrokerConfig,
+        machine: Machine,
+        files: BrokerFiles,
         *,
-        topics: TopicTable,
         requirements: Requirements,
-        creations: CreationRate,
-        log: MessageLog,
         durability: Gate,
         announcement: Gate,
-        disk_space: DiskSpace,
-        properties: BrokerProperties,
-        unique_id: UniqueIdGenerator,
         redelivery: Redelivery,
-        schedule: DelaySchedule,
-        timers: TimerMessages,
-        transactions: Transactions | None,
-        randomness: random.Random,
-        message_bytes_max: int,
+        transactions: Transactions,
     ) -> None:
-        self._topics = topics
+        self._topics, self._log = files.tables.topics, files.log
+        self._schedule, self._timers = files.schedule, files.timers.timers
         self._requirements = requirements
-        self._creations = creations
-        self._log = log
         self._durability = durability
         self._announcement = announcement
-        self._disk_space = disk_space
-        self._properties = properties
-        self._unique_id = unique_id
         self._redelivery = redelivery
-        self._schedule = schedule
-        self._timers = timers
-        self._transactions = transactions
-        self._random = randomness
-        self._message_bytes_max = message_bytes_max
+        self._transactions = None if config.reject_transaction_message else transactions
+        self.creations = CreationRate(machine.clock.monotonic_ms())
+        self._disk_space = DiskSpace(
+            files.filesystem, files.store.config.disks, config.disk_space_warning_level_ratio
+        )
+        self.properties = BrokerProperties(
+            cluster=config.cluster_name, region=config.region_id, trace_on=config.trace_on
+        )
+        self._random = machine.randomness
+        self._unique_id = UniqueIdGenerator(
+            config.broker_ip, machine.process_id, machine.clock, machine.randomness
+        )
+        self._message_bytes_max = config.max_message_size
 
     def send(
         self, drafts: Sequence[Draft], sender: Connection, *, wall_ms: WallMs, now_ms: MonotonicMs
@@ -329,7 +323,7 @@ class Sending:
                 draft.template_queues,
                 wall_ms,
                 unit=draft.is_unit,
-                before_creation=partial(self._creations.take, sender, draft.topic, now_ms),
+                before_creation=partial(self.creations.take, sender, draft.topic, now_ms),
             )
         if not topic.perm & PERM_WRITE:
             require_writable(topic)
@@ -424,7 +418,7 @@ class Sending:
         self, draft: Draft, queue_id: int, creates: bool, sender: Connection, wall_ms: WallMs
     ) -> Prepared | Steps:
         host = born_host(sender.address)
-        batch = SentBatch(draft, queue_id, host, self._properties, self.completed, wall_ms)
+        batch = SentBatch(draft, queue_id, host, self.properties, self.completed, wall_ms)
         text, topic = draft.properties, draft.topic
         unique_key = stored_properties.find(text, p.UNIQ_KEY) or ""  # Of the batch itself.
         waits = self._log.must_wait and stored_properties.find(text, p.WAIT) != "false"
@@ -507,7 +501,7 @@ class Sending:
         stored as a whole.
         """
         encoded = self._with_ids(drafts)
-        plain = self._properties.suffix_of_all_plain(encoded) if encoded else None
+        plain = self.properties.suffix_of_all_plain(encoded) if encoded else None
         if plain is None or plain[1]:
             return None
         suffix = plain[0]
@@ -549,7 +543,7 @@ class Sending:
         if len(draft.body) > self._message_bytes_max:
             raise self._too_large(draft.body)
         if draft.record_count:  # Its messages have ids and tags of their own.
-            text, tags = self._properties.added_to(draft.properties), None
+            text, tags = self.properties.added_to(draft.properties), None
         else:
             text, _ = self.completed(draft.properties)
             tags = stored_properties.find(text, p.TAGS)
@@ -588,7 +582,7 @@ class Sending:
         if unique_key is None:
             unique_key = self._unique_id()
             text = stored_properties.with_property(text, p.UNIQ_KEY, unique_key)
-        return self._properties.added_to(text), unique_key
+        return self.properties.added_to(text), unique_key
 
 
 def _kept(error: Exception) -> Exception:

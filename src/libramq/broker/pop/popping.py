@@ -14,31 +14,29 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from libramq.broker.config import BrokerConfig
+from libramq.broker.files.files import BrokerFiles
 from libramq.broker.messages.pull_filters import PullFilters
-from libramq.broker.pop.journal import PopJournal
 from libramq.broker.pop.ordering import Ordering
 from libramq.broker.pop.taking import MESSAGES_OF_A_POP_MAX, PopSelection, Share, Taken, Taking
-from libramq.catalog import GroupTable, TopicTable
-from libramq.catalog.request_modes import RequestModes
 from libramq.catalog.requirements import require_not_own
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
+from libramq.formats.tables import PERM_READ
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.waiter import Waiter
 from libramq.kernel.work import Each, InThread, Work
 from libramq.logs import get_logger
 from libramq.message import names
-from libramq.offsets import Fences
-from libramq.pop import CheckPoint, InFlight
+from libramq.pop import CheckPoint
 from libramq.pop.check_point import diffs_of
 from libramq.pop.entries import MESSAGES_MAX
 from libramq.pop.handle import ORDERED
 from libramq.pop.ordered import OrderedPop
 from libramq.store.contents import WARMINGS_MAX
 from libramq.store.log.segments import Cold
-from libramq.store.message_store import MessageStore
 from libramq.waits import HeldPop, HeldPops
 from libramq.waits.held_pops import ANY_QUEUE
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
@@ -93,38 +91,24 @@ class Popping:
 
     def __init__(
         self,
-        *,
-        store: MessageStore,
-        taking: Taking,
-        journal: PopJournal,
-        in_flight: InFlight,
-        topics: TopicTable,
-        modes: RequestModes,
-        groups: GroupTable,
-        fences: Fences,
-        filters: PullFilters,
-        ordering: Ordering,
-        held: HeldPops[Pop],
+        config: BrokerConfig,
+        files: BrokerFiles,
         kernel: Kernel,
-        broker_name: str,
-        readable: bool,
+        taking: Taking,
+        ordering: Ordering,
+        filters: PullFilters,
     ) -> None:
-        self._store = store
-        self._taking = taking
-        self._journal = journal
-        self._in_flight = in_flight
-        self._topics = topics
-        self._modes = modes
-        self._groups = groups
-        self._fences = fences
-        self._filters = filters
-        self._ordering = ordering
-        self._held = held
+        self._store, tables = files.store, files.tables
+        self._journal, self._in_flight = files.pop.journal, files.pop.in_flight
+        self._topics, self._groups, self._fences = tables.topics, tables.groups, tables.fences
+        self._modes = tables.request_modes
+        self._taking, self._ordering, self._filters = taking, ordering, filters
+        self._held: HeldPops[Pop] = HeldPops(kernel.purgatory)
         self._waking = Each(kernel.work, self._wake)
         self._clock = kernel.clock
         self._effects = kernel.effects
-        self._broker_name = broker_name
-        self._readable = readable
+        self._broker_name = config.broker_name
+        self._readable = bool(config.broker_permission & PERM_READ)
         self._pops = 0
         #: Groups that may pop no more, as was logged.
         self._full_groups: set[str] = set()

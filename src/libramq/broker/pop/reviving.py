@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
+from libramq.broker.config import BrokerConfig
+from libramq.broker.files.files import BrokerFiles
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.rounds import Rounds
 from libramq.broker.messages.stored_records import undamaged
-from libramq.broker.pop.journal import PopJournal
-from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import BrokerError
 from libramq.formats.tables import PERM_READ, PERM_WRITE, SubscriptionGroupConfig
@@ -23,10 +23,8 @@ from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
-from libramq.pop import CheckPoint, InFlight
-from libramq.pop.positions import Positions
+from libramq.pop import CheckPoint
 from libramq.store.log.append import StoreMessage, stored_again
-from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadStatus
 
 log = get_logger(__name__)
@@ -40,37 +38,20 @@ BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class Reviving:
-    """Settles check points that are due. new_names: retry topics are created under version 2's names.
-
-    is_held: nothing becomes visible again before `begin`.
-    """
+    """Settles check points that are due; where slaves are asked, none becomes visible before `begin`."""
 
     def __init__(
-        self,
-        *,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        redelivery: Redelivery,
-        journal: PopJournal,
-        in_flight: InFlight,
-        positions: Positions,
-        kernel: Kernel,
-        new_names: bool,
-        is_held: bool = False,
+        self, config: BrokerConfig, files: BrokerFiles, redelivery: Redelivery, kernel: Kernel
     ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
+        store, in_flight = files.store, files.pop.in_flight
+        self._store, self._topics, self._groups = store, files.tables.topics, files.tables.groups
         self._redelivery = redelivery
-        self._journal = journal
-        self._in_flight = in_flight
-        self._positions = positions
+        self._journal, self._in_flight, self._positions = files.pop.journal, in_flight, files.pop.positions
         self._clock = kernel.clock
-        self._new_names = new_names
+        self._new_names = config.enable_retry_topic_v2
         self._rounds = Rounds(store, kernel, self._revive, again_ms=AGAIN_MS)
         self._is_refused = False
-        self._is_held = is_held or store.config.is_copy
+        self._is_held = config.asks_slaves or store.config.is_copy
         self._soon = partial(kernel.soon, Phase.TIMERS, self._look)
         if not store.config.is_copy:
             in_flight.changed = self._soon

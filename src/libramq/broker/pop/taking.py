@@ -16,18 +16,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.pop.journal import PopJournal
-from libramq.catalog import TopicTable
 from libramq.catalog.topic_attributes import is_of_priorities
 from libramq.clock import Clock
 from libramq.filter.message_filter import MessageFilter
 from libramq.formats.tables import TopicConfig
 from libramq.message import names
 from libramq.pop.entries import MESSAGES_MAX
-from libramq.pop.positions import Positions, QueueOfGroup
+from libramq.pop.positions import QueueOfGroup
 from libramq.store.log.segments import Cold
-from libramq.store.message_store import MessageStore
 from libramq.store.reading.filtered_read import STEP_LOOKUPS, FilteredRead
 from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
 
@@ -115,24 +113,19 @@ class Taking:
 
     def __init__(
         self,
-        store: MessageStore,
-        topics: TopicTable,
+        files: BrokerFiles,
         offsets: OffsetCommits,
         *,
-        positions: Positions,
-        journal: PopJournal,
         is_blocked: Callable[[QueueOfGroup, str | None], bool],
         moved: Callable[[], None],
         clock: Clock,
         randomness: random.Random,
     ) -> None:
-        self._store = store
-        self._positions = positions
-        self._journal = journal
+        self._store, self._topics = files.store, files.tables.topics
+        self._positions, self._journal = files.pop.positions, files.pop.journal
         self._is_blocked = is_blocked
         self._moved = moved
         self._clock = clock
-        self._topics = topics
         self._offsets = offsets
         self._random = randomness
         #: By group and topic: where the next pop begins, behind the last queue popped; else anywhere.

@@ -99,7 +99,7 @@ class KafkaTranslator:
         """Build the services of topics and their messages."""
         config, kernel, authorizer = broker.config, broker.kernel, broker.authorizer
         store, topics, cluster = broker.store, broker.topics, broker.other_nodes.topics
-        creation = CreationOnUse(config, topics, broker.creations, kernel.clock)
+        creation = CreationOnUse(config, topics, broker.sending.creations, kernel.clock)
         lists = OffsetLists(store, Requirements(topics, broker.groups), authorizer, nodes)
         topics.observe(lists.forget)
         return [

@@ -10,16 +10,15 @@ last file of a queue, whose numbers then begin at 0 again; here that file stays,
 
 from collections.abc import Callable, Mapping
 
+from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.old_files import OldFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.catalog import TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.work import Work
 from libramq.message.names import is_light, is_system_topic
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.store.message_store import MessageStore
 
 
 class CleaningRequests:
@@ -27,15 +26,12 @@ class CleaningRequests:
 
     def __init__(
         self,
-        *,
-        store: MessageStore,
-        topics: TopicTable,
+        files: BrokerFiles,
         offsets: OffsetCommits,
         old_files: OldFiles,
         answer: Callable[[Request, Outcome], None],
     ) -> None:
-        self._store = store
-        self._topics = topics
+        self._store, self._topics = files.store, files.tables.topics
         self._offsets = offsets
         self._old_files = old_files
         self._answer = answer

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.metrics.throughput import Throughput, Window
 from libramq.broker.processor.messages.stored_times import consume_offsets
-from libramq.clock import Clock
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import encode_body
@@ -42,21 +42,19 @@ class Inspection:
     def __init__(
         self,
         *,
-        address: str,
+        config: BrokerConfig,
         files: BrokerFiles,
         offsets: OffsetCommits,
         clients: ConsumerClients,
         producers: ProducerGroups[Connection],
         throughput: Throughput,
-        clock: Clock,
     ) -> None:
-        self._address = address
+        self._address = config.address
         self._topics, self._groups, self._store = files.tables.topics, files.tables.groups, files.store
         self._offsets = offsets
         self._clients = clients
         self._producers = producers
         self._throughput = throughput
-        self._clock = clock
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""

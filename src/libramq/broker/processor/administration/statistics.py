@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 
+from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.group_health import GroupHealth
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.metrics.throughput import Throughput
 from libramq.broker.processor.groups.foreign_groups import foreign_connections
 from libramq.broker.processor.messages.stored_times import consume_offsets, stored_ms
-from libramq.catalog import TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig
@@ -44,7 +44,6 @@ from libramq.remoting.headers import (
 )
 from libramq.rpc.outcome import Outcome, Reply, reply_encoded
 from libramq.rpc.request import Processor, Request
-from libramq.store.message_store import MessageStore
 from libramq.transport.server_connection import Peer
 
 #: Ours: queues of a reply that is encoded on the loop, in 4 µs each.
@@ -62,8 +61,7 @@ class Statistics:
     def __init__(
         self,
         *,
-        topics: TopicTable,
-        store: MessageStore,
+        files: BrokerFiles,
         offsets: OffsetCommits,
         consumers: ConsumerClients,
         producers: ProducerGroups[Peer],
@@ -72,8 +70,7 @@ class Statistics:
         instances: Callable[[str], Mapping[str, str]],
     ) -> None:
         self._broker_name = consumers.broker_name
-        self._topics = topics
-        self._store = store
+        self._topics, self._store = files.tables.topics, files.store
         self._offsets = offsets
         self._consumers = consumers
         self._producers = producers

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
+from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.processor.groups.foreign_groups import ForeignMembers
 from libramq.broker.processor.messages.stored_times import stored_ms
-from libramq.catalog import TopicTable
 from libramq.catalog.requirements import require_not_own
 from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
@@ -27,7 +27,6 @@ from libramq.remoting.body import administration as bodies
 from libramq.remoting.body.consumers import QueueRef
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.store.message_store import MessageStore
 
 #: Long.MAX_VALUE: the compared group is ahead of a queue's slowest group.
 AHEAD: Final = 2**63 - 1
@@ -38,15 +37,13 @@ class OffsetAdministration:
 
     def __init__(
         self,
-        topics: TopicTable,
-        store: MessageStore,
+        files: BrokerFiles,
         offsets: OffsetCommits,
         clients: ConsumerClients,
         foreign: ForeignMembers,
     ) -> None:
         self._foreign = foreign
-        self._topics = topics
-        self._store = store
+        self._topics, self._store = files.tables.topics, files.store
         self._offsets = offsets
         self._clients = clients
 

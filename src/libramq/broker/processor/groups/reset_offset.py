@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from libramq.broker.files.tables import Tables
+from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
@@ -36,7 +36,6 @@ from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.headers import ResetOffsetHeader, encode_header
 from libramq.rpc.outcome import Notify, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.store.message_store import MessageStore
 
 #: ResetOffsetRequestHeader: all queues.
 ALL_QUEUES = -1
@@ -52,15 +51,14 @@ class OffsetReset:
     def __init__(
         self,
         *,
-        store: MessageStore,
-        tables: Tables,
+        files: BrokerFiles,
         offsets: OffsetCommits,
         clients: ConsumerClients,
         foreign: ForeignMembers,
         coordination: Coordination,
         reading: Reading,
     ) -> None:
-        self._store = store
+        self._store, tables = files.store, files.tables
         self._topics, self._groups, self._fences = tables.topics, tables.groups, tables.fences
         self._offsets = offsets
         self._clients = clients

@@ -8,7 +8,6 @@ from typing import Final
 
 from libramq.broker.messages.drafts import Draft
 from libramq.broker.messages.sending import Prepared, Sending, Sent, Steps, Stored
-from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
 from libramq.kernel.work import Work
@@ -24,9 +23,12 @@ _VERSION_WITH_MAX_RECONSUME_TIMES: Final = 121
 class SendMessage:
     """The processor of all sends."""
 
-    def __init__(self, sending: Sending, properties: BrokerProperties) -> None:
+    def __init__(self, sending: Sending) -> None:
         self._sending = sending
-        self._tail_ext = {p.MSG_REGION: properties.region, p.TRACE_ON: properties.trace_on}
+        self._tail_ext = {
+            p.MSG_REGION: sending.properties.region,
+            p.TRACE_ON: sending.properties.trace_on,
+        }
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:
         """Return the requests that it serves in batches, all of one read together."""
