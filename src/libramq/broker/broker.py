@@ -124,7 +124,7 @@ class Broker(Base):
     def _build_engine(self) -> Engine:
         features, kernel, store = self._features, self.kernel, self.store
         processors, batch_processors = served_by([each for feature in features for each in feature.services])
-        self._slaves.guard(processors, batch_processors)
+        self._slaves.guard(processors)
         DiskWaits(store, self.tables.journals, self.responder.answer).serve(processors)
         self._processors, self._batch_processors = processors, batch_processors
         arrivals = Arrivals(
@@ -134,7 +134,7 @@ class Broker(Base):
         )
         store.changed = partial(kernel.soon, Phase.ARRIVALS, arrivals.report)
         store.changed()
-        credentials = self.config.credentials
+        credentials, at_slave = self.config.credentials, self._slaves.requests
         endpoint = Endpoint(
             clock=kernel.clock,
             authorizer=self.authorizer,
@@ -142,6 +142,7 @@ class Broker(Base):
             processors=Processors(processors, batch_processors),
             answered=self._calls.answered,
             authenticator=self.authenticator,
+            at_slave=at_slave.outcome if at_slave is not None else None,
             is_of_cluster=None
             if credentials is None
             else partial(is_signed_for, credentials=credentials, address=self.config.address),

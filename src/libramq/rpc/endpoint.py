@@ -20,7 +20,7 @@ from libramq.remoting.headers import decode_header
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import BatchProcessor, Processors, Request, failure
 from libramq.rpc.request_body import BODY_BOUNDS, with_body
-from libramq.rpc.requests import REFUSED, REQUESTS, Row
+from libramq.rpc.requests import REFUSED, REQUESTS, AtSlave, Row
 from libramq.rpc.responder import Responder
 
 #: Called with the answer to a request of ours, and when it came (monotonic).
@@ -33,9 +33,10 @@ BATCH_MAX: Final = 64
 class Endpoint:
     """Serves RocketMQ's remoting protocol; a `kernel.engine.Translator`.
 
-    answered: called with the answers of clients to requests of ours. authenticator: without
-    one, requests are of their connection's principal. is_of_cluster: returns whether a request of another
-    broker is signed as this cluster's brokers sign.
+    answered: called with the answers of clients to requests of ours. authenticator: without one, requests are
+    of their connection's principal. is_of_cluster: returns whether a request of another broker is signed as
+    this cluster's brokers sign. at_slave: returns what a slave answers in its master's place; None: it serves
+    the request as a master does.
     """
 
     def __init__(
@@ -48,13 +49,20 @@ class Endpoint:
         answered: Answered | None = None,
         authenticator: Authenticator | None = None,
         is_of_cluster: Callable[[Command], bool] | None = None,
+        at_slave: Callable[[Request], Outcome | None] | None = None,
     ) -> None:
         self._clock = clock
         self._responder = responder
         self._authorizer = authorizer
         self._permits_everything = authorizer.permits_everything
+        self._at_slave = at_slave
         self._processors = processors.singly
-        self._batch_processors = processors.in_batches
+        self._batch_processors = batches = processors.in_batches
+        self._served = frozenset((*self._processors, *batches))
+        if at_slave is not None:  # Which decides about each request.
+            served = (code for code in batches if REQUESTS[code].at_slave is AtSlave.SERVE)
+            self._batch_processors = {code: batches[code] for code in served}
+        self._is_open = self._permits_everything and at_slave is None
         self._answered = answered
         self._authenticator = authenticator
         self._is_of_cluster = is_of_cluster
@@ -82,7 +90,7 @@ class Endpoint:
                         self._require_signed(command)
                     bounds = None if row.from_broker else BODY_BOUNDS
                     outcome = with_body(row.body, self._process, request, bounds)
-                elif self._permits_everything:  # As `_process`, which would be a call more in every pull.
+                elif self._is_open:  # As `_process`, which would be a call more in every pull.
                     outcome = self._processors[command.code](request)
                 else:
                     outcome = self._process(request)
@@ -113,7 +121,7 @@ class Endpoint:
         command = request.command
         code = command.code
         row = REQUESTS.get(code)
-        if row is None or (code not in self._processors and code not in self._batch_processors):
+        if row is None or code not in self._served:
             reason = f": {REFUSED[code]}" if code in REFUSED else ""
             return Reply(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported{reason}"
@@ -142,7 +150,8 @@ class Endpoint:
         """Process a request with its header and body, if it is permitted."""
         if not self._permits_everything:
             self._authorise(request)
-        return self._processors[request.command.code](request)
+        outcome = self._at_slave(request) if self._at_slave is not None else None
+        return self._processors[request.command.code](request) if outcome is None else outcome
 
     def _authorise(self, request: Request) -> None:
         """Raise BrokerError if a request touches what its principal may not."""

@@ -44,10 +44,11 @@ CONFIG_BODY_BYTES_MAX: Final = 64 * 1024
 
 
 class AtSlave(Enum):
-    """The way in which a slave serves a request; `slave_refusals.py` has the refusals."""
+    """The way in which a slave serves a request; `slave_requests.py` has the refusals and the rules."""
 
     SERVE = auto()
     SERVE_IF_READABLE = auto()  # slaveReadEnable
+    SERVE_WHILE_ACTING = auto()  # For a master that is gone.
     REFUSE_BUSY = auto()  # Clients turn to another broker.
     REFUSE_CHANGE = auto()
     REFUSE_RESET = auto()
@@ -234,6 +235,7 @@ _cluster_wide = partial(_managed, name=_whole_cluster)
 _CONTROL, _TABLE, _MESSAGE = CONTROL_BODY_BYTES_MAX, TABLE_BODY_BYTES_MAX, MESSAGE_BODY_BYTES_MAX
 _CONFIG = CONFIG_BODY_BYTES_MAX
 _READ, _BUSY = AtSlave.SERVE_IF_READABLE, AtSlave.REFUSE_BUSY
+_ACTING: Final = AtSlave.SERVE_WHILE_ACTING
 _NO_CHANGE, _NO_RESET = AtSlave.REFUSE_CHANGE, AtSlave.REFUSE_RESET
 
 
@@ -266,22 +268,22 @@ _BROKER_ROWS: Final = (
     Row(R.LITE_PULL_MESSAGE, h.PullMessageHeader, _consume, at_slave=_READ),
     Row(R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader, _view, reads_cold=True),
     Row(R.QUERY_MESSAGE, h.QueryMessageHeader, _managed(A.GET, _of_topic)),
-    Row(R.POP_MESSAGE, pop.PopMessageHeader, _consume, at_slave=_BUSY, is_forwarded=True),
-    Row(R.ACK_MESSAGE, pop.AckMessageHeader, _popped, at_slave=_BUSY, is_forwarded=True),
+    Row(R.POP_MESSAGE, pop.PopMessageHeader, _consume, at_slave=_ACTING, is_forwarded=True),
+    Row(R.ACK_MESSAGE, pop.AckMessageHeader, _popped, at_slave=_ACTING, is_forwarded=True),
     Row(
         R.BATCH_ACK_MESSAGE,
         h.NoHeader,
         _popped_batch,
         _CONTROL,
         BatchAckBody,
-        at_slave=_BUSY,
+        at_slave=_ACTING,
         is_forwarded=True,
     ),
     Row(
         R.CHANGE_MESSAGE_INVISIBLETIME,
         pop.ChangeInvisibleTimeHeader,
         _popped,
-        at_slave=_BUSY,
+        at_slave=_ACTING,
         is_forwarded=True,
     ),
     Row(R.NOTIFICATION, pop.NotificationHeader, _consume),
@@ -300,7 +302,7 @@ _BROKER_ROWS: Final = (
     Row(R.UNREGISTER_CLIENT, h.UnregisterClientHeader, _unregister),
     Row(R.CHECK_CLIENT_CONFIG, h.NoHeader, _check_client, _CONTROL, CheckClientBody),
     Row(R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader, _as_member),
-    Row(R.LOCK_BATCH_MQ, h.NoHeader, _lock, _CONTROL, LockBatchBody, at_slave=_BUSY, is_forwarded=True),
+    Row(R.LOCK_BATCH_MQ, h.NoHeader, _lock, _CONTROL, LockBatchBody, at_slave=_ACTING, is_forwarded=True),
     Row(R.UNLOCK_BATCH_MQ, h.NoHeader, _lock, _CONTROL, LockBatchBody, is_forwarded=True),
     # Administration of a broker.
     Row(R.GET_TIMER_CHECK_POINT, h.NoHeader, _cluster_wide(A.GET)),
@@ -451,7 +453,7 @@ _BROKER_ROWS: Final = (
     ),
     Row(R.GROUP_FIND, h.GroupHeader, _as_member, has_version=True, at_slave=_BUSY),
     Row(R.OPEN_QUEUE, h.OpenQueueHeader, _consume, has_version=True, reads_cold=True, at_slave=_BUSY),
-    Row(R.QUERY_ASSIGNMENT, h.NoHeader, _query_assignment, _CONTROL, QueryAssignmentBody, at_slave=_BUSY),
+    Row(R.QUERY_ASSIGNMENT, h.NoHeader, _query_assignment, _CONTROL, QueryAssignmentBody, at_slave=_ACTING),
     Row(
         R.SET_MESSAGE_REQUEST_MODE,
         h.NoHeader,

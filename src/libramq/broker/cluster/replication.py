@@ -4,30 +4,20 @@ A slave: see `slave.py`.
 """
 
 import ipaddress
-from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.slave import Slave
-from libramq.broker.cluster.slaves_progress import ESCAPING_FIELD
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.durability import Durability
-from libramq.broker.pop.pops_at_slave import PopsAtSlave
-from libramq.broker.processor.cluster.slave_refusals import Forwarding, refuse_at_slave
-from libramq.broker.processor.messages.ack_at_slave import AckAtSlave
-from libramq.broker.processor.messages.pop_at_slave import PopAtSlave
 from libramq.clock import MonotonicMs
-from libramq.codes import RequestCode
 from libramq.formats.route import MASTER_ID
 from libramq.kernel.gate import Gate
 from libramq.kernel.parts import Kernel
 from libramq.replication.copies import Copies, OneAfterTheOther
 from libramq.replication.ha_service import HAService
-from libramq.rpc.outcome import Outcome, Reply
-from libramq.rpc.request import BatchProcessor, Processor, Request
 from libramq.store.config import FlushDiskType
 from libramq.store.reading.read import ReadResult
 
@@ -51,7 +41,7 @@ class Replication:
         kernel: Kernel,
     ) -> None:
         store = self._store = files.store
-        self._groups, self._modes = files.tables.groups, files.tables.request_modes
+        self._groups = files.tables.groups
         self._networks = config.ha_networks
         self._has_acting_slaves = config.waits_for_slaves and config.enable_slave_acting_master
         copies = self._copies = Copies(
@@ -68,7 +58,6 @@ class Replication:
             is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
             self.gate = OneAfterTheOther(durability, copies) if is_sync else copies
 
-        self._is_readable = config.slave_read_enable
         self.slave = None
         if config.is_slave:
             self.slave = Slave(config, files, offsets, durability, registration, kernel)
@@ -83,39 +72,6 @@ class Replication:
         self.service.stalled(stall_ms)
         if self.slave is not None:
             self.slave.client.stalled(stall_ms)
-
-    def refuse(
-        self,
-        processors: dict[int, Processor],
-        batch_processors: dict[int, BatchProcessor],
-        pops: PopsAtSlave | None,
-        answer: Callable[[Request, Outcome], None],
-    ) -> None:
-        """Have a slave refuse what only a master does, or forward it. pops: what it has handed out.
-
-        answer: sends delayed replies.
-        """
-        slave = self.slave
-        if slave is None or pops is None:
-            return
-        served = dict(processors)
-        refuse_at_slave(
-            processors, batch_processors, is_readable=self._is_readable, is_acting=lambda: slave.is_acting
-        )
-        at_slave = PopAtSlave(
-            pops, self._groups.__contains__, self._modes, forwards=lambda: slave.is_named_for_master
-        )
-        at_slave.serve(served, processors)
-        acks = AckAtSlave(pops, slave.escaping.acknowledge if slave.escaping is not None else lambda _: False)
-        code = RequestCode.ACK_MESSAGE
-        processors[code] = partial(acks.handle, processors[code])
-        code = RequestCode.BATCH_ACK_MESSAGE
-        processors[code] = partial(acks.handle_batch, processors[code])
-        Forwarding(slave, answer).serve(processors)
-        code = RequestCode.GET_ALL_DELAY_OFFSET
-        processors[code] = _awaiting(processors[code], lambda _: slave.answer_master())
-        code = RequestCode.SLAVE_PROGRESS
-        processors[code] = _awaiting(processors[code], partial(_answer_peer, slave))
 
     def suggested(self, group: str, read: ReadResult) -> int:
         """Return from which broker a group should read on: a slave, if it is far behind."""
@@ -139,22 +95,6 @@ class Replication:
 
 def _ignore(_: object) -> None:
     """Ignore what slaves acknowledge: nobody waits for it."""
-
-
-def _answer_peer(slave: Slave, request: Request) -> bool:
-    return slave.answer_peer(request.header.broker_id)
-
-
-def _awaiting(serve: Processor, prepare: Callable[[Request], bool]) -> Processor:
-    """Have a slave say what it has delivered. prepare: returns whether it awaits answers still."""
-
-    def handle(request: Request) -> Outcome:
-        is_moving, outcome = prepare(request), serve(request)
-        if is_moving and isinstance(outcome, Reply):
-            return Reply(body=outcome.body, ext={ESCAPING_FIELD: "1"})
-        return outcome
-
-    return handle
 
 
 def _place(read: ReadResult) -> int:

@@ -6,6 +6,8 @@ Upstream: AdminBrokerProcessor.getAllConsumerOffset, getAllDelayOffset; SlaveSyn
 
 from collections.abc import Callable, Mapping
 
+from libramq.broker.cluster.slave import Slave
+from libramq.broker.cluster.slaves_progress import ESCAPING_FIELD
 from libramq.broker.files.schedule_file import DelayAnswer
 from libramq.catalog.request_modes import RequestModes
 from libramq.codes import RequestCode
@@ -13,13 +15,17 @@ from libramq.formats import fastjson
 from libramq.formats.document import encode_body
 from libramq.offsets import OffsetLedger
 from libramq.offsets.commits_ahead import COMMITS_AHEAD
+from libramq.remoting.headers import SlaveProgressHeader
 from libramq.rpc.outcome import Outcome, Reply, reply_encoded
 from libramq.rpc.request import Processor, Request
 from libramq.store.retention.deletions import COPIED_AS, Deletions
 
 
 class SlaveTables:
-    """The processor of a slave's queries for tables. delays: returns what is delivered."""
+    """The processor of a slave's queries for tables. delays: returns what is delivered.
+
+    slave: None in a master.
+    """
 
     def __init__(
         self,
@@ -27,11 +33,13 @@ class SlaveTables:
         deletions: Deletions,
         modes: RequestModes,
         delays: Callable[[], DelayAnswer],
+        slave: Slave | None,
     ) -> None:
         self._ledger = ledger
         self._deletions = deletions
         self._modes = modes
         self._delays = delays
+        self._slave = slave
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -50,11 +58,17 @@ class SlaveTables:
 
     def delay_offsets(self, request: Request) -> Outcome:
         """Return the delivered offset of each delay level, and what else a slave has done."""
-        return Reply(body=encode_body(self._delays()))
+        return self._delivered(is_moving=self._slave is not None and self._slave.answer_master())
 
     def progress(self, request: Request) -> Outcome:
         """Return the same to another slave, for which a slave may make way (`Slave.answer_peer`)."""
-        return self.delay_offsets(request)
+        header: SlaveProgressHeader = request.header
+        return self._delivered(
+            is_moving=self._slave is not None and self._slave.answer_peer(header.broker_id)
+        )
+
+    def _delivered(self, *, is_moving: bool) -> Reply:
+        return Reply(body=encode_body(self._delays()), ext={ESCAPING_FIELD: "1"} if is_moving else None)
 
     def request_modes(self, request: Request) -> Outcome:
         """Return each group's mode of reading each topic."""

@@ -1,0 +1,195 @@
+"""Requests at a slave: refusals with Apache's codes, what it serves while it acts, and what it forwards.
+
+    sends, messages sent back                SYSTEM_BUSY, as clients then turn to another broker
+    changes of topics, groups and offsets    SYSTEM_ERROR, for the operator
+    recalls of timer messages                SLAVE_NOT_AVAILABLE
+    pulls, unless slaveReadEnable            SYSTEM_BUSY
+    openings, coordinators                   SYSTEM_BUSY; ours: a slave must not own any of these
+    locks, pops, assignments                 served by an acting master, else SYSTEM_BUSY
+
+Nothing is popped in order at a slave: what is blocked would have to be written. A group that it has not
+copied yet would be another one than its master's. Acknowledgements of what its master had popped are in the
+slave's account (`pop/passed_on.py`): it does not pass these messages on, and its master acknowledges them
+when it is back. Apache's acting slave stores them at another master, where the check points of the one that
+returns are not (AckMessageProcessor.appendAck).
+
+Name servers may have lost a master that the slave still copies. Then routes name the slave, which must not
+act: two brokers would hand out the same. It forwards locks and pops to its master.
+
+Upstream: SendMessageProcessor.rejectRequest, PullMessageProcessor.rejectRequest,
+AdminBrokerProcessor.validateSlave, resetOffsetInner.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from libramq.broker.cluster.slave import Slave
+from libramq.broker.pop.pops_at_slave import PopsAtSlave
+from libramq.broker.processor.messages.ack_message import ACKS_MAX, real_topic
+from libramq.catalog import GroupTable
+from libramq.catalog.request_modes import RequestModes
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode
+from libramq.errors import LibraError, broker_error
+from libramq.formats.tables import MODE_POP
+from libramq.pop.check_point import Key
+from libramq.pop.handle import ORDERED, decode_handle
+from libramq.remoting.body.assignment import QueryAssignmentBody
+from libramq.remoting.body.pop import BatchAckBody
+from libramq.remoting.command import Command
+from libramq.remoting.credentials import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
+from libramq.remoting.pop_headers import AckMessageHeader, ChangeInvisibleTimeHeader, PopMessageHeader
+from libramq.rpc.call import Call
+from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply
+from libramq.rpc.request import Request
+from libramq.rpc.requests import REQUESTS, AtSlave
+from libramq.waits.held_pulls import SUSPEND_MS_MAX
+
+_BUSY: Final = Reply(
+    ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while: this is a slave"
+)
+_UNREADABLE: Final = Reply(
+    ResponseCode.SYSTEM_BUSY,
+    "[REJECTREQUEST]system busy, start flow control for a while: slaveReadEnable is false here",
+)
+_UNCHANGEABLE: Final = Reply(
+    ResponseCode.SYSTEM_ERROR,
+    "Can't modify topic or subscription group from slave broker, please execute it from master broker.",
+)
+_REFUSALS: Final = {
+    AtSlave.SERVE_IF_READABLE: _UNREADABLE,
+    AtSlave.REFUSE_BUSY: _BUSY,
+    AtSlave.REFUSE_CHANGE: _UNCHANGEABLE,
+    AtSlave.REFUSE_RESET: Reply(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker"),
+    AtSlave.REFUSE_RECALL: Reply(ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, broker is slave"),
+}
+#: Ours: requests under way, and how long the master has for one beside the time that it holds a pop.
+FORWARDED_MAX: Final = 1_000
+FORWARDED_MS: Final = 3_000
+#: Credentials of the sender, whom this slave has authorised; it signs for itself.
+_NOT_FORWARDED: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
+#: A check point and those of its messages that are done, as a BitSet of Java's.
+Acknowledged = tuple[Key, bytes]
+
+
+class SlaveRequests:
+    """Answers requests in a slave's place. pops: what was popped here. answer: sends delayed replies."""
+
+    def __init__(
+        self,
+        slave: Slave,
+        pops: PopsAtSlave,
+        groups: GroupTable,
+        modes: RequestModes,
+        *,
+        is_readable: bool,
+        answer: Callable[[Request, Outcome], None],
+    ) -> None:
+        self._slave = slave
+        self._pops = pops
+        self._groups = groups
+        self._modes = modes
+        self._is_readable = is_readable
+        self._answer = answer
+        self._under_way = 0
+        self._while_acting: dict[int, Callable[[Request], Outcome | None]] = {
+            R.LOCK_BATCH_MQ: lambda _: None if slave.is_acting else _BUSY,
+            R.POP_MESSAGE: self._pop,
+            R.CHANGE_MESSAGE_INVISIBLETIME: self._change,
+            R.ACK_MESSAGE: self._acknowledge,
+            R.BATCH_ACK_MESSAGE: self._acknowledge_batch,
+            R.QUERY_ASSIGNMENT: self._assign,
+        }
+
+    def outcome(self, request: Request) -> Outcome | None:
+        """Return the outcome of a request; None if a slave serves it as a master does."""
+        code = request.command.code
+        row = REQUESTS[code]
+        if row.is_forwarded:
+            if self._slave.is_named_for_master:
+                return self._forward(request)
+            self._slave.look_for_master()
+        if row.at_slave is AtSlave.SERVE_WHILE_ACTING:
+            return self._while_acting[code](request)
+        if row.at_slave is AtSlave.SERVE_IF_READABLE and self._is_readable:
+            return None
+        return _REFUSALS.get(row.at_slave)
+
+    # What only an acting master does.
+
+    def _pop(self, request: Request) -> Outcome | None:
+        header: PopMessageHeader = request.header
+        is_served = self._pops.is_serving and not header.order and header.consumer_group in self._groups
+        return None if is_served else _BUSY
+
+    def _change(self, request: Request) -> Outcome | None:
+        header: ChangeInvisibleTimeHeader = request.header
+        return None if self._pops.has(_key(header)) else _BUSY
+
+    def _assign(self, request: Request) -> Outcome | None:
+        """Assign what a group pops; queues that it pulls a coordinator assigns, which a slave is not."""
+        if not (self._pops.is_serving or self._slave.is_named_for_master):
+            return _BUSY
+        body: QueryAssignmentBody = request.body
+        mode = self._modes.get(body.topic, body.consumer_group)
+        return None if mode is not None and mode.mode == MODE_POP else _BUSY
+
+    def _acknowledge(self, request: Request) -> Outcome:
+        """Take the acknowledgement of one message."""
+        header: AckMessageHeader = request.header
+        handle = decode_handle(header.extra_info)
+        distance = header.offset - handle.start_offset
+        if handle.revive_queue == ORDERED or not 0 <= distance < 8 * ACKS_MAX:
+            return _BUSY
+        bit_set = (1 << distance).to_bytes(distance // 8 + 1, "little")
+        return self._take(request, [(_key(header), bit_set)])
+
+    def _acknowledge_batch(self, request: Request) -> Outcome:
+        """Take acknowledgements of several check points' messages."""
+        body: BatchAckBody = request.body
+        if len(body.acks) > ACKS_MAX:
+            raise broker_error(ResponseCode.INVALID_PARAMETER, f"{len(body.acks)} check points; {ACKS_MAX}")
+        if any(ack.revive_queue == ORDERED for ack in body.acks):
+            return _BUSY
+        done = [
+            ((real_topic(ack), ack.consumer_group, ack.queue_id, ack.start_offset, ack.pop_time), ack.bits())
+            for ack in body.acks
+        ]
+        return self._take(request, done)
+
+    def _take(self, request: Request, done: Sequence[Acknowledged]) -> Outcome:
+        """Take what was popped here, and what the master had popped."""
+        of_master = [each for each in done if not self._pops.has(each[0])]
+        if len(of_master) < len(done):
+            self._pops.acknowledge(done, request.now)
+        escaping = self._slave.escaping
+        is_taken = not of_master or (escaping is not None and escaping.acknowledge(of_master))
+        return SUCCESS if is_taken else _BUSY
+
+    # What the master does.
+
+    def _forward(self, request: Request) -> Outcome:
+        if self._under_way >= FORWARDED_MAX:
+            return _BUSY
+        command = request.command
+        hold_ms = 0
+        if command.code == R.POP_MESSAGE:
+            hold_ms = min(max(request.header.poll_time, 0), SUSPEND_MS_MAX)
+        ext = {name: value for name, value in command.ext.items() if name not in _NOT_FORWARDED}
+        call = Call(R(command.code), lambda reply: reply, ext, command.body, accepts=frozenset(ResponseCode))
+        self._under_way += 1
+        self._slave.ask_master(call, partial(self._forwarded, request), FORWARDED_MS + hold_ms)
+        return HOLD
+
+    def _forwarded(self, request: Request, reply: Command | LibraError) -> None:
+        self._under_way -= 1
+        if isinstance(reply, Command):
+            self._answer(request, Reply(reply.code, reply.remark, reply.ext, reply.body))
+        else:
+            self._answer(request, Reply(ResponseCode.SYSTEM_BUSY, f"this is a slave; its master: {reply}"))
+
+
+def _key(header: AckMessageHeader) -> Key:
+    handle = decode_handle(header.extra_info)
+    return header.topic, header.consumer_group, header.queue_id, handle.start_offset, handle.pop_time_ms
