@@ -67,6 +67,8 @@ class Segments:
         self._paths: dict[int, Path] = {}
         self._has_new_names = False
         self._resized: dict[Path, None] = {}
+        #: Whether a file had too few bytes when they were loaded.
+        self.was_short = False
 
     @property
     def min_offset(self) -> int:
@@ -99,6 +101,7 @@ class Segments:
                 continue
             if size < self.file_size and (unit_bytes or not clean):  # It was killed while the size was set.
                 self._give_size(path, kept=size - size % unit_bytes if unit_bytes else size)
+                self.was_short = True
             elif size != self.file_size:
                 raise StoreCorrupt(
                     f"{path} has {size} bytes instead of {self.file_size}; was its configured size changed?"

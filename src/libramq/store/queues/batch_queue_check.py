@@ -41,8 +41,10 @@ class BatchQueueCheck:
         is_unit = (units["size"] > 0) & (units["physical"] >= 0) & (units["count"] > 0)
         written = np.flatnonzero(is_unit)
         end = int(written[-1]) + 1 if len(written) else 0
-        #: Whether the last file may be lost, as in `lost_units.may_lack_end`.
-        self.may_lack_end = end > 0 and not end * BATCH_UNIT_BYTES % files.file_size
+        #: Whether the end may be lost, as in `lost_units.may_lack_end`.
+        self.may_lack_end = end > 0 and (
+            not end * BATCH_UNIT_BYTES % files.file_size or files.end % files.file_size > 0
+        )
         self._units = units[:end][is_unit[:end]]
         #: Whether files before the last are missing, or have holes.
         self._has_holes = len(self._units) < end or (

@@ -61,8 +61,9 @@ class QueueCheck:
 
     @property
     def may_lack_end(self) -> bool:
-        """Return whether the last file may be lost, as `lost_units.may_lack_end` does."""
-        return not self.next or not self.next * UNIT_BYTES % self._files.file_size
+        """Return whether the end may be lost, as `lost_units.may_lack_end` does."""
+        size = self._files.file_size
+        return not self.next or not self.next * UNIT_BYTES % size or self._files.end % size > 0
 
     def is_lost(self, number: int) -> bool:
         """Return whether the whole file with a unit is missing or has holes, so that a start builds it."""
