@@ -488,7 +488,7 @@ def test_a_hanging_name_server_delays_neither_the_broker_nor_the_others(tmp_path
 def test_a_start_ends_when_the_broker_listens_however_long_that_takes(tmp_path, monkeypatch):
     """At a load of 15 the broker did not listen yet 50 ms after it had given up on the name servers."""
     monkeypatch.setattr("libramq.broker.shell.FIRST_ROUND_MS_MAX", 0)
-    monkeypatch.setattr("libramq.broker.start_up.LOOK_AROUND_MS_MAX", 1_500)
+    monkeypatch.setattr("libramq.broker.cluster.registration.LOOK_AROUND_MS_MAX", 1_500)
 
     async def scenario() -> None:
         async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -32,7 +32,6 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.machine import Machine
 from libramq.broker.messages.arrivals import Arrivals
 from libramq.broker.processor.disk_waits import DiskWaits
-from libramq.broker.start_up import StartUp
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Phase
@@ -75,7 +74,7 @@ class Broker(Base):
 
     def start(self, started: Callable[[], None]) -> None:
         """Start to serve; `started` is called once name servers were informed, or could not be reached."""
-        self._start_up.begin(started)
+        self.other_nodes.start_up.begin(started)
 
     def leave(self, left: Callable[[], None]) -> None:
         """Unregister from the name servers; `left` is called once all have answered or failed to."""
@@ -113,7 +112,6 @@ class Broker(Base):
         self._slaves = SlaveFeature(self, self.transactions, delays, self.pop)
         self.other_nodes = ClusterFeature(self, groups)
         self.cluster = self.other_nodes.cluster
-        self._start_up = StartUp(self.cluster, self.registration, self.kernel)
         self._upkeep = UpkeepFeature(self)
         administration = AdministrationFeature(self, groups, reading, self._upkeep)
         return (

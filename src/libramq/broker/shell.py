@@ -173,7 +173,7 @@ class BrokerServer:
     async def _wait_started(self) -> None:
         """Wait until the broker listens and is registered; silent name servers are not awaited for long.
 
-        Listening has no deadline: what it waits for has (`start_up`), and a busy machine may take its time.
+        Listening has no deadline: what it waits for has (`StartUp`), and a busy machine may take its time.
         """
         await self._has_listened.wait()
         try:

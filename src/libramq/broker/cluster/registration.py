@@ -3,6 +3,10 @@
 It registers at start, every 30 s and after each change of its topics, at every name server. It also sends a
 heartbeat every second, so that a stalled broker is removed, and its groups get other coordinators, within
 seconds. Each name server has its own pace: one that hangs delays no other.
+
+    start ─► looking for brokers, at most a second ─► listening ─► registered
+
+If it registered earlier, it would send members that look for their coordinator to the wrong broker.
 Upstream: BrokerController, BrokerOuterAPI.registerBrokerAll, sendHeartbeat.
 """
 
@@ -23,8 +27,9 @@ from libramq.formats.tables import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
+from libramq.groups.cluster_view import ClusterView
 from libramq.kernel.deadlines import Deadlines
-from libramq.kernel.effect import Thread
+from libramq.kernel.effect import Listen, Thread
 from libramq.kernel.gate import Gated
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
@@ -55,6 +60,8 @@ SILENT_MS: Final = HEARTBEAT_TIMEOUT_MS // 2
 CHANGE_DELAY_MS: Final = 2
 #: Ours: leaving must not take longer than a user waits; name servers notice the closed connection anyway.
 UNREGISTER_TIMEOUT_MS: Final = 1_000
+#: Ours: how long a start waits to see the other brokers.
+LOOK_AROUND_MS_MAX: Final = 1_000
 #: Ours: how long a start waits for silent name servers; they are informed when they answer.
 FIRST_ROUND_MS_MAX: Final = 3_000
 #: Ours: an unreachable name server is retried soon, so that the starting order does not matter.
@@ -353,3 +360,40 @@ class Registration:
             self._register_again(name_server)
             for returned in self._return_observers:
                 returned()
+
+
+class StartUp:
+    """Listens once the other brokers are known, then registers. view: None if nobody looks for them."""
+
+    def __init__(self, view: ClusterView | None, registration: Registration, kernel: Kernel) -> None:
+        self._view = view
+        self._registration = registration
+        self._clock, self._effects = kernel.clock, kernel.effects
+        self._waited_enough = kernel.deadlines.new(self._give_up)
+        self._is_looking = False
+        if view is not None:
+            view.observe(self._look)
+
+    def begin(self, started: Callable[[], None]) -> None:
+        """Start; `started` is called when name servers were informed, or could not be reached."""
+        self._started = started
+        self._is_looking = True
+        if self._view is None or self._view.is_known:
+            self._listen()
+        else:
+            self._waited_enough.at(self._clock.monotonic_ms() + LOOK_AROUND_MS_MAX)
+
+    def _look(self) -> None:
+        """Listen, as the brokers of the cluster are known now."""
+        if self._is_looking:
+            self._listen()
+
+    def _give_up(self, _: MonotonicMs) -> None:
+        if self._is_looking:
+            log.warning("no name server answers; group members wait until one does")
+            self._listen()
+
+    def _listen(self) -> None:
+        self._is_looking = False
+        self._waited_enough.cancel()
+        self._effects.add(Listen(lambda: self._registration.begin(self._started)))

@@ -6,6 +6,7 @@ from libramq.broker.cluster.group_copies import GroupCopies
 from libramq.broker.cluster.group_successors import GroupSuccessors
 from libramq.broker.cluster.nodes import Nodes
 from libramq.broker.cluster.offset_exchanges import OffsetExchanges
+from libramq.broker.cluster.registration import StartUp
 from libramq.broker.features.feature import Base, Feature
 from libramq.broker.features.groups import GroupFeature
 from libramq.broker.groups.group_offsets import GroupOffsets
@@ -47,6 +48,8 @@ class ClusterFeature(Feature):
         self.copies = GroupCopies(peers.view, kernel.clock)
         self.successors = GroupSuccessors(config.broker_name, peers.view, kernel, ask)
         topics.observe(self._topic_changed)
+        view = peers.view if self.cluster is not None else None
+        self.start_up = StartUp(view, base.registration, kernel)
         self.hooks = Hooks(address_lost=[base.registration.lost])
         if self.cluster is not None:
             self._serve(base, self.cluster)
