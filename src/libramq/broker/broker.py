@@ -18,16 +18,13 @@ from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.cluster.name_server_list import Fetch
 from libramq.broker.config import BrokerConfig
 from libramq.broker.features.administration import AdministrationFeature
-from libramq.broker.features.cluster import ClusterFeature
-from libramq.broker.features.delays import DelayFeature
+from libramq.broker.features.cluster import ClusterFeature, SlaveFeature
 from libramq.broker.features.feature import Base, Feature
+from libramq.broker.features.files import UpkeepFeature
 from libramq.broker.features.groups import GroupFeature
+from libramq.broker.features.messages import DelayFeature, ReadingFeature, SendingFeature
 from libramq.broker.features.pop import PopFeature
-from libramq.broker.features.reading import ReadingFeature
-from libramq.broker.features.sending import SendingFeature
-from libramq.broker.features.slaves import SlaveFeature
 from libramq.broker.features.transactions import TransactionFeature
-from libramq.broker.features.upkeep import UpkeepFeature
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.machine import Machine
 from libramq.broker.messages.arrivals import Arrivals

@@ -1,1 +1,1 @@
-"""The features of a broker: each puts its parts together; `broker.py` lists them."""
+"""The features of a broker, a module for each room: they put its parts together; `broker.py` lists them."""

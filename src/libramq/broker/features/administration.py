@@ -3,9 +3,9 @@
 from libramq import __version__
 from libramq.broker.config import BrokerConfig
 from libramq.broker.features.feature import Base, Feature
+from libramq.broker.features.files import UpkeepFeature
 from libramq.broker.features.groups import GroupFeature
-from libramq.broker.features.reading import ReadingFeature
-from libramq.broker.features.upkeep import UpkeepFeature
+from libramq.broker.features.messages import ReadingFeature
 from libramq.broker.files.files import retention
 from libramq.broker.metrics.runtime_info import RuntimeInfo
 from libramq.broker.processor.administration.broker_options import BrokerOptions

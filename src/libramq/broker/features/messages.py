@@ -1,0 +1,96 @@
+"""Messages: clients send and read them, and some are delivered later."""
+
+from libramq.broker.features.feature import Base, Feature
+from libramq.broker.features.groups import GroupFeature
+from libramq.broker.features.transactions import TransactionFeature
+from libramq.broker.messages.delivery import Delivery
+from libramq.broker.messages.fetching import Fetching
+from libramq.broker.messages.reading import Reading
+from libramq.broker.messages.redelivery import Redelivery, SendingBack
+from libramq.broker.messages.sending import Sending
+from libramq.broker.messages.timer_delivery import TimerDelivery
+from libramq.broker.processor.messages.pull_message import PullMessage
+from libramq.broker.processor.messages.query_message import QueryMessage
+from libramq.broker.processor.messages.queue_offset import QueueOffsets
+from libramq.broker.processor.messages.reply_message import ReplyMessages
+from libramq.broker.processor.messages.send_back import SendBack
+from libramq.broker.processor.messages.send_message import SendMessage
+from libramq.broker.processor.messages.timer_requests import TimerRequests
+from libramq.kernel.engine import Hooks
+
+
+class SendingFeature(Feature):
+    """Everything that clients store."""
+
+    def __init__(self, base: Base, groups: GroupFeature, transactions: TransactionFeature) -> None:
+        config, machine, files = base.config, base.machine, base.files
+        self.redelivery = Redelivery(base.topics, base.groups, groups.locks, machine.randomness)
+        self.sending = Sending(
+            config,
+            machine,
+            files,
+            requirements=base.requirements,
+            durability=base.replication.gate,
+            announcement=base.registration,
+            redelivery=self.redelivery,
+            transactions=transactions.transactions,
+        )
+        sends, calls = SendMessage(self.sending), groups.calls
+        sending_back = SendingBack(files.log, base.groups, self.redelivery, files.schedule, base.authorizer)
+        address, stores = config.address, config.store_replies
+        self.services = [
+            sends,
+            SendBack(sending_back, files.log, calls),
+            ReplyMessages(sends, groups.producers, calls, address=address, stores=stores),
+        ]
+        self.hooks = Hooks(connection_ended=[self.sending.creations.connection_ended])
+
+
+class ReadingFeature(Feature):
+    """Reads by offset: RocketMQ's, and those of protocols without long polling by group."""
+
+    def __init__(self, base: Base, groups: GroupFeature) -> None:
+        config = base.config
+        self.reading = Reading(
+            config,
+            base.files,
+            groups.consumers,
+            requirements=base.requirements,
+            filters=groups.filters,
+            offsets=base.offsets,
+            held=base.held,
+            kernel=base.kernel,
+            throughput=base.throughput,
+        )
+        self.fetching = Fetching(base.store, base.requirements, base.kernel)
+        suggested = base.replication.suggested if config.slave_read_enable else None
+        self.services = [
+            PullMessage(self.reading, answer=base.responder.answer, suggested=suggested),
+            QueueOffsets(base.store, base.authorizer),
+            QueryMessage(base.store, base.files.key_index()),
+        ]
+        self.listeners = [self.reading, self.fetching]
+
+
+class DelayFeature(Feature):
+    """Delivers messages when they are due; where slaves are asked, not before they have answered."""
+
+    def __init__(self, base: Base) -> None:
+        config, files, kernel = base.config, base.files, base.kernel
+        is_held = config.asks_slaves
+        self.levels = Delivery(files.schedule, files.store, kernel, is_held=is_held)
+        self.timers = TimerDelivery(files.timers, files.store, kernel, is_held=is_held)
+        self.topic_listeners = [self.levels, self.timers]
+        requests = TimerRequests(
+            files=files.timers,
+            log=files.log,
+            topics=base.topics,
+            broker_name=config.broker_name,
+            recall_enabled=config.recall_message_enable,
+            max_delay_ms=config.timer_max_delay_sec * 1000,
+        )
+        self.services = [requests]
+
+    def close(self) -> None:
+        """Finish what is being delivered."""
+        self.timers.close()
