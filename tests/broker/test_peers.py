@@ -9,7 +9,14 @@ from libramq.broker.cluster.peer_brokers import AGAIN_MS
 from libramq.broker.cluster.peer_link import RETRY_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
-from libramq.errors import ConnectFailed, LibraError, RequestTimeout, TopicNotExist, broker_error
+from libramq.errors import (
+    ConnectFailed,
+    ConsumerNotOnline,
+    LibraError,
+    RequestTimeout,
+    TopicNotExist,
+    broker_error,
+)
 from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_CLIENT, MODE_EPOCHS
 from libramq.formats.document import decode_body
 from libramq.formats.route import BrokerData, QueueData, TopicRouteData
@@ -20,6 +27,7 @@ from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply
+from libramq.remoting.body.consumers import ConsumerConnection
 from libramq.remoting.body.coordination import GroupJoinBody, QueueGrant
 from libramq.remoting.command import Command
 from libramq.rpc.question import Question
@@ -940,3 +948,32 @@ def test_the_version_of_a_broker_whose_clock_is_ahead_is_accepted(node):
     ahead = node.clock.wall_ms() + 5 * 365 * 86_400_000
     body = bodies.PeerListBody(broker_name=B, group=THERE, version=ahead, client_ids=["x", "y"])
     assert node.ask(peer(B), R.PEER_LIST, None, body).code == C.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("members", "code"),
+    [
+        (ConsumerNotOnline(C.CONSUMER_NOT_ONLINE, "not online"), C.SUCCESS),
+        (ConsumerConnection(), C.SUCCESS),
+        (ConsumerConnection(protocol="consumer"), C.SYSTEM_ERROR),
+        (ConnectFailed("gone"), C.SYSTEM_BUSY),
+    ],
+    ids=["nobody", "RocketMQ's members", "Kafka's members", "no answer"],
+)
+def test_offsets_are_reset_once_the_coordinator_knows_no_members_of_kafka(
+    tmp_path: Path, members: object, code: int
+) -> None:
+    node = Node(tmp_path).meet(B, C_)
+    node.create_topic("T", 1)
+    node.send(FakePeer(), "T", queue_id=0)
+    node.ask(FakePeer(), R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body={"groupName": THERE})
+    peer = FakePeer()
+    reset = h.ResetOffsetHeader(topic="T", group=THERE, timestamp=-1, is_force=True)
+    node.give(peer, node.command(R.INVOKE_BROKER_TO_RESET_OFFSET, reset))
+    (question,) = node.take(R.GET_CONSUMER_CONNECTION_LIST, ADDRESSES[B])
+    assert (peer.replies, node.broker.offsets.query(THERE, "T", 0)) == ([], None)
+    node.answer(question, members)
+    (reply,) = peer.replies
+    assert reply.code == code, reply.remark
+    assert node.broker.offsets.query(THERE, "T", 0) == (1 if code == C.SUCCESS else None)
+    node.close()
