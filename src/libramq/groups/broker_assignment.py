@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from libramq.balance import Group, Member, balanced_sticky
 from libramq.clock import MonotonicMs
 from libramq.groups.handover_ledger import HandoverLedger, Holding
+from libramq.groups.limits import QUEUES_AT_ONCE_MAX, SUBSCRIPTIONS_AT_ONCE_MAX
 from libramq.message.queue import MessageQueue
 
 #: Ours: the commit that follows an answer arrives within this time, unless the machine itself is in trouble.
@@ -39,10 +40,6 @@ class AssignmentAnswer:
     queues: Sequence[MessageQueue]
     ask_again: Mapping[str, int]
 
-
-#: Ours: what is assigned within a turn of the loop, in some 10 ms, as in coordinated groups.
-SUBSCRIPTIONS_AT_ONCE_MAX: Final = 200
-QUEUES_AT_ONCE_MAX: Final = 1_000
 
 #: A member's queues by topic, in their order.
 Lots = dict[str, list[MessageQueue]]

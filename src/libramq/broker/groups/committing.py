@@ -33,6 +33,7 @@ class Committing:
     ) -> None:
         self._is_slave = is_slave
         self.offsets = offsets
+        self.first_to_read = offsets.first_to_read
         self._fences = fences
         self._requirements = requirements
         self._committed = committed
@@ -98,10 +99,6 @@ class Committing:
             self.offsets.write()
         except OSError as error:
             raise _not_journalled(error) from error
-
-    def first_to_read(self, group: str, topic: str, queue_id: int, *, may_be_zero: bool = True) -> int | None:
-        """Return where a group continues; None if it has committed nothing and may choose."""
-        return self.offsets.first_to_read(group, topic, queue_id, may_be_zero=may_be_zero)
 
 
 def _not_journalled(error: OSError) -> BrokerError:

@@ -10,7 +10,7 @@ from libramq.broker.files.tables import Tables
 from libramq.broker.groups.notifications import Notifications
 from libramq.broker.groups.observed_rebalances import ObservedRebalances
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.clock import MonotonicMs, Now, read_clock
+from libramq.clock import Now, read_clock
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.fencing import MODE_CLIENT
@@ -63,6 +63,8 @@ class ConsumerClients:
         self._groups: ConsumerGroups[Connection] = ConsumerGroups()
         #: Returns the group of a name, or None if no member is connected.
         self.group = self._groups.get
+        self.groups_of = self._groups.subscribers_of
+        self.answered_question = self._groups.answered
         self.rebalances = ObservedRebalances(
             self._groups,
             tables=tables,
@@ -118,10 +120,6 @@ class ConsumerClients:
     def is_member_of(self, peer: Connection, group_name: str) -> bool:
         """Return whether a connection is a member of a group."""
         return self._groups.member(group_name, peer) is not None
-
-    def groups_of(self, topic: str) -> list[str]:
-        """Return the groups that subscribe to a topic."""
-        return self._groups.subscribers_of(topic)
 
     def require_room(
         self, group_name: str, peer: Connection, subscriptions: Sequence[SubscriptionData]
@@ -192,12 +190,6 @@ class ConsumerClients:
             for peer in expired:
                 self.leave(group.name, peer, Reason.SESSION_EXPIRED, now=read_clock(self._clock))
                 yield
-
-    def answered_question(
-        self, peer: Connection, number: int, *, knows_group: bool, now_ms: MonotonicMs
-    ) -> None:
-        """Take a member's answer to a probe."""
-        self._groups.answered(peer, number, knows_group=knows_group, now_ms=now_ms)
 
     def committed(self, peer: Connection, group_name: str) -> None:
         """Note that a member commits an offset."""

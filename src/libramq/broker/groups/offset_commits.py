@@ -135,6 +135,10 @@ class OffsetCommits:
         self.query = ledger.offsets.query
         #: Returns the offset from which nobody has read since an operator set it, or None.
         self.pending_reset = ledger.offsets.pending_reset
+        self.offsets = ledger.offsets.offsets
+        self.topics_of_group = ledger.offsets.topics_of_group
+        self.topics_of_groups = ledger.offsets.topics_of_groups
+        self.groups_of_topic = ledger.offsets.groups_of_topic
         self._store = store
         self._journals = journals
         self.pull_offsets = PullOffsets()
@@ -276,22 +280,6 @@ class OffsetCommits:
         self._reset_readers.pop((group, topic, queue_id), None)
         self._add([taken[1]])
         return taken[0]
-
-    def offsets(self, group: str, topic: str) -> dict[int, int]:
-        """Return all of a group's offsets in a topic."""
-        return self._ledger.offsets.offsets(group, topic)
-
-    def topics_of_group(self, group: str) -> set[str]:
-        """Return the topics that a group has read."""
-        return self._ledger.offsets.topics_of_group(group)
-
-    def topics_of_groups(self, groups: Set[str]) -> dict[str, set[str]]:
-        """Return the topics that each of some groups has read."""
-        return self._ledger.offsets.topics_of_groups(groups)
-
-    def groups_of_topic(self, topic: str) -> set[str]:
-        """Return the groups that have read a topic."""
-        return self._ledger.offsets.groups_of_topic(topic)
 
     def remove_group(self, group: str) -> None:
         """Remove a group's offsets."""

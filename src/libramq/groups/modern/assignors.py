@@ -16,6 +16,7 @@ from libramq.balance.group import Group
 from libramq.balance.group import Member as Taker
 from libramq.balance.kafka_range import kafka_range
 from libramq.balance.strategy import GroupRule
+from libramq.groups.limits import QUEUES_AT_ONCE_MAX, SUBSCRIPTIONS_AT_ONCE_MAX
 from libramq.groups.modern.member import Member
 from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
 from libramq.message.queue import MessageQueue
@@ -23,11 +24,6 @@ from libramq.message.queue import MessageQueue
 #: The assignor of groups whose members name none: the first of group.consumer.assignors.
 UNIFORM: Final = "uniform"
 ASSIGNORS: Final[Mapping[str, GroupRule]] = {UNIFORM: balanced_sticky, "range": kafka_range}
-
-#: Ours: what is assigned within a turn of the loop, in 10 ms. A thousand members that read different ones of
-#: a thousand topics take 5 s.
-SUBSCRIPTIONS_AT_ONCE_MAX: Final = 200
-PARTITIONS_AT_ONCE_MAX: Final = 1_000
 
 
 def voted(members: Iterable[Member]) -> str:
@@ -67,7 +63,7 @@ class Assigning(NamedTuple):
     def is_large(self) -> bool:
         """Return whether it takes more than some milliseconds."""
         subscriptions = sum(len(each.topics) for each in self.members)
-        return subscriptions > SUBSCRIPTIONS_AT_ONCE_MAX or sum(self.counts.values()) > PARTITIONS_AT_ONCE_MAX
+        return subscriptions > SUBSCRIPTIONS_AT_ONCE_MAX or sum(self.counts.values()) > QUEUES_AT_ONCE_MAX
 
     def made(self) -> dict[str, Partitions]:
         """Return what each member shall have, by member id."""

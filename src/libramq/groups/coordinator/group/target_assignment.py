@@ -13,6 +13,7 @@ from libramq.balance.group import counts
 from libramq.errors import ConfigError
 from libramq.groups.coordinator.group.saved_state import MemberProfile
 from libramq.groups.handover_ledger import Holding
+from libramq.groups.limits import QUEUES_AT_ONCE_MAX, SUBSCRIPTIONS_AT_ONCE_MAX
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 
@@ -133,12 +134,6 @@ def _checked(
                 raise ConfigError(f"the strategy assigns {queue} twice")
             target[queue] = profile.member
     return target
-
-
-#: Ours: what is assigned within a turn of the loop, in some 10 ms, as in groups of KIP-848. A thousand
-#: members that subscribe to different ones of a thousand topics take 0.3 to 1.7 s.
-SUBSCRIPTIONS_AT_ONCE_MAX: Final = 200
-QUEUES_AT_ONCE_MAX: Final = 1_000
 
 
 class Made(NamedTuple):
