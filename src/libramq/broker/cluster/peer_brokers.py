@@ -117,13 +117,12 @@ class PeerBrokers:
     def __init__(
         self,
         *,
-        broker_name: str,
         view: ClusterView,
         consumers: ConsumerClients,
         kernel: Kernel,
         ask: Ask,
     ) -> None:
-        self._name = broker_name
+        self._name = view.own_name
         self.now_ms, self.deadlines, self.soon = kernel.clock.monotonic_ms, kernel.deadlines, kernel.soon
         self.ask = ask
         self._gatherings: dict[str, Gathering] = {}
@@ -133,7 +132,7 @@ class PeerBrokers:
         self.view = view
         #: Called when something is due at another time than before.
         self.changed: Callable[[], None] = lambda: None
-        self.relay = MemberRelay(view, broker_name, consumers=consumers, clock=kernel.clock)
+        self.relay = MemberRelay(view, view.own_name, consumers=consumers, clock=kernel.clock)
 
     # Requests of coordination.
 

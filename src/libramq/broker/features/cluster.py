@@ -116,9 +116,7 @@ class SlaveFeature(Feature):
                 answer=base.responder.answer,
             )
         self.services = [
-            SlaveTables(
-                files.ledger, files.store.deletions, files.tables.request_modes, files.delay_answer, slave
-            ),
+            SlaveTables(files, slave),
             HAStatusRequests(files.store, replication.service),
             HAInfoRequests(config, files.store, slave),
         ]

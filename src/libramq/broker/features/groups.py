@@ -53,26 +53,18 @@ class GroupFeature(Feature):
         self.producers: ProducerGroups[Connection] = ProducerGroups()
         self.locks = QueueLocks(grace_ms=config.orderly_lock_grace_ms)
         self.consumers = ConsumerClients(
-            broker_name=config.broker_name,
             tables=base.tables,
             offsets=base.offsets,
             locks=self.locks,
             kernel=base.kernel,
             record=base.events.record,
         )
-        self.filters = PullFilters(
-            self.consumers,
-            base.tables.filters,
-            clock=base.kernel.clock,
-            is_enabled=config.enable_property_filter,
-            for_retries=config.filter_support_retry,
-        )
+        self.filters = PullFilters(config, self.consumers, base.tables.filters, base.kernel.clock)
 
     def _build_coordination(self, base: Base) -> None:
         config, kernel, topics = base.config, base.kernel, base.topics
         view = ClusterView(config.broker_name, config.address, is_alone_for_good=not config.namesrv_addr)
         self.peers = PeerBrokers(
-            broker_name=config.broker_name,
             view=view,
             consumers=self.consumers,
             kernel=kernel,
@@ -107,7 +99,7 @@ class GroupFeature(Feature):
         self.removal = TopicRemoval(base.files, offsets, self.coordination, base.held, base.kernel)
 
     def _build_services(self, base: Base) -> None:
-        topics, groups, consumers, coordination = base.topics, base.groups, self.consumers, self.coordination
+        tables, consumers, coordination = base.tables, self.consumers, self.coordination
         answer, slave = base.responder.answer, base.replication.slave
         watch = ClientWatch(
             consumers,
@@ -117,7 +109,7 @@ class GroupFeature(Feature):
             notify=partial(send_notices, base.kernel.effects),
         )
         self.heartbeats = Heartbeats(
-            consumers, self.producers, topics, groups, self.filters, left=coordination.closed
+            consumers, self.producers, tables, self.filters, left=coordination.closed
         )
         clients = ClientManagement(self.heartbeats, consumers, self.filters)
         self.calls = ClientCalls(
@@ -126,12 +118,12 @@ class GroupFeature(Feature):
         self.services = [
             clients,
             self.calls,
-            QueueLockRequests(locks=self.locks, clients=consumers, topics=topics, groups=groups),
-            GroupRequests(coordination, self.opening, groups, topics, answer=answer),
+            QueueLockRequests(self.locks, consumers, tables),
+            GroupRequests(coordination, self.opening, tables, answer=answer),
             OpenQueue(self.opening, answer=answer),
             ConsumerOffsetRequests(self.committing, is_member=consumers.is_member),
             QueryAssignment(
-                tables=base.tables,
+                tables=tables,
                 clients=consumers,
                 queues=coordination.queues if slave is None else slave.routes.queues,
                 assigner=self.assigner,

@@ -36,7 +36,7 @@ class SendingFeature(Feature):
             transactions=transactions.transactions,
         )
         sends, calls = SendMessage(self.sending), groups.calls
-        sending_back = SendingBack(files.log, base.groups, self.redelivery, files.schedule, base.authorizer)
+        sending_back = SendingBack(files, self.redelivery, base.authorizer)
         address, stores = config.address, config.store_replies
         self.services = [
             sends,
@@ -81,15 +81,7 @@ class DelayFeature(Feature):
         self.levels = Delivery(files.schedule, files.store, kernel, is_held=is_held)
         self.timers = TimerDelivery(files.timers, files.store, kernel, is_held=is_held)
         self.topic_listeners = [self.levels, self.timers]
-        requests = TimerRequests(
-            files=files.timers,
-            log=files.log,
-            topics=base.topics,
-            broker_name=config.broker_name,
-            recall_enabled=config.recall_message_enable,
-            max_delay_ms=config.timer_max_delay_sec * 1000,
-        )
-        self.services = [requests]
+        self.services = [TimerRequests(config, files)]
 
     def close(self) -> None:
         """Finish what is being delivered."""

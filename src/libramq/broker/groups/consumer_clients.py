@@ -45,7 +45,6 @@ class ConsumerClients:
     def __init__(
         self,
         *,
-        broker_name: str,
         tables: Tables,
         offsets: OffsetCommits,
         locks: QueueLocks,
@@ -58,7 +57,7 @@ class ConsumerClients:
         self.foreign = ForeignGroups()
         clock, self._work = kernel.clock, kernel.work
         self.notifications = Notifications(clock)
-        self.broker_name = broker_name
+        self.broker_name = tables.topics.broker_name
         self._configs = tables.groups
         self._groups: ConsumerGroups[Connection] = ConsumerGroups()
         #: Returns the group of a name, or None if no member is connected.

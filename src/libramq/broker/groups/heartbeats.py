@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from libramq.broker.files.tables import Tables
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.messages.pull_filters import PullFilters
-from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import Now
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
@@ -66,15 +66,13 @@ class Heartbeats:
         self,
         consumers: ConsumerClients,
         producers: ProducerGroups[Connection],
-        topics: TopicTable,
-        groups: GroupTable,
+        tables: Tables,
         filters: PullFilters,
         left: Callable[[Connection], None],
     ) -> None:
         self._consumers = consumers
         self._producers = producers
-        self._topics = topics
-        self._groups = groups
+        self._topics, self._groups = tables.topics, tables.groups
         self._filters = filters
         self._left = left
 

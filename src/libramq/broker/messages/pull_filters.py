@@ -10,6 +10,7 @@ Upstream: PullMessageProcessor.processRequest, ClientManageProcessor.checkClient
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from libramq.broker.config import BrokerConfig
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.clock import Clock
 from libramq.codes import ResponseCode
@@ -33,21 +34,15 @@ _EVERYTHING = PullSelection()
 
 
 class PullFilters:
-    """Finds the filters of pulls. is_enabled: enablePropertyFilter; for_retries: filterSupportRetry."""
+    """Finds the filters of pulls."""
 
     def __init__(
-        self,
-        clients: ConsumerClients,
-        filters: ConsumerFilters,
-        *,
-        clock: Clock,
-        is_enabled: bool,
-        for_retries: bool,
+        self, config: BrokerConfig, clients: ConsumerClients, filters: ConsumerFilters, clock: Clock
     ) -> None:
         self._clients = clients
         self._filters = filters
-        self._is_enabled = is_enabled
-        self._for_retries = for_retries
+        self._is_enabled = config.enable_property_filter
+        self._for_retries = config.filter_support_retry
         self._clock = clock
         self._shared = SharedTagCodes()
         clients.observe_members(self._members_changed)

@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import SendBack
-from libramq.broker.messages.message_log import MessageLog
-from libramq.broker.messages.schedule import DelaySchedule
+from libramq.broker.files.files import BrokerFiles
 from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.topic_table import DLQ_QUEUES
 from libramq.clock import MonotonicMs, WallMs
@@ -124,18 +123,9 @@ class SentBack(NamedTuple):
 class SendingBack:
     """Stores what consumers send back; each method returns the log's end that its answer waits for, or 0."""
 
-    def __init__(
-        self,
-        log: MessageLog,
-        groups: GroupTable,
-        redelivery: Redelivery,
-        schedule: DelaySchedule,
-        authorizer: Authorizer,
-    ) -> None:
-        self._log = log
-        self._groups = groups
+    def __init__(self, files: BrokerFiles, redelivery: Redelivery, authorizer: Authorizer) -> None:
+        self._log, self._groups, self._schedule = files.log, files.tables.groups, files.schedule
         self._redelivery = redelivery
-        self._schedule = schedule
         self._authorizer = authorizer
 
     def find(

@@ -4,41 +4,27 @@ They copy topics and groups by GET_ALL_TOPIC_CONFIG and GET_ALL_SUBSCRIPTIONGROU
 Upstream: AdminBrokerProcessor.getAllConsumerOffset, getAllDelayOffset; SlaveSynchronize.java.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from libramq.broker.cluster.slave import Slave
 from libramq.broker.cluster.slaves_progress import ESCAPING_FIELD
-from libramq.broker.files.schedule_file import DelayAnswer
-from libramq.catalog.request_modes import RequestModes
+from libramq.broker.files.files import BrokerFiles
 from libramq.codes import RequestCode
 from libramq.formats import fastjson
 from libramq.formats.document import encode_body
-from libramq.offsets import OffsetLedger
 from libramq.offsets.commits_ahead import COMMITS_AHEAD
 from libramq.remoting.headers import SlaveProgressHeader
 from libramq.rpc.outcome import Outcome, Reply, reply_encoded
 from libramq.rpc.request import Processor, Request
-from libramq.store.retention.deletions import COPIED_AS, Deletions
+from libramq.store.retention.deletions import COPIED_AS
 
 
 class SlaveTables:
-    """The processor of a slave's queries for tables. delays: returns what is delivered.
+    """The processor of a slave's queries for tables. slave: None in a master."""
 
-    slave: None in a master.
-    """
-
-    def __init__(
-        self,
-        ledger: OffsetLedger,
-        deletions: Deletions,
-        modes: RequestModes,
-        delays: Callable[[], DelayAnswer],
-        slave: Slave | None,
-    ) -> None:
-        self._ledger = ledger
-        self._deletions = deletions
-        self._modes = modes
-        self._delays = delays
+    def __init__(self, files: BrokerFiles, slave: Slave | None) -> None:
+        self._ledger, self._deletions = files.ledger, files.store.deletions
+        self._modes, self._delays = files.tables.request_modes, files.delay_answer
         self._slave = slave
 
     def processors(self) -> Mapping[int, Processor]:

@@ -6,10 +6,10 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 
 from collections.abc import Callable, Mapping
 
+from libramq.broker.files.tables import Tables
 from libramq.broker.groups.coordination import Coordination, MemberWaiter
 from libramq.broker.groups.opening import QueueOpening
 from libramq.broker.processor.groups.answer_waiter import AnswerWaiter, AskingMember, AssignmentWaiter
-from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode
 from libramq.groups.coordinator.group import request as rq
 from libramq.message.queue import MessageQueue
@@ -29,16 +29,14 @@ class GroupRequests:
         self,
         coordination: Coordination,
         opening: QueueOpening,
-        groups: GroupTable,
-        topics: TopicTable,
+        tables: Tables,
         *,
         answer: Callable[[Request, Outcome], None],
     ) -> None:
         self._answer = answer
         self._coordination = coordination
         self._opening = opening
-        self._groups = groups
-        self._topics = topics
+        self._topics, self._groups = tables.topics, tables.groups
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""

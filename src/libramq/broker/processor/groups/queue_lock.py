@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
+from libramq.broker.files.tables import Tables
 from libramq.broker.groups.consumer_clients import ConsumerClients
-from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
 from libramq.groups.consumer_group import ConsumerGroup
@@ -29,13 +29,10 @@ QUEUES_PER_STEP: Final = 256
 class QueueLockRequests:
     """The processor of queue locks."""
 
-    def __init__(
-        self, *, locks: QueueLocks, clients: ConsumerClients, topics: TopicTable, groups: GroupTable
-    ) -> None:
+    def __init__(self, locks: QueueLocks, clients: ConsumerClients, tables: Tables) -> None:
         self._locks = locks
         self._clients = clients
-        self._topics = topics
-        self._groups = groups
+        self._topics, self._groups = tables.topics, tables.groups
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""

@@ -7,8 +7,8 @@ Upstream: RecallMessageProcessor.java, RecallMessageHandle.java, AdminBrokerProc
 from collections.abc import Mapping
 from typing import Final
 
-from libramq.broker.messages.message_log import MessageLog
-from libramq.catalog.topic_table import TopicTable
+from libramq.broker.config import BrokerConfig
+from libramq.broker.files.files import BrokerFiles
 from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
@@ -21,7 +21,6 @@ from libramq.remoting.headers import RecallMessageHeader
 from libramq.rpc.outcome import Outcome, Reply, ReplyWhenDurable
 from libramq.rpc.request import Processor, Request
 from libramq.store.log.append import StoreMessage
-from libramq.timers.timer_files import TimerFiles
 
 _TAG: Final = "_RECALL_TAG_"
 
@@ -29,22 +28,11 @@ _TAG: Final = "_RECALL_TAG_"
 class TimerRequests:
     """The processors of requests about timer messages."""
 
-    def __init__(
-        self,
-        *,
-        files: TimerFiles,
-        log: MessageLog,
-        topics: TopicTable,
-        broker_name: str,
-        recall_enabled: bool,
-        max_delay_ms: int,
-    ) -> None:
-        self._files = files
-        self._log = log
-        self._topics = topics
-        self._broker_name = broker_name
-        self._recall_enabled = recall_enabled
-        self._max_delay_ms = max_delay_ms
+    def __init__(self, config: BrokerConfig, files: BrokerFiles) -> None:
+        self._files, self._log, self._topics = files.timers, files.log, files.tables.topics
+        self._broker_name = config.broker_name
+        self._recall_enabled = config.recall_message_enable
+        self._max_delay_ms = config.timer_max_delay_sec * 1000
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
