@@ -1,7 +1,10 @@
 """Metrics: what events and samples become, and what Prometheus reads over HTTP."""
 
 import asyncio
+import contextlib
+import http.client as http_client
 import random
+import socket
 import urllib.request
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from libramq import Message, Producer
 from libramq.broker.broker_conf import broker_config
 from libramq.broker.config import BrokerConfig
 from libramq.broker.metrics.metrics import GROUPS_MAX, OTHERS, Metrics, Sample
+from libramq.broker.metrics.metrics_server import HEAD_BYTES_MAX
 from libramq.broker.shell import BrokerServer
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError
@@ -170,6 +174,40 @@ async def test_a_broker_is_scraped(tmp_path):
         await names.stop()
     with pytest.raises(OSError):
         await asyncio.to_thread(scrape, port)
+
+
+def http(port: int, text: str) -> list[tuple[int, bytes]]:
+    """Send requests over one connection; return the statuses and bodies of the answers until it ends."""
+    answers = []
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        client.sendall(text.replace("\n", "\r\n").encode())
+        with client.makefile("rb") as read, contextlib.suppress(ConnectionResetError):
+            while line := read.readline():
+                length = int(http_client.parse_headers(read)["Content-Length"])
+                answers.append((int(line.split()[1]), read.read(length)))
+    return answers
+
+
+async def test_metrics_are_one_more_protocol_with_the_limits_of_all(tmp_path):
+    """One connection may have many requests; a body, or a head without an end, is not read."""
+    port = free_port()
+    broker = server(tmp_path, metrics_exporter_type="PROM", metrics_port=port)
+    await broker.start()
+    try:
+        wanted = "?name[]=libra_held_pulls HTTP/1.1\n"
+        (first, text), (second, _), (third, _) = await asyncio.to_thread(
+            http,
+            port,
+            f"GET /metrics{wanted}Host: x\n\nPUT /metrics HTTP/1.1\n\n"
+            f"GET /metrics{wanted}Accept-Encoding: gzip\nConnection: close\n\n",
+        )
+        assert (first, second, third) == (200, 405, 200)
+        assert [line for line in text.splitlines() if not line.startswith(b"#")] == [b"libra_held_pulls 0.0"]
+        body = "POST / HTTP/1.1\nContent-Length: 3\n\n"
+        assert await asyncio.to_thread(http, port, body) == [(400, b"")]
+        assert await asyncio.to_thread(http, port, f"GET /{'x' * HEAD_BYTES_MAX}") == []
+    finally:
+        await broker.stop()
 
 
 async def test_a_taken_port_is_one_clear_error(tmp_path):

@@ -140,7 +140,7 @@ class BrokerServer:
             self._performer.follow()
             await self._wait_started()
             if self._metrics is not None:
-                self._metrics.start()
+                await self._metrics.start(self._performer, self._broker)
                 self._sample_metrics()
         except BaseException:  # Whatever it is: a store that stays open stays locked.
             await self.stop()

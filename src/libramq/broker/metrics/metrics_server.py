@@ -1,48 +1,124 @@
-"""The metrics server: a broker's metrics over HTTP, on threads of its own, so that no reader delays it.
+"""The metrics server: a broker's metrics over HTTP, as one more protocol with the limits of all its ports.
 
-It is imported only by brokers that serve metrics.
+A thread encodes them, so that no reader delays the broker. The module is imported only by brokers that serve
+metrics.
 """
 
-import asyncio
-import threading
-from wsgiref.simple_server import WSGIServer
+import email.parser
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import urlsplit
 
-from prometheus_client import start_http_server
+from prometheus_client import make_wsgi_app
 
 from libramq.broker.broker import Broker
 from libramq.broker.metrics.metrics import Metrics, Sample
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, RemoteProtocolError
 from libramq.groups.rebalance_event import RebalanceEvent
+from libramq.kernel.connection import Connection
+from libramq.kernel.effect import Effects, Thread
 from libramq.kernel.longest_turn import METRICS
+from libramq.kernel.work import InThread, Work
+from libramq.runtime.performer import Performer
+from libramq.transport.server import Server
+
+#: Ours: a scraper sends some 300 bytes.
+HEAD_BYTES_MAX: Final = 16 * 1024
+_END: Final = b"\r\n\r\n"
+
+
+class HeadReader:
+    """Cuts bytes into the heads of requests; none of them may have a body."""
+
+    def __init__(self) -> None:
+        self._partial = b""
+
+    @property
+    def partial_bytes(self) -> int:
+        """Return how many bytes of an unfinished head are held."""
+        return len(self._partial)
+
+    def receive(self, data: bytes) -> list[bytes]:
+        """Take the bytes that arrived; return the heads that are whole now."""
+        *heads, self._partial = (self._partial + data).split(_END)
+        if any(len(head) > HEAD_BYTES_MAX for head in (*heads, self._partial)):
+            raise RemoteProtocolError(f"a head of over {HEAD_BYTES_MAX} bytes")
+        return heads
+
+
+class MetricsTranslator:
+    """Answers requests; a `kernel.engine.Translator`. app: encodes metrics, as a WSGI application."""
+
+    def __init__(self, effects: Effects, app: Any) -> None:
+        self._effects = effects
+        self._app = app
+
+    def receive(self, connection: Connection, requests: Any, start: int) -> int:
+        """Answer one request; return the index of the next."""
+        self._effects.proceed(connection, self._respond(connection, requests[start]))
+        return start + 1
+
+    def _respond(self, connection: Connection, head: bytes) -> Work[None]:
+        response, is_last = yield InThread(Thread.COMPUTE, partial(respond, self._app, head))
+        self._effects.send(connection, response)
+        if is_last:
+            self._effects.close(connection, "the client wants no other answer")
+
+
+def respond(app: Any, head: bytes) -> tuple[bytes, bool]:
+    """Return the response to a request, and whether its connection ends with it."""
+    line, _, fields = head.decode("latin-1").partition("\r\n")
+    parts, headers = line.split(" "), email.parser.HeaderParser().parsestr(fields)
+    if len(parts) != 3 or "Content-Length" in headers or "Transfer-Encoding" in headers:
+        return _encoded(f"{HTTPStatus.BAD_REQUEST.value} Bad Request", [], b""), True
+    method, target, version = parts
+    url = urlsplit(target)
+    environment = {
+        "REQUEST_METHOD": method,
+        "PATH_INFO": url.path,
+        "QUERY_STRING": url.query,
+        "HTTP_ACCEPT": headers.get("Accept"),
+        "HTTP_ACCEPT_ENCODING": headers.get("Accept-Encoding"),
+    }
+    started: list[Any] = []
+    body = b"".join(app(environment, lambda *answer: started.extend(answer)))
+    status, answer_headers = started
+    is_last = version != "HTTP/1.1" or headers.get("Connection", "").lower() == "close"
+    return _encoded(status, answer_headers, body), is_last
+
+
+def _encoded(status: str, headers: list[tuple[str, str]], body: bytes) -> bytes:
+    lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in headers)]
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}"]).encode() + _END + body
 
 
 class MetricsServer:
-    """The metrics, and Prometheus's own server for them."""
+    """The metrics, and the server from which Prometheus reads them."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
         self._port = port
         self._metrics = Metrics()
-        self._running: tuple[WSGIServer, threading.Thread] | None = None
+        self._server: Server | None = None
 
-    def start(self) -> None:
+    async def start(self, performer: Performer, broker: Broker) -> None:
         """Listen; ConfigError if the port is not available."""
+        translator = MetricsTranslator(broker.kernel.effects, make_wsgi_app(self._metrics.registry))
+        entrance = performer.entrance(translator)
+        self._server = Server(entrance, broker.kernel.clock.monotonic_ms, reader=HeadReader)
         try:
-            self._running = start_http_server(self._port, self._host, self._metrics.registry)
-        except OSError as error:
+            await self._server.listen(self._host, self._port)
+        except ConfigError as error:
             raise ConfigError(
-                f"cannot serve metrics on {self._host}:{self._port}: {error.strerror}; choose another port "
+                f"cannot serve metrics on {self._host}:{self._port}: {error} "
                 "(metricsPromExporterPort, --metrics-port)"
             ) from None
 
     async def stop(self) -> None:
-        """Stop; responses under way are finished."""
-        running, self._running = self._running, None
-        if running is not None:
-            server, thread = running
-            await asyncio.to_thread(server.shutdown)
-            server.server_close()
-            await asyncio.to_thread(thread.join)
+        """Stop listening, and close every connection."""
+        if self._server is not None:
+            await self._server.close()
 
     def record(self, event: RebalanceEvent) -> None:
         """Count a rebalance event."""
