@@ -55,12 +55,12 @@ class PopFeature(Feature):
         offsets.observe_resets(self._reset)
         offsets.observe_removal(ordering.group_removed)
         name, waits = config.broker_name, pop.journal.must_wait
-        acking = Acknowledging(store, tables.topics, pop.journal, pop.in_flight)
+        acking = Acknowledging(store, tables.topics, pop.journal, pop.in_flight, ordering)
         #: What a slave hands out while it acts; None at a master.
         self.at_slave = _at_slave(base, self.popping, acking, slave) if slave is not None else None
         self.services = [
             PopMessage(self.popping, answer=base.responder.answer, broker_name=name, waits_for_disk=waits),
-            AckMessage(acking, ordering, waits_for_disk=waits),
+            AckMessage(acking, waits_for_disk=waits),
         ]
         self.listeners = [self.popping]
         # What a slave has to do depends on time, and on what other brokers and its own parts say.

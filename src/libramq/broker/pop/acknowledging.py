@@ -6,55 +6,78 @@
 Upstream: AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from libramq.broker.pop.journal import PopJournal
+from libramq.broker.pop.ordering import Ordering
 from libramq.broker.pop.popping import INVISIBLE_MS_MAX
 from libramq.catalog import TopicTable
 from libramq.clock import Now
 from libramq.codes import ResponseCode
-from libramq.errors import broker_error
+from libramq.errors import LibraError, broker_error
 from libramq.pop import CheckPoint, InFlight
 from libramq.pop.check_point import Key
+from libramq.pop.handle import ORDERED, Handle, decode_handle
+from libramq.pop.positions import QueueOfGroup
 from libramq.store.message_store import MessageStore
 
 
 class Popped(NamedTuple):
-    """A message as a consumer names it. topic: where it was popped from, so maybe a retry topic."""
+    """A message as a consumer names it. topic: where it was popped from, so maybe a retry topic.
+
+    handle: the text that the consumer got with it (`pop.handle`).
+    """
 
     topic: str
     group: str
     queue_id: int
-    start_offset: int
-    pop_time_ms: int
     offset: int
+    handle: str
+
+
+class Acknowledged(NamedTuple):
+    """The outcome of acknowledgements. end: the log's end with them; 0: there is nothing new in it.
+
+    refused: the errors of those that were refused, by their places; the others count.
+    """
+
+    end: int
+    refused: Mapping[int, LibraError]
 
 
 class Changed(NamedTuple):
-    """A message's new place in time. end: the log's end with it."""
+    """A message's new place in time. end: the log's end with it; 0: it is not in the log."""
 
     pop_time_ms: int
+    invisible_ms: int
     revive_queue: int
     end: int
 
 
 class Acknowledging:
-    """Takes acknowledgements."""
+    """Takes acknowledgements. ordering: has what was popped in order, which has no check points."""
 
     def __init__(
-        self, store: MessageStore, topics: TopicTable, journal: PopJournal, in_flight: InFlight
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        journal: PopJournal,
+        in_flight: InFlight,
+        ordering: Ordering,
     ) -> None:
         self._store = store
         self._topics = topics
         self._journal = journal
         self._in_flight = in_flight
+        self._ordering = ordering
 
-    def check(self, topic: str, queue_id: int, offset: int) -> None:
-        """Raise BrokerError if a topic has no such queue, or the queue no such message.
+    def _handle(self, popped: Popped) -> Handle:
+        """Return the handle of a message; LibraError if it cannot be one's.
 
         A queue that is no longer read from was popped from before.
         """
+        topic, queue_id, offset = popped.topic, popped.queue_id, popped.offset
         config = self._topics.require(topic)
         if not 0 <= queue_id < config.read_queue_nums and not self._store.max_offset(topic, queue_id):
             raise broker_error(
@@ -68,31 +91,43 @@ class Acknowledging:
                 ResponseCode.NO_MESSAGE,
                 f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{first}~{end}",
             )
+        return decode_handle(popped.handle)
 
-    def check_invisible_time(self, invisible_ms: int) -> None:
-        """Raise BrokerError for an invalid invisible time."""
-        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
-            raise broker_error(
-                ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime {invisible_ms}; 0 to {INVISIBLE_MS_MAX} ms are allowed",
-            )
+    def acknowledge(self, popped: Sequence[Popped], now: Now) -> Acknowledged:
+        """Journal messages as done, by one append; raises BrokerError if the store refuses.
 
-    def acknowledge(self, popped: Sequence[Popped], now: Now) -> int:
-        """Journal messages as done, by one append; return the log's end with that, 0: there is nothing new.
-
-        Messages that are not in flight are done already, or visible again: nothing is left to say. Raises
-        BrokerError if the store refuses.
+        Messages that are not in flight are done already, or visible again: nothing is left to say.
         """
         done: dict[CheckPoint, int] = {}
-        for message in popped:
-            found = self._find(message)
+        refused: dict[int, LibraError] = {}
+        for position, message in enumerate(popped):
+            try:
+                handle = self._handle(message)
+                if handle.revive_queue == ORDERED:
+                    self._ordering.acknowledge(_queue(message), handle.pop_time_ms, message.offset)
+                    continue
+            except LibraError as error:
+                refused[position] = error.with_traceback(None)  # It would be in a cycle with this frame.
+                continue
+            found = self._find(message, handle)
             if found is not None:
                 check_point, bit = found
                 done[check_point] = done.get(check_point, 0) | bit
-        return self._journal.write((), list(done.items()), wall_ms=now.wall_ms) if done else 0
+        end = self._journal.write((), list(done.items()), wall_ms=now.wall_ms) if done else 0
+        return Acknowledged(end, refused)
 
-    def acknowledge_sets(self, popped: Iterable[tuple[Key, bytes]], now: Now) -> int:
-        """As `acknowledge`, for messages of check points; which of each one's is a BitSet of Java's."""
+    def acknowledge_sets(
+        self, popped: Iterable[tuple[Key, bytes]], now: Now, *, ordered: Iterable[tuple[Key, bytes]] = ()
+    ) -> int:
+        """Journal messages of check points as done; return the log's end, or 0 if there is nothing new.
+
+        A BitSet of Java's says which of each. ordered: of messages that were popped in order.
+        """
+        for (topic, group, queue_id, start, pop_time_ms), bit_set in ordered:
+            queue = group, topic, queue_id
+            for offset in self._ordering.in_flight(queue, pop_time_ms):
+                if _has(bit_set, offset - start):
+                    self._ordering.acknowledge(queue, pop_time_ms, offset)
         done: dict[CheckPoint, int] = {}
         for key, bit_set in popped:
             check_point = self._in_flight.find(key)
@@ -106,8 +141,15 @@ class Acknowledging:
 
         is_unseen: no program has seen it, so its next delivery is no further attempt.
         """
-        self.check_invisible_time(invisible_ms)
-        found = self._find(popped)
+        handle = self._handle(popped)
+        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"invisibleTime {invisible_ms}; 0 to {INVISIBLE_MS_MAX} ms are allowed",
+            )
+        if handle.revive_queue == ORDERED:
+            return self._change_ordered(popped, handle.pop_time_ms, invisible_ms)
+        found = self._find(popped, handle)
         if found is None:
             raise broker_error(
                 ResponseCode.NO_MESSAGE,
@@ -131,11 +173,28 @@ class Acknowledging:
             is_changed=True,
         )
         end = self._journal.write((new,), [(old, bit)], wall_ms=now.wall_ms)
-        return Changed(new.pop_time_ms, new.revive_queue, end)
+        return Changed(new.pop_time_ms, invisible_ms, new.revive_queue, end)
 
-    def _find(self, popped: Popped) -> tuple[CheckPoint, int] | None:
+    def _change_ordered(self, popped: Popped, pop_time_ms: int, invisible_ms: int) -> Changed:
+        left_ms = self._ordering.change(_queue(popped), pop_time_ms, popped.offset, invisible_ms)
+        if left_ms is None:
+            raise broker_error(
+                ResponseCode.NO_MESSAGE, f"message {popped.offset} was acknowledged, or popped again"
+            )
+        return Changed(pop_time_ms, left_ms, ORDERED, 0)
+
+    def _find(self, popped: Popped, handle: Handle) -> tuple[CheckPoint, int] | None:
         """Return the check point that has the message in flight, and the message's bit."""
-        key = (popped.topic, popped.group, popped.queue_id, popped.start_offset, popped.pop_time_ms)
+        key = popped.topic, popped.group, popped.queue_id, handle.start_offset, handle.pop_time_ms
         check_point = self._in_flight.find(key)
         bit = check_point.bit_of(popped.offset) if check_point is not None else 0
         return (check_point, bit) if check_point is not None and bit else None
+
+
+def _queue(popped: Popped) -> QueueOfGroup:
+    return popped.group, popped.topic, popped.queue_id
+
+
+def _has(bits: bytes, index: int) -> bool:
+    """Return whether a BitSet of Java's has a bit."""
+    return index >> 3 < len(bits) and bool(bits[index >> 3] >> (index & 7) & 1)
