@@ -114,7 +114,11 @@ class StoreOpening:
         if found.lacks_units and point is not None:
             return [queue for queue in self._queues if queue.last_physical_end]
         if clean and (point is None or found.known_end > point.flushed):  # Another broker wrote last.
-            return [queue for queue in self._queues if may_lack_end(queue)]
+            lost = [queue for queue in self._queues if may_lack_end(queue)]
+            if lost:  # Some 6 µs a record.
+                begin = min(queue.last_physical_end for queue in lost)
+                log.info("the log is searched for lost ends of queues", queues=len(lost), begin=begin)
+            return lost
         return []
 
     def _compare_beginning(self, point: RecoveryPoint | None, known_end: int) -> None:
