@@ -236,7 +236,13 @@ _CONTROL, _TABLE, _MESSAGE = CONTROL_BODY_BYTES_MAX, TABLE_BODY_BYTES_MAX, MESSA
 _CONFIG = CONFIG_BODY_BYTES_MAX
 _READ, _BUSY = AtSlave.SERVE_IF_READABLE, AtSlave.REFUSE_BUSY
 _ACTING: Final = AtSlave.SERVE_WHILE_ACTING
-_NO_CHANGE, _NO_RESET = AtSlave.REFUSE_CHANGE, AtSlave.REFUSE_RESET
+_NO_RESET: Final = AtSlave.REFUSE_RESET
+#: What keeps its change in a journal; a slave copies it.
+_changing = partial(Row, is_recorded=True, at_slave=AtSlave.REFUSE_CHANGE)
+#: What members of coordinated groups ask (group_version.py).
+_of_group_protocol = partial(Row, has_version=True, at_slave=_BUSY)
+#: What two brokers must not both do: a slave does it while it acts, or has its master do it.
+_in_flight = partial(Row, at_slave=_ACTING, is_forwarded=True)
 
 
 def _from_broker(
@@ -268,24 +274,10 @@ _BROKER_ROWS: Final = (
     Row(R.LITE_PULL_MESSAGE, h.PullMessageHeader, _consume, at_slave=_READ),
     Row(R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader, _view, reads_cold=True),
     Row(R.QUERY_MESSAGE, h.QueryMessageHeader, _managed(A.GET, _of_topic)),
-    Row(R.POP_MESSAGE, pop.PopMessageHeader, _consume, at_slave=_ACTING, is_forwarded=True),
-    Row(R.ACK_MESSAGE, pop.AckMessageHeader, _popped, at_slave=_ACTING, is_forwarded=True),
-    Row(
-        R.BATCH_ACK_MESSAGE,
-        h.NoHeader,
-        _popped_batch,
-        _CONTROL,
-        BatchAckBody,
-        at_slave=_ACTING,
-        is_forwarded=True,
-    ),
-    Row(
-        R.CHANGE_MESSAGE_INVISIBLETIME,
-        pop.ChangeInvisibleTimeHeader,
-        _popped,
-        at_slave=_ACTING,
-        is_forwarded=True,
-    ),
+    _in_flight(R.POP_MESSAGE, pop.PopMessageHeader, _consume),
+    _in_flight(R.ACK_MESSAGE, pop.AckMessageHeader, _popped),
+    _in_flight(R.BATCH_ACK_MESSAGE, h.NoHeader, _popped_batch, _CONTROL, BatchAckBody),
+    _in_flight(R.CHANGE_MESSAGE_INVISIBLETIME, pop.ChangeInvisibleTimeHeader, _popped),
     Row(R.NOTIFICATION, pop.NotificationHeader, _consume),
     Row(R.POLLING_INFO, pop.PollingInfoHeader, _consume),
     Row(R.PEEK_MESSAGE, pop.PeekMessageHeader, _consume),
@@ -302,45 +294,27 @@ _BROKER_ROWS: Final = (
     Row(R.UNREGISTER_CLIENT, h.UnregisterClientHeader, _unregister),
     Row(R.CHECK_CLIENT_CONFIG, h.NoHeader, _check_client, _CONTROL, CheckClientBody),
     Row(R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader, _as_member),
-    Row(R.LOCK_BATCH_MQ, h.NoHeader, _lock, _CONTROL, LockBatchBody, at_slave=_ACTING, is_forwarded=True),
+    _in_flight(R.LOCK_BATCH_MQ, h.NoHeader, _lock, _CONTROL, LockBatchBody),
     Row(R.UNLOCK_BATCH_MQ, h.NoHeader, _lock, _CONTROL, LockBatchBody, is_forwarded=True),
     # Administration of a broker.
     Row(R.GET_TIMER_CHECK_POINT, h.NoHeader, _cluster_wide(A.GET)),
     Row(R.GET_TIMER_METRICS, h.NoHeader, _cluster_wide(A.GET)),
-    Row(
-        R.UPDATE_AND_CREATE_TOPIC,
-        h.CreateTopicHeader,
-        _managed(A.CREATE, _of_topic),
-        is_recorded=True,
-        at_slave=_NO_CHANGE,
-    ),
-    Row(
-        R.DELETE_TOPIC_IN_BROKER,
-        h.TopicHeader,
-        _managed(A.DELETE, _of_topic),
-        is_recorded=True,
-        at_slave=_NO_CHANGE,
-    ),
+    _changing(R.UPDATE_AND_CREATE_TOPIC, h.CreateTopicHeader, _managed(A.CREATE, _of_topic)),
+    _changing(R.DELETE_TOPIC_IN_BROKER, h.TopicHeader, _managed(A.DELETE, _of_topic)),
     Row(R.GET_ALL_TOPIC_CONFIG, h.GetAllTopicsHeader, _cluster_wide(A.LIST)),
     Row(R.GET_TOPIC_CONFIG, h.TopicHeader, _managed(A.GET, _of_topic)),
     Row(R.GET_TOPIC_STATS_INFO, h.TopicHeader, _managed(A.GET, _of_topic)),
     Row(R.GET_BROKER_RUNTIME_INFO, h.NoHeader, _cluster_wide(A.GET), reads_cold=True),
     Row(R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoHeader, _cluster_wide(A.LIST)),
-    Row(
+    _changing(
         R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
         h.NoHeader,
         _managed(A.CREATE, _group_of),
         _CONTROL,
         SubscriptionGroupConfig,
-        is_recorded=True,
-        at_slave=_NO_CHANGE,
     ),
-    Row(
-        R.DELETE_SUBSCRIPTIONGROUP,
-        h.DeleteGroupHeader,
-        _managed(A.DELETE, _fields(group, "group_name")),
-        is_recorded=True,
-        at_slave=_NO_CHANGE,
+    _changing(
+        R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader, _managed(A.DELETE, _fields(group, "group_name"))
     ),
     Row(R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.GetAllGroupsHeader, _cluster_wide(A.LIST)),
     Row(R.GET_SUBSCRIPTIONGROUP_CONFIG, h.GroupByNameHeader, _managed(A.GET, _of_group)),
@@ -367,23 +341,15 @@ _BROKER_ROWS: Final = (
     ),
     Row(R.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicHeader, _managed(A.GET, _of_topic)),
     Row(R.QUERY_TOPICS_BY_CONSUMER, h.GroupByNameHeader, _managed(A.GET, _of_group)),
-    Row(
-        R.UPDATE_AND_CREATE_TOPIC_LIST,
-        h.NoHeader,
-        _managed(A.CREATE, _topics_of),
-        _CONTROL,
-        TopicConfigList,
-        is_recorded=True,
-        at_slave=_NO_CHANGE,
+    _changing(
+        R.UPDATE_AND_CREATE_TOPIC_LIST, h.NoHeader, _managed(A.CREATE, _topics_of), _CONTROL, TopicConfigList
     ),
-    Row(
+    _changing(
         R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
         h.NoHeader,
         _managed(A.CREATE, _groups_of),
         _CONTROL,
         GroupConfigList,
-        is_recorded=True,
-        at_slave=_NO_CHANGE,
     ),
     Row(R.CLONE_GROUP_OFFSET, a.CloneOffsetsHeader, _managed(A.UPDATE, _cloned_of), at_slave=_NO_RESET),
     Row(R.QUERY_CORRECTION_OFFSET, a.CorrectionOffsetHeader, _managed(A.GET, _corrected_of)),
@@ -408,51 +374,13 @@ _BROKER_ROWS: Final = (
     ),
     Row(R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, a.ConsumerStatusHeader, _managed(A.GET, _group_and_topic)),
     # Coordinated groups: members, and brokers among themselves.
-    Row(
-        R.GROUP_JOIN,
-        h.GroupJoinHeader,
-        _join,
-        _CONTROL,
-        groups.GroupJoinBody,
-        has_version=True,
-        at_slave=_BUSY,
-    ),
-    Row(
-        R.GROUP_POLL,
-        h.GroupPollHeader,
-        _as_member,
-        _CONTROL,
-        groups.GroupPollBody,
-        has_version=True,
-        at_slave=_BUSY,
-    ),
-    Row(
-        R.GROUP_RELEASE,
-        h.GroupMemberHeader,
-        _as_member,
-        _CONTROL,
-        groups.GroupReleaseBody,
-        has_version=True,
-        at_slave=_BUSY,
-    ),
-    Row(
-        R.GROUP_LEAVE,
-        h.GroupMemberHeader,
-        _as_member,
-        _CONTROL,
-        groups.GroupLeaveBody,
-        has_version=True,
-        at_slave=_BUSY,
-    ),
-    Row(
-        R.GROUP_REMOVE,
-        h.GroupRemoveHeader,
-        _managed(A.UPDATE, _of_consumer_group),
-        has_version=True,
-        at_slave=_BUSY,
-    ),
-    Row(R.GROUP_FIND, h.GroupHeader, _as_member, has_version=True, at_slave=_BUSY),
-    Row(R.OPEN_QUEUE, h.OpenQueueHeader, _consume, has_version=True, reads_cold=True, at_slave=_BUSY),
+    _of_group_protocol(R.GROUP_JOIN, h.GroupJoinHeader, _join, _CONTROL, groups.GroupJoinBody),
+    _of_group_protocol(R.GROUP_POLL, h.GroupPollHeader, _as_member, _CONTROL, groups.GroupPollBody),
+    _of_group_protocol(R.GROUP_RELEASE, h.GroupMemberHeader, _as_member, _CONTROL, groups.GroupReleaseBody),
+    _of_group_protocol(R.GROUP_LEAVE, h.GroupMemberHeader, _as_member, _CONTROL, groups.GroupLeaveBody),
+    _of_group_protocol(R.GROUP_REMOVE, h.GroupRemoveHeader, _managed(A.UPDATE, _of_consumer_group)),
+    _of_group_protocol(R.GROUP_FIND, h.GroupHeader, _as_member),
+    _of_group_protocol(R.OPEN_QUEUE, h.OpenQueueHeader, _consume, reads_cold=True),
     Row(R.QUERY_ASSIGNMENT, h.NoHeader, _query_assignment, _CONTROL, QueryAssignmentBody, at_slave=_ACTING),
     Row(
         R.SET_MESSAGE_REQUEST_MODE,

@@ -17,9 +17,7 @@ from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.broker.groups.removal import GroupRemoval
 from libramq.broker.processor.cluster.ha_info import HAInfoRequests
 from libramq.broker.processor.cluster.ha_status import HAStatusRequests
-from libramq.broker.processor.cluster.peer_groups import PeerGroupRequests
-from libramq.broker.processor.cluster.peer_nodes import PeerNodeRequests
-from libramq.broker.processor.cluster.peers import PeerRequests
+from libramq.broker.processor.cluster.peers import PeerNodeRequests, PeerRequests
 from libramq.broker.processor.cluster.slave_requests import SlaveRequests
 from libramq.broker.processor.cluster.slave_tables import SlaveTables
 from libramq.codes import RequestCode
@@ -67,8 +65,7 @@ class ClusterFeature(Feature):
     def _serve(self, base: Base, cluster: Cluster) -> None:
         groups = self._groups
         self.services = [
-            PeerNodeRequests(cluster, self.nodes, self.offsets, self.topics),
-            PeerGroupRequests(cluster, self.copies),
+            PeerNodeRequests(cluster, self.nodes, self.offsets, self.topics, self.copies),
             PeerRequests(
                 cluster=cluster,
                 coordination=groups.coordination,

@@ -1,22 +1,31 @@
-"""PEER_GRANT, PEER_MEMBERS, PEER_LIST, PEER_GATHER and their kin: requests between brokers.
+"""PEER_GRANT, PEER_MEMBERS, PEER_NODE, PEER_GROUPS and their kin: requests between brokers.
 
-Ours; the contract is in docs/design/coordinated-groups.md.
+Ours; the contracts are in docs/design/coordinated-groups.md and docs/design/kafka-cluster.md.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
 from libramq.broker.cluster.cluster import Cluster
+from libramq.broker.cluster.cluster_topics import ClusterTopics
+from libramq.broker.cluster.group_copies import GroupCopies
+from libramq.broker.cluster.nodes import Nodes, is_visible
+from libramq.broker.cluster.offset_exchanges import exchange_of
 from libramq.broker.groups.assigner import Assigner, QueueQuestion
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
+from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.broker.processor.groups.query_assignment import reply_with
+from libramq.catalog.topic_attributes import changed_attributes
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import encode_body
 from libramq.groups.rebalance_event import Reason
 from libramq.logs import get_logger
+from libramq.message.names import is_valid_group
 from libramq.remoting.body import coordination as bodies
+from libramq.remoting.body import nodes
+from libramq.remoting.body.groups import PeerGroupsBody
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 
@@ -151,3 +160,67 @@ def _check_version(body: bodies.PeerListBody | bodies.PeerAssignmentsBody, reque
         f"version {body.version} of group {body.group} is implausible: versions start at wall-clock times, "
         f"and it is {request.wall_ms} here; set the clocks of the brokers",
     )
+
+
+class PeerNodeRequests:
+    """The processor of requests between brokers that serve Kafka's clients (docs/design/kafka-cluster.md)."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        nodes: Nodes,
+        offsets: GroupOffsets,
+        topics: ClusterTopics,
+        copies: GroupCopies,
+    ) -> None:
+        self._cluster = cluster
+        self._copies = copies
+        self._nodes = nodes
+        self._offsets = offsets
+        self._topics = topics
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.PEER_NODE: self.node,
+            RequestCode.PEER_TOPIC: self.topic,
+            RequestCode.PEER_OFFSETS: self.offsets,
+            RequestCode.PEER_GROUPS: self.groups,
+        }
+
+    def node(self, request: Request) -> Outcome:
+        """Return this broker as Kafka's clients see it."""
+        body: nodes.PeerNodeBody = request.body
+        self._cluster.require_peer(request.peer.address, body.broker_name)
+        return Reply(body=encode_body(self._nodes.answer(body.version)))
+
+    def topic(self, request: Request) -> Outcome:
+        """Create, extend or delete a topic for a client of another broker."""
+        body: nodes.PeerTopicBody = request.body
+        self._cluster.require_peer(request.peer.address, body.broker_name)
+        if not is_visible(body.topic):
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER, f"topic {body.topic} is not for Kafka's clients"
+            )
+        changes = {f"+{name}": value for name, value in body.attributes.items()}
+        attributes = changed_attributes(None, changes)
+        self._topics.apply(body.topic, body.queues, body.numbering.value(), attributes)
+        return SUCCESS
+
+    def offsets(self, request: Request) -> Outcome:
+        """Commit, return and delete offsets of a group that another broker coordinates."""
+        body: nodes.PeerOffsetsBody = request.body
+        self._cluster.require_peer(request.peer.address, body.broker_name)
+        if not is_valid_group(body.group):
+            raise broker_error(ResponseCode.INVALID_PARAMETER, f"{body.group!r} is not the name of a group")
+        exchanged = self._offsets.take(exchange_of(body), request.peer)
+        codes = list(exchanged.codes.values())
+        return Reply(
+            body=encode_body(nodes.PeerOffsets(codes=codes, offsets=nodes.offsets_of(exchanged.offsets)))
+        )
+
+    def groups(self, request: Request) -> Outcome:
+        """Keep copies of groups that this broker coordinates next."""
+        body: PeerGroupsBody = request.body
+        self._cluster.require_peer(request.peer.address, body.broker_name)
+        return Reply(ext={"lbKnown": "1" if self._copies.take(body) else "0"})
