@@ -1,21 +1,24 @@
 """The coordinator: short scenarios, each a conversation between members and their coordinator."""
 
 from collections import Counter
+from random import Random
 
 import pytest
 
 from libramq.balance import TopicStrategy, register_strategy
 from libramq.codes import ResponseCode
-from libramq.fencing import Attempts, Claim, FenceReport
+from libramq.fencing import MODE_CLIENT, Attempts, Claim, FenceGrant, FenceReport
 from libramq.groups.coordinator import event as ev
+from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.group import membership as group_membership
 from libramq.groups.coordinator.group import saved_state
 from libramq.groups.coordinator.group.balance import COLLECT_MS
 from libramq.groups.coordinator.group.member import REPEAT_MS
 from libramq.groups.coordinator.group.publication import RECORD_AGAIN_MS
-from libramq.groups.coordinator.group.request import Join, Poll, Remove
+from libramq.groups.coordinator.group.request import Join, Leave, Poll, Remove
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
+from libramq.testing.world import SeededSecretBits
 from tests.groups.coordinator.coordinated import (
     GROUP,
     SESSION_MS,
@@ -1438,3 +1441,33 @@ def test_removed_queues_are_revoked_in_the_order_they_were_granted():
     effects = group.coordinator.tick(group.now_ms)
     answered = [effect.ticket.rpartition("/")[0] for effect in effects if isinstance(effect, Answer)]
     assert answered == [clients[member] for member in holders]
+
+
+def test_a_group_left_to_another_broker_is_remembered_with_its_members():
+    """Their next coordinator awaits them, but not one that has left meanwhile."""
+    group = Surroundings()
+    group.add("alice")
+    group.add("bob")
+    group.run(100)
+    epoch, members = group.coordinator.members_of(GROUP)
+    assert (epoch, len(members)) == (group.view.epoch, 2)
+    group.do(group.coordinator.drop(GROUP, "b:1", now_ms=group.now_ms))
+    assert group.coordinator.members_of(GROUP) == (epoch, members)
+    group.coordinator.forget_former(Leave(group=GROUP, member=members[0]))
+    assert group.coordinator.former(GROUP) == (epoch, members[1:])
+    group.do(group.coordinator.removed(GROUP, may_return=True, now_ms=group.now_ms))
+    assert group.coordinator.former(GROUP) == (0, None)
+
+
+def test_a_fence_of_an_unknown_group_hears_that_its_members_allocate():
+    """It is left from an earlier life of the group, or of a coordinator that we have not heard of."""
+    fences = {GROUP: 7}
+    secret_bits = SeededSecretBits(Random(1))
+    coordinator: Coordinator[str, str] = Coordinator(secret_bits=secret_bits, fence_epoch=fences.get)
+    assert coordinator.stock_members("H", ["java"], now_ms=0) == []
+    assert coordinator.stock_members(GROUP, ["java"], now_ms=0) == [ModeChanged(GROUP, MODE_CLIENT, 7)]
+    assert coordinator.stock_members(GROUP, ["java"], now_ms=0) == [], "no news"
+    grant = FenceGrant(group=GROUP, epoch=7, mode=MODE_CLIENT)
+    assert coordinator.refused(grant, 9, now_ms=0) == [ModeChanged(GROUP, MODE_CLIENT, 9)]
+    coordinator.stock_members(GROUP, [], now_ms=0)
+    assert coordinator.refused(grant, 9, now_ms=0) == [], "nobody allocates any more"
