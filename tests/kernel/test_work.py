@@ -1,13 +1,13 @@
 """Long work: what one event causes for many is not done in one turn."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.fakes import ManualClock, turns_of
 
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Kernel
-from libramq.kernel.work import Each, OneWork
+from libramq.kernel.work import Awaited, Each, OneWork, Work
 
 
 class Nobody:
@@ -126,3 +126,43 @@ def test_a_work_that_is_stopped_takes_no_further_step_and_has_no_end(turns: Turn
     for _ in range(3):
         turns.turn()
     assert done == [0, 1, 2, refused]
+
+
+def test_a_work_goes_on_with_what_calls_back_and_with_an_error_that_it_brings(turns: Turns):
+    done: list[object] = []
+    answers: list[Callable[[object], None]] = []
+
+    def steps() -> Work[None]:
+        done.append((yield Awaited(answers.append)))
+        try:
+            yield Awaited(answers.append)
+        except OSError as error:
+            done.append(error)
+
+    turns.kernel.work(steps())
+    turns.engine.settle()
+    answers.pop()("an answer")
+    assert done == []
+    turns.engine.settle()
+    refused = OSError("no answer")
+    answers.pop()(refused)
+    turns.engine.settle()
+    assert done == ["an answer", refused]
+    assert turns.engine.next_due_ms is None
+
+
+@pytest.mark.parametrize("answer", ["an answer", OSError("no answer")])
+def test_a_work_that_was_closed_while_it_waited_does_not_go_on(turns: Turns, answer: object):
+    answers: list[Callable[[object], None]] = []
+
+    def steps() -> Work[None]:
+        yield Awaited(answers.append)
+        raise AssertionError("it was closed")
+
+    work = steps()
+    turns.kernel.work(work)
+    turns.engine.settle()
+    work.close()
+    answers.pop()(answer)
+    turns.engine.settle()
+    assert turns.engine.next_due_ms is None

@@ -20,6 +20,7 @@ from libramq.broker.transactions import half
 from libramq.broker.transactions.open_transactions import OpenTransactions
 from libramq.codes import RequestCode
 from libramq.filesystem import FileSystem
+from libramq.kernel.work import Work
 from libramq.message import names
 from libramq.message.message import MessageExt
 from libramq.message.properties import TRANSACTION_PREPARED
@@ -125,7 +126,11 @@ def test_timers_that_a_slave_drops_are_caught(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.thorough
 def test_a_master_that_does_not_ask_its_slave_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SlavesProgress, "_find", SlavesProgress._end)
+    def nobody(_: SlavesProgress) -> Work[list[str]]:
+        yield None
+        return []
+
+    monkeypatch.setattr(SlavesProgress, "_find", nobody)
     caught(DelayedMessagesComeOnce)
 
 

@@ -4,6 +4,7 @@ was served.
         yield                       others may be served
         yield InThread(t, work)     a thread does that; its result or exception is sent into the generator
         yield Room(size)            a large request waits for memory, and has it until it ends
+        yield Awaited(begin)        something else calls back: an answer of another process, a deadline
 
     Kernel.work(steps)                     on nobody's behalf: what one event causes for many
     Effects.proceed(connection, steps)     for a request, whose connection is not served meanwhile
@@ -40,8 +41,17 @@ class Room(NamedTuple):
     size_bytes: int
 
 
+class Awaited(NamedTuple):
+    """What calls a function once, later perhaps; not for a request's work. begin: takes that function.
+
+    Like a thread's, the result or exception that it is called with is sent into the generator.
+    """
+
+    begin: Callable[[Callable[[Any], None]], Any]
+
+
 #: Long work that returns an R.
-Work = Generator[InThread | Room | None, Any, R]
+Work = Generator[InThread | Room | Awaited | None, Any, R]
 
 
 class UnderWay:
@@ -58,7 +68,11 @@ class UnderWay:
     def step(self) -> Any:
         """Take the next step, and return what it waits for; raises StopIteration at the end."""
         result, self._result = self._result, None
-        return self.steps.throw(result) if isinstance(result, BaseException) else self.steps.send(result)
+        if not isinstance(result, BaseException):
+            return self.steps.send(result)
+        if self.steps.gi_frame is None:  # It was closed while it waited.
+            raise StopIteration
+        return self.steps.throw(result)
 
     def take(self, result: object) -> None:
         """Take what a thread has returned, or has raised, for the next step."""
@@ -106,6 +120,8 @@ class Workload:
                 else:
                     if wanted is None:
                         works.append(work)
+                    elif type(wanted) is Awaited:
+                        wanted.begin(partial(self._done, work))
                     else:
                         self._effects.run(wanted.thread, wanted.work, partial(self._done, work))
                 if works and is_over():

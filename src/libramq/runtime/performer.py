@@ -30,7 +30,7 @@ from libramq.kernel.effect import (
     Thread,
 )
 from libramq.kernel.engine import Engine, Translator
-from libramq.kernel.work import InThread, Room, UnderWay
+from libramq.kernel.work import InThread, UnderWay
 from libramq.logs import get_logger
 from libramq.runtime.busy import Busy
 from libramq.runtime.dialed import DialedConnection
@@ -274,7 +274,7 @@ class Performer:
         if self._busy.first(connection) is not None:
             self.turns.enqueue(connection)
 
-    def _must_wait(self, work: UnderWay, wanted: InThread | Room) -> bool:
+    def _must_wait(self, work: UnderWay, wanted: Any) -> bool:
         """Get a work what it wants; return whether it has to wait for that."""
         connection: Any = work.connection
         if isinstance(wanted, InThread):

@@ -17,8 +17,9 @@ Upstream: BrokerPreOnlineService.syncMetadataReverse, which compares version num
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -36,7 +37,7 @@ from libramq.errors import BrokerError, LibraError
 from libramq.formats.document import decode_body
 from libramq.formats.route import MASTER_ID
 from libramq.kernel.parts import Kernel
-from libramq.kernel.work import OneWork
+from libramq.kernel.work import Awaited, Work
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message.queue import MessageQueue
@@ -71,8 +72,6 @@ EVERY_MS: Final = 1_000
 PEERS_MS_MAX: Final = 3_000
 #: Ours: for how long a name server's answer counts.
 CONFIRMED_MS: Final = 3_000
-
-R = TypeVar("R")
 
 
 class Delivered(NamedTuple):
@@ -128,23 +127,18 @@ class SlavesProgress:
     ) -> None:
         self._schedule, self._store = files.schedule, files.store
         self._tables, self._ledger, self._offsets = files.tables, files.ledger, offsets
-        self._clock, self._deadlines = kernel.clock, kernel.deadlines
+        self._clock, self._deadlines, self._work = kernel.clock, kernel.deadlines, kernel.work
         self._name = config.broker_name
         self._name_servers = registration.name_servers
         self._ask_signed = signing(kernel.effects.ask, config.credentials)
         self._timers, self._pop = files.timers.timers, files.pop
-        self._steps = OneWork(kernel.work)
         self._checking = checking
         self._held: Sequence[Held] = ()
-        #: Counts the times that it asked; answers to earlier ones are dropped.
-        self._round = 0
         self._is_asking = False
+        self._asking = self._ask_all()
         self._turn = 0
+        #: Those that have yet to answer.
         self._slaves: list[str] = []
-        #: What the slave that is dealt with has answered first.
-        self._answer = DelayAnswer()
-        self._popped: PassedOn | None = None
-        self._again = kernel.deadlines.new(lambda _: self._next())
         self._give_up = kernel.deadlines.new(self._wait_no_longer)
         registration.observe_return(self._registered_again)
 
@@ -186,83 +180,65 @@ class SlavesProgress:
         self._half_end = store.next_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
         self._timer_end = store.next_offset(names.TIMER_TOPIC, 0)
         self._checking.open.held_before = self._half_end
-        self._round, self._is_asking = self._round + 1, True
-        self._steps.stop()
-        now_ms = self._clock.monotonic_ms()
-        self._step: Callable[[], None] = self._find
-        self._again.at(now_ms)
-        self._give_up.at(now_ms + WAIT_MS_MAX)
+        self._is_asking = True
+        self._asking.close()
+        self._asking = self._ask_all()
+        self._work(self._asking)
+        self._give_up.at(self._clock.monotonic_ms() + WAIT_MS_MAX)
 
-    def _ask(self, address: str, call: Call[R], answered: Callable[[R | LibraError], None]) -> None:
-        """Ask; drop an answer that comes after this round."""
-        round_ = self._round
+    def _asked(self, address: str, call: Call[Any]) -> Awaited:
+        return Awaited(lambda done: self._ask_signed(Question(address, call, done, ANSWER_MS_MAX)))
 
-        def take(answer: R | LibraError) -> None:
-            if self._is_asking and self._round == round_:
-                answered(answer)
+    def _pause(self) -> Awaited:
+        return Awaited(partial(self._deadlines.set, self._clock.monotonic_ms() + AGAIN_MS))
 
-        self._ask_signed(Question(address, call, take, ANSWER_MS_MAX))
+    def _ask_all(self) -> Work[None]:
+        """Take over what each slave has done, then deliver."""
+        self._slaves = yield from self._find()
+        while self._slaves:
+            slave = self._slaves[0]
+            try:
+                answer: Delivered = yield self._asked(slave, delivered())
+            except LibraError:  # It may be gone by now.
+                yield self._pause()
+                self._slaves = yield from self._find()
+                continue
+            if answer.is_moving:
+                yield self._pause()
+                continue
+            self._slaves.remove(slave)
+            levels = self._ahead(answer.accounts)
+            yield from self._take_commits_over(slave, answer.others)
+            yield from self._take_levels_over(slave, levels)
+            yield from self._take_half_messages_over(slave, answer)
+            yield from self._take_timers_over(slave, answer.others)
+            yield from self._acknowledge(slave, answer.popped)
+        self._end()
 
-    def _next(self) -> None:
-        if self._is_asking:
-            self._step()
+    def _find(self) -> Work[list[str]]:
+        """Ask one name server after the other for our slaves."""
+        while True:
+            if self._name_servers:  # Else their list has not been read yet.
+                self._turn += 1
+                name_server = self._name_servers[self._turn % len(self._name_servers)]
+                with suppress(LibraError):
+                    info: ClusterInfo = yield self._asked(name_server, cluster_info())
+                    broker = info.broker_addr_table.get(self._name)
+                    addresses = broker.broker_addrs if broker is not None else {}
+                    return [address for id_, address in sorted(addresses.items()) if id_ != MASTER_ID]
+            yield self._pause()
 
-    def _retry(self) -> None:
-        self._again.at(self._clock.monotonic_ms() + AGAIN_MS)
-
-    def _find(self) -> None:
-        """Ask the next name server for our slaves."""
-        if not self._name_servers:  # Their list has not been read yet.
-            self._retry()
-            return
-        self._turn += 1
-        name_server = self._name_servers[self._turn % len(self._name_servers)]
-        self._ask(name_server, cluster_info(), self._found)
-
-    def _found(self, info: ClusterInfo | LibraError) -> None:
-        if isinstance(info, LibraError):
-            self._retry()
-            return
-        broker = info.broker_addr_table.get(self._name)
-        addresses = broker.broker_addrs if broker is not None else {}
-        self._slaves = [address for id_, address in sorted(addresses.items()) if id_ != MASTER_ID]
-        self._step = self._ask_slave
-        self._next()
-
-    def _ask_slave(self) -> None:
-        if not self._slaves:
-            self._end()
-            return
-        self._ask(self._slaves[0], delivered(), self._answered)
-
-    def _answered(self, answer: Delivered | LibraError) -> None:
-        if isinstance(answer, LibraError):
-            self._step = self._find  # It may be gone by now.
-            self._retry()
-        elif answer.is_moving:
-            self._retry()
-        else:
-            slave, levels = self._slaves.pop(0), self._ahead(answer.accounts)
-            self._answer, self._popped = answer.others, answer.popped
-            self._compare_logs(slave, answer.others, partial(self._compare, slave, levels))
-
-    def _compare_logs(self, slave: str, answer: DelayAnswer, done: Callable[[], None]) -> None:
+    def _take_commits_over(self, slave: str, answer: DelayAnswer) -> Work[None]:
         """Take over what groups committed at a slave, if its whole log is ours, too.
 
         Otherwise it returns that once its log is (`returned_commits.py`).
         """
         place = answer.last_record
         record = self._store.copy.record(*place) if place is not None and answer.committed else None
-        if place is None or record is None:
-            done()
-            return
-
-        def answered(theirs: bytes | LibraError) -> None:
-            if theirs == record:
-                self._take_commits(answer.committed)
-            done()
-
-        self._ask(slave, record_at(place[0], record), answered)
+        if place is not None and record is not None:
+            with suppress(LibraError):
+                if record == (yield self._asked(slave, record_at(place[0], record))):
+                    self._take_commits(answer.committed)
 
     def _take_commits(self, committed: Mapping[str, Mapping[int, int]]) -> None:
         for key, queues in committed.items():
@@ -280,172 +256,116 @@ class SlavesProgress:
                     continue
                 self._offsets.commit_forwards(group, topic, queue_id, offset)
 
-    def _ask_half_messages(self, slave: str) -> None:
-        """Find out up to where a slave has passed on half messages; an older version's is asked.
+    def _take_levels_over(self, slave: str, levels: Sequence[tuple[int, LevelAccount]]) -> Work[None]:
+        for level, account in reversed(levels):
+            if (yield from self._has_same(slave, names.SCHEDULE_TOPIC, level - 1, account.until - 1)):
+                self._schedule.passed_on(level, account)
+                log.info(
+                    "a slave has delivered messages meanwhile",
+                    slave=slave, level=level, up_to=account.until, waiting=len(account.waiting),
+                )  # fmt: skip
+
+    def _take_half_messages_over(self, slave: str, answer: Delivered) -> Work[None]:
+        """Go on behind the half messages that a slave has passed on; an older version's is asked.
 
         Its answer counts: once it copies our log again, it has our older offset.
         """
-        if self._answer.half_offset is not None:
-            self._passed_on(slave, self._answer.half_offset)
-            return
-        queue = MessageQueue(names.TRANS_HALF_TOPIC, self._name, half.QUEUE_ID)
-        call = query_consumer_offset(half.TRANSACTION_GROUP, queue)
-        self._ask(slave, call, partial(self._passed_on, slave))
-
-    def _passed_on(self, slave: str, answer: int | LibraError | None) -> None:
-        if isinstance(answer, LibraError):
-            log.warning(
-                "a slave does not say which transactions it has passed on", slave=slave, reason=str(answer)
-            )
-        offset = min(answer, self._half_end) if isinstance(answer, int) else 0
-        begin, end = (self._popped.halves if self._popped is not None else None) or (0, -1)
+        offset = answer.others.half_offset
+        if offset is None:
+            queue = MessageQueue(names.TRANS_HALF_TOPIC, self._name, half.QUEUE_ID)
+            try:
+                offset = yield self._asked(slave, query_consumer_offset(half.TRANSACTION_GROUP, queue))
+            except LibraError as error:
+                log.warning(
+                    "a slave does not say which transactions it has passed on", slave=slave, reason=str(error)
+                )
+        offset = min(offset, self._half_end) if isinstance(offset, int) else 0
+        begin, end = (answer.popped.halves if answer.popped is not None else None) or (0, -1)
         lacks_some = begin < offset <= end < self._half_end
         if offset <= self._checking.open.half_offset and not lacks_some:
-            self._ask_timers(slave)
             return
-
-        def compared(is_equal: bool) -> None:
-            if is_equal:
-                read = range(begin, end if lacks_some else begin)
-                self._take_steps(partial(self._checking.passed_on, offset, read), taken_over)
-            else:
-                self._ask_timers(slave)
-
-        def taken_over(error: BaseException | None) -> None:
-            if error is None:
-                log.info("a slave has passed on open transactions meanwhile", slave=slave, up_to=offset)
-            else:
-                log.warning("open transactions may end twice", slave=slave, reason=str(error))
-            self._ask_timers(slave)
-
         last = (end if lacks_some else offset) - 1
-        self._compare_record(slave, names.TRANS_HALF_TOPIC, half.QUEUE_ID, last, compared)
-
-    def _ask_timers(self, slave: str) -> None:
-        """Find out up to which time a slave has sent timer messages."""
-        if self._answer.timers is not None and len(self._answer.timers) == len(Again._fields):
-            self._sent_timers(slave, Again(*self._answer.timers))
+        if not (yield from self._has_same(slave, names.TRANS_HALF_TOPIC, half.QUEUE_ID, last)):
             return
-        call = timer_checkpoint()
-        self._ask(slave, call, partial(self._timers_answered, slave))
-
-    def _timers_answered(self, slave: str, answer: bytes | LibraError) -> None:
+        read = range(begin, end if lacks_some else begin)
         try:
-            if isinstance(answer, LibraError):
-                raise answer
-            found = decode_timer_checkpoint(answer)
-        except LibraError as error:
-            log.warning(
-                "a slave does not say which timer messages it has sent", slave=slave, reason=str(error)
-            )
-            self._compare_journals(slave)
-            return
-        self._sent_timers(slave, Again(found.master_queue_offset, found.read_ms))
+            yield from self._until_accepted(partial(self._checking.passed_on, offset, read))
+        except (LibraError, OSError) as error:
+            log.warning("open transactions may end twice", slave=slave, reason=str(error))
+        else:
+            log.info("a slave has passed on open transactions meanwhile", slave=slave, up_to=offset)
 
-    def _sent_timers(self, slave: str, sent: Again) -> None:
+    def _take_timers_over(self, slave: str, answer: DelayAnswer) -> Work[None]:
+        """Go on behind the timer messages that a slave has sent."""
+        if answer.timers is not None and len(answer.timers) == len(Again._fields):
+            sent = Again(*answer.timers)
+        else:
+            try:
+                found = decode_timer_checkpoint((yield self._asked(slave, timer_checkpoint())))
+            except LibraError as error:
+                log.warning(
+                    "a slave does not say which timer messages it has sent", slave=slave, reason=str(error)
+                )
+                return
+            sent = Again(found.master_queue_offset, found.read_ms)
         again = Again(min(sent.until, self._timer_end), sent.from_ms)
         delivered_ms = self._timers.read_ms(self._clock.wall_ms())
         is_ours = again.until <= self._timers.queue_offset and again.from_ms <= delivered_ms
         if is_ours or again.until <= 0:
-            self._compare_journals(slave)
             return
+        if (yield from self._has_same(slave, names.TIMER_TOPIC, 0, again.until - 1)):
+            self._timers.take_over(again)
+            log.info("a slave has sent timer messages meanwhile", slave=slave, up_to_ms=again.from_ms)
 
-        def compared(is_equal: bool) -> None:
-            if is_equal:
-                self._timers.take_over(again)
-                log.info("a slave has sent timer messages meanwhile", slave=slave, up_to_ms=again.from_ms)
-            self._compare_journals(slave)
-
-        self._compare_record(slave, names.TIMER_TOPIC, 0, again.until - 1, compared)
-
-    def _compare_record(
-        self, slave: str, topic: str, queue_id: int, offset: int, compared: Callable[[bool], None]
-    ) -> None:
-        """Find out whether a slave has the same message at an offset."""
-        units = self._store.queue_units(topic, queue_id, offset, 1)
-        record = self._store.copy.record(units[0][0], units[0][1]) if units else None
-
-        def answered(answer: bytes | LibraError) -> None:
-            if answer != record:
-                log.warning(
-                    "a slave's log is another one: what it has delivered may be delivered again",
-                    slave=slave, topic=topic,
-                )  # fmt: skip
-            compared(answer == record)
-
-        if record is None:
-            compared(False)
-        else:
-            self._ask(slave, record_at(units[0][0], record), answered)
-
-    def _compare_journals(self, slave: str) -> None:
-        """Acknowledge what a slave has passed on of what was popped here, then ask the next slave."""
-        popped = self._popped
+    def _acknowledge(self, slave: str, popped: PassedOn | None) -> Work[None]:
+        """Acknowledge what a slave has passed on of what was popped here."""
         until = min(popped.until, self._timer_end) if popped is not None else 0
         if popped is None or until <= 0:
-            self._next()
+            return
+        if not (yield from self._has_same(slave, names.TIMER_TOPIC, 0, until - 1)):
             return
         passed_on = msgspec.structs.replace(popped, until=until)
+        try:
+            yield from self._until_accepted(partial(self._pop.passed_on, passed_on))
+        except (LibraError, OSError) as error:
+            log.warning("what a slave has passed on comes again", slave=slave, reason=str(error))
 
-        def compared(is_equal: bool) -> None:
-            if is_equal:
-                self._take_steps(partial(self._pop.passed_on, passed_on), acknowledged)
-            else:
-                self._next()
+    def _has_same(self, slave: str, topic: str, queue_id: int, offset: int) -> Work[bool]:
+        """Return whether a slave has the same message at an offset."""
+        units = self._store.queue_units(topic, queue_id, offset, 1)
+        record = self._store.copy.record(units[0][0], units[0][1]) if units else None
+        if record is None:
+            return False
+        theirs: bytes | None = None
+        with suppress(LibraError):
+            theirs = yield self._asked(slave, record_at(units[0][0], record))
+        if theirs != record:
+            log.warning(
+                "a slave's log is another one: what it has delivered may be delivered again",
+                slave=slave, topic=topic,
+            )  # fmt: skip
+        return theirs == record
 
-        def acknowledged(error: BaseException | None) -> None:
-            if error is not None:
-                log.warning("what a slave has passed on comes again", slave=slave, reason=str(error))
-            self._next()
-
-        self._compare_record(slave, names.TIMER_TOPIC, 0, until - 1, compared)
-
-    def _take_steps(
-        self, steps: Callable[[], Iterator[None]], done: Callable[[BaseException | None], None]
-    ) -> None:
+    def _until_accepted(self, steps: Callable[[], Iterator[None]]) -> Work[None]:
         """Take some steps; again where they are refused, as slaves may not be in sync yet."""
-
-        def begin() -> None:
-            self._step = self._ask_slave
-            self._steps.run(steps(), ended)
-
-        def ended(error: BaseException | None) -> None:
-            if isinstance(error, BrokerError) and self._is_asking:
-                self._step = begin
-                self._retry()
-            else:
-                done(error)
-
-        begin()
+        while True:
+            try:
+                yield from steps()
+                return
+            except BrokerError:
+                yield self._pause()
 
     def _ahead(self, accounts: dict[int, LevelAccount]) -> list[tuple[int, LevelAccount]]:
         """Return the levels of which a slave has delivered more."""
         bounded = [(level, each.bounded(self._ends.get(level, 0))) for level, each in accounts.items()]
         return [each for each in bounded if each[1].is_ahead_of(self._schedule.account_of(each[0]))]
 
-    def _compare(self, slave: str, levels: list[tuple[int, LevelAccount]]) -> None:
-        """Take over a slave's accounts, one after the other."""
-        if not levels:
-            self._ask_half_messages(slave)
-            return
-        level, account = levels.pop()
-
-        def compared(is_equal: bool) -> None:
-            if is_equal:
-                self._schedule.passed_on(level, account)
-                log.info(
-                    "a slave has delivered messages meanwhile",
-                    slave=slave, level=level, up_to=account.until, waiting=len(account.waiting),
-                )  # fmt: skip
-            self._compare(slave, levels)
-
-        self._compare_record(slave, names.SCHEDULE_TOPIC, level - 1, account.until - 1, compared)
-
     def _wait_no_longer(self, _: MonotonicMs) -> None:
         if self._is_asking:
             log.warning(
                 "slaves do not say what they have delivered; it may be delivered again", slaves=self._slaves
             )
+            self._asking.close()
             self._end()
 
     def _end(self) -> None:
