@@ -7,7 +7,7 @@ from tests.fakes import ManualClock, turns_of
 
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Kernel
-from libramq.kernel.work import Awaited, Each, OneWork, Work
+from libramq.kernel.work import Callback, Each, OneWork, Work
 
 
 class Nobody:
@@ -133,9 +133,9 @@ def test_a_work_goes_on_with_what_calls_back_and_with_an_error_that_it_brings(tu
     answers: list[Callable[[object], None]] = []
 
     def steps() -> Work[None]:
-        done.append((yield Awaited(answers.append)))
+        done.append((yield Callback(answers.append)))
         try:
-            yield Awaited(answers.append)
+            yield Callback(answers.append)
         except OSError as error:
             done.append(error)
 
@@ -156,7 +156,7 @@ def test_a_work_that_was_closed_while_it_waited_does_not_go_on(turns: Turns, ans
     answers: list[Callable[[object], None]] = []
 
     def steps() -> Work[None]:
-        yield Awaited(answers.append)
+        yield Callback(answers.append)
         raise AssertionError("it was closed")
 
     work = steps()

@@ -4,7 +4,7 @@ was served.
         yield                       others may be served
         yield InThread(t, work)     a thread does that; its result or exception is sent into the generator
         yield Room(size)            a large request waits for memory, and has it until it ends
-        yield Awaited(begin)        something else calls back: an answer of another process, a deadline
+        yield Callback(begin)        something else calls back: an answer of another process, a deadline
 
     Kernel.work(steps)                     on nobody's behalf: what one event causes for many
     Effects.proceed(connection, steps)     for a request, whose connection is not served meanwhile
@@ -41,17 +41,17 @@ class Room(NamedTuple):
     size_bytes: int
 
 
-class Awaited(NamedTuple):
-    """What calls a function once, later perhaps; not for a request's work. begin: takes that function.
+class Callback(NamedTuple):
+    """A result that a function is called with once, later perhaps; not for a request's work.
 
-    Like a thread's, the result or exception that it is called with is sent into the generator.
+    begin: takes that function. Like a thread's, the result or exception is sent into the generator.
     """
 
     begin: Callable[[Callable[[Any], None]], Any]
 
 
 #: Long work that returns an R.
-Work = Generator[InThread | Room | Awaited | None, Any, R]
+Work = Generator[InThread | Room | Callback | None, Any, R]
 
 
 class UnderWay:
@@ -120,7 +120,7 @@ class Workload:
                 else:
                     if wanted is None:
                         works.append(work)
-                    elif type(wanted) is Awaited:
+                    elif type(wanted) is Callback:
                         wanted.begin(partial(self._done, work))
                     else:
                         self._effects.run(wanted.thread, wanted.work, partial(self._done, work))

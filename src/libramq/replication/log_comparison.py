@@ -10,14 +10,15 @@ that they have deleted, so these count as not shared: more than necessary is cut
 such a record to a slave that has the same (`lbSha256`): the slave may have no others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
 from libramq.filesystem import FileSystem
-from libramq.kernel.effect import Effects, Thread
+from libramq.kernel.effect import Thread
+from libramq.kernel.work import Callback, InThread, Work
 from libramq.logs import get_logger
 from libramq.message.record import RecordHead
 from libramq.replication.ha_client import NothingShared, Shared
@@ -27,8 +28,8 @@ from libramq.store.reading.read_only_files import ReadOnlyFiles
 
 log = get_logger(__name__)
 
-#: Takes an offset and our record there; calls back with the master's, or why there is none.
-AskRecord = Callable[[int, bytes, Callable[[bytes | LibraError], None]], None]
+#: Takes an offset and our record there; the master's is awaited, or why there is none.
+AskRecord = Callable[[int, bytes], Callback]
 #: The answers of brokers that have no such record.
 _NOT_THERE: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND)
 
@@ -51,112 +52,72 @@ def records_of_file(
         files.close()
 
 
-class LogComparison:
-    """One comparison. done: called once, with the end of the shared log, or why there is none.
+def compare_logs(
+    store: MessageStore, filesystem: FileSystem, *, master_begins: int, ask: AskRecord
+) -> Work[Shared]:
+    """Return the end of the shared log, or why there is none; nothing is read of a log that ends too early.
 
     master_begins: where the master's log begins; 0: nobody knows.
     """
-
-    def __init__(
-        self,
-        store: MessageStore,
-        filesystem: FileSystem,
-        effects: Effects,
-        *,
-        master_begins: int,
-        ask: AskRecord,
-        done: Callable[[Shared], None],
-    ) -> None:
-        self._store = store
-        self._master_begins = master_begins
-        self._filesystem = filesystem
-        self._effects = effects
-        self._ask = ask
-        self._done = done
-        self._records: Sequence[tuple[int, int]] = ()
-        #: The end of the last record that a queue refers to, if that is shared.
-        self._shared_end = 0
-        self._file_start = store.log_file_start(max(store.copy.end - 1, 0))
-
-    def begin(self) -> None:
-        """Compare; nothing is read of a log that ends before the master's begins."""
-        end = self._store.copy.end
-        if end <= self._master_begins:
-            reason = (
-                f"this slave's log ends at {end}, and its master's begins at {self._master_begins}, as older "
-                "files are deleted: remove the slave's files, and it starts again"
-            )
-            self._done(NothingShared(reason, report=end))
-            return
-        last = self._store.copy.last_record()
-        if last is None:
-            self._search_file()
-        else:
-            self._compare(*last, partial(self._last_compared, last[0] + last[1]))
-
-    def _last_compared(self, end: int, is_shared: bool) -> None:
-        log_end = self._store.copy.end
-        if is_shared and end == log_end:
-            self._done(end)
-            return
-        if is_shared:  # Records of deleted topics follow.
-            self._shared_end = end
-        else:
+    log_end = store.copy.end
+    if log_end <= master_begins:
+        reason = (
+            f"this slave's log ends at {log_end}, and its master's begins at {master_begins}, as older "
+            "files are deleted: remove the slave's files, and it starts again"
+        )
+        return NothingShared(reason, report=log_end)
+    try:
+        last, shared_end = store.copy.last_record(), 0
+        if last is not None and (yield from _is_shared(store, ask, *last)):
+            shared_end = sum(last)
+            if shared_end == log_end:  # Else records of deleted topics follow.
+                return shared_end
+        elif last is not None:
             log.warning("this slave's log ends with what its master does not have", ends_at=log_end)
-        self._search_file()
+        file_start = store.log_file_start(max(log_end - 1, 0))
+        while True:
+            found = yield from _last_shared_of(store, filesystem, file_start, ask)
+            if isinstance(found, str):
+                return found
+            if found or shared_end:
+                return max(found, shared_end)
+            if file_start <= max(store.log_start, master_begins):
+                break
+            file_start = store.log_file_start(file_start - 1)
+    except LibraError as error:
+        return f"the logs cannot be compared: {error}"
+    reason = f"nothing of this slave's log, which goes from {store.log_start} to {log_end}, is its master's"
+    return NothingShared(f"{reason}: remove the slave's files, and it starts again")
 
-    def _search_file(self) -> None:
-        """Look for the last shared record of a file; a thread reads it."""
-        store = self._store
-        end = min(store.log_file_end(self._file_start), store.copy.end)
-        work = partial(records_of_file, self._filesystem, store, self._file_start, end)
-        self._effects.run(Thread.READ, work, self._found_records)
 
-    def _found_records(self, found: object) -> None:
-        if not isinstance(found, list):
-            self._done(f"this slave's log cannot be read: {found}")
-            return
-        self._records = found
-        self._halve(0, len(found))
-
-    def _halve(self, low: int, high: int) -> None:
-        """Continue: the first `low` records of the file are shared, those from `high` on are not."""
-        if low < high:
-            middle = (low + high) // 2
-
-            def compared(is_shared: bool) -> None:
-                if is_shared:
-                    self._halve(middle + 1, high)
-                else:
-                    self._halve(low, middle)
-
-            self._compare(*self._records[middle], compared)
-        elif low:
-            offset, size = self._records[low - 1]
-            self._done(max(offset + size, self._shared_end))
-        elif self._shared_end:
-            self._done(self._shared_end)
-        elif self._file_start > max(self._store.log_start, self._master_begins):
-            self._file_start = self._store.log_file_start(self._file_start - 1)
-            self._search_file()
+def _last_shared_of(
+    store: MessageStore, filesystem: FileSystem, file_start: int, ask: AskRecord
+) -> Work[int | str]:
+    """Return the end of the last shared record of a file, 0 if none is; or why that is not known."""
+    end = min(store.log_file_end(file_start), store.copy.end)
+    try:
+        records = yield InThread(Thread.READ, partial(records_of_file, filesystem, store, file_start, end))
+    except Exception as error:
+        return f"this slave's log cannot be read: {error}"
+    low, high = 0, len(records)
+    while low < high:  # The first `low` records are shared, those from `high` on are not.
+        middle = (low + high) // 2
+        if (yield from _is_shared(store, ask, *records[middle])):
+            low = middle + 1
         else:
-            first, end = self._store.log_start, self._store.copy.end
-            reason = f"nothing of this slave's log, which goes from {first} to {end}, is its master's"
-            self._done(NothingShared(f"{reason}: remove the slave's files, and it starts again"))
+            high = middle
+    return sum(records[low - 1]) if low else 0
 
-    def _compare(self, offset: int, size: int, compared: Callable[[bool], None]) -> None:
-        """Compare one record with the master's; what is not there is not the same."""
-        ours = self._store.copy.record(offset, size)
-        if ours is None:
-            compared(False)
-            return
 
-        def answered(theirs: bytes | LibraError) -> None:
-            if isinstance(theirs, BrokerError) and theirs.response_code in _NOT_THERE:
-                compared(False)
-            elif isinstance(theirs, LibraError):
-                self._done(f"the logs cannot be compared: {theirs}")
-            else:
-                compared(theirs == ours)
-
-        self._ask(offset, ours, answered)
+def _is_shared(store: MessageStore, ask: AskRecord, offset: int, size: int) -> Work[bool]:
+    """Return whether a record is the master's, too; what is not there is not the same."""
+    ours = store.copy.record(offset, size)
+    if ours is None:
+        return False
+    try:
+        theirs = yield ask(offset, ours)
+    except BrokerError as error:
+        if error.response_code in _NOT_THERE:
+            return False
+        raise
+    return bool(theirs == ours)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from libramq.errors import LibraError
+from libramq.kernel.work import Callback
 from libramq.logs import get_logger
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials, sign_for
@@ -34,6 +35,11 @@ class Question(NamedTuple):
 
 
 Ask = Callable[[Question], None]
+
+
+def answer_to(ask: Ask, address: str, call: Call[Any], timeout_ms: int) -> Callback:
+    """Return the answer to a call, for long work that waits for it; the error is raised there."""
+    return Callback(lambda done: ask(Question(address, call, done, timeout_ms)))
 
 
 def signing(ask: Ask, credentials: Credentials | None) -> Ask:

@@ -7,6 +7,7 @@ Upstream: BrokerController.handleRegisterBrokerResult, SlaveSynchronize.java, De
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from libramq.broker.cluster.escaping import KEPT_MS, PAUSE_MS, Escaping
@@ -23,17 +24,18 @@ from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.formats.route import MASTER_ID
 from libramq.kernel.parts import Kernel
+from libramq.kernel.work import Callback, Work
 from libramq.logs import get_logger
 from libramq.message.names import REVIVE_TOPIC_PREFIX, TIMER_TOPIC
 from libramq.message.properties import whole_number
 from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.command import Command
 from libramq.replication.ha_client import HAClient, Shared, State
-from libramq.replication.log_comparison import LogComparison
+from libramq.replication.log_comparison import compare_logs
 from libramq.rpc.admin_calls import RUNTIME_INFO
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import Master, cluster_info
-from libramq.rpc.question import Question, signing
+from libramq.rpc.question import Question, answer_to, signing
 from libramq.rpc.slave_calls import record_at
 
 log = get_logger(__name__)
@@ -61,7 +63,7 @@ class Slave:
         self._store = files.store
         self._filesystem = files.filesystem
         self._clock = kernel.clock
-        self._effects = kernel.effects
+        self._work = kernel.work
         self._registration = registration
         self._ask = signing(kernel.effects.ask, config.credentials)
         self._topics = files.tables.topics
@@ -253,31 +255,35 @@ class Slave:
         self._search.at(now_ms + SEARCH_MS)
 
     def _compare(self, done: Callable[[Shared], None]) -> None:
+        self._work(self._compared(done))
+
+    def _compared(self, done: Callable[[Shared], None]) -> Work[None]:
+        done((yield from self._shared()))
+
+    def _shared(self) -> Work[Shared]:
         """Find up to where the logs are equal, once it is certain that the master is ours."""
-
-        def answered(info: ClusterInfo | LibraError) -> None:
-            strange = self._strangeness(info) if isinstance(info, ClusterInfo) else None
-            if strange is not None:
-                done(strange)
-            elif self._store.copy.is_empty:
-                done(0)
-            else:
-                self._ask(Question(self._master, RUNTIME_INFO, begins_at, ANSWER_MS_MAX))
-
-        def begins_at(info: dict[str, str] | LibraError) -> None:
-            if isinstance(info, LibraError):
-                done(f"it is not known where the master's log begins: {info}")
-                return
-            LogComparison(
+        strange = None
+        with suppress(LibraError):
+            strange = self._strangeness((yield self._answer(self._name_server, cluster_info())))
+        if strange is not None:
+            return strange
+        if self._store.copy.is_empty:
+            return 0
+        try:
+            info: dict[str, str] = yield self._answer(self._master, RUNTIME_INFO)
+        except LibraError as error:
+            return f"it is not known where the master's log begins: {error}"
+        return (
+            yield from compare_logs(
                 self._store,
                 self._filesystem,
-                self._effects,
                 master_begins=max(0, whole_number(info.get("commitLogMinOffset", "")) or 0),
-                ask=self._ask_record,
-                done=done,
-            ).begin()
+                ask=lambda offset, ours: self._answer(self._master, record_at(offset, ours)),
+            )
+        )
 
-        self._ask(Question(self._name_server, cluster_info(), answered, ANSWER_MS_MAX))
+    def _answer(self, address: str, call: Call[Any]) -> Callback:
+        return answer_to(self._ask, address, call, ANSWER_MS_MAX)
 
     def _strangeness(self, info: ClusterInfo) -> str | None:
         """Return why the master cannot be ours; None if it can."""
@@ -295,6 +301,3 @@ class Slave:
         if known is not None and known != self._master:
             return f"the master of {name} is at {known} now, and not at {self._master}"
         return None
-
-    def _ask_record(self, offset: int, ours: bytes, answered: Callable[[bytes | LibraError], None]) -> None:
-        self._ask(Question(self._master, record_at(offset, ours), answered, ANSWER_MS_MAX))

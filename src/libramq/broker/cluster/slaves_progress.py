@@ -37,7 +37,7 @@ from libramq.errors import BrokerError, LibraError
 from libramq.formats.document import decode_body
 from libramq.formats.route import MASTER_ID
 from libramq.kernel.parts import Kernel
-from libramq.kernel.work import Awaited, Work
+from libramq.kernel.work import Callback, Work
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message.queue import MessageQueue
@@ -50,7 +50,7 @@ from libramq.rpc.broker_calls import query_consumer_offset
 from libramq.rpc.call import Call, header_call
 from libramq.rpc.name_server_calls import cluster_info
 from libramq.rpc.outcome import Outcome
-from libramq.rpc.question import Ask, Question, signing
+from libramq.rpc.question import Ask, Question, answer_to, signing
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.slave_calls import record_at, timer_checkpoint
 from libramq.timers.timer_checkpoint import decode_timer_checkpoint
@@ -186,11 +186,11 @@ class SlavesProgress:
         self._work(self._asking)
         self._give_up.at(self._clock.monotonic_ms() + WAIT_MS_MAX)
 
-    def _asked(self, address: str, call: Call[Any]) -> Awaited:
-        return Awaited(lambda done: self._ask_signed(Question(address, call, done, ANSWER_MS_MAX)))
+    def _answer(self, address: str, call: Call[Any]) -> Callback:
+        return answer_to(self._ask_signed, address, call, ANSWER_MS_MAX)
 
-    def _pause(self) -> Awaited:
-        return Awaited(partial(self._deadlines.set, self._clock.monotonic_ms() + AGAIN_MS))
+    def _pause(self) -> Callback:
+        return Callback(partial(self._deadlines.set, self._clock.monotonic_ms() + AGAIN_MS))
 
     def _ask_all(self) -> Work[None]:
         """Take over what each slave has done, then deliver."""
@@ -198,7 +198,7 @@ class SlavesProgress:
         while self._slaves:
             slave = self._slaves[0]
             try:
-                answer: Delivered = yield self._asked(slave, delivered())
+                answer: Delivered = yield self._answer(slave, delivered())
             except LibraError:  # It may be gone by now.
                 yield self._pause()
                 self._slaves = yield from self._find()
@@ -222,7 +222,7 @@ class SlavesProgress:
                 self._turn += 1
                 name_server = self._name_servers[self._turn % len(self._name_servers)]
                 with suppress(LibraError):
-                    info: ClusterInfo = yield self._asked(name_server, cluster_info())
+                    info: ClusterInfo = yield self._answer(name_server, cluster_info())
                     broker = info.broker_addr_table.get(self._name)
                     addresses = broker.broker_addrs if broker is not None else {}
                     return [address for id_, address in sorted(addresses.items()) if id_ != MASTER_ID]
@@ -237,7 +237,7 @@ class SlavesProgress:
         record = self._store.copy.record(*place) if place is not None and answer.committed else None
         if place is not None and record is not None:
             with suppress(LibraError):
-                if record == (yield self._asked(slave, record_at(place[0], record))):
+                if record == (yield self._answer(slave, record_at(place[0], record))):
                     self._take_commits(answer.committed)
 
     def _take_commits(self, committed: Mapping[str, Mapping[int, int]]) -> None:
@@ -274,7 +274,7 @@ class SlavesProgress:
         if offset is None:
             queue = MessageQueue(names.TRANS_HALF_TOPIC, self._name, half.QUEUE_ID)
             try:
-                offset = yield self._asked(slave, query_consumer_offset(half.TRANSACTION_GROUP, queue))
+                offset = yield self._answer(slave, query_consumer_offset(half.TRANSACTION_GROUP, queue))
             except LibraError as error:
                 log.warning(
                     "a slave does not say which transactions it has passed on", slave=slave, reason=str(error)
@@ -301,7 +301,7 @@ class SlavesProgress:
             sent = Again(*answer.timers)
         else:
             try:
-                found = decode_timer_checkpoint((yield self._asked(slave, timer_checkpoint())))
+                found = decode_timer_checkpoint((yield self._answer(slave, timer_checkpoint())))
             except LibraError as error:
                 log.warning(
                     "a slave does not say which timer messages it has sent", slave=slave, reason=str(error)
@@ -338,7 +338,7 @@ class SlavesProgress:
             return False
         theirs: bytes | None = None
         with suppress(LibraError):
-            theirs = yield self._asked(slave, record_at(units[0][0], record))
+            theirs = yield self._answer(slave, record_at(units[0][0], record))
         if theirs != record:
             log.warning(
                 "a slave's log is another one: what it has delivered may be delivered again",
