@@ -205,6 +205,7 @@ async def test_metrics_are_one_more_protocol_with_the_limits_of_all(tmp_path):
         assert [line for line in text.splitlines() if not line.startswith(b"#")] == [b"libra_held_pulls 0.0"]
         body = "POST / HTTP/1.1\nContent-Length: 3\n\n"
         assert await asyncio.to_thread(http, port, body) == [(400, b"")]
+        assert await asyncio.to_thread(http, port, "GET //[ HTTP/1.0\nAccept: ;;=,\n\n") != []
         assert await asyncio.to_thread(http, port, f"GET /{'x' * HEAD_BYTES_MAX}") == []
     finally:
         await broker.stop()

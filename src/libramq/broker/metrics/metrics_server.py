@@ -6,9 +6,7 @@ metrics.
 
 import email.parser
 from functools import partial
-from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from prometheus_client import make_wsgi_app
 
@@ -20,8 +18,11 @@ from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects, Thread
 from libramq.kernel.longest_turn import METRICS
 from libramq.kernel.work import InThread, Work
+from libramq.logs import get_logger
 from libramq.runtime.performer import Performer
 from libramq.transport.server import Server
+
+log = get_logger(__name__)
 
 #: Ours: a scraper sends some 300 bytes.
 HEAD_BYTES_MAX: Final = 16 * 1024
@@ -71,20 +72,25 @@ def respond(app: Any, head: bytes) -> tuple[bytes, bool]:
     line, _, fields = head.decode("latin-1").partition("\r\n")
     parts, headers = line.split(" "), email.parser.HeaderParser().parsestr(fields)
     if len(parts) != 3 or "Content-Length" in headers or "Transfer-Encoding" in headers:
-        return _encoded(f"{HTTPStatus.BAD_REQUEST.value} Bad Request", [], b""), True
+        return _encoded("400 Bad Request", [], b""), True
     method, target, version = parts
-    url = urlsplit(target)
+    path, _, query = target.partition("?")
     environment = {
         "REQUEST_METHOD": method,
-        "PATH_INFO": url.path,
-        "QUERY_STRING": url.query,
+        "PATH_INFO": path,
+        "QUERY_STRING": query,
         "HTTP_ACCEPT": headers.get("Accept"),
         "HTTP_ACCEPT_ENCODING": headers.get("Accept-Encoding"),
     }
     started: list[Any] = []
-    body = b"".join(app(environment, lambda *answer: started.extend(answer)))
+    try:
+        body = b"".join(app(environment, lambda *answer: started.extend(answer)))
+    except Exception as error:  # It parses what a client sent.
+        log.warning("metrics could not be encoded", exc_info=error)
+        return _encoded("500 Internal Server Error", [], b""), True
+    # The answer to HEAD has a body here, which its client does not expect.
+    is_last = version != "HTTP/1.1" or headers.get("Connection", "").lower() == "close" or method == "HEAD"
     status, answer_headers = started
-    is_last = version != "HTTP/1.1" or headers.get("Connection", "").lower() == "close"
     return _encoded(status, answer_headers, body), is_last
 
 
