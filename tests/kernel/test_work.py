@@ -7,7 +7,7 @@ from tests.fakes import ManualClock, turns_of
 
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Kernel
-from libramq.kernel.work import Callback, Each, OneWork, Work
+from libramq.kernel.work import Callback, Each, Work
 
 
 class Nobody:
@@ -104,28 +104,21 @@ def test_works_take_turns_step_by_step(turns: Turns):
     assert done == ["a0", "b0", "a1", "b1"]
 
 
-def test_a_work_that_is_stopped_takes_no_further_step_and_has_no_end(turns: Turns):
+def test_a_work_that_is_closed_takes_no_further_step(turns: Turns):
     done: list[object] = []
 
-    def steps(error: Exception | None = None) -> Iterator[None]:
+    def steps() -> Iterator[None]:
         for number in range(3):
             done.append(number)
             yield
-        if error is not None:
-            raise error
 
-    one = OneWork(turns.kernel.work)
-    one.run(steps(), done.append)
+    work = steps()
+    turns.kernel.work(work)
     turns.engine.settle()
-    one.stop()
+    work.close()
     turns.turn()
     assert done == [0, 1]
-    done.clear()
-    refused = OSError("the disk is full")
-    one.run(steps(refused), done.append)
-    for _ in range(3):
-        turns.turn()
-    assert done == [0, 1, 2, refused]
+    assert turns.engine.next_due_ms is None
 
 
 def test_a_work_goes_on_with_what_calls_back_and_with_an_error_that_it_brings(turns: Turns):

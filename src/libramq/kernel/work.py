@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from libramq.clock import Clock
-from libramq.errors import LibraError
 from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadlines
 from libramq.kernel.effect import Effects, Thread
@@ -171,33 +170,3 @@ class Each(Generic[T]):
         finally:
             self._is_acting = False
             self._begin()  # An action has failed: the others follow.
-
-
-class OneWork:
-    """One piece of work at a time, which can be stopped."""
-
-    def __init__(self, work: Callable[[Iterator[None]], None]) -> None:
-        self._work = work
-        self._steps: Iterator[None] | None = None
-
-    def run(self, steps: Iterator[None], ended: Callable[[BaseException | None], None]) -> None:
-        """Take the steps, and call `ended` after the last one, or with the error that stopped them."""
-        self._steps = steps
-        self._work(self._run(steps, ended))
-
-    def stop(self) -> None:
-        """Take no further step, and do not call `ended`."""
-        self._steps = None
-
-    def _run(self, steps: Iterator[None], ended: Callable[[BaseException | None], None]) -> Iterator[None]:
-        error: Exception | None = None
-        try:
-            while self._steps is steps and next(steps, self) is not self:
-                yield
-        except Exception as failed:
-            error = failed
-        if self._steps is steps:
-            self._steps = None
-            ended(error)
-        if error is not None and not isinstance(error, LibraError | OSError):
-            raise error

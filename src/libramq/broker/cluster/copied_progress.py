@@ -11,10 +11,11 @@ Tables count for the copying in which they were asked for. Once the logs are com
 the master may have another log, in which their offsets mean something else.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from libramq.errors import LibraError
 from libramq.kernel.parts import Kernel
-from libramq.kernel.work import OneWork
+from libramq.kernel.work import Work
 from libramq.store.message_store import MessageStore
 
 #: Applies a table, with a yield after each step.
@@ -29,7 +30,8 @@ class CopiedProgress:
     ) -> None:
         self._store = store
         self._ended = ended
-        self._steps = OneWork(kernel.work)
+        self._work = kernel.work
+        self._applying = self._apply(())
         self._kept: list[tuple[str, Apply]] = []
         self._log_end: int | None = None
         #: Where the master's log ended when it had done what was applied last; None: that is unknown.
@@ -58,7 +60,7 @@ class CopiedProgress:
         """Forget what is kept; of a table that is being applied the rest."""
         self._kept.clear()
         self._log_end = None
-        self._steps.stop()
+        self._applying.close()
 
     def settle(self) -> None:
         """Apply what is kept, if the log is flushed far enough."""
@@ -67,15 +69,17 @@ class CopiedProgress:
         # Whatever of it is applied from here on speaks of the log up to there.
         self.applied_end = max(self._log_end, self.applied_end or 0)
         tables, self._kept = self._kept, []
-        self._apply(iter(tables))
+        self._applying = self._apply(tables)
+        self._work(self._applying)
 
-    def _apply(self, tables: Iterator[tuple[str, Apply]]) -> None:
-        for name, apply in tables:
-
-            def ended(error: BaseException | None, name: str = name) -> None:
+    def _apply(self, tables: Sequence[tuple[str, Apply]]) -> Work[None]:
+        try:
+            for name, apply in tables:
+                error: Exception | None = None
+                try:
+                    yield from apply()
+                except (LibraError, OSError) as failed:
+                    error = failed
                 self._ended(name, error)
-                self._apply(tables)
-
-            self._steps.run(apply(), ended)
-            return
-        self._log_end = None
+        finally:
+            self._log_end = None

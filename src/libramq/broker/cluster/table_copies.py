@@ -27,13 +27,13 @@ from libramq.formats.document import decode_body, from_value
 from libramq.formats.tables import DataVersion, SubscriptionGroupWrapper, TopicConfigSerializeWrapper
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
-from libramq.kernel.work import OneWork
+from libramq.kernel.work import InThread, Work
 from libramq.logs import get_logger
 from libramq.offsets.commits_ahead import COMMITS_AHEAD, CommitsAheadFile
 from libramq.offsets.ledger import offset_table
 from libramq.rpc import slave_calls
 from libramq.rpc.call import Call
-from libramq.rpc.question import Ask, Question
+from libramq.rpc.question import Ask, Question, answer_to
 from libramq.store.retention.deletions import COPIED_AS
 from libramq.timers.metrics import TimerMetricsFile
 from libramq.timers.timer_checkpoint import TimerCheckpoint, decode_timer_checkpoint
@@ -104,21 +104,19 @@ class TableCopies:
         self._passed_on = files.passed_on
         self._store = files.store
         self._clock = kernel.clock
-        self._effects = kernel.effects
+        self._work = kernel.work
         self._ask = ask
         self._slave = slave
         #: The copying for which tables are asked.
         self._copying: int | None = None
         self._master: str | None = None
         self._due = kernel.deadlines.new(self._begin)
-        self._steps = OneWork(kernel.work)
         self._failed: set[str] = set()
         self._is_wanted = False
         self._tables = (*self._settings(), *self._progress(with_timers=with_timers))
         self.progress = CopiedProgress(files.store, kernel, self._note)
-        #: The tables that this round has still to ask for, None between rounds; the one that was asked for.
-        self._round: Iterator[_Table] | None = None
-        self._table = self._tables[0]
+        #: The round under way; None between rounds.
+        self._round: Work[None] | None = None
 
     def follow(self, master: str) -> None:
         """Copy from the master at this address, while its log is copied: at once and every PERIOD_MS."""
@@ -136,8 +134,9 @@ class TableCopies:
         if copying != self._copying:
             self._copying = copying
             self.progress.drop()
-            self._round = None
-            self._steps.stop()
+            if self._round is not None:
+                self._round.close()
+                self._round = None
             if copying is not None:
                 self._due.at(self._clock.monotonic_ms())
         self.progress.settle()
@@ -145,21 +144,52 @@ class TableCopies:
     def _begin(self, _: MonotonicMs) -> None:
         if self._round is None and self._copying is not None:
             self._is_wanted = False
-            is_waiting = self.progress.is_waiting
-            self._round = iter([each for each in self._tables if not (each.is_progress and is_waiting)])
-            self._next()
+            self._round = self._copy(self._copying)
+            self._work(self._round)
 
-    def _next(self) -> None:
-        """Ask for the next table; after the last one for the end of the log that they speak of."""
-        assert self._round is not None
-        table = next(self._round, None)
-        if table is not None:
-            self._table = table
-            self._question(table.call, self._answered)
-        elif self.progress.is_empty or self.progress.is_waiting:
-            self._end_round()
+    def _copy(self, copying: int) -> Work[None]:
+        """Ask for each table, and then for the end of the log that they speak of."""
+        assert self._master is not None
+        is_waiting = self.progress.is_waiting
+        try:
+            for table in [each for each in self._tables if not (each.is_progress and is_waiting)]:
+                error: Exception | None = None
+                try:
+                    data = yield answer_to(self._ask, self._master, table.call, ANSWER_MS_MAX)
+                    if copying != self._slave.copying:  # It is of another master, perhaps.
+                        return
+                    content = yield InThread(Thread.COMPUTE, partial(table.decode, data))
+                    if not table.is_progress:
+                        yield from table.apply(content)
+                    else:
+                        if table.arrived is not None:
+                            table.arrived(content)
+                        self.progress.keep(table.name, partial(table.apply, content))
+                except (LibraError, OSError) as failed:
+                    error = failed
+                if error is not None or not table.is_progress:
+                    self._note(table.name, error)
+            if not (self.progress.is_empty or self.progress.is_waiting):
+                yield from self._ask_end(copying)
+        finally:
+            self._round = None
+            self._due.at(self._clock.monotonic_ms() + (SOON_MS if self._is_wanted else PERIOD_MS))
+
+    def _ask_end(self, copying: int) -> Work[None]:
+        """Take the end of the master's log. One that ends before what was copied of it is another log."""
+        assert self._master is not None
+        copied = self._store.copy.end
+        try:
+            end = yield answer_to(self._ask, self._master, slave_calls.log_end(), ANSWER_MS_MAX)
+            if end < copied:
+                raise RemoteProtocolError("it ends before its copy")
+        except LibraError as error:
+            self._note(_LOG_END, error)
+            self.progress.drop()
         else:
-            self._question(slave_calls.log_end(), partial(self._ends_at, self._store.copy.end))
+            if copying == self._slave.copying:
+                self._note(_LOG_END, None)
+                self.progress.ends_at(end)
 
     def _question(self, call: Call[R], done: Callable[[R | LibraError], None]) -> None:
         """Ask the master; drop an answer that comes after the end of this copying."""
@@ -171,50 +201,6 @@ class TableCopies:
 
         assert self._master is not None
         self._ask(Question(self._master, call, answered, ANSWER_MS_MAX))
-
-    def _end_round(self) -> None:
-        self._round = None
-        self._due.at(self._clock.monotonic_ms() + (SOON_MS if self._is_wanted else PERIOD_MS))
-
-    def _ends_at(self, copied: int, answer: int | LibraError) -> None:
-        """Take the end of the master's log. One that ends before what was copied of it is another log."""
-        if isinstance(answer, int) and answer >= copied:
-            self._note(_LOG_END, None)
-            self.progress.ends_at(answer)
-        else:
-            reason = (
-                answer if isinstance(answer, LibraError) else RemoteProtocolError("it ends before its copy")
-            )
-            self._note(_LOG_END, reason)
-            self.progress.drop()
-        self._end_round()
-
-    def _answered(self, answer: bytes | LibraError) -> None:
-        if isinstance(answer, bytes):
-            decoded = partial(self._decoded, self._copying)
-            self._effects.run(Thread.COMPUTE, partial(self._table.decode, answer), decoded)
-        else:
-            self._end(answer)
-
-    def _decoded(self, copying: int | None, content: object) -> None:
-        table = self._table
-        if copying != self._copying:
-            return
-        if isinstance(content, BaseException):
-            self._end(content)
-        elif table.is_progress:
-            if table.arrived is not None:
-                table.arrived(content)
-            self.progress.keep(table.name, partial(table.apply, content))
-            self._end(None)
-        else:
-            self._steps.run(table.apply(content), self._end)
-
-    def _end(self, error: BaseException | None) -> None:
-        """Note how the copy of a table ended, and continue with the next."""
-        if error is not None or not self._table.is_progress:
-            self._note(self._table.name, error)
-        self._next()
 
     def _note(self, name: str, error: BaseException | None) -> None:
         """Log a failure, once until it is over."""
