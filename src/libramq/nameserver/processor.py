@@ -13,12 +13,12 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats import fastjson
 from libramq.formats.document import encode_body
-from libramq.formats.tables import DataVersion, TopicConfigSerializeWrapper
+from libramq.formats.route import MASTER_ID, BrokerData, TopicRouteData
+from libramq.formats.tables import PERM_WRITE, DataVersion, TopicConfigSerializeWrapper
 from libramq.kernel.effect import Thread
 from libramq.kernel.work import InThread, Room, Work
 from libramq.logs import get_logger
-from libramq.message.names import REBALANCE_EVENTS_TOPIC
-from libramq.nameserver.acting_masters import with_acting_masters
+from libramq.message.names import MEMBERS_TOPIC_PREFIX, REBALANCE_EVENTS_TOPIC
 from libramq.nameserver.administration import Settings
 from libramq.nameserver.bounds import check_topics
 from libramq.nameserver.displacement import Displacement
@@ -257,3 +257,29 @@ def _decode_checked(data: bytes, *, compressed: bool, version: int, crc: int) ->
     table = decode_registration(data, compressed=compressed, version=version, crc=crc)
     check_topics(table)
     return table
+
+
+def with_acting_masters(topic: str, route: TopicRouteData) -> TopicRouteData:
+    """Return a topic's route with acting masters: for queues that nobody may write.
+
+    An acting master is a slave at the address of its master, while that is gone: clients lock queues and
+    commit offsets at the slave with the lowest id, of brokers with enableSlaveActingMaster (upstream:
+    RouteInfoManager.pickupTopicRouteData).
+
+    Our brokers look at the topic of rebalance events for the masters among which groups are divided: a slave
+    coordinates none, so its groups must find another broker.
+    """
+    if topic.startswith(MEMBERS_TOPIC_PREFIX) or topic == REBALANCE_EVENTS_TOPIC:
+        return route
+    unwritable = {each.broker_name for each in route.queue_datas if not each.perm & PERM_WRITE}
+    brokers = [_acting(each) if each.broker_name in unwritable else each for each in route.broker_datas]
+    return msgspec.structs.replace(route, broker_datas=brokers)
+
+
+def _acting(broker: BrokerData) -> BrokerData:
+    addresses = broker.broker_addrs
+    if not addresses or MASTER_ID in addresses or not broker.enable_acting_master:
+        return broker
+    lowest = min(addresses)
+    acting = {MASTER_ID: addresses[lowest]} | {id_: at for id_, at in addresses.items() if id_ != lowest}
+    return msgspec.structs.replace(broker, broker_addrs=acting)

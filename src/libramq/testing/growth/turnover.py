@@ -55,7 +55,7 @@ MAY_GROW: Final = {
     "broker.metrics.runtime_info.": "samples of the last ten minutes, one a second",
     "broker.metrics.throughput.": "counts of the last minute, hour and day, LONG_KEYS_MAX names in each",
     "broker.messages.stored_properties._needles": "our own names of properties, each from its first use on",
-    "client.consuming.committing.first_commits.FirstCommits._known": "a member's topics, once committed in",
+    "client.consuming.committing.commits.FirstCommits._known": "a member's topics, once committed in",
     "groups.contested_queues.ContestedQueues._taken_at_ms": "queues moved since the rebalance began",
     "managedbuffer": "what a connection receives into, SMALL_READ_BYTES once a read has filled it",
     "store.log.segments.Segments.": "files of the commit log, until retention removes them",

@@ -1,7 +1,7 @@
 """The commits: offsets that the brokers, or the local store, do not have yet.
 
 A queue has at most one commit under way: a multi-threaded broker may process two requests in any order. The
-first commits of a topic are sent one after the other (`first_commits`).
+first commits of a topic are sent one after the other.
 Upstream: RemoteBrokerOffsetStore.persistAll, LocalFileOffsetStore.persistAll.
 """
 
@@ -10,7 +10,6 @@ from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming import signals as sg
-from libramq.client.consuming.committing.first_commits import FirstCommits
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.membership.lease import Lease
@@ -106,3 +105,42 @@ class Commits:
     def _must_wait(self, owned: OwnedQueue) -> bool:
         # Our brokers, which open queues, have no such race.
         return owned.claim.opened is None and self._firsts.must_wait(owned.queue)
+
+
+class FirstCommits:
+    """The topics known to have an offset table for the group, and the first commits under way.
+
+    Apache's broker creates a group's offset table of a topic with the first commit, without a lock
+    (ConsumerOffsetManager.commitOffset): of two concurrent ones one is lost, although both are acknowledged.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, str]] = set()
+        self._awaited: dict[tuple[str, str], MessageQueue] = {}
+
+    def known(self, queue: MessageQueue) -> None:
+        """Note a committed offset from the broker: the table exists."""
+        self._known.add(_key(queue))
+
+    def must_wait(self, queue: MessageQueue) -> bool:
+        """Return whether a commit has to wait for another queue's."""
+        return self._awaited.get(_key(queue), queue) != queue
+
+    def sent(self, queue: MessageQueue) -> None:
+        """Note that a commit is sent."""
+        if _key(queue) not in self._known:
+            self._awaited[_key(queue)] = queue
+
+    def answered(self, queue: MessageQueue, *, ok: bool) -> bool:
+        """Handle the result of a commit; return whether commits that waited for it may be sent now."""
+        key = _key(queue)
+        if ok:
+            self._known.add(key)
+        if self._awaited.get(key) != queue:
+            return False
+        del self._awaited[key]
+        return True
+
+
+def _key(queue: MessageQueue) -> tuple[str, str]:
+    return queue.broker_name, queue.topic
