@@ -7,7 +7,6 @@ reviving    … or visible again, when they are due
 
 from functools import partial
 
-from libramq.broker.cluster.slave import Slave
 from libramq.broker.features.feature import Base, Feature
 from libramq.broker.features.groups import GroupFeature
 from libramq.broker.messages.redelivery import Redelivery
@@ -57,7 +56,11 @@ class PopFeature(Feature):
         name, waits = config.broker_name, pop.journal.must_wait
         acking = Acknowledging(store, tables.topics, pop.journal, pop.in_flight, ordering)
         #: What a slave hands out while it acts; None at a master.
-        self.at_slave = _at_slave(base, self.popping, acking, slave) if slave is not None else None
+        self.at_slave: PopsAtSlave | None = None
+        if slave is not None:
+            self.at_slave = PopsAtSlave(
+                files, self.popping, acking, kernel, may_serve=lambda: slave.may_serve_pops
+            )
         self.services = [
             PopMessage(self.popping, answer=base.responder.answer, broker_name=name, waits_for_disk=waits),
             AckMessage(acking, waits_for_disk=waits),
@@ -105,15 +108,3 @@ class PopFeature(Feature):
 
     def _visible(self, topic: str, group: str) -> None:
         self.popping.visible(topic, group)
-
-
-def _at_slave(base: Base, popping: Popping, acking: Acknowledging, slave: Slave) -> PopsAtSlave:
-    store = base.store
-    return PopsAtSlave(
-        base.files.pop,
-        popping,
-        acking,
-        base.kernel,
-        may_serve=lambda: slave.may_serve_pops,
-        log_end=lambda: store.end,
-    )

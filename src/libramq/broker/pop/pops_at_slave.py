@@ -13,9 +13,9 @@ Upstream: PopMessageProcessor, whose slaves pop as masters do. Apache's sends ch
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from libramq.broker.files.files import BrokerFiles
 from libramq.broker.pop.acknowledging import Acknowledging
 from libramq.broker.pop.popping import Popping
-from libramq.broker.pop.state import PopState
 from libramq.clock import MonotonicMs, Now
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
@@ -29,26 +29,24 @@ DUE_AT_ONCE: Final = 256
 class PopsAtSlave:
     """Has messages handed out again, and forgets everything when the slave does not act any more.
 
-    may_serve: whether it acts, and knows what its master has popped. log_end: where its log ends.
+    may_serve: whether it acts, and knows what its master has popped.
     """
 
     def __init__(
         self,
-        pop: PopState,
+        files: BrokerFiles,
         popping: Popping,
         acknowledging: Acknowledging,
         kernel: Kernel,
         *,
         may_serve: Callable[[], bool],
-        log_end: Callable[[], int],
     ) -> None:
-        assert pop.unwritten is not None
-        self._unwritten = pop.unwritten
-        self._in_flight = pop.in_flight
+        assert files.pop.unwritten is not None
+        self._unwritten, self._in_flight = files.pop.unwritten, files.pop.in_flight
         self._popping = popping
         self._acknowledging = acknowledging
         self._may_serve = may_serve
-        self._log_end, self._end = log_end, 0
+        self._store, self._end = files.store, 0
         self._was_serving = False
         self._deadline = kernel.deadlines.new(self._hand_out_again)
 
@@ -70,7 +68,7 @@ class PopsAtSlave:
 
         So it is where the log was cut: offsets may soon mean other messages.
         """
-        before, self._end = self._end, self._log_end()
+        before, self._end = self._end, self._store.end
         is_serving = self._may_serve()
         if self._was_serving and (self._end < before or not is_serving):
             self._forget()
