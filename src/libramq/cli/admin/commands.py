@@ -9,7 +9,7 @@ from typer import Option, Typer
 from libramq.cli import options
 from libramq.cli.admin import exports, groups, messages, monitoring, servers, statistics, topics
 from libramq.cli.admin.frame import Answer, Changed, Operator, Table, command, plain, rows
-from libramq.cli.admin.lazy import calls, counts, names, operator, tables
+from libramq.cli.admin.lazy import calls, monitor, names, operator, tables
 from libramq.cli.printable import printable
 from libramq.errors import ConfigError, RemoteError
 
@@ -169,9 +169,9 @@ async def _load(admin: Operator, address: str) -> dict[str, Any]:
         return {"error": str(error)}
     return {
         "version": info.get("brokerVersionDesc", ""),
-        "inTps": counts.first_number(info.get("putTps", "")),
-        "outTps": counts.first_number(info.get("getTransferredTps", "")),
-        "diskRatio": counts.first_number(info.get("commitLogDiskRatio", "")),
+        "inTps": monitor.first_number(info.get("putTps", "")),
+        "outTps": monitor.first_number(info.get("getTransferredTps", "")),
+        "diskRatio": monitor.first_number(info.get("commitLogDiskRatio", "")),
         "active": info.get("brokerActive", "") == "true",
     }
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from typer import Option, Typer
 
 from libramq.cli.admin.frame import Answer, Operator, Target, command, plain
-from libramq.cli.admin.lazy import calls, counts, names
+from libramq.cli.admin.lazy import calls, monitor, names
 from libramq.errors import ConfigError
 
 app = Typer()
@@ -118,22 +118,22 @@ async def _report(admin: Operator, address: str) -> tuple[str, _Values]:
     groups = await _user_groups(admin, address)
     topics = (await _metadata(admin, [address], special=False))["topicConfigTable"]
     transactions, delayed = [
-        await counts.stats_of(admin, address, counts.TOPIC_PUT_NUMS, topic)
+        await monitor.stats_of(admin, address, monitor.TOPIC_PUT_NUMS, topic)
         for topic in ("RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX")
     ]
     quota = {
         "diskRatio": {name: runtime.get(name) for name in ("commitLogDiskRatio", "consumeQueueDiskRatio")},
         "tps": {
-            "normalInTps": counts.first_number(runtime.get("putTps", "")),
-            "normalOutTps": counts.first_number(runtime.get("getTransferredTps", "")),
+            "normalInTps": monitor.first_number(runtime.get("putTps", "")),
+            "normalOutTps": monitor.first_number(runtime.get("getTransferredTps", "")),
             "transInTps": float(transactions.stats_minute.tps),
             "scheduleInTps": float(delayed.stats_minute.tps),
         },
         "oneDayNum": {
             "normalOneDayInNum": _grown(runtime, "msgPutTotal"),
             "normalOneDayOutNum": _grown(runtime, "msgGetTotal"),
-            "transOneDayInNum": counts.day_of(transactions),
-            "scheduleOneDayInNum": counts.day_of(delayed),
+            "transOneDayInNum": monitor.day_of(transactions),
+            "scheduleOneDayInNum": monitor.day_of(delayed),
         },
         "messageAverageSize": runtime.get("putMessageAverageSize"),
         "topicSize": len(topics),

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from libramq.admin import messages as lookup
+    from libramq.admin import monitoring as monitor
     from libramq.admin import operator
-    from libramq.admin import statistics as counts
     from libramq.cli import access, message_row
     from libramq.formats import document, tables
     from libramq.message import names
@@ -20,11 +20,11 @@ else:
         def __getattr__(self, name: str) -> object:
             return getattr(import_module(f"libramq.{self._name}"), name)
 
-    lookup, operator, counts = _Lazy("admin.messages"), _Lazy("admin.operator"), _Lazy("admin.statistics")
+    lookup, monitor, operator = _Lazy("admin.messages"), _Lazy("admin.monitoring"), _Lazy("admin.operator")
     access, message_row = _Lazy("cli.access"), _Lazy("cli.message_row")
     document, tables = _Lazy("formats.document"), _Lazy("formats.tables")
     names, calls = _Lazy("message.names"), _Lazy("rpc.admin_calls")
 
 __all__ = [
-    "access", "calls", "counts", "document", "lookup", "message_row", "names", "operator", "tables"
+    "access", "calls", "document", "lookup", "message_row", "monitor", "names", "operator", "tables"
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from typer import Option, Typer
 
 from libramq.cli.admin.frame import Answer, Operator, Table, command
+from libramq.cli.admin.lazy import monitor
 from libramq.cli.printable import printable
 
 app = Typer()
@@ -27,11 +28,9 @@ async def start_monitoring(
     admin: Operator,
 ) -> AsyncGenerator[Answer, None]:
     """Show every minute what each group has not consumed, and members that are stuck or differ."""
-    from libramq.admin.monitoring import one_round
-
     headings = "group, topic, undone, undoneOfQueue: most in a queue, delayMs: delay in ms"
     for done in itertools.count(1):
-        groups, notices = await one_round(admin, int(time.time() * 1000))
+        groups, notices = await monitor.one_round(admin, int(time.time() * 1000))
         yield Answer(
             {"groups": groups, "notices": notices}, Table(groups, headings), *map(printable, notices)
         )

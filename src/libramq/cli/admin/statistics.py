@@ -6,7 +6,7 @@ from typer import Option, Typer
 
 from libramq.cli import options
 from libramq.cli.admin.frame import Answer, Operator, Table, command, plain, rows
-from libramq.cli.admin.lazy import calls, counts, names
+from libramq.cli.admin.lazy import calls, monitor, names
 from libramq.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ async def stats_all(
     found = []
     for each in await admin.topics():
         if not each.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)) and topic in (None, each):
-            found += await counts.rates(admin, each)
+            found += await monitor.rates(admin, each)
     return rows(
         [row for row in found if not active or row["inMsg24Hour"] or row["outMsg24Hour"]],
         "topic, group, accumulation: behind, inTps: in/s, outTps: out/s, inMsg24Hour: in a day, "
