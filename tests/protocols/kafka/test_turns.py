@@ -9,7 +9,6 @@ import pytest
 from libramq.groups.classic.state import INITIAL_DELAY_MS
 from libramq.kernel.connection import Principal
 from libramq.kernel.effect import Thread
-from libramq.offsets.consumer_offset import ConsumerOffset
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP
 from libramq.protocols.kafka.groups import MEMBERS_RETURN_MS
 from libramq.protocols.kafka.topic_changes import SETTINGS_MAX
@@ -224,13 +223,14 @@ def test_all_offsets_of_many_groups_are_fetched_in_turns(turns: Turns, monkeypat
         topics = (CommittedTopic(name="Many", partitions=commits),)
         turns.ask(OffsetCommitRequest(group_id=group, topics=topics))
     looks: list[None] = []
-    topics_of_groups = ConsumerOffset.topics_of_groups
+    offsets = turns.talk.broker.offsets
+    topics_of_groups = offsets.topics_of_groups
 
-    def counted(offsets: ConsumerOffset, groups: Set[str]) -> dict[str, set[str]]:
+    def counted(groups: Set[str]) -> dict[str, set[str]]:
         looks.append(None)
-        return topics_of_groups(offsets, groups)
+        return topics_of_groups(groups)
 
-    monkeypatch.setattr(ConsumerOffset, "topics_of_groups", counted)
+    monkeypatch.setattr(offsets, "topics_of_groups", counted)
     found = turns.ask(OffsetFetchRequest(groups=tuple(WantedGroup(group_id=each) for each in groups))).groups
     assert len(looks) == 1, "each goes through the offsets of all groups"
     assert [(each.group_id, len(each.topics[0].partitions)) for each in found] == [(g, 500) for g in groups]
