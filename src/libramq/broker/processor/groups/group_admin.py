@@ -26,7 +26,6 @@ from libramq.waits import HeldPulls
 
 #: Ours: a list is created while others are served between slices of it; a group takes 0.3 ms to journal.
 GROUPS_PER_LIST_MAX: Final = 1_000
-GROUPS_PER_STEP: Final = 8
 
 
 class GroupAdministration:
