@@ -9,6 +9,7 @@ from libramq.codes import RequestCode
 from libramq.codes import ResponseCode as C
 from libramq.remoting.headers import ResetOffsetHeader
 from libramq.runtime import performer
+from libramq.wire.kafka.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
 from libramq.wire.kafka.apis.describe_groups import DescribedGroup, DescribeGroupsRequest
 from libramq.wire.kafka.apis.join_group import JoinGroupProtocol
@@ -246,6 +247,8 @@ def test_groups_are_authorised(tmp_path: Path):
     assert [described(peer, "Idle").error_code, delete(peer, "Idle"), delete_offset(peer, "Idle")] == [
         denied
     ] * 3
+    (modern,) = peer.ask(ConsumerGroupDescribeRequest(group_ids=("Idle",))).groups
+    assert modern.error_code == denied
     guard.denied = set()
     assert listed(peer).keys() == {"Idle"}
     talk.close()

@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from libramq.catalog.topic_table import QUEUES_MAX
+from libramq.codes import RequestCode
+from libramq.errors import ConnectFailed
 from libramq.formats.tables import TopicConfig
 from libramq.kernel.effect import Thread
 from libramq.protocols.kafka import metadata
 from libramq.protocols.kafka.answers import WAITING_COST_MAX, WAITING_MAX
 from libramq.protocols.kafka.metadata import AT_ONCE_MAX
 from libramq.protocols.kafka.translator import DECODED_AT_ONCE_BYTES_MAX
+from libramq.remoting.body.nodes import PeerNode
 from libramq.store.config import FlushDiskType
 from libramq.wire.kafka.api import API_VERSIONS, APIS
 from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -33,6 +36,7 @@ from libramq.wire.kafka.primitives import Reader, encode_int16, encode_int32
 from libramq.wire.kafka.schema import REMARK_CHARACTERS_MAX, decode, encode
 from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation
+from tests.broker.test_peers import Node
 from tests.protocols.kafka.peers import NODE_ID, KafkaEndpoint, batch, record
 
 OWN = str(NODE_ID)
@@ -285,6 +289,23 @@ def test_a_topic_is_created_and_deleted(endpoint: KafkaEndpoint):
     assert gone.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert created(peer).error_code == 0
     assert peer.produce(record(), topic="New").base_offset == 0
+
+
+def test_a_topic_that_another_broker_does_not_create_is_answered_with_the_error(tmp_path: Path):
+    """It is gone by the time it is to create its queues."""
+    node = Node(tmp_path).meet("broker-b")
+    peer = KafkaEndpoint(node).peer()
+    topic = CreatableTopic(name="New", num_partitions=2, replication_factor=1)
+    peer.tell(CreateTopicsRequest(topics=(topic,)))
+    (question,) = node.take(RequestCode.PEER_NODE)
+    node.answer(question, PeerNode(version=1, host="10.0.0.2", port=9092, topics={}))
+    (question,) = node.take(RequestCode.PEER_TOPIC)
+    assert peer.answers() == []
+    node.answer(question, ConnectFailed("it is away"))
+    (answer,) = peer.answers()
+    (result,) = answer.topics
+    assert (result.error_code, result.error_message) == (ErrorCode.REQUEST_TIMED_OUT, "it is away")
+    node.close()
 
 
 def test_a_topic_that_is_only_validated_is_not_created(endpoint: KafkaEndpoint):
