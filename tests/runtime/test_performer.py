@@ -249,6 +249,13 @@ def test_a_client_that_does_not_read_is_not_served_until_it_does(words):
     assert line.is_reading
 
 
+def test_what_a_turn_has_for_a_client_counts_as_unread(words):
+    line = Line()
+    line.unsent_bytes = UNSENT_BYTES_HIGH - 1
+    words.performer.received(line, [say(b"x"), say(b"y")])
+    assert line.writes == [b"x"]
+
+
 def test_a_client_that_reads_at_once_is_served_to_the_end(words):
     line = Line()
     large = bytes(UNSENT_BYTES_HIGH)
@@ -315,7 +322,13 @@ def test_no_event_is_handled_after_the_stop(words):
     heard: list[object] = []
     words.effects.run(Thread.DISK, lambda: "written", heard.append)
     words.performer.follow()
+    words.cost_us = TURN_US_MAX
+    waiting = Line()
+    words.performer.received(waiting, [say(b"served"), say(b"in the next turn")])
     words.performer.stop()
+    while words.timers.due:
+        words.timers.ring()
+    assert waiting.writes == [b"served"]
     words.threads.run_all()
     words.performer.closed(Line())
     words.performer.lost("10.0.0.1:1")
