@@ -247,9 +247,11 @@ async def visible_again(one, *, after_ms):
     assert again[0].reconsume_times == 1
 
 
-async def test_a_message_stays_invisible_while_its_handler_runs(one):
-    """The handler needs three times its invisible time; another member would get the message meanwhile."""
-    await fill(one, b"slow")
+async def test_a_message_stays_invisible_while_its_handler_runs(one, caplog):
+    """The handler needs three times its invisible time; another member would get the message meanwhile, or
+    the one that waits for the thread. Only a handler that has begun can fail to return.
+    """
+    await fill(one, b"slow", b"behind")
     handled, running, others = Handled(), Handled(), Handled()
     go_on = asyncio.Event()
 
@@ -258,14 +260,15 @@ async def test_a_message_stays_invisible_while_its_handler_runs(one):
         await go_on.wait()
         handled.note(messages)
 
-    async with popping(one, handle, invisible_ms=1_000):
+    async with popping(one, handle, threads=1, invisible_ms=1_000, consume_timeout_ms=60_000):
         await running.wait(1)
         async with popping(one, others.note):
             await visible_again(one, after_ms=3_000)
             go_on.set()
-            await handled.wait(1)
+            await handled.wait(2)
     assert others.messages == []
     assert await left_over(one) == []
+    assert "a handler does not return" not in caplog.text
 
 
 async def test_a_handler_that_does_not_return_gives_its_messages_back(one):

@@ -245,7 +245,7 @@ async def leave_open(producer: Producer, *bodies: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "function"])
-async def test_a_check_that_hangs_stops_neither_the_others_nor_the_stop(kind):
+async def test_a_check_that_hangs_stops_neither_the_others_nor_the_stop(kind, caplog):
     """One after the other they would wait for it until the broker gives them up."""
     check = HangingCheck(b"hangs")
     others = [b"%d" % number for number in range(9)]
@@ -257,6 +257,7 @@ async def test_a_check_that_hangs_stops_neither_the_others_nor_the_stop(kind):
         async with asyncio.timeout(30):
             await producer.stop()
         check.over.set()
+        assert ("check_transaction ignores its cancellation" in caplog.text) == (kind == "coroutine")
         assert await delivered(one) == others
 
 

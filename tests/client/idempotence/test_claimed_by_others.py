@@ -1,5 +1,6 @@
 """Messages that another handler has claimed: no attempt is counted until it is done, or its claim is over."""
 
+import contextlib
 import threading
 
 import pytest
@@ -78,28 +79,46 @@ async def test_at_a_broker_that_counts_every_return_the_message_is_kept(
     assert not broker.sent_back
 
 
-@pytest.mark.parametrize("is_plain", [True, False], ids=["plain", "coroutine"])
-async def test_in_order_nothing_passes_a_claimed_message(watch, is_plain):
-    """Its owner may have been killed in the middle of a batch, and the next one's batches begin elsewhere."""
-    seen = []
-
-    def handle(messages):
-        seen.extend(message.body for message in messages)
-        watch.touch()
-
-    async def handle_on_loop(messages):
-        handle(messages)
-
-    bodies = [b"0", b"1", b"2", b"3"]
-    store = MemoryStore(lease_ms=500)
+@pytest.fixture(params=[True, False], ids=["plain", "coroutine"])
+async def in_order(request, watch):
+    """Return what a consumer has handled of four messages, by its store; the second is claimed already."""
     with Broker() as broker:
         async with Producer(group="p", namesrv=broker.namesrv, default_topic_queue_nums=1) as producer:
-            await producer.send_batch([Message("T", body) for body in bodies])
-        assert store.claim([":T:1"], "dead") == [ClaimResult.NEW]
-        handler = handle if is_plain else handle_on_loop
-        async with consumer(broker.namesrv, handler, store, orderly=True, batch_size=4):
-            await watch.until(lambda: len(seen) == len(bodies))
-    assert seen == bodies
+            await producer.send_batch([Message("T", b"%d" % number) for number in range(4)])
+
+        @contextlib.asynccontextmanager
+        async def consuming(store):
+            seen = []
+
+            def handle(messages):
+                seen.extend(message.body for message in messages)
+                watch.touch()
+
+            async def handle_on_loop(messages):
+                handle(messages)
+
+            assert store.claim([":T:1"], "dead") == [ClaimResult.NEW]
+            handler = handle if request.param else handle_on_loop
+            async with consumer(broker.namesrv, handler, store, orderly=True, batch_size=4):
+                yield seen
+
+        yield consuming
+
+
+async def test_in_order_nothing_passes_a_claimed_message(watch, in_order):
+    """Its owner may have been killed in the middle of a batch, and the next one's batches begin elsewhere."""
+    async with in_order(MemoryStore(lease_ms=500)) as seen:
+        await watch.until(lambda: len(seen) == 4)
+    assert seen == [b"0", b"1", b"2", b"3"]
+
+
+async def test_in_order_what_waits_behind_a_claimed_message_is_not_claimed(watch, in_order):
+    """Another member may get the queue meanwhile."""
+    store = MemoryStore()
+    async with in_order(store) as seen:
+        await watch.until(lambda: seen)
+    assert seen == [b"0"]
+    assert store.claim([":T:2", ":T:3"], "next") == [ClaimResult.NEW] * 2
 
 
 async def test_the_claim_of_a_hanging_handler_costs_one_attempt(watch):
