@@ -56,6 +56,15 @@ def test_every_message_is_read_once(broker: FakeBroker):
     assert rows(broker) == everything
 
 
+def test_small_replies_share_a_batch_wherever_they_begin(broker: FakeBroker):
+    """Each batch costs Spark a conversion."""
+    broker.fill("Old", 1, 20_100)
+    broker.minimum[MessageQueue("Old", "broker-a", 0)] = 20_000
+    reader = RocketMQSource({"namesrv": broker.address, "subscribe": "Old"}).reader(SCHEMA)
+    batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+    assert [batch.num_rows for batch in batches] == [100]
+
+
 @pytest.mark.parametrize("pulls", [0, 1, 5, 12])
 def test_a_broker_that_restarts_loses_and_repeats_nothing(broker: FakeBroker, pulls: int):
     broker.hang_up_after = pulls

@@ -2,6 +2,7 @@
 own id.
 """
 
+import threading
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +12,11 @@ import pytest
 
 from libramq.errors import ConfigError, InvalidMessage
 from libramq.spark.sink_options import KNOWN, SinkOptions
+from libramq.spark.writing import sending
 from libramq.spark.writing.sending import messages_of
 from libramq.spark.writing.unique_ids import unique_ids
 from libramq.sync import Admin
+from libramq.testing import Broker
 
 from ..interop.libra import LibraUp
 from .conftest import QUEUES
@@ -125,6 +128,31 @@ class TestMessages:
         batch = pa.RecordBatch.from_pylist([row], schema=schema)
         with pytest.raises(InvalidMessage, match=says):
             list(messages_of(SinkOptions.parse({}), batch, iter("a")))
+
+
+class TestTasks:
+    def test_a_worker_keeps_few_producers(self):
+        """Each query has a producer of its own, and a worker outlives many queries."""
+        batch = pa.RecordBatch.from_pylist([{"body": b"x"}])
+        with Broker() as broker:
+            for number in range(sending.SENDERS_MAX + 1):
+                given = {"namesrv": broker.namesrv, "topic": "T", "groupId": f"g{number}"}
+                assert sending.write_batches(SinkOptions.parse(given), [batch], iter("a")) == 1
+            names = [thread.name for thread in threading.enumerate()]
+            assert names.count("libramq-spark-sink") == sending.SENDERS_MAX
+            while sending._senders:  # Kept from task to task.
+                sending._senders.popitem()[1].close()
+
+    def test_what_stays_of_a_failed_batch_is_in_the_log(self, caplog: pytest.LogCaptureFixture):
+        from libramq.spark.writing.sink import MessagesStreamWriter, MessagesWriter, Sent
+
+        options, sent = SinkOptions.parse({"topic": "T"}), [Sent(3), None, Sent(4)]
+        MessagesWriter(options).abort(sent)
+        MessagesStreamWriter(options).abort(sent[1:], 0)
+        assert [record.getMessage().split(" were")[0] for record in caplog.records] == [
+            "a batch failed after at least 7 messages",
+            "a batch failed after at least 4 messages",
+        ]
 
 
 def stored(spark: "SparkSession", up: LibraUp, topic: str, **more: str) -> "DataFrame":
