@@ -31,6 +31,7 @@ from libramq.remoting.body.consumers import ConsumerConnection
 from libramq.remoting.body.coordination import GroupJoinBody, QueueGrant
 from libramq.remoting.command import Command
 from libramq.rpc.question import Question
+from libramq.rpc.requests import BROKER_REQUESTS
 from tests.broker.brokers import Conversation, answer, notifications
 from tests.broker.clusters import group_at
 from tests.fakes import FakePeer
@@ -267,6 +268,16 @@ def test_strangers_are_refused(node, code):
     assert "is not a known broker of this cluster" in reply.remark
     assert node.broker.fences.epoch(HERE) == 0
     assert node.ask(peer(B), code, None, body).code == C.SUCCESS
+
+
+@pytest.mark.parametrize("code", [row.code for row in BROKER_REQUESTS.values() if row.from_broker])
+def test_what_strangers_send_is_not_decoded(node, code):
+    """Bodies of brokers have no bounds: one of 15 MB in fastjson's dialect keeps the thread for a minute."""
+    node.meet(B)
+    stranger, command = FakePeer("10.9.9.9:50000"), node.command(code, None, b"{1:2," * 2_000)
+    node.give(stranger, command)
+    assert answer(stranger, command).code == C.NO_PERMISSION
+    assert "JSON" in node.ask(peer(B), code, None, b"{1:2," * 2_000).remark
 
 
 def test_a_broker_reports_for_itself_only(node):

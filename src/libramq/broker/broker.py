@@ -141,6 +141,7 @@ class Broker(Base):
             is_of_cluster=None
             if credentials is None
             else partial(is_signed_for, credentials=credentials, address=self.config.address),
+            require_peer=None if self.cluster is None else self.cluster.require_peer,
         )
         hooks = [Hooks(connection_ended=[kernel.purgatory.connection_ended])]
         hooks += [feature.hooks for feature in features]

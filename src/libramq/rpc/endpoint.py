@@ -35,7 +35,8 @@ class Endpoint:
 
     answered: called with the answers of clients to requests of ours. authenticator: without one, requests are
     of their connection's principal. is_of_cluster: returns whether a request of another broker is signed as
-    this cluster's brokers sign. at_slave: returns what a slave answers in its master's place; None: it serves
+    this cluster's brokers sign. require_peer: raises BrokerError for an address where no other broker of the
+    cluster is. at_slave: returns what a slave answers in its master's place; None: it serves
     the request as a master does.
     """
 
@@ -49,6 +50,7 @@ class Endpoint:
         answered: Answered | None = None,
         authenticator: Authenticator | None = None,
         is_of_cluster: Callable[[Command], bool] | None = None,
+        require_peer: Callable[[str], None] | None = None,
         at_slave: Callable[[Request], Outcome | None] | None = None,
     ) -> None:
         self._clock = clock
@@ -66,6 +68,7 @@ class Endpoint:
         self._answered = answered
         self._authenticator = authenticator
         self._is_of_cluster = is_of_cluster
+        self._require_peer = require_peer
 
     def receive(self, connection: Connection, requests: Sequence[Command], start: int) -> int:
         """Process one request, or neighbours that one batch processor takes; return where the next begin."""
@@ -87,7 +90,7 @@ class Endpoint:
                 request.header = decode_header(command, row.header)
                 if row.body is not None:
                     if row.from_broker:
-                        self._require_signed(command)
+                        self._require_broker(command, connection.address)
                     bounds = None if row.from_broker else BODY_BOUNDS
                     outcome = with_body(row.body, self._process, request, bounds)
                 elif self._is_open:  # As `_process`, which would be a call more in every pull.
@@ -137,14 +140,16 @@ class Endpoint:
                 return failure(error, request)
         return None
 
-    def _require_signed(self, command: Command) -> None:
-        """Raise BrokerError for a request that claims to be another broker's."""
+    def _require_broker(self, command: Command, address: str) -> None:
+        """Raise BrokerError for a request that claims to be another broker's: its body has no bounds."""
         if self._is_of_cluster is not None and not self._is_of_cluster(command):
             raise broker_error(
                 ResponseCode.NO_PERMISSION,
                 "the request is not signed with the innerClientAuthenticationCredentials of this cluster; "
                 "set the same at all of its brokers",
             )
+        if self._require_peer is not None:
+            self._require_peer(address)
 
     def _process(self, request: Request) -> Outcome:
         """Process a request with its header and body, if it is permitted."""

@@ -61,8 +61,8 @@ class Row:
 
     body: what it is decoded to before it is served; None for texts, messages, and registrations, whose form
     depends on their header. from_broker: other brokers send it, and sign it for this one; it is not decoded
-    before its signature is checked. has_version: it belongs to the group protocol (group_version.py).
-    reads_cold: it may read files that are not in memory. is_recorded: it is answered when
+    before its signature and its sender's host are checked. has_version: it belongs to the group protocol
+    (group_version.py). reads_cold: it may read files that are not in memory. is_recorded: it is answered when
     its change is in a journal on the disk. is_forwarded: a slave forwards it to a master that only name
     servers have lost.
     """

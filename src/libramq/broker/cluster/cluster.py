@@ -92,7 +92,7 @@ class Cluster:
 
     def require_peer(self, address: str, broker_name: str | None = None) -> None:
         """Raise NoPermission for a request that does not come from a broker's host: from that broker's, if
-        named.
+        named. The endpoint asks without a name, before it decodes what may be large.
 
         A host proves little: every program there is trusted. A signature proves more; the endpoint
         requires one if the cluster has credentials.

@@ -68,13 +68,11 @@ class PeerRequests:
 
     def grant(self, request: Request) -> Outcome:
         """Apply a coordinator's grants of our queues; reply with the highest epoch our fence has seen."""
-        self._cluster.require_peer(request.peer.address)
         body: bodies.PeerGrantBody = request.body
         return Reply(ext={"lbEpoch": str(self._coordination.granted(body.value()))})
 
     def started(self, request: Request) -> Outcome:
         """Note a coordinator's report that a rebalance has begun: we record our queues' moves."""
-        self._cluster.require_peer(request.peer.address)
         body: bodies.PeerStartedBody = request.body
         if body.is_repeated and self._coordination.known_of(body.group).epoch >= body.epoch:
             return SUCCESS
@@ -86,7 +84,6 @@ class PeerRequests:
 
     def rebalance(self, request: Request) -> Outcome:
         """Note a coordinator's report on the progress of a rebalance."""
-        self._cluster.require_peer(request.peer.address)
         body: bodies.PeerRebalanceBody = request.body
         observed = self._consumers.rebalances.observed(body.group)
         if observed is not None:
@@ -105,7 +102,6 @@ class PeerRequests:
 
     def gather(self, request: Request) -> Outcome:
         """Return our fence's state of a group to its new coordinator."""
-        self._cluster.require_peer(request.peer.address)
         body: bodies.PeerGatherBody = request.body
         return Reply(body=encode_body(bodies.PeerGathered.of(self._coordination.known_of(body.group))))
 
