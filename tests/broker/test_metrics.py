@@ -198,7 +198,7 @@ async def test_metrics_are_one_more_protocol_with_the_limits_of_all(tmp_path):
         (first, text), (second, _), (third, _) = await asyncio.to_thread(
             http,
             port,
-            f"GET /metrics{wanted}Host: x\n\nPUT /metrics HTTP/1.1\n\n"
+            f"GET /metrics{wanted}Content-Length: 0\n\nPUT /metrics HTTP/1.1\n\n"
             f"GET /metrics{wanted}Accept-Encoding: gzip\nConnection: close\n\n",
         )
         assert (first, second, third) == (200, 405, 200)

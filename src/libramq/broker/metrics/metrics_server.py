@@ -71,7 +71,8 @@ def respond(app: Any, head: bytes) -> tuple[bytes, bool]:
     """Return the response to a request, and whether its connection ends with it."""
     line, _, fields = head.decode("latin-1").partition("\r\n")
     parts, headers = line.split(" "), email.parser.HeaderParser().parsestr(fields)
-    if len(parts) != 3 or "Content-Length" in headers or "Transfer-Encoding" in headers:
+    has_body = headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in headers
+    if len(parts) != 3 or has_body:
         return _encoded("400 Bad Request", [], b""), True
     method, target, version = parts
     path, _, query = target.partition("?")
