@@ -29,7 +29,9 @@ def test_every_request_code_is_in_the_table_or_listed_as_missing():
 
 
 def test_the_table_is_complete():
-    assert len(requests._ROWS) == len(REQUESTS)  # No code twice.
+    # No code twice.
+    assert len(requests._BROKER_ROWS) == len(requests.BROKER_REQUESTS)
+    assert len(requests._NAME_SERVER_ROWS) == len(requests.NAME_SERVER_REQUESTS)
     for code, spec in REQUESTS.items():
         assert spec.code == code
         assert 0 <= spec.body_bytes_max < FRAME_BYTES_MAX
