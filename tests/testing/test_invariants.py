@@ -1,15 +1,24 @@
 """Invariants: what they require, and what they must not."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from libramq.clock import MonotonicMs
+from libramq.message import names
 from libramq.message.queue import MessageQueue
 from libramq.testing.cluster import PopPlan
-from libramq.testing.history import Commit
+from libramq.testing.history import Commit, Violation
+from libramq.testing.invariants import pops
+from libramq.testing.invariants.delays import DelayedMessagesComeOnce
 from libramq.testing.invariants.kafka_offsets import KafkaCommitsAreKept, KafkaConsumedAtLeastOnce
 from libramq.testing.invariants.offsets import CommitIsKept
 from libramq.testing.invariants.ownership import ReadersKeepTheirQueues
-from libramq.testing.invariants.pops import ResetsReplay
+from libramq.testing.invariants.pops import AcknowledgedStaysDone, AttemptsComeOnce, ResetsReplay
+from libramq.testing.invariants.slaves import OfPairs
 from libramq.testing.nodes.handlers import Handling
 from libramq.testing.nodes.kafka_facts import KafkaCommit
 from libramq.testing.scenarios.scenario import draw_scenario
@@ -80,6 +89,139 @@ def test_only_queues_that_a_broker_names_are_read_again_after_a_reset():
     assert not replays.is_met()
     replays.popped("G", "T", "broker-a", "named", cluster.now_ms)
     assert replays.is_met()
+
+
+#: Where the logs of slaves of broker-a end when it is killed, and where its own does.
+FIRST_END, SECOND_END, LOG_END = 100, 110, 120
+#: An attempt: which one, at which broker, and where in its log.
+BY_MASTER = 2, "broker-a", FIRST_END
+BY_SLAVE = 2, "broker-b", 500
+
+
+def test_an_attempt_that_no_slave_had_copied_when_its_master_was_killed_may_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Each of the two has later attempts (seeds 5240, 6115)."""
+    rule = AttemptsComeOnce(_pair())
+    _kill_master(rule)
+    once = (1, "broker-a", 30)
+    later = ((3, "broker-a", 200), (3, "broker-b", 600))
+    _store(monkeypatch, [once, BY_MASTER, BY_SLAVE, *later])
+    rule.finish()
+
+
+@pytest.mark.parametrize(
+    "attempts",
+    [
+        pytest.param([(2, "broker-a", FIRST_END - 1), BY_SLAVE], id="copied by the slave"),
+        pytest.param([(2, "broker-a", LOG_END), BY_SLAVE], id="after the master's return"),
+        pytest.param([BY_MASTER, BY_SLAVE, (2, "broker-b", 600)], id="three times"),
+        pytest.param(
+            [(1, "broker-a", 30), (1, "broker-b", 400), BY_MASTER, BY_SLAVE], id="and an earlier attempt"
+        ),
+    ],
+)
+def test_an_attempt_that_comes_again_otherwise_breaks_the_rule(
+    monkeypatch: pytest.MonkeyPatch, attempts: list[tuple[int, str, int]]
+):
+    rule = AttemptsComeOnce(_pair())
+    _kill_master(rule)
+    _store(monkeypatch, attempts)
+    with pytest.raises(Violation):
+        rule.finish()
+
+
+def test_what_the_slave_had_not_copied_before_it_ended_itself_counts(monkeypatch: pytest.MonkeyPatch):
+    """It acted first, and is gone when the master returns."""
+    cluster = _pair()
+    rule = AttemptsComeOnce(cluster)
+    rule.broker_died("broker-a", durable_to=None)
+    cluster.every_slave[0].broker = None
+    rule.step()
+    rule.broker_recovered("broker-a", _with_log(LOG_END))
+    _store(monkeypatch, [BY_MASTER, BY_SLAVE])
+    rule.finish()
+
+
+@pytest.mark.parametrize(("place", "is_broken"), [(FIRST_END, False), (FIRST_END - 1, True)])
+def test_a_delivery_that_no_slave_had_copied_may_come_again(
+    monkeypatch: pytest.MonkeyPatch, place: int, is_broken: bool
+):
+    rule = DelayedMessagesComeOnce(_pair())
+    rule.deferred("broker-a", "T", "id", MonotonicMs(0))
+    _kill_master(rule)
+    placed = {
+        names.SCHEDULE_TOPIC: [("broker-a", "id", 10)],
+        "T": [("broker-a", "id", place), ("broker-b", "id", 500)],
+    }
+    monkeypatch.setattr(rule, "_messages", lambda topic: iter(placed.get(topic, ())))
+    assert _breaks(rule) == is_broken
+
+
+@pytest.mark.parametrize(("place", "is_broken"), [(FIRST_END, False), (FIRST_END - 1, True)])
+def test_one_of_two_copies_may_be_popped_after_the_other_is_acknowledged(
+    monkeypatch: pytest.MonkeyPatch, place: int, is_broken: bool
+):
+    """Of messages whose master had not redelivered them just before its end none is."""
+    rule = AcknowledgedStaysDone(_pair())
+    _kill_master(rule)
+    rule.acknowledged("POPPERS", "T", "id", "broker-a")
+    rule.popped("POPPERS", "T", "broker-b", "id", MonotonicMs(0))
+    _store(monkeypatch, [(2, "broker-a", place), BY_SLAVE], first=LOG_END - 1)
+    assert _breaks(rule) == is_broken
+
+
+def _pair() -> Any:
+    """Return a cluster in which broker-a has two slaves."""
+    master = SimpleNamespace(name="broker-a", broker=_with_log(LOG_END))
+    slaves = [
+        SimpleNamespace(name=name, master=master, broker=_with_log(end), is_caught_up=False)
+        for name, end in (("slave of broker-a", FIRST_END), ("slave 2 of broker-a", SECOND_END))
+    ]
+    history = SimpleNamespace(happened=lambda *_: None)
+    return SimpleNamespace(
+        now_ms=MonotonicMs(100_000),
+        is_sync=False,
+        has_acting_slaves=True,
+        brokers={},
+        slaves={"broker-a": slaves[0]},
+        every_slave=slaves,
+        poppers=[SimpleNamespace(topic="T", group="POPPERS")],
+        world=SimpleNamespace(history=history),
+    )
+
+
+def _with_log(end: int) -> Any:
+    return SimpleNamespace(store=SimpleNamespace(end=end))
+
+
+def _kill_master(rule: OfPairs) -> None:
+    rule.broker_died("broker-a", durable_to=None)
+    rule.step()
+    rule.broker_recovered("broker-a", _with_log(LOG_END))
+
+
+def _store(
+    monkeypatch: pytest.MonkeyPatch, attempts: Sequence[tuple[int, str, int]], first: int = 20
+) -> None:
+    """Let a message be sent once, and have these attempts."""
+
+    def message(times: int, place: int) -> SimpleNamespace:
+        return SimpleNamespace(message_id="id", reconsume_times=times, physical_offset=place)
+
+    placed = {
+        "T": [("broker-a", message(0, first))],
+        names.pop_retry_topic("T", "POPPERS"): [(broker, message(n, place)) for n, broker, place in attempts],
+    }
+    monkeypatch.setattr(pops, "messages_at", lambda _, topic: iter(placed[topic]))
+
+
+def _breaks(rule: OfPairs) -> bool:
+    try:
+        rule.finish()
+    except Violation:
+        return True
+    return False
 
 
 class _Port:

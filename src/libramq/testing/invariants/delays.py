@@ -18,7 +18,6 @@ from libramq.testing.invariants.slaves import OfPairs
 from libramq.testing.scenarios.happening import Happening
 
 if TYPE_CHECKING:
-    from libramq.broker.broker import Broker
     from libramq.testing.cluster import Cluster
     from libramq.testing.nodes.consumer_node import SimulatedConsumer
 
@@ -78,7 +77,8 @@ class DelayedMessagesComeOnce(OfPairs):
 
     As often as it waits: producers repeat what was not acknowledged. After a send without an answer, a slave
     repeats it, too. A broker that was killed may deliver timer messages of its last seconds twice itself
-    (`docs/duplicates.md`). And a transaction whose end the slave had not copied is still open there.
+    (`docs/duplicates.md`). What its slave had not copied when a master was killed, that repeats as well: a
+    delivery, or the end of a transaction, which is still open there.
     """
 
     name = "a message that waits is delivered once, whoever delivers it"
@@ -87,19 +87,6 @@ class DelayedMessagesComeOnce(OfPairs):
         super().__init__(cluster)
         self._sent_to: dict[str, str] = {}
         self._topics: set[str] = set()
-        #: Up to where slaves had copied the logs of masters that are gone; what they had not, of each master.
-        self._copied_to: dict[str, int] = {}
-        self._not_copied: dict[str, list[range]] = defaultdict(list)
-
-    def broker_died(self, name: str, durable_to: int | None) -> None:
-        super().broker_died(name, durable_to)
-        slave = self.cluster.slaves.get(name)
-        if slave is not None:
-            self._copied_to[name] = slave.broker.store.end if slave.broker is not None else 0
-
-    def broker_recovered(self, name: str, broker: "Broker") -> None:
-        if name in self._copied_to:
-            self._not_copied[name].append(range(self._copied_to.pop(name), broker.store.visible_offset))
 
     def deferred(self, broker: str, topic: str, message_id: str, requested_ms: MonotonicMs) -> None:
         self._sent_to[message_id] = broker
@@ -115,8 +102,6 @@ class DelayedMessagesComeOnce(OfPairs):
             delivered = [(broker, message_id) for broker, message_id, _ in placed]
             for broker, message_id, place in placed:
                 if self.may_repeat(broker, place):
-                    waited[message_id] += 1
-                if message_id in half_messages and any(place in each for each in self._not_copied[broker]):
                     waited[message_id] += 1
                 if self._sent_to.get(message_id, broker) != broker:
                     is_timed = message_id not in half_messages

@@ -278,7 +278,11 @@ class AcknowledgedStaysDone(OfPairs):
             copies = list(messages_at(self.cluster, names.pop_retry_topic(popper.topic, popper.group)))
             excused = {
                 message.message_id
-                for broker, message in placed + copies
+                for broker, message in placed
+                if self.is_last_moment(broker, message.physical_offset)
+            } | {
+                message.message_id
+                for broker, message in copies
                 if self.may_repeat(broker, message.physical_offset)
             }
             passed_on: dict[str, list[tuple[str, int]]] = defaultdict(list)
@@ -303,7 +307,8 @@ class AcknowledgedStaysDone(OfPairs):
 class AttemptsComeOnce(OfPairs):
     """Check that each attempt of a popped message comes once, from its own master or from another one.
 
-    As often as producers have sent it. After a send without an answer a slave repeats it.
+    As often as producers have sent it. After a send without an answer a slave repeats it, as it does what its
+    master did just before it was killed. Then there are two copies, each of which has later attempts.
     """
 
     name = "an attempt of a message that is popped comes once"
@@ -314,17 +319,19 @@ class AttemptsComeOnce(OfPairs):
             sent = Counter(message.message_id for _, message in messages_at(self.cluster, topic))
             homes = {message.message_id: broker for broker, message in messages_at(self.cluster, topic)}
             attempts: Counter[tuple[str, int]] = Counter()
-            excused: set[str] = set()  # And the later attempts of each of two copies.
+            excused: dict[str, int] = {}  # From which attempt on.
             for broker, message in messages_at(self.cluster, names.pop_retry_topic(topic, popper.group)):
                 attempt = message.message_id, message.reconsume_times
                 attempts[attempt] += 1
                 if self.may_repeat(broker, message.physical_offset):
-                    excused.add(message.message_id)
+                    first = excused.get(message.message_id, message.reconsume_times)
+                    excused[message.message_id] = min(first, message.reconsume_times)
                 if homes.get(message.message_id, broker) != broker:
                     self.cluster.world.history.happened(Happening.REVIVED_ELSEWHERE, message.message_id)
             for attempt, count in attempts.items():
                 message_id, times = attempt
-                if self._is_judged and count > sent[message_id] + (message_id in excused):
+                is_excused = message_id in excused and times >= excused[message_id]
+                if self._is_judged and count > sent[message_id] + is_excused:
                     what = f"attempt {times} of {message_id} of {topic} came {count} times"
                     self.broken(f"{what}; it was sent {sent[message_id]} times")
 

@@ -11,6 +11,7 @@ from libramq.testing.invariants.messages import messages_in
 from libramq.testing.scenarios.happening import Happening
 
 if TYPE_CHECKING:
+    from libramq.broker.broker import Broker
     from libramq.testing.cluster import Cluster
     from libramq.testing.nodes.slave_node import SimulatedSlave
 
@@ -40,17 +41,29 @@ class OfPairs(Invariant):
         #: When each slave last did not run, and when it last had all that its master has.
         self._away_ms: dict[str, MonotonicMs] = {}
         self._had_all: dict[str, MonotonicMs] = {}
+        #: Where each slave's log ends, or ended; and by master what its slaves lacked of its log while it was
+        #: gone.
+        self._copied_to: dict[str, int] = {}
+        self._not_copied: dict[str, list[range]] = defaultdict(list)
 
     def step(self) -> None:
         if not self.cluster.has_acting_slaves:
             return
         now_ms = self.cluster.now_ms
         self._ends.append((now_ms, _log_ends(self.cluster)))
+        self._note_copies()
         for slave in self.cluster.every_slave:
             if slave.broker is None:
                 self._away_ms[slave.name] = now_ms
             elif slave.is_caught_up:
                 self._had_all[slave.name] = now_ms
+
+    def _note_copies(self) -> None:
+        self._copied_to |= {
+            slave.name: slave.broker.store.end
+            for slave in self.cluster.every_slave
+            if slave.broker is not None
+        }
 
     def disturbed(self, what: str) -> None:
         name, _, how = what.partition(" ")
@@ -69,6 +82,13 @@ class OfPairs(Invariant):
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         self._is_judged &= durable_to is None or self.cluster.is_sync
+        self._note_copies()
+
+    def broker_recovered(self, name: str, broker: "Broker") -> None:
+        slaves = self.cluster.every_slave if self.cluster.has_acting_slaves else ()
+        copied_to = [self._copied_to.get(slave.name, 0) for slave in slaves if slave.master.name == name]
+        if copied_to:
+            self._not_copied[name].append(range(min(copied_to), broker.store.end))
 
     def slave_ended(self, name: str, durable_to: int | None) -> None:
         self._is_judged &= durable_to is None or self.cluster.is_sync
@@ -81,7 +101,15 @@ class OfPairs(Invariant):
         self._is_judged = False
 
     def may_repeat(self, broker: str, place: int) -> bool:
-        """Return whether what is stored at a place of a log may be repeated: a slave ended right after it."""
+        """Return whether what is stored at a place of a log may be repeated.
+
+        A slave ended right after it, or a master, which no slave had copied so far that acted for it.
+        """
+        is_unknown = any(place in each for each in self._not_copied[broker])
+        return is_unknown or self.is_last_moment(broker, place)
+
+    def is_last_moment(self, broker: str, place: int) -> bool:
+        """Return whether a slave ended right after something was stored at a place of a log."""
         return any(place in each for each in self._last_moments[broker])
 
 
