@@ -45,6 +45,8 @@ SEEDS_MAX = 12
 LONG = 4
 #: A seed in which many acknowledgements reach the slave.
 BUSY = 27
+#: A seed in which a slave takes acknowledgements just before it is restarted.
+RESTARTED = 2
 GROUP = GroupPlan(name="G", topics=(("T",),), route_refresh_ms=500)
 
 
@@ -198,7 +200,12 @@ def test_a_master_that_redelivers_what_its_slave_has_passed_on_is_caught(
 @pytest.mark.thorough
 def test_a_master_that_redelivers_before_it_has_asked_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = Reviving.__init__
-    monkeypatch.setattr(Reviving, "__init__", lambda self, **parts: begin(self, **parts | {"is_held": False}))
+
+    def begin_at_once(self: Reviving, *parts: Any) -> None:
+        begin(self, *parts)
+        self._is_held = False
+
+    monkeypatch.setattr(Reviving, "__init__", begin_at_once)
     caught(AttemptsComeOnce)
 
 
@@ -227,7 +234,7 @@ def test_what_an_acting_slave_has_done_outlives_it() -> None:
 
 def test_what_was_acknowledged_at_a_slave_that_was_restarted_stays_done() -> None:
     """It would have been visible again only after the slave had been back."""
-    report = run(0, "end_acting", every_ms=50_000, has_long_pops=True)
+    report = run(RESTARTED, "end_acting", every_ms=50_000, has_long_pops=True)
     assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)
     assert report.happenings[Happening.ACTING_ENDED]
 
@@ -243,7 +250,7 @@ def test_acknowledgements_that_a_slave_forgets_at_its_restart_are_caught(
         self.keep(())
 
     monkeypatch.setattr(PassedOnFile, "__init__", forget)
-    report = run(0, "end_acting", every_ms=50_000, has_long_pops=True)
+    report = run(RESTARTED, "end_acting", every_ms=50_000, has_long_pops=True)
     assert report.violation is not None
     assert report.violation.invariant == AcknowledgedStaysDone.name
 
