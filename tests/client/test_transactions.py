@@ -278,6 +278,16 @@ async def test_checks_that_hang_make_room_for_others_and_still_count(monkeypatch
         assert await delivered(one) == [*hanging, b"quick"]
 
 
+async def test_a_check_that_ended_in_time_is_never_counted_as_overdue(monkeypatch):
+    """The second is checked after the time of the first is over."""
+    monkeypatch.setattr(transaction_checks, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(transaction_checks, "OVERDUE_MAX", 1)
+    async with broker(**SOON) as one, Producer(namesrv=one.namesrv, check_transaction=Answers()) as producer:
+        for number in (1, 2):
+            await leave_open(producer, b"quick")
+            await until_visible(one, number)
+
+
 def test_a_check_that_hangs_does_not_stop_a_blocking_producer_from_stopping():
     check = HangingCheck(b"hangs")
     with broker(**SOON) as one:
