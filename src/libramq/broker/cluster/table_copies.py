@@ -153,7 +153,6 @@ class TableCopies:
         is_waiting = self.progress.is_waiting
         try:
             for table in [each for each in self._tables if not (each.is_progress and is_waiting)]:
-                error: Exception | None = None
                 try:
                     data = yield answer_to(self._ask, self._master, table.call, ANSWER_MS_MAX)
                     if copying != self._slave.copying:  # It is of another master, perhaps.
@@ -165,10 +164,11 @@ class TableCopies:
                         if table.arrived is not None:
                             table.arrived(content)
                         self.progress.keep(table.name, partial(table.apply, content))
-                except (LibraError, OSError) as failed:
-                    error = failed
-                if error is not None or not table.is_progress:
+                except (LibraError, OSError) as error:
                     self._note(table.name, error)
+                else:
+                    if not table.is_progress:
+                        self._note(table.name, None)
             if not (self.progress.is_empty or self.progress.is_waiting):
                 yield from self._ask_end(copying)
         finally:
