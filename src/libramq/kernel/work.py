@@ -1,12 +1,11 @@
-"""Long work: a generator whose steps are taken until a turn's time is over; the others after everybody else
-was served.
+"""Long work: a generator that runs until the turn's time is over, and goes on once all others were served.
 
         yield                       others may be served
         yield InThread(t, work)     a thread does that; its result or exception is sent into the generator
-        yield Room(size)            a large request waits for memory, and has it until it ends
-        yield Callback(begin)        something else calls back: an answer of another process, a deadline
+        yield Room(size)            a large request waits for memory, and has it until it ends; once at most
+        yield Callback(begin)       something else calls back: an answer of another process, a deadline
 
-    Kernel.work(steps)                     on nobody's behalf: what one event causes for many
+    Kernel.work(steps)                     for no request: what one event causes for many
     Effects.proceed(connection, steps)     for a request, whose connection is not served meanwhile
 
 The first steps of `Kernel.work` are taken after the event that began it, before its bytes are sent. Several
@@ -54,7 +53,7 @@ Work = Generator[InThread | Room | Callback | None, Any, R]
 
 
 class UnderWay:
-    """A work that has begun, for a request of a connection or for nobody. size_bytes: of its room."""
+    """Work that has begun. connection: whose request it serves, if any. size_bytes: of its room."""
 
     __slots__ = ("_result", "connection", "size_bytes", "steps")
 
@@ -79,7 +78,7 @@ class UnderWay:
 
 
 class Workload:
-    """The work of one engine on nobody's behalf. soon: has a function called after this event."""
+    """An engine's work that serves no request. soon: has a function called after this event."""
 
     def __init__(
         self,

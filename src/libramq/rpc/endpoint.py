@@ -64,7 +64,8 @@ class Endpoint:
         if at_slave is not None:  # Which decides about each request.
             served = (code for code in batches if REQUESTS[code].at_slave is AtSlave.SERVE)
             self._batch_processors = {code: batches[code] for code in served}
-        self._is_open = self._permits_everything and at_slave is None
+        #: Whether a processor gets every request that it serves.
+        self._is_unchecked = self._permits_everything and at_slave is None
         self._answered = answered
         self._authenticator = authenticator
         self._is_of_cluster = is_of_cluster
@@ -93,7 +94,7 @@ class Endpoint:
                         self._require_broker(command, connection.address)
                     bounds = None if row.from_broker else BODY_BOUNDS
                     outcome = with_body(row.body, self._process, request, bounds)
-                elif self._is_open:  # As `_process`, which would be a call more in every pull.
+                elif self._is_unchecked:  # As `_process`, which would be a call more in every pull.
                     outcome = self._processors[command.code](request)
                 else:
                     outcome = self._process(request)
