@@ -49,7 +49,7 @@ from typing import Any
 from libramq.auth.authorizer import require_permission
 from libramq.auth.operation import Consume, Membership, Operation, Send
 from libramq.broker.broker import Broker
-from libramq.broker.groups.heartbeats import Beaten, Heartbeat
+from libramq.broker.groups.heartbeats import Heartbeat, HeartbeatResult
 from libramq.broker.groups.opening import QueueToOpen
 from libramq.broker.messages.drafts import Draft
 from libramq.broker.messages.reading import Pull, PullResult, PullStatus
@@ -186,17 +186,17 @@ class LineTranslator:
         self._require(Membership(connection.principal, {}, (group,)))
         heartbeat = Heartbeat(client_id=client, producer_groups=[group])
         self._effects.proceed(
-            connection, self._beat(heartbeat, LineWaiter(connection, self._effects, _beaten))
+            connection, self._beat(heartbeat, LineWaiter(connection, self._effects, _heartbeat_answer))
         )
 
     def _beat(self, heartbeat: Heartbeat, waiter: LineWaiter) -> Generator[None]:
         """Answer once all groups of a heartbeat, a thousand perhaps, were served."""
         try:
-            beaten = yield from self._heartbeats.beat(heartbeat, waiter.connection, read_clock(self._clock))
+            result = yield from self._heartbeats.beat(heartbeat, waiter.connection, read_clock(self._clock))
         except BrokerError as error:
             waiter.refuse(error)
         else:
-            waiter.answer(beaten)
+            waiter.answer(result)
 
     def _bye(self, connection: Connection, words: Sequence[str]) -> None:
         (group,) = words
@@ -302,8 +302,8 @@ def _claimed(words: Sequence[str]) -> dict[str, Any]:
     return {"member": member, "epoch": int(epoch)}
 
 
-def _beaten(beaten: Beaten) -> str:
-    return "OK" if beaten.refused is None else f"ERROR {beaten.refused.response_code}"
+def _heartbeat_answer(result: HeartbeatResult) -> str:
+    return "OK" if result.refused is None else f"ERROR {result.refused.response_code}"
 
 
 def _stored(stored: Stored) -> str:

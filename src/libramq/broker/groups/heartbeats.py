@@ -1,4 +1,4 @@
-"""Heartbeats: clients of any protocol say what they are, keep their memberships, and take leave.
+"""Heartbeats: clients of any protocol describe themselves, keep their memberships, and leave.
 
     Heartbeat ─► producer groups ─► consumer groups: room? ─► group ─► retry topic ─► member ─► filters
 
@@ -46,8 +46,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     without_subscriptions: bool = False
 
 
-class Beaten(NamedTuple):
-    """The outcome of a heartbeat.
+class HeartbeatResult(NamedTuple):
+    """The result of a heartbeat.
 
     is_changed: the client must send its subscriptions next time. creates_topic: a group got its retry topic,
     by which tools find it; its first member waits until the name servers know it. refused: the error of the
@@ -76,7 +76,7 @@ class Heartbeats:
         self._filters = filters
         self._left = left
 
-    def beat(self, heartbeat: Heartbeat, peer: Connection, now: Now) -> Work[Beaten]:
+    def beat(self, heartbeat: Heartbeat, peer: Connection, now: Now) -> Work[HeartbeatResult]:
         """Apply a heartbeat; members that share a group with it are notified of changes.
 
         Raises BrokerError for one that no client would send.
@@ -111,7 +111,7 @@ class Heartbeats:
             creates_topic |= names.retry_topic(consumer.group) not in self._topics
             self._topics.for_retries(config, now.wall_ms)
             is_changed = (yield from self._beat_group(heartbeat, consumer, peer, now)) or is_changed
-        return Beaten(is_changed, creates_topic, refused)
+        return HeartbeatResult(is_changed, creates_topic, refused)
 
     def _beat_group(self, heartbeat: Heartbeat, consumer: Consumer, peer: Connection, now: Now) -> Work[bool]:
         """Apply one group; return whether the client must send its subscriptions next time."""

@@ -57,17 +57,17 @@ class ClientManagement:
             fingerprint=data.heartbeat_fingerprint,
             without_subscriptions=data.without_sub,
         )
-        beaten = yield from self._heartbeats.beat(heartbeat, request.peer, request.now)
-        if beaten.refused is not None:
-            return failure(beaten.refused, request)
+        result = yield from self._heartbeats.beat(heartbeat, request.peer, request.now)
+        if result.refused is not None:
+            return failure(result.refused, request)
         reply = Reply(
             ext={
                 "IS_SUPPORT_HEART_BEAT_V2": "true",
-                "IS_SUB_CHANGE": "true" if beaten.is_changed else "false",
+                "IS_SUB_CHANGE": "true" if result.is_changed else "false",
                 COORDINATED: "1",
             }
         )
-        return ReplyWhenAnnounced(reply) if beaten.creates_topic else reply
+        return ReplyWhenAnnounced(reply) if result.creates_topic else reply
 
     def unregister(self, request: Request) -> Outcome:
         """Remove a client from its groups."""
