@@ -60,11 +60,8 @@ class CleaningRequests:
         self._old_files.clean_queues(ended)
         return HOLD
 
-    def clean_unused_topics(self, _: Request) -> Outcome:
+    def clean_unused_topics(self, _: Request) -> Work[Outcome]:
         """Remove the queues of topics that do not exist."""
-        return self._clean_unused_topics()
-
-    def _clean_unused_topics(self) -> Work[Outcome]:
         for topic in sorted(self._store.topics()):
             if topic not in self._topics and not is_system_topic(topic) and not is_light(topic):
                 try:

@@ -66,17 +66,14 @@ class Inspection:
             RequestCode.RESET_MASTER_FLUSH_OFFSET: self.reset_master_flush_offset,
         }
 
-    def consume_stats(self, request: Request) -> Outcome:
+    def consume_stats(self, request: Request) -> Work[Outcome]:
         """Return the progress of every group, topic by topic."""
         header: a.BrokerConsumeStatsHeader = request.header
-        return self._consume_stats(header.is_order)
-
-    def _consume_stats(self, ordered_only: bool) -> Work[Outcome]:
         found: list[dict[str, list[ConsumeStats]]] = []
         queue_count = total_diff = total_inflight = 0
         for group in [config.group_name for config in self._groups]:
             stats = []
-            for topic in self._read_by(group, ordered_only=ordered_only):
+            for topic in self._read_by(group, ordered_only=header.is_order):
                 queue_count += topic.write_queue_nums
                 if queue_count > QUEUES_MAX:
                     raise broker_error(
