@@ -193,26 +193,23 @@ class Fetching:
         self, fetch: Fetch, read: QueueRead, left: int, *, may_wait: bool
     ) -> ReadResult | BrokerError:
         """Read a queue; at least one message of the first that has any, whatever the limits (KIP-74)."""
-        address = ""
-        is_first, as_stored = left == fetch.bytes_max, fetch.as_stored
+        is_first = left == fetch.bytes_max
         try:
-            self._requirements.queue_to_read(read.topic, read.queue_id, address)
+            self._requirements.queue_to_read(read.topic, read.queue_id, "")
         except BrokerError as refused:
             return refused
         bytes_max = min(read.bytes_max, left)
         if bytes_max <= 0 and not is_first:
             return self._ends(read)
-        result = self._store.read(
-            read.topic, read.queue_id, read.offset, COUNT_MAX, max(bytes_max, 1),
-            may_wait=may_wait, as_stored=as_stored,
-        )  # fmt: skip
-        for _ in range(GAPS_MAX):  # The reader cannot be sent beyond it.
-            if result.status not in _GAP or not read.offset < result.next_offset < result.max_offset:
-                break
+        offset = read.offset
+        for _ in range(1 + GAPS_MAX):  # The reader cannot be sent beyond a gap.
             result = self._store.read(
-                read.topic, read.queue_id, result.next_offset, COUNT_MAX, max(bytes_max, 1),
-                may_wait=may_wait, as_stored=as_stored,
+                read.topic, read.queue_id, offset, COUNT_MAX, max(bytes_max, 1),
+                may_wait=may_wait, as_stored=fetch.as_stored,
             )  # fmt: skip
+            offset = result.next_offset
+            if result.status not in _GAP or not read.offset < offset < result.max_offset:
+                break
         if result.size > bytes_max and not is_first:
             return self._ends(read)  # A message that is larger than what is left.
         return result
