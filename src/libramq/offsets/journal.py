@@ -65,10 +65,8 @@ def decode_offset_record(data: bytes, start: int) -> tuple[OffsetRecord, int] | 
     if len(data) - start < _HEAD.size:
         return None
     crc, size = _HEAD.unpack_from(data, start)
-    if (
-        not _BODY.size <= size <= _BODY_BYTES_MAX
-    ):  # Before anything is copied: damage is searched byte by byte.
-        return None
+    if not _BODY.size <= size <= _BODY_BYTES_MAX:
+        return None  # Before anything is copied: damage is searched byte by byte.
     body_start = start + _HEAD.size
     body = data[body_start : body_start + size]
     if len(body) < size or zlib.crc32(body) != crc:

@@ -216,10 +216,8 @@ class TimerFiles:
         """Add the log's units to the wheel; return the last one."""
         last: TimerUnit | None = None
         for position, unit in self._log.units(start):
-            if (
-                unit.physical_offset + unit.size > self._store.end
-            ):  # Apache's files do not wait for the log's.
-                break
+            if unit.physical_offset + unit.size > self._store.end:
+                break  # Apache's files do not wait for the log's.
             last = unit
             tick = unit.slot_ms // precision_ms
             # What was collected after the checkpoint cannot be among what was delivered before it, even

@@ -193,9 +193,8 @@ class Coordination:
         coordinated elsewhere.
         """
         group, peer = request.group, waiter.connection
-        if isinstance(
-            request, rq.Leave
-        ):  # Of a group that was left to another broker, that need not await it.
+        if isinstance(request, rq.Leave):
+            # The broker that coordinates the group now need not wait for this member.
             self.coordinator.forget_former(request)
         self.require_here(group)
         ticket = Ticket(waiter, group, cost_bytes=cost_bytes)

@@ -1,7 +1,6 @@
-"""The notifications: which members have to be notified of a change, repeated until they have fetched the
-list.
+"""The notifications: members are notified of a change of their group until they have fetched the list.
 
-Whom to notify now is in the outbox, and is sent a slice at a time.
+Those to notify now are in the outbox, which is sent a slice at a time.
 Upstream sends one, and a lost one costs 20 s (DefaultConsumerIdsChangeListener.java).
 """
 

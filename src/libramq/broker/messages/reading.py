@@ -1,8 +1,7 @@
-"""Reading: pulls of any protocol. They return messages of a queue from an offset on, at once or when some
-arrive.
+"""Reading: pulls of any protocol return messages of a queue, at once or when some arrive.
 
     Pull ─► checks ─► read ─┬─► answered                    found, or it does not wait
-                                                        ├─► held ─► arrived | expired   no message yet
+                            ├─► held ─► arrived | expired   no message yet
                             └─► a thread reads what is not in memory, then again
 
 The order of the checks and their codes are upstream's: PullMessageProcessor.java,

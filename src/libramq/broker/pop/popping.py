@@ -261,10 +261,8 @@ class Popping:
         wanted, now_ms = pop.wanted, self._clock.monotonic_ms()
         wall_ms = self._clock.wall_ms()
         shares = [share for share in taken.shares if share.offsets]
-        pop_time_ms, revive_queue = (
-            self._pop_time(wanted.group, shares, int(wall_ms)),
-            self._next_revive_queue(),
-        )
+        pop_time_ms = self._pop_time(wanted.group, shares, int(wall_ms))
+        revive_queue = self._next_revive_queue()
         check_points = [
             CheckPoint(
                 topic=share.topic,

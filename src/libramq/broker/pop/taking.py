@@ -173,9 +173,8 @@ class Taking:
         if reset is not None:
             self._offsets.commit(wanted.group, topic, queue_id, reset)
         committed = self._offsets.query(wanted.group, topic, queue_id)
-        if (
-            wanted.in_order
-        ):  # What is not acknowledged is delivered again: the committed offset is the position.
+        if wanted.in_order:
+            # What is not acknowledged is delivered again: the committed offset is the position.
             return committed if committed is not None else self._first(wanted, topic, queue_id)
         known = self._positions.find(queue, committed)
         if known is not None and reset is None:

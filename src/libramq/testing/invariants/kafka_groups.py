@@ -128,9 +128,8 @@ class KafkaEpochsGoForward(Invariant):
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         self._died_ms[name] = self.cluster.now_ms
-        if (
-            durable_to is not None and not self.cluster.is_sync
-        ):  # A group that had just begun is gone as a whole.
+        if durable_to is not None and not self.cluster.is_sync:
+            # A group that had just begun is gone as a whole.
             self._group_epochs = {key: epoch for key, epoch in self._group_epochs.items() if key[0] != name}
             self._answered = {key: epoch for key, epoch in self._answered.items() if key[0] != name}
 

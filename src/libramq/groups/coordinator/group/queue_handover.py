@@ -1,8 +1,8 @@
-"""The handover: who holds a group's queues, whom they are meant for, and under which epochs.
+"""The handover: the holders of a group's queues, the members that these are meant for, and their epochs.
 
-        held by its target      nothing happens, and the epoch stays
-        held by another         revoked: the holder is asked to release it, and loses it after its revoke
-        timeout held by nobody          granted to its target, under an epoch above all its earlier ones
+    held by its target    nothing happens, and the epoch stays
+    held by another       revoked: the holder is asked to release it, and loses it after its revoke timeout
+    held by nobody        granted to its target, under an epoch above all its earlier ones
 
 So no queue is ever held by two members. News for fences and members is collected in `granted` and `to_notify`
 until the caller takes it from there.
