@@ -75,15 +75,17 @@ CONFIRMED_MS: Final = 3_000
 
 
 class Delivered(NamedTuple):
-    """A slave's answer: what it has delivered, by level; is_moving: it may be more in a moment.
-
-    popped: what it has passed on of POP; None of Apache's slave. others: what else it says.
-    """
+    """A slave's answer. accounts: what it has delivered, by level. is_moving: it may be more in a moment."""
 
     accounts: dict[int, LevelAccount]
     is_moving: bool
-    popped: PassedOn | None
     others: DelayAnswer
+
+    @property
+    def timers(self) -> Again | None:
+        """Return which timer messages it has sent; None of an older slave, and of Apache's."""
+        timers = self.others.timers
+        return Again(*timers) if timers is not None and len(timers) == len(Again._fields) else None
 
 
 def delivered() -> Call[Delivered]:
@@ -100,7 +102,7 @@ def _delivered(reply: Command) -> Delivered:
     answer = decode_body(reply.body, DelayAnswer)
     accounts = {level: LevelAccount(until=offset) for level, offset in answer.offset_table.items()}
     accounts |= answer.level_accounts
-    return Delivered(accounts, reply.ext.get(ESCAPING_FIELD) == "1", answer.passed_on, answer)
+    return Delivered(accounts, reply.ext.get(ESCAPING_FIELD) == "1", answer)
 
 
 class Held(Protocol):
@@ -210,9 +212,9 @@ class SlavesProgress:
             levels = self._ahead(answer.accounts)
             yield from self._take_commits_over(slave, answer.others)
             yield from self._take_levels_over(slave, levels)
-            yield from self._take_half_messages_over(slave, answer)
-            yield from self._take_timers_over(slave, answer.others)
-            yield from self._acknowledge(slave, answer.popped)
+            yield from self._take_half_messages_over(slave, answer.others)
+            yield from self._take_timers_over(slave, answer.timers)
+            yield from self._acknowledge(slave, answer.others.passed_on)
         self._end()
 
     def _find(self) -> Work[list[str]]:
@@ -265,12 +267,12 @@ class SlavesProgress:
                     slave=slave, level=level, up_to=account.until, waiting=len(account.waiting),
                 )  # fmt: skip
 
-    def _take_half_messages_over(self, slave: str, answer: Delivered) -> Work[None]:
+    def _take_half_messages_over(self, slave: str, answer: DelayAnswer) -> Work[None]:
         """Go on behind the half messages that a slave has passed on; an older version's is asked.
 
         Its answer counts: once it copies our log again, it has our older offset.
         """
-        offset = answer.others.half_offset
+        offset = answer.half_offset
         if offset is None:
             queue = MessageQueue(names.TRANS_HALF_TOPIC, self._name, half.QUEUE_ID)
             try:
@@ -280,7 +282,7 @@ class SlavesProgress:
                     "a slave does not say which transactions it has passed on", slave=slave, reason=str(error)
                 )
         offset = min(offset, self._half_end) if isinstance(offset, int) else 0
-        begin, end = (answer.popped.halves if answer.popped is not None else None) or (0, -1)
+        begin, end = (answer.passed_on.halves if answer.passed_on is not None else None) or (0, -1)
         lacks_some = begin < offset <= end < self._half_end
         if offset <= self._checking.open.half_offset and not lacks_some:
             return
@@ -295,11 +297,9 @@ class SlavesProgress:
         else:
             log.info("a slave has passed on open transactions meanwhile", slave=slave, up_to=offset)
 
-    def _take_timers_over(self, slave: str, answer: DelayAnswer) -> Work[None]:
-        """Go on behind the timer messages that a slave has sent."""
-        if answer.timers is not None and len(answer.timers) == len(Again._fields):
-            sent = Again(*answer.timers)
-        else:
+    def _take_timers_over(self, slave: str, sent: Again | None) -> Work[None]:
+        """Go on behind the timer messages that a slave has sent; one that does not say is asked."""
+        if sent is None:
             try:
                 found = decode_timer_checkpoint((yield self._answer(slave, timer_checkpoint())))
             except LibraError as error:
@@ -570,7 +570,7 @@ class PeersProgress:
             any(each.is_ahead_of(schedule.account_of(level)) for level, each in answer.accounts.items())
             or (others.half_offset or 0) > self._half_offset
             or self._later_timers(answer) is not None
-            or (answer.popped is not None and answer.popped.is_ahead)
+            or (others.passed_on is not None and others.passed_on.is_ahead)
             or any(True for _ in self._later_commits(answer))
         )
 
@@ -579,9 +579,9 @@ class PeersProgress:
         return self._offsets.query(half.TRANSACTION_GROUP, names.TRANS_HALF_TOPIC, half.QUEUE_ID) or 0
 
     def _later_timers(self, answer: Delivered) -> Again | None:
-        if answer.others.timers is None or len(answer.others.timers) != len(Again._fields):
+        again, ours = answer.timers, self._files.timers.timers.again
+        if again is None:
             return None
-        again, ours = Again(*answer.others.timers), self._files.timers.timers.again
         is_later = again != ours and again.until >= ours.until and again.from_ms >= ours.from_ms
         return again if is_later else None
 
@@ -606,7 +606,7 @@ class PeersProgress:
             files.timers.timers.copy(timers)
         for commit in list(self._later_commits(answer)):
             self._offsets.commit(*commit)
-        if answer.popped is not None:
-            files.passed_on.take_over(answer.popped)
+        if answer.others.passed_on is not None:
+            files.passed_on.take_over(answer.others.passed_on)
         files.passed_on.is_ahead = True
         files.save_progress_soon()
