@@ -296,8 +296,7 @@ class Slave:
                 f"the master of {name} at {self._master} belongs to cluster {others[0]}, and this slave to "
                 f"{cluster}: correct brokerClusterName, or give this slave another brokerName"
             )
-        broker = info.broker_addr_table.get(name)
-        known = broker.broker_addrs.get(MASTER_ID) if broker is not None else None
+        known = info.addresses_of(name).get(MASTER_ID)
         if known is not None and known != self._master:
             return f"the master of {name} is at {known} now, and not at {self._master}"
         return None

@@ -225,9 +225,8 @@ class SlavesProgress:
                 name_server = self._name_servers[self._turn % len(self._name_servers)]
                 with suppress(LibraError):
                     info: ClusterInfo = yield self._answer(name_server, cluster_info())
-                    broker = info.broker_addr_table.get(self._name)
-                    addresses = broker.broker_addrs if broker is not None else {}
-                    return [address for id_, address in sorted(addresses.items()) if id_ != MASTER_ID]
+                    addresses = sorted(info.addresses_of(self._name).items())
+                    return [address for id_, address in addresses if id_ != MASTER_ID]
             yield self._pause()
 
     def _take_commits_over(self, slave: str, answer: DelayAnswer) -> Work[None]:
@@ -480,9 +479,7 @@ class PeersProgress:
     def _found(self, info: ClusterInfo | LibraError) -> None:
         if isinstance(info, LibraError) or not self._slave.is_acting:
             return
-        broker = info.broker_addr_table.get(self._name)
-        addresses = broker.broker_addrs if broker is not None else {}
-        now_ms = self._clock.monotonic_ms()
+        addresses, now_ms = info.addresses_of(self._name), self._clock.monotonic_ms()
         self._peers = {id_: each for id_, each in addresses.items() if id_ not in (MASTER_ID, self._id)}
         if min(addresses, default=None) != self._id:
             self._end()

@@ -149,8 +149,7 @@ async def cluster_list(*, admin: Operator) -> Answer:
         {"cluster": cluster, "broker": name, "id": id_, "address": address, **await _load(admin, address)}
         for cluster, of_cluster in sorted(info.cluster_addr_table.items())
         for name in sorted(of_cluster)
-        if name in info.broker_addr_table
-        for id_, address in sorted(info.broker_addr_table[name].broker_addrs.items())
+        for id_, address in sorted(info.addresses_of(name).items())
     ]
     headings = "cluster, broker, id, address, version, inTps: in/s, outTps: out/s, disk, active"
     shown = [

@@ -13,6 +13,11 @@ class ClusterInfo(Document, frozen=True, kw_only=True):
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, list[str]] = {}
 
+    def addresses_of(self, broker_name: str) -> dict[int, str]:
+        """Return the addresses of a master and its slaves by their ids; empty if none is known."""
+        broker = self.broker_addr_table.get(broker_name)
+        return broker.broker_addrs if broker is not None else {}
+
 
 class TopicList(Document, frozen=True, kw_only=True):
     """Names of topics."""
