@@ -19,25 +19,29 @@ P = TypeVar("P", bound=Hashable)
 HELD_OF_ALL_MAX: Final = 500_000
 
 
-K = TypeVar("K", bound=Hashable)
+class MemberKey(NamedTuple):
+    """A member of a group; the group itself where the member is empty."""
+
+    group: str
+    member: str = ""
 
 
-class KeyTimers(Generic[K]):
-    """The timers of all keys, by monotonic times. A key has one timer, which may fire early but never late.
+class GroupTimers:
+    """The timers of groups and members, by monotonic times. Each has one; it may fire early but never late.
 
-    A deadline that moves later is left alone: a key that fires too early is given its new time then.
+    A deadline that moves later is left alone: a timer that fires too early is set again then.
     next_due_ms: the earliest time at which one may fire.
     due_by: called with that time whenever a timer is set.
     """
 
     def __init__(self) -> None:
         self.due_by: Callable[[MonotonicMs], None] = lambda _: None
-        self._due: dict[K, MonotonicMs] = {}
-        self._heap: list[tuple[MonotonicMs, int, K]] = []
+        self._due: dict[MemberKey, MonotonicMs] = {}
+        self._heap: list[tuple[MonotonicMs, int, MemberKey]] = []
         self._sequence = 0
         self.next_due_ms: MonotonicMs | None = None
 
-    def wake_by(self, key: K, due_ms: MonotonicMs | None) -> None:
+    def wake_by(self, key: MemberKey, due_ms: MonotonicMs | None) -> None:
         """Fire at that time at the latest; None: no timer needed."""
         if due_ms is None or self._due.get(key, due_ms + 1) <= due_ms:
             return
@@ -47,7 +51,7 @@ class KeyTimers(Generic[K]):
         self.next_due_ms = self._heap[0][0]
         self.due_by(self.next_due_ms)
 
-    def take_due(self, now_ms: MonotonicMs) -> list[K]:
+    def take_due(self, now_ms: MonotonicMs) -> list[MemberKey]:
         """Return the keys that are due, by their times, and clear their timers."""
         keys = []
         while self._heap and self._heap[0][0] <= now_ms:
@@ -57,13 +61,6 @@ class KeyTimers(Generic[K]):
                 keys.append(key)
         self.next_due_ms = self._heap[0][0] if self._heap else None
         return keys
-
-
-class MemberKey(NamedTuple):
-    """A member of a group; the group itself where the member is empty."""
-
-    group: str
-    member: str = ""
 
 
 @dataclass(slots=True)
@@ -82,7 +79,7 @@ class SharedTables(Generic[P]):
     member_count: int = 0
     subscription_bytes: int = 0
     held_count: int = 0
-    timers: KeyTimers[MemberKey] = field(default_factory=KeyTimers)
+    timers: GroupTimers = field(default_factory=GroupTimers)
 
     def check_listed(self, held: Held, listed_before: int = 0) -> None:
         """Check how many queues a member lists; raises InvalidParameter, or SystemBusy."""
