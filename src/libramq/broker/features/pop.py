@@ -23,7 +23,6 @@ from libramq.errors import StoreError
 from libramq.kernel.engine import Hooks
 from libramq.kernel.parts import Phase
 from libramq.logs import get_logger
-from libramq.pop.positions import QueueOfGroup
 
 log = get_logger(__name__)
 
@@ -36,8 +35,7 @@ class PopFeature(Feature):
         pop, store, tables, slave = files.pop, files.store, files.tables, base.replication.slave
         self._store, self._clock, self._positions = store, kernel.clock, pop.positions
         self._commits_rest = kernel.deadlines.new(lambda _: self.settle(), "positions")
-        self._soon = kernel.soon
-        ordering = Ordering(tables.ordered, offsets, kernel, self._visible)
+        ordering = Ordering(tables.ordered, offsets, kernel)
         self.taking = (Taking if slave is None else TakingAtSlave)(
             files,
             offsets,
@@ -50,8 +48,7 @@ class PopFeature(Feature):
         self.reviving = Reviving(config, files, redelivery, kernel)
         self._topics, self._ordering = tables.topics, ordering
         tables.topics.observe(self._topic_changed)
-        self._reset_groups: set[tuple[str, str]] = set()
-        offsets.observe_resets(self._reset)
+        offsets.observe_resets(self.popping.reset)
         offsets.observe_removal(ordering.group_removed)
         name, waits = config.broker_name, pop.journal.must_wait
         acking = Acknowledging(store, tables.topics, pop.journal, pop.in_flight, ordering)
@@ -93,18 +90,3 @@ class PopFeature(Feature):
             self.reviving.topic_deleted(topic)
             self._ordering.topic_deleted(topic)
             self.popping.topic_deleted(topic)
-
-    def _reset(self, queue: QueueOfGroup) -> None:
-        """Have a group pop on where an operator says; its held pops take what is there once that is set."""
-        self._ordering.forget(queue)
-        group, topic, _ = queue
-        self._reset_groups.add((topic, group))
-        self._soon(Phase.JOURNAL, self._show_reset)
-
-    def _show_reset(self) -> None:
-        groups, self._reset_groups = self._reset_groups, set()
-        for topic, group in sorted(groups):
-            self._visible(topic, group)
-
-    def _visible(self, topic: str, group: str) -> None:
-        self.popping.visible(topic, group)

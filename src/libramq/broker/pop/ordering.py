@@ -19,15 +19,14 @@ from libramq.pop.positions import QueueOfGroup
 
 
 class Ordering:
-    """Blocks queues and frees them. visible: called with a topic and a group that may pop again."""
+    """Blocks queues and frees them."""
 
-    def __init__(
-        self, table: OrderTable, offsets: OffsetCommits, kernel: Kernel, visible: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, table: OrderTable, offsets: OffsetCommits, kernel: Kernel) -> None:
         self._table = table
         self._offsets = offsets
         self._clock = kernel.clock
-        self._visible = visible
+        #: Called with a topic and a group that may pop again.
+        self.visible: Callable[[str, str], None] = lambda topic, group: None
         #: The time of the latest pop that was forgotten, whose handles are void.
         self._forgotten_ms = 0
         self._free: list[tuple[MonotonicMs, QueueOfGroup]] = []
@@ -93,7 +92,7 @@ class Ordering:
             self._table.put(queue, pop)
         self._offsets.commit(group, topic, queue_id, pop.next_offset)
         if pop.is_done or pop.free_ms <= self._clock.monotonic_ms():
-            self._visible(topic, group)
+            self.visible(topic, group)
 
     def in_flight(self, queue: QueueOfGroup, pop_time_ms: int) -> Sequence[int]:
         """Return the messages of a queue's last pop, if it was at this time."""
@@ -150,4 +149,4 @@ class Ordering:
         if self._free:
             self._deadline.by(self._free[0][0])
         for group, topic, _ in free:
-            self._visible(topic, group)
+            self.visible(topic, group)

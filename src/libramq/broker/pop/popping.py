@@ -25,7 +25,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.formats.tables import PERM_READ
 from libramq.kernel.effect import Thread
-from libramq.kernel.parts import Kernel
+from libramq.kernel.parts import Kernel, Phase
 from libramq.kernel.waiter import Waiter
 from libramq.kernel.work import Each, InThread, Work
 from libramq.logs import get_logger
@@ -35,6 +35,7 @@ from libramq.pop.check_point import diffs_of
 from libramq.pop.entries import MESSAGES_MAX
 from libramq.pop.handle import ORDERED
 from libramq.pop.ordered import OrderedPop
+from libramq.pop.positions import QueueOfGroup
 from libramq.store.contents import WARMINGS_MAX
 from libramq.store.log.segments import Cold
 from libramq.waits import HeldPop, HeldPops
@@ -103,15 +104,18 @@ class Popping:
         self._topics, self._groups, self._fences = tables.topics, tables.groups, tables.fences
         self._modes = tables.request_modes
         self._taking, self._ordering, self._filters = taking, ordering, filters
+        ordering.visible = self.visible
         self._held: HeldPops[Pop] = HeldPops(kernel.purgatory)
         self._waking = Each(kernel.work, self._wake)
         self._clock = kernel.clock
-        self._effects = kernel.effects
+        self._effects, self._soon = kernel.effects, kernel.soon
         self._broker_name = config.broker_name
         self._readable = bool(config.broker_permission & PERM_READ)
         self._pops = 0
         #: Groups that may pop no more, as was logged.
         self._full_groups: set[str] = set()
+        #: Topics and groups of queues that were reset in this turn.
+        self._reset: set[tuple[str, str]] = set()
 
     def pop(self, pop: Pop, *, wall_ms: WallMs, now_ms: MonotonicMs) -> None:
         """Answer a pop by its waiter, now or later; raises BrokerError for an immediate refusal."""
@@ -177,6 +181,18 @@ class Popping:
     def visible(self, topic: str, group: str) -> None:
         """Let held pops take messages that a group may take again."""
         self._waking.add([(topic, group, ANY_QUEUE)])
+
+    def reset(self, queue: QueueOfGroup) -> None:
+        """Pop a queue from the offset that an operator sets; held pops take messages once it is set."""
+        self._ordering.forget(queue)
+        group, topic, _ = queue
+        self._reset.add((topic, group))
+        self._soon(Phase.JOURNAL, self._show_reset)
+
+    def _show_reset(self) -> None:
+        reset, self._reset = self._reset, set()
+        for topic, group in sorted(reset):
+            self.visible(topic, group)
 
     def topic_deleted(self, topic: str) -> None:
         """Refuse the held pops of a topic that was deleted."""
