@@ -92,7 +92,7 @@ class Broker(Base):
         return self._batch_processors
 
     def _build_features(self) -> Sequence[Feature]:
-        """Return the features in the order in which they hear of events, and are closed."""
+        """Return the features in the order in which their hooks are called, and they are closed."""
         groups = GroupFeature(self)
         self._calls, self.foreign = groups.calls, groups.consumers.foreign
         self.producers, self.consumers, self.locks = groups.producers, groups.consumers, groups.locks

@@ -1,4 +1,4 @@
-"""The slaves' progress: what slaves have delivered for a master that is gone; who delivers next asks for it.
+"""The slaves' progress: what slaves have delivered for a lost master. Whoever delivers next asks for it.
 
     a master: start, a stall, a lost registration
           ─► a name server: our slaves ─► each: offsets of delay levels and half messages, and its timers
@@ -83,7 +83,7 @@ class Delivered(NamedTuple):
 
     @property
     def timers(self) -> Again | None:
-        """Return which timer messages it has sent; None of an older slave, and of Apache's."""
+        """Return which timer messages it has sent; None for an older slave, and for Apache's."""
         timers = self.others.timers
         return Again(*timers) if timers is not None and len(timers) == len(Again._fields) else None
 
@@ -106,7 +106,7 @@ def _delivered(reply: Command) -> Delivered:
 
 
 class Held(Protocol):
-    """Something that a master delivers, and not while it asks."""
+    """A delivery that a master suspends while it asks its slaves."""
 
     def hold(self) -> None:
         """Deliver nothing."""
@@ -155,7 +155,7 @@ class SlavesProgress:
             self._ask_again("this process was stalled")
 
     def after_stalls(self, serve: Processor) -> Processor:
-        """Ask before a request is served, if time has yet to be told of a stall (`stalled`)."""
+        """Ask before a request is served, if this process was stalled and `stalled` was not called yet."""
 
         def handle(request: Request) -> Outcome:
             due_ms = self._deadlines.next_due_ms
@@ -267,7 +267,7 @@ class SlavesProgress:
                 )  # fmt: skip
 
     def _take_half_messages_over(self, slave: str, answer: DelayAnswer) -> Work[None]:
-        """Go on behind the half messages that a slave has passed on; an older version's is asked.
+        """Continue behind the half messages that a slave has passed on; one of an older version is asked.
 
         Its answer counts: once it copies our log again, it has our older offset.
         """
@@ -297,7 +297,7 @@ class SlavesProgress:
             log.info("a slave has passed on open transactions meanwhile", slave=slave, up_to=offset)
 
     def _take_timers_over(self, slave: str, sent: Again | None) -> Work[None]:
-        """Go on behind the timer messages that a slave has sent; one that does not say is asked."""
+        """Continue behind the timer messages that a slave has sent; one of an older version is asked."""
         if sent is None:
             try:
                 found = decode_timer_checkpoint((yield self._answer(slave, timer_checkpoint())))
@@ -394,7 +394,7 @@ class FollowingSlave(Protocol):
 
 
 class PeersProgress:
-    """Copies what the other slaves of a master that is gone have done, and says which of them acts."""
+    """Copies what the other slaves of a lost master have done, and decides which of them acts."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Administration: what operators ask and change."""
+"""Administration: operators' queries and changes."""
 
 from libramq import __version__
 from libramq.broker.config import BrokerConfig
@@ -19,7 +19,7 @@ from libramq.broker.processor.groups.reset_offset import OffsetReset
 
 
 class AdministrationFeature(Feature):
-    """Operators' requests."""
+    """Serves operators' requests."""
 
     def __init__(
         self, base: Base, groups: GroupFeature, reading: ReadingFeature, upkeep: UpkeepFeature
@@ -72,7 +72,7 @@ class AdministrationFeature(Feature):
         ]
 
     def _changed(self, config: BrokerConfig) -> None:
-        """Pass changed options on to the parts that heed them."""
+        """Apply changed options to the parts that use them."""
         self._base.groups.create_on_use(config.auto_create_subscription_group)
         self._reading.poll(long=config.long_polling_enable, short_ms=config.short_polling_time_ms)
         self._old_files.retain(retention(config))

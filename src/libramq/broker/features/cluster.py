@@ -27,7 +27,10 @@ from libramq.rpc.request import Processor
 
 
 class ClusterFeature(Feature):
-    """The other brokers. cluster: None without name servers, and at a slave, which coordinates nothing."""
+    """Communicates with the other brokers.
+
+    cluster: None without name servers, and at a slave, which coordinates nothing.
+    """
 
     def __init__(self, base: Base, groups: GroupFeature) -> None:
         config, kernel, topics, tables = base.config, base.kernel, base.topics, base.tables
@@ -52,7 +55,7 @@ class ClusterFeature(Feature):
         self.offsets = GroupOffsets(
             tables, groups.committing, self.group_removal, groups.coordination, kernel.clock, others
         )
-        #: Before the services of Kafka's groups: these drop the groups that others coordinate now.
+        #: Built before the services of Kafka's groups, which drop the groups that others coordinate now.
         self.copies = GroupCopies(peers.view, kernel.clock)
         self.successors = GroupSuccessors(config.broker_name, peers.view, kernel, ask)
         topics.observe(self._topic_changed)
@@ -87,7 +90,7 @@ class ClusterFeature(Feature):
 
 
 class SlaveFeature(Feature):
-    """A master's slaves, or this slave."""
+    """Serves a master's slaves, or limits what a slave serves."""
 
     def __init__(
         self, base: Base, transactions: TransactionFeature, delays: DelayFeature, pop: PopFeature
@@ -124,7 +127,7 @@ class SlaveFeature(Feature):
         )
 
     def guard(self, processors: dict[int, Processor]) -> None:
-        """Put questions to slaves before the end of a transaction."""
+        """Have the slaves asked before a transaction is ended, if this process was stalled."""
         if self._progress is not None:
             code = RequestCode.END_TRANSACTION
             processors[code] = self._progress.after_stalls(processors[code])

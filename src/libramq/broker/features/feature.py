@@ -1,4 +1,4 @@
-"""A feature of the broker: what it adds, and the base that all features build on."""
+"""A feature of the broker: the services, hooks and listeners that it adds; and the base of all features."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,11 +25,11 @@ from libramq.waits import HeldPulls
 
 
 class Feature:
-    """A feature sets what it has of these.
+    """A feature sets those of these that it has.
 
     services     serve requests: `processors`, `batch_processors` or both
-    hooks        hear of connections, time and stalls
-    listeners    hear of new messages of every topic, topic_listeners of one topic's
+    hooks        are called when connections end, as time passes, and after stalls
+    listeners    are called with new messages of every topic, topic_listeners with those of one topic
     """
 
     services: Sequence[Any] = ()
@@ -42,7 +42,7 @@ class Feature:
 
 
 class Base:
-    """The kernel, the files, and what replies wait for.
+    """Holds the kernel, the files, and what replies wait for.
 
     recorded: called with rebalance events before they are stored. fetch: reads name servers from a page.
     """

@@ -1,4 +1,4 @@
-"""Upkeep: tables are written to their files, old files of the log removed, at last all files closed."""
+"""Upkeep: tables are written to files, old files of the log removed, and all files closed at the end."""
 
 from libramq.broker.features.feature import Base, Feature
 from libramq.broker.files.files import retention
@@ -9,7 +9,7 @@ from libramq.kernel.engine import Hooks
 
 
 class UpkeepFeature(Feature):
-    """The files of all features; closed last."""
+    """Keeps the files of all features, and is closed last."""
 
     def __init__(self, base: Base) -> None:
         self._base = base
@@ -17,7 +17,7 @@ class UpkeepFeature(Feature):
         persistence = Persistence(base.files, base.kernel)
         requests = CleaningRequests(base.files, base.offsets, self.old_files, base.responder.answer)
         self.services = [requests]
-        # What a slave has to write depends on what other brokers say, too.
+        # What a slave has to write depends on other brokers, too.
         settle = [persistence.look] if base.config.is_slave else []
         self.hooks = Hooks(settle=settle, ticked=[persistence.look, self.old_files.look])
 

@@ -31,7 +31,7 @@ from libramq.rpc.question import signing
 
 
 class GroupFeature(Feature):
-    """All groups with members here, and those that this broker coordinates."""
+    """Keeps the groups that have members here, and those that this broker coordinates."""
 
     def __init__(self, base: Base) -> None:
         self._base = base

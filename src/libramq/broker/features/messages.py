@@ -20,7 +20,7 @@ from libramq.kernel.engine import Hooks
 
 
 class SendingFeature(Feature):
-    """Everything that clients store."""
+    """Stores what clients send: messages, messages sent back, and replies."""
 
     def __init__(self, base: Base, groups: GroupFeature, transactions: TransactionFeature) -> None:
         config, machine, files = base.config, base.machine, base.files
@@ -47,7 +47,7 @@ class SendingFeature(Feature):
 
 
 class ReadingFeature(Feature):
-    """Reads by offset: RocketMQ's, and those of protocols without long polling by group."""
+    """Serves reads by offset: pulls of groups, and fetches, which belong to no group."""
 
     def __init__(self, base: Base, groups: GroupFeature) -> None:
         config = base.config
@@ -73,7 +73,7 @@ class ReadingFeature(Feature):
 
 
 class DelayFeature(Feature):
-    """Delivers messages when they are due; where slaves are asked, not before they have answered."""
+    """Delivers messages when they are due; a master that asks its slaves first waits for their answers."""
 
     def __init__(self, base: Base) -> None:
         config, files, kernel = base.config, base.files, base.kernel

@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 
 class PopFeature(Feature):
-    """POP of all groups."""
+    """Serves the pops of all groups."""
 
     def __init__(self, base: Base, groups: GroupFeature, redelivery: Redelivery) -> None:
         config, files, kernel, offsets = base.config, base.files, base.kernel, base.offsets
@@ -63,7 +63,7 @@ class PopFeature(Feature):
             AckMessage(acking, waits_for_disk=waits),
         ]
         self.listeners = [self.popping]
-        # What a slave has to do depends on time, and on what other brokers and its own parts say.
+        # What a slave has to do also depends on time, on other brokers, and on its other parts.
         self.hooks = Hooks(settle=[self.settle] if slave is not None else [])
 
     def settle(self) -> None:

@@ -1,4 +1,4 @@
-"""Transactions: half messages, their ends, and the questions to producers that do not end them."""
+"""Transactions: half messages, how they end, and checks at producers that have not ended theirs."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ HOUR_MS: Final = 3_600_000
 
 
 class TransactionFeature(Feature):
-    """Transactions of all producers."""
+    """Serves the transactions of all producers."""
 
     def __init__(self, base: Base, producers: ProducerGroups[Connection]) -> None:
         config, files, store = base.config, base.files, base.store

@@ -84,9 +84,9 @@ class QueueOpening:
     def open_granted(
         self, group: str, claims: Claims, connection: Connection, *, client_of: ClientOf
     ) -> Openings:
-        """Open those of a member's new queues that are here; it may be told once that is durable.
+        """Open those of a member's new queues that are here; it may be answered once that is durable.
 
-        What cannot be opened now is left out: the member opens it itself, and hears why it cannot.
+        What cannot be opened now is left out: the member opens it itself, and then gets the reason.
         """
         openings: dict[MessageQueue, Opened] = {}
         here = [queue for queue in claims if queue.broker_name == self._rebalances.broker_name]

@@ -74,7 +74,7 @@ Acknowledged = tuple[Key, bytes]
 
 
 class SlaveRequests:
-    """Answers requests in a slave's place. pops: what was popped here. answer: sends delayed replies."""
+    """Decides what a slave answers itself. pops: what was popped here. answer: sends delayed replies."""
 
     def __init__(
         self,

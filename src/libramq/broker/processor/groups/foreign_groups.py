@@ -1,7 +1,7 @@
 """Foreign groups in the form of RocketMQ's bodies, so that its tools show them like any other group.
 
-What a tool sets while a foreign group has members, these would commit over. They are known at the group's
-coordinator, so another broker asks that before it changes anything (`ForeignMembers`).
+Members of a foreign group would overwrite the offsets that a tool sets by their commits. Only the group's
+coordinator knows them, so any other broker asks it before it changes anything (`ForeignMembers`).
 """
 
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ ANSWER_MS_MAX: Final = 1_000
 
 
 class ForeignMembers:
-    """Refuses what foreign members would commit over. answer: sends delayed replies."""
+    """Refuses to set offsets that foreign members would overwrite. answer: sends delayed replies."""
 
     def __init__(
         self,
