@@ -116,16 +116,24 @@ async def rates(admin: Operator, topic: str) -> list[dict[str, Any]]:
         groups = await admin.groups_at(brokers, topic)
     except RemoteError:
         return []
-    taken_in = await _total(admin, brokers, TOPIC_PUT_NUMS, topic)
+    in_tps, in_day = await _total(admin, brokers, TOPIC_PUT_NUMS, topic)
     rows = []
     for group in groups or [""]:
-        taken_out, behind = (0.0, 0), 0
+        out_tps, out_day, behind = 0.0, 0, 0
         if group:
-            taken_out = await _total(admin, brokers, GROUP_GET_NUMS, f"{topic}@{group}")
+            out_tps, out_day = await _total(admin, brokers, GROUP_GET_NUMS, f"{topic}@{group}")
             behind = sum([await _behind(admin, address, group, topic) for address in brokers])
-        numbers = (max(behind, 0), taken_in[0], taken_out[0], taken_in[1], taken_out[1])
-        names = ("accumulation", "inTps", "outTps", "inMsg24Hour", "outMsg24Hour")
-        rows.append({"topic": topic, "group": group} | dict(zip(names, numbers, strict=True)))
+        rows.append(
+            {
+                "topic": topic,
+                "group": group,
+                "accumulation": max(behind, 0),
+                "inTps": in_tps,
+                "outTps": out_tps,
+                "inMsg24Hour": in_day,
+                "outMsg24Hour": out_day,
+            }
+        )
     return rows
 
 
@@ -138,6 +146,7 @@ async def _behind(admin: Operator, broker: str, group: str, topic: str) -> int:
 
 
 async def _total(admin: Operator, brokers: Sequence[str], name: str, key: str) -> tuple[float, int]:
+    """Return a rate and the count of a day, summed over brokers."""
     counted = [await stats_of(admin, address, name, key) for address in brokers]
     return sum(stats.stats_minute.tps for stats in counted), sum(map(day_of, counted))
 
