@@ -84,8 +84,8 @@ def _call(code: R, header: Callable[P, h.Header], parse: Callable[[Command], T])
     return call
 
 
-def _asks(code: R, header: Callable[P, h.Header], kind: type[T]) -> Callable[P, Call[T]]:
-    """Return a function that makes a call of a header's fields, whose answer is a document."""
+def _body_call(code: R, header: Callable[P, h.Header], kind: type[T]) -> Callable[P, Call[T]]:
+    """Return a function that makes a call of a header's fields; the answer is a document."""
     return _call(code, header, lambda reply: decode_body(reply.body, kind))
 
 
@@ -94,9 +94,9 @@ def _asks(code: R, header: Callable[P, h.Header], kind: type[T]) -> Callable[P, 
 #: Delete a topic and its messages' queues at a broker.
 delete_topic: Final = _call(R.DELETE_TOPIC_IN_BROKER, h.TopicHeader, nothing)
 #: A topic's configuration.
-topic_config: Final = _asks(R.GET_TOPIC_CONFIG, h.TopicHeader, TopicConfig)
+topic_config: Final = _body_call(R.GET_TOPIC_CONFIG, h.TopicHeader, TopicConfig)
 #: The first and last offsets of a topic's queues at a broker.
-topic_stats: Final = _asks(R.GET_TOPIC_STATS_INFO, h.TopicHeader, consumers.TopicStatsTable)
+topic_stats: Final = _body_call(R.GET_TOPIC_STATS_INFO, h.TopicHeader, consumers.TopicStatsTable)
 #: The groups that consume a topic.
 topic_consumers: Final = _call(
     R.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicHeader, lambda reply: decode_body(reply.body, GroupList).group_list
@@ -104,25 +104,25 @@ topic_consumers: Final = _call(
 #: Delete a group's configuration at a broker; clean_offset: and its offsets.
 delete_group: Final = _call(R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader, nothing)
 #: A group's progress at a broker, in one topic or in all.
-consume_stats: Final = _asks(R.GET_CONSUME_STATS, h.ConsumeStatsHeader, consumers.ConsumeStats)
+consume_stats: Final = _body_call(R.GET_CONSUME_STATS, h.ConsumeStatsHeader, consumers.ConsumeStats)
 #: The members of a group connected to a broker; ConsumerNotOnline if there are none.
-consumer_connection: Final = _asks(
+consumer_connection: Final = _body_call(
     R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader, consumers.ConsumerConnection
 )
 #: The connected producers of a group; BrokerError (SYSTEM_ERROR) if there are none.
-producer_connection: Final = _asks(
+producer_connection: Final = _body_call(
     R.GET_PRODUCER_CONNECTION_LIST, h.ProducerConnectionHeader, consumers.ProducerConnection
 )
 #: Set a group's offsets to those of another one.
 clone_offsets: Final = _call(R.CLONE_GROUP_OFFSET, a.CloneOffsetsHeader, nothing)
 #: The progress of all groups.
-broker_consume_stats: Final = _asks(
+broker_consume_stats: Final = _body_call(
     R.GET_BROKER_CONSUME_STATS, a.BrokerConsumeStatsHeader, bodies.ConsumeStatsList
 )
 #: A member's running info; jstack_enable: with the stacks of its threads.
-running_info: Final = _asks(R.GET_CONSUMER_RUNNING_INFO, a.RunningInfoHeader, ConsumerRunningInfo)
+running_info: Final = _body_call(R.GET_CONSUMER_RUNNING_INFO, a.RunningInfoHeader, ConsumerRunningInfo)
 #: Have a member process a message, by its offset id.
-consume_directly: Final = _asks(
+consume_directly: Final = _body_call(
     R.CONSUME_MESSAGE_DIRECTLY, a.ConsumeDirectlyHeader, bodies.ConsumeDirectlyResult
 )
 #: Set, return or remove a value of the KV configuration; QueryNotFound if there is none.
@@ -132,9 +132,9 @@ delete_value: Final = _call(R.DELETE_KV_CONFIG, a.KVHeader, nothing)
 #: Set up to where a slave takes its master's log to be on disk.
 reset_master_flush_offset: Final = _call(R.RESET_MASTER_FLUSH_OFFSET, a.MasterFlushOffsetHeader, nothing)
 #: Units of a queue, from an index on.
-consume_queue: Final = _asks(R.QUERY_CONSUME_QUEUE, a.ConsumeQueueHeader, bodies.ConsumeQueueReply)
+consume_queue: Final = _body_call(R.QUERY_CONSUME_QUEUE, a.ConsumeQueueHeader, bodies.ConsumeQueueReply)
 #: A count in the last minute, hour and day; BrokerError (SYSTEM_ERROR) if there is none.
-stats_data: Final = _asks(R.VIEW_BROKER_STATS_DATA, a.StatsDataHeader, bodies.BrokerStatsData)
+stats_data: Final = _body_call(R.VIEW_BROKER_STATS_DATA, a.StatsDataHeader, bodies.BrokerStatsData)
 #: The message at a physical offset.
 view_message: Final = _call(
     R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader, lambda reply: decode_records(reply.body)[0]
