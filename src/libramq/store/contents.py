@@ -344,7 +344,7 @@ class StoreContents:
         return self._files.may_wait
 
     def reading(self, read: Callable[[], T]) -> Work[T]:
-        """Return what `read` returns, which is called again when a thread has read what is not in memory."""
+        """Return the result of `read`, which is repeated once a thread has read what was not in memory."""
         for _ in range(WARMINGS_MAX):
             try:
                 with self.without_waiting():

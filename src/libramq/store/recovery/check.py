@@ -128,7 +128,7 @@ class _Check:
         #: Where units of queues that were lost end; 0: no queue's end was.
         self._lost_before = 0
         #: Whether another broker closed the store, so that nobody counted units.
-        self._is_anothers = False
+        self._is_closed_by_another = False
         self._point = point if abort is None or (point is not None and point.is_of(abort)) else None
         self._deletions = Deletions(filesystem, root)
         if self._point is not None:
@@ -172,7 +172,7 @@ class _Check:
         units = sum(queue.next for queue in self._queues.values())
         if point is not None and units < point.units and units_end <= point.flushed:  # Queues were lost.
             begin, self._lost_before = 0, report.known_end if self._is_closed else point.dispatched
-        self._is_anothers = self._is_closed and (point is None or units_end > point.flushed)
+        self._is_closed_by_another = self._is_closed and (point is None or units_end > point.flushed)
         report.recovered_from = max(begin, log.min_offset)
 
     def _read_log(self) -> None:
@@ -223,8 +223,8 @@ class _Check:
             report.deleted_count += 1
         elif unit is None:
             queues.missing_count += 1
-            is_after = self._is_anothers and number >= queue.next and queue.may_lack_end
-            report.recovered_unit_count += is_after or queue.is_lost(number)
+            is_lost_end = self._is_closed_by_another and number >= queue.next and queue.may_lack_end
+            report.recovered_unit_count += is_lost_end or queue.is_lost(number)
         else:
             queues.wrong_count += 1
 

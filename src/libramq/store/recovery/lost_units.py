@@ -131,19 +131,19 @@ def may_lack_end(queue: ConsumeQueue) -> bool:
 def restore_lost_ends(
     log_: CommitLog, queues: ConsumeQueueTable, deletions: Deletions, known_end: int, lost: list[ConsumeQueue]
 ) -> bool:
-    """Give queues back what their last files had; return whether there was any. Waits for the disk.
+    """Rebuild the units of the queues' last files; return whether there were any. Waits for the disk.
 
-    A queue without any entry is that of the last topic of its name: its numbers begin again.
+    A queue that had no entry gets those of the newest topic of its name, whose numbers begin at 0 once more.
     """
     begin = max(log_.min_offset, min(queue.last_physical_end for queue in lost))
-    is_empty = {queue: not queue.last_physical_end for queue in lost}
+    was_empty = {queue: not queue.last_physical_end for queue in lost}
     restored = False
     for head, (topic, queue_id), number in _records_between(log_, queues, begin, known_end):
         queue = queues.get(topic, queue_id)
         at = head.physical_offset
-        if queue not in is_empty or at < max(queue.last_physical_end, deletions.end_of(topic)):
+        if queue not in was_empty or at < max(queue.last_physical_end, deletions.end_of(topic)):
             continue
-        begins = is_empty[queue] and (not number or not queue.last_physical_end)
+        begins = was_empty[queue] and (not number or not queue.last_physical_end)
         if begins or number == queue.max_offset:
             unit = UNIT.pack(at, head.size, unit_tag_code(head))
             count, stored_ms = message_count(head), head.store_timestamp_ms

@@ -115,7 +115,7 @@ class StoreOpening:
             return [queue for queue in self._queues if queue.last_physical_end]
         if clean and (point is None or found.known_end > point.flushed):  # Another broker wrote last.
             lost = [queue for queue in self._queues if may_lack_end(queue)]
-            if lost:  # Some 6 µs a record.
+            if lost:  # The search takes some 6 µs a record.
                 begin = min(queue.last_physical_end for queue in lost)
                 log.info("the log is searched for lost ends of queues", queues=len(lost), begin=begin)
             return lost

@@ -23,7 +23,7 @@ from typing import Final
 from libramq.filesystem import FileSystem
 
 FILE_NAME: Final = "libra.deletions"
-#: Where slaves find them beside the table of committed offsets; Apache's ignore it.
+#: Their key in the table of committed offsets that slaves copy; Apache's slaves ignore it.
 COPIED_AS: Final = "libraDeletions"
 #: Ours: the size from which the file is rewritten without outdated lines.
 REWRITE_BYTES: Final = 1 << 20
@@ -56,7 +56,7 @@ class Deletions:
         return self.end_of(_group_name(group))
 
     def ends(self) -> dict[str, int]:
-        """Return all of them, by what the lines of the file name."""
+        """Return the end of every deleted topic, queue and group, by its name in the file."""
         return dict(self._ends)
 
     def load(self) -> None:
