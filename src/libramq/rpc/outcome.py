@@ -3,9 +3,9 @@
     Reply               answer now
     ReplyWhenDurable    answer when the log is safe on disk up to an offset
     ReplyWhenAnnounced  answer when the name servers know the topics as they are now
-        Work                decide in steps, with other requests in between; threads read and compute for it
+    Work                decide in steps, with other requests in between; threads read and compute for it
     Hold                answer later; a wait table has the request
-        Close               close the connection
+    Close               close the connection
 
 Each can carry notifications for other connections.
 """
@@ -93,5 +93,5 @@ SUCCESS = Reply()
 
 
 def reply_encoded(encode: Callable[[], bytes], ext: dict[str, str] | None = None) -> Work[Outcome]:
-    """Return the reply with a large body, which a thread encodes."""
+    """Reply with a large body, which a thread encodes."""
     return Reply(ext=ext, body=(yield InThread(Thread.COMPUTE, encode)))

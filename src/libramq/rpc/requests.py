@@ -237,11 +237,11 @@ _CONFIG = CONFIG_BODY_BYTES_MAX
 _READ, _BUSY = AtSlave.SERVE_IF_READABLE, AtSlave.REFUSE_BUSY
 _ACTING: Final = AtSlave.SERVE_WHILE_ACTING
 _NO_RESET: Final = AtSlave.REFUSE_RESET
-#: What keeps its change in a journal; a slave copies it.
+#: A request whose change is kept in a journal, which slaves copy.
 _changing = partial(Row, is_recorded=True, at_slave=AtSlave.REFUSE_CHANGE)
-#: What members of coordinated groups ask (group_version.py).
+#: A request of a member of a coordinated group (group_version.py).
 _of_group_protocol = partial(Row, has_version=True, at_slave=_BUSY)
-#: What two brokers must not both do: a slave does it while it acts, or has its master do it.
+#: A request that two brokers must not both serve: a slave serves it while it acts, or has its master do so.
 _in_flight = partial(Row, at_slave=_ACTING, is_forwarded=True)
 
 

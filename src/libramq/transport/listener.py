@@ -32,9 +32,7 @@ ACCEPTS_PER_ROUND: Final = 64
 ACCEPT_RETRY_S: Final = 1.0
 #: SslHandler of Netty, handshakeTimeoutMillis.
 HANDSHAKE_S_MAX: Final = 10.0
-
-
-#: For want of these nothing is accepted. Any other error is the new connection's own (accept(2)).
+#: No descriptor or memory, reported even if nobody connects. Other errors are one connection's (accept(2)).
 SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -111,7 +109,7 @@ class Listener:
             except OSError as error:
                 if error.errno not in SHORTAGES:
                     continue
-                self._refuse_waiting(listening)  # Even if nobody wants to connect.
+                self._refuse_waiting(listening)
                 return
             address = _text(peer)
             if self._admission.admit(address, accepted.fileno()):
