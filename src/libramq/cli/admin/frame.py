@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 else:
     Operator, Target = options.Namesrv, Any
 
-#: Brokers that are changed, and whose state is shown. The options stand in the order of the help.
+#: The brokers to be changed, and those to be shown. The options stand in the order of the help.
 Changed = Annotated[
     Target,
     Option("-b", "--brokerAddr", help="Change it at one broker, host:port; or use -c."),
@@ -75,7 +75,7 @@ class Answer:
 
 
 def _cells(table: Table) -> tuple[list[str], list[list[Any]]]:
-    """Return the headings and cells of a table; a heading that is not given is the name."""
+    """Return the headings (by default the names) and cells of a table; columns …Timestamp hold times."""
     columns = [each.partition(": ") for each in table.columns.split(", ")]
     cells = [
         [time_text(row[name]) if name.endswith("Timestamp") else row[name] for name, _, _ in columns]
@@ -135,7 +135,7 @@ def command(app: typer.Typer, name: str, *, no_args_is_help: bool = True) -> Cal
 
 
 async def _show(ask: _Ask, *, namesrv: str | None, json: bool, **arguments: Any) -> None:
-    """Show what a function finds with an operator of the name servers to be used."""
+    """Run a function with an operator of the name servers, and show its answers."""
     if "target" in inspect.signature(ask).parameters:
         arguments["target"] = operator.Target(arguments.pop("broker"), arguments.pop("cluster"))
     async with operator.Operator(options.name_servers(namesrv), access.access()) as admin:

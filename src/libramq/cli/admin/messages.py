@@ -160,8 +160,8 @@ async def _show_or_push(
 
 def _messages(found: Sequence["libramq.MessageExt"]) -> Answer:
     times = ("bornTimestamp", "storeTimestamp")
-    rows = [message_row.detailed_row(message) for message in found]
-    return Answer(rows, *(row | {name: time_text(row[name]) for name in times} for row in rows))
+    detailed = [message_row.detailed_row(message) for message in found]
+    return Answer(detailed, *(row | {name: time_text(row[name]) for name in times} for row in detailed))
 
 
 # Reading queues from one end to the other; this joins no group and commits nothing.
@@ -430,7 +430,10 @@ async def _timed(
     *,
     keeps_failures: bool = False,
 ) -> _Row:
-    """Send a message; return where it went and how long that took. Raises LibraError, or returns it, too."""
+    """Send a message; return where it went and how long that took.
+
+    keeps_failures: the row of a failed send has its error as the status; else it is raised.
+    """
     began_s = time.perf_counter()
     try:
         result = await producer.send(message, queue=queue)
@@ -444,7 +447,7 @@ async def _timed(
 
 
 async def _send_many(admin: Operator, topic: str, count: int, size: int) -> list[_Row]:
-    """Send messages one after the other, to the topic's queues in turn; what failed is among the results."""
+    """Send messages one after the other, to the topic's queues in turn; failures are rows, too."""
     async with _producer(admin) as producer:
         return [
             await _timed(producer, libramq.Message(topic, b"a" * size), keeps_failures=True)

@@ -62,6 +62,7 @@ def queue_reader(connection: Connection) -> QueueReader:
 
 @atexit.register
 def _close_readers() -> None:
+    """Close the connections of this process: the interpreter warns of each that is left open."""
     for (process_id, _), reader in _readers.items():
         if process_id == os.getpid():  # Others belong to the process that forked this one.
             reader.close()
