@@ -296,10 +296,13 @@ def messages_of(
         for queue in reader.queues(topic):
             if broker not in (None, queue.broker_name) or queue_id not in (None, queue.queue_id):
                 continue
-            start, stop = reader.min_offsets([queue])[queue], reader.max_offsets([queue])[queue]
-            if begin is not None:
+            if begin is None:
+                start = reader.min_offsets([queue])[queue]
+            else:
                 start = reader.offsets_at({queue: options.timestamp_of(begin)})[queue]
-            if end is not None:
+            if end is None:
+                stop = reader.max_offsets([queue])[queue]
+            else:
                 stop = reader.offsets_at({queue: options.timestamp_of(end)})[queue]
             start = max(start, first)
             yield from reader.messages(queue, start, stop if count is None else min(stop, start + count))
