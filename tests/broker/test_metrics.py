@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import http.client as http_client
+import http.client
 import random
 import socket
 import urllib.request
@@ -176,14 +176,14 @@ async def test_a_broker_is_scraped(tmp_path):
         await asyncio.to_thread(scrape, port)
 
 
-def http(port: int, text: str) -> list[tuple[int, bytes]]:
+def exchange(port: int, text: str) -> list[tuple[int, bytes]]:
     """Send requests over one connection; return the statuses and bodies of the answers until it ends."""
     answers = []
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         client.sendall(text.replace("\n", "\r\n").encode())
         with client.makefile("rb") as read, contextlib.suppress(ConnectionResetError):
             while line := read.readline():
-                length = int(http_client.parse_headers(read)["Content-Length"])
+                length = int(http.client.parse_headers(read)["Content-Length"])
                 answers.append((int(line.split()[1]), read.read(length)))
     return answers
 
@@ -196,7 +196,7 @@ async def test_metrics_are_one_more_protocol_with_the_limits_of_all(tmp_path):
     try:
         wanted = "?name[]=libra_held_pulls HTTP/1.1\n"
         (first, text), (second, _), (third, _) = await asyncio.to_thread(
-            http,
+            exchange,
             port,
             f"GET /metrics{wanted}Content-Length: 0\n\nPUT /metrics HTTP/1.1\n\n"
             f"GET /metrics{wanted}Accept-Encoding: gzip\nConnection: close\n\n",
@@ -204,9 +204,9 @@ async def test_metrics_are_one_more_protocol_with_the_limits_of_all(tmp_path):
         assert (first, second, third) == (200, 405, 200)
         assert [line for line in text.splitlines() if not line.startswith(b"#")] == [b"libra_held_pulls 0.0"]
         body = "POST / HTTP/1.1\nContent-Length: 3\n\n"
-        assert await asyncio.to_thread(http, port, body) == [(400, b"")]
-        assert await asyncio.to_thread(http, port, "GET //[ HTTP/1.0\nAccept: ;;=,\n\n") != []
-        assert await asyncio.to_thread(http, port, f"GET /{'x' * HEAD_BYTES_MAX}") == []
+        assert await asyncio.to_thread(exchange, port, body) == [(400, b"")]
+        assert await asyncio.to_thread(exchange, port, "GET //[ HTTP/1.0\nAccept: ;;=,\n\n") != []
+        assert await asyncio.to_thread(exchange, port, f"GET /{'x' * HEAD_BYTES_MAX}") == []
     finally:
         await broker.stop()
 
