@@ -26,6 +26,8 @@ POPPED_BEFORE: Final = -1
 
 #: Topic, group, queue, start offset, and time of the pop (wall clock).
 Key = tuple[str, str, int, int, int]
+#: The key of a check point, and those of its messages that are done, as a BitSet of Java's.
+AckSet = tuple[Key, bytes]
 
 
 class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):

@@ -29,7 +29,7 @@ from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.rounds import Rounds
 from libramq.clock import MonotonicMs
 from libramq.kernel.parts import Kernel
-from libramq.pop.check_point import Key
+from libramq.pop.check_point import AckSet
 from libramq.rpc.question import Ask
 
 #: Ours: how long nothing is sent after a master has asked for the offsets, if it does not register.
@@ -113,7 +113,7 @@ class Escaping:
         """Return whether answers are awaited, or something was sent in part."""
         return self._transactions.is_awaiting or self._is_midway or self._levels.is_awaiting
 
-    def acknowledge(self, done: Iterable[tuple[Key, bytes]]) -> bool:
+    def acknowledge(self, done: Iterable[AckSet]) -> bool:
         """Have popped messages not passed on; return whether this slave acts, and knows what was popped."""
         return self._is_active and self._pops.acknowledge(done)
 

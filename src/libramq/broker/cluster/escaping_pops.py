@@ -32,7 +32,7 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.pop import CheckPoint, InFlight
-from libramq.pop.check_point import Key
+from libramq.pop.check_point import AckSet, Key
 from libramq.store.log.segments import ColdRead
 from libramq.store.reading.read import ReadStatus
 
@@ -104,7 +104,7 @@ class EscapingPops:
             read_max=READ_MAX,
         )
 
-    def acknowledge(self, done: Iterable[tuple[Key, bytes]]) -> bool:
+    def acknowledge(self, done: Iterable[AckSet]) -> bool:
         """Note messages that are done, those of a check point as a BitSet of Java's.
 
         Return False while the journal is read, and for a check point that has not come from the master: its

@@ -17,7 +17,7 @@ from libramq.clock import Now
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError, broker_error
 from libramq.pop import CheckPoint, InFlight
-from libramq.pop.check_point import Key
+from libramq.pop.check_point import AckSet
 from libramq.pop.handle import ORDERED, Handle, decode_handle
 from libramq.pop.positions import QueueOfGroup
 from libramq.store.message_store import MessageStore
@@ -116,12 +116,10 @@ class Acknowledging:
         end = self._journal.write((), list(done.items()), wall_ms=now.wall_ms) if done else 0
         return Acknowledged(end, refused)
 
-    def acknowledge_sets(
-        self, popped: Iterable[tuple[Key, bytes]], now: Now, *, ordered: Iterable[tuple[Key, bytes]] = ()
-    ) -> int:
+    def acknowledge_sets(self, popped: Iterable[AckSet], now: Now, *, ordered: Iterable[AckSet] = ()) -> int:
         """Journal messages of check points as done; return the log's end, or 0 if there is nothing new.
 
-        A BitSet of Java's says which of each. ordered: of messages that were popped in order.
+        ordered: sets of messages that were popped in order.
         """
         for (topic, group, queue_id, start, pop_time_ms), bit_set in ordered:
             queue = group, topic, queue_id

@@ -20,7 +20,7 @@ from libramq.clock import MonotonicMs, Now
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.parts import Kernel
-from libramq.pop.check_point import Key
+from libramq.pop.check_point import AckSet, Key
 
 #: Ours: check points that are settled before others are served.
 DUE_AT_ONCE: Final = 256
@@ -59,7 +59,7 @@ class PopsAtSlave:
         """Return whether a check point is in flight here."""
         return self._in_flight.find(key) is not None
 
-    def acknowledge(self, done: Iterable[tuple[Key, bytes]], now: Now) -> None:
+    def acknowledge(self, done: Iterable[AckSet], now: Now) -> None:
         """Note messages of check points that are in flight here as done."""
         self._acknowledging.acknowledge_sets(done, now)
 

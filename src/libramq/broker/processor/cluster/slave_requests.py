@@ -26,15 +26,15 @@ from typing import Final
 
 from libramq.broker.cluster.slave import Slave
 from libramq.broker.pop.pops_at_slave import PopsAtSlave
-from libramq.broker.processor.messages.ack_message import ACKS_MAX, real_topic
+from libramq.broker.processor.messages.ack_message import ACKS_MAX, ack_set
 from libramq.catalog import GroupTable
 from libramq.catalog.request_modes import RequestModes
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError, broker_error
 from libramq.formats.tables import MODE_POP
-from libramq.pop.check_point import Key
-from libramq.pop.handle import ORDERED, decode_handle
+from libramq.pop.check_point import AckSet, Key
+from libramq.pop.handle import ORDERED, Handle, decode_handle
 from libramq.remoting.body.assignment import QueryAssignmentBody
 from libramq.remoting.body.pop import BatchAckBody
 from libramq.remoting.command import Command
@@ -69,8 +69,6 @@ FORWARDED_MAX: Final = 1_000
 FORWARDED_MS: Final = 3_000
 #: Credentials of the sender, whom this slave has authorised; it signs for itself.
 _NOT_FORWARDED: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
-#: A check point and those of its messages that are done, as a BitSet of Java's.
-Acknowledged = tuple[Key, bytes]
 
 
 class SlaveRequests:
@@ -125,7 +123,7 @@ class SlaveRequests:
 
     def _change(self, request: Request) -> Outcome | None:
         header: ChangeInvisibleTimeHeader = request.header
-        return None if self._pops.has(_key(header)) else _BUSY
+        return None if self._pops.has(_key(header, decode_handle(header.extra_info))) else _BUSY
 
     def _assign(self, request: Request) -> Outcome | None:
         """Assign what a group pops; queues that it pulls a coordinator assigns, which a slave is not."""
@@ -143,7 +141,7 @@ class SlaveRequests:
         if handle.revive_queue == ORDERED or not 0 <= distance < 8 * ACKS_MAX:
             return _BUSY
         bit_set = (1 << distance).to_bytes(distance // 8 + 1, "little")
-        return self._take(request, [(_key(header), bit_set)])
+        return self._take(request, [(_key(header, handle), bit_set)])
 
     def _acknowledge_batch(self, request: Request) -> Outcome:
         """Take acknowledgements of several check points' messages."""
@@ -152,13 +150,9 @@ class SlaveRequests:
             raise broker_error(ResponseCode.INVALID_PARAMETER, f"{len(body.acks)} check points; {ACKS_MAX}")
         if any(ack.revive_queue == ORDERED for ack in body.acks):
             return _BUSY
-        done = [
-            ((real_topic(ack), ack.consumer_group, ack.queue_id, ack.start_offset, ack.pop_time), ack.bits())
-            for ack in body.acks
-        ]
-        return self._take(request, done)
+        return self._take(request, [ack_set(ack) for ack in body.acks])
 
-    def _take(self, request: Request, done: Sequence[Acknowledged]) -> Outcome:
+    def _take(self, request: Request, done: Sequence[AckSet]) -> Outcome:
         """Take what was popped here, and what the master had popped."""
         of_master = [each for each in done if not self._pops.has(each[0])]
         if len(of_master) < len(done):
@@ -190,6 +184,5 @@ class SlaveRequests:
             self._answer(request, Reply(ResponseCode.SYSTEM_BUSY, f"this is a slave; its master: {reply}"))
 
 
-def _key(header: AckMessageHeader) -> Key:
-    handle = decode_handle(header.extra_info)
+def _key(header: AckMessageHeader, handle: Handle) -> Key:
     return header.topic, header.consumer_group, header.queue_id, handle.start_offset, handle.pop_time_ms

@@ -11,7 +11,7 @@ from libramq.broker.pop.acknowledging import Acknowledging, Popped
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.message import names
-from libramq.pop.check_point import Key
+from libramq.pop.check_point import AckSet
 from libramq.pop.handle import ORDERED
 from libramq.remoting.body.pop import BatchAckBody, BatchAckText
 from libramq.remoting.pop_headers import AckMessageHeader, ChangeInvisibleTimeHeader
@@ -62,11 +62,10 @@ class AckMessage:
                 ResponseCode.INVALID_PARAMETER,
                 f"a batch acknowledges {len(body.acks)} check points; {ACKS_MAX} are allowed",
             )
-        popped: list[tuple[Key, bytes]] = []
-        ordered: list[tuple[Key, bytes]] = []
+        popped: list[AckSet] = []
+        ordered: list[AckSet] = []
         for ack in body.acks:
-            key = real_topic(ack), ack.consumer_group, ack.queue_id, ack.start_offset, ack.pop_time
-            (ordered if ack.revive_queue == ORDERED else popped).append((key, ack.bits()))
+            (ordered if ack.revive_queue == ORDERED else popped).append(ack_set(ack))
         return self._safe(self._acknowledging.acknowledge_sets(popped, request.now, ordered=ordered), SUCCESS)
 
     def change(self, request: Request) -> Outcome:
@@ -86,7 +85,13 @@ class AckMessage:
         return ReplyWhenDurable(end, reply) if end and self._waits_for_disk else reply
 
 
-def real_topic(ack: BatchAckText) -> str:
+def ack_set(ack: BatchAckText) -> AckSet:
+    """Return the check point that an entry names, and the messages of it that are done."""
+    key = _real_topic(ack), ack.consumer_group, ack.queue_id, ack.start_offset, ack.pop_time
+    return key, ack.bits()
+
+
+def _real_topic(ack: BatchAckText) -> str:
     """Return the topic that the messages of an entry were popped from (ExtraInfoUtil.getRealTopic)."""
     if ack.retry not in ("0", "1", "2"):
         raise broker_error(ResponseCode.INVALID_PARAMETER, f"retry {ack.retry!r}; 0, 1 or 2 is allowed")
