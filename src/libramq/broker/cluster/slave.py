@@ -262,11 +262,11 @@ class Slave:
 
     def _shared(self) -> Work[Shared]:
         """Find up to where the logs are equal, once it is certain that the master is ours."""
-        strange = None
+        mismatch = None
         with suppress(LibraError):
-            strange = self._strangeness((yield self._answer(self._name_server, cluster_info())))
-        if strange is not None:
-            return strange
+            mismatch = self._mismatch((yield self._answer(self._name_server, cluster_info())))
+        if mismatch is not None:
+            return mismatch
         if self._store.copy.is_empty:
             return 0
         try:
@@ -285,7 +285,7 @@ class Slave:
     def _answer(self, address: str, call: Call[Any]) -> Callback:
         return answer_to(self._ask, address, call, ANSWER_MS_MAX)
 
-    def _strangeness(self, info: ClusterInfo) -> str | None:
+    def _mismatch(self, info: ClusterInfo) -> str | None:
         """Return why the master cannot be ours; None if it can."""
         name, cluster = self._config.broker_name, self._config.cluster_name
         others = [
