@@ -119,7 +119,6 @@ class Broker(Base):
     def _build_engine(self) -> Engine:
         features, kernel, store = self._features, self.kernel, self.store
         processors, batch_processors = served_by([each for feature in features for each in feature.services])
-        self._slaves.guard(processors)
         DiskWaits(store, self.tables.journals, self.responder.answer).serve(processors)
         self._processors, self._batch_processors = processors, batch_processors
         arrivals = Arrivals(

@@ -49,9 +49,7 @@ from libramq.remoting.headers import SlaveProgressHeader
 from libramq.rpc.broker_calls import query_consumer_offset
 from libramq.rpc.call import Call, header_call
 from libramq.rpc.name_server_calls import cluster_info
-from libramq.rpc.outcome import Outcome
 from libramq.rpc.question import Ask, Question, answer_to, signing
-from libramq.rpc.request import Processor, Request
 from libramq.rpc.slave_calls import record_at, timer_checkpoint
 from libramq.timers.timer_checkpoint import decode_timer_checkpoint
 from libramq.timers.timers import Again
@@ -154,16 +152,11 @@ class SlavesProgress:
         if stall_ms >= STALL_MS_MIN:
             self._ask_again("this process was stalled")
 
-    def after_stalls(self, serve: Processor) -> Processor:
-        """Ask before a request is served, if this process was stalled and `stalled` was not called yet."""
-
-        def handle(request: Request) -> Outcome:
-            due_ms = self._deadlines.next_due_ms
-            if due_ms is not None and request.monotonic_ms - due_ms >= STALL_MS_MIN:
-                self._ask_again("this process was stalled")
-            return serve(request)
-
-        return handle
+    def look_for_stall(self, now_ms: MonotonicMs) -> None:
+        """Ask again if this process was stalled, and `stalled` was not called yet."""
+        due_ms = self._deadlines.next_due_ms
+        if due_ms is not None and now_ms - due_ms >= STALL_MS_MIN:
+            self._ask_again("this process was stalled")
 
     def _registered_again(self) -> None:
         if not self._is_asking:

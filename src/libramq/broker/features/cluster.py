@@ -20,10 +20,8 @@ from libramq.broker.processor.cluster.ha_status import HAStatusRequests
 from libramq.broker.processor.cluster.peers import PeerNodeRequests, PeerRequests
 from libramq.broker.processor.cluster.slave_requests import SlaveRequests
 from libramq.broker.processor.cluster.slave_tables import SlaveTables
-from libramq.codes import RequestCode
 from libramq.kernel.engine import Hooks
 from libramq.rpc.question import signing
-from libramq.rpc.request import Processor
 
 
 class ClusterFeature(Feature):
@@ -96,13 +94,13 @@ class SlaveFeature(Feature):
         self, base: Base, transactions: TransactionFeature, delays: DelayFeature, pop: PopFeature
     ) -> None:
         config, files, replication = base.config, base.files, base.replication
-        self._progress: SlavesProgress | None = None
         stalled = [replication.stalled]
         if config.asks_slaves:
             checking, registration = transactions.checking, base.registration
-            self._progress = SlavesProgress(config, files, base.kernel, registration, checking, base.offsets)
-            self._progress.start((delays.levels, delays.timers, pop.reviving))
-            stalled.append(self._progress.stalled)
+            progress = SlavesProgress(config, files, base.kernel, registration, checking, base.offsets)
+            progress.start((delays.levels, delays.timers, pop.reviving))
+            stalled.append(progress.stalled)
+            transactions.requests.before_end = progress.look_for_stall
         slave = replication.slave
         #: What a slave answers itself; None in a master.
         self.requests: SlaveRequests | None = None
@@ -125,9 +123,3 @@ class SlaveFeature(Feature):
             stalled=stalled,
             settle=[slave.settle] if slave is not None else [],
         )
-
-    def guard(self, processors: dict[int, Processor]) -> None:
-        """Have the slaves asked before a transaction is ended, if this process was stalled."""
-        if self._progress is not None:
-            code = RequestCode.END_TRANSACTION
-            processors[code] = self._progress.after_stalls(processors[code])

@@ -41,7 +41,8 @@ class TransactionFeature(Feature):
             ask=self._ask,
         )
         ending = Ending(store, files.log, self.transactions, rules, base.authorizer)
-        self.services = [EndTransaction(ending, self.transactions, self.checking.loading, store)]
+        self.requests = EndTransaction(ending, self.transactions, self.checking.loading, store)
+        self.services = [self.requests]
         self.topic_listeners = [self.checking]
 
     def _ask(self, message: MessageExt) -> None:

@@ -6,12 +6,13 @@ there is; here only those that were given up, since others would be delivered tw
 Upstream: EndTransactionProcessor.java, Broker2Client.checkProducerTransactionState, AdminBrokerProcessor.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from libramq.broker.transactions import half
 from libramq.broker.transactions.ending import End, Ending
 from libramq.broker.transactions.loading import Loading
 from libramq.broker.transactions.transactions import Transactions
+from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.connection import Connection
@@ -49,6 +50,8 @@ class EndTransaction:
         self._transactions = transactions
         self._loading = loading
         self._store = store
+        #: Called with the time of each request that ends a transaction, before that is done.
+        self.before_end: Callable[[MonotonicMs], None] = lambda _: None
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -59,6 +62,7 @@ class EndTransaction:
 
     def handle(self, request: Request) -> Outcome:
         """Commit or roll back a half message; "not known yet" is not answered, as upstream does not."""
+        self.before_end(request.monotonic_ms)
         return self._decide(request)
 
     def resume(self, request: Request) -> Outcome:
