@@ -16,7 +16,7 @@ import typer
 from typer import Option
 
 from libramq.cli import options
-from libramq.cli.admin.lazy import access, operator
+from libramq.cli.admin.lazy import access, operator, output, running
 from libramq.cli.printable import printable
 
 if TYPE_CHECKING:
@@ -59,8 +59,6 @@ class Answer:
 
     def show(self, *, json: bool) -> None:
         """Print it for programs or for people."""
-        from libramq.cli import output
-
         if json:
             output.print_json(self.value, indent=None if self.is_line else 2)
             return
@@ -117,8 +115,6 @@ def command(app: typer.Typer, name: str, *, no_args_is_help: bool = True) -> Cal
         )
 
         def run(*, json: bool, **arguments: Any) -> None:
-            from libramq.cli import running
-
             if inspect.isgeneratorfunction(ask):
                 for answer in ask(**arguments):
                     answer.show(json=json)

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from libramq.admin import messages as lookup
     from libramq.admin import monitoring as monitor
     from libramq.admin import operator
-    from libramq.cli import access, message_row
+    from libramq.cli import access, message_row, output, running
     from libramq.formats import document, tables
     from libramq.message import names
     from libramq.rpc import admin_calls as calls
@@ -22,9 +22,11 @@ else:
 
     lookup, monitor, operator = _Lazy("admin.messages"), _Lazy("admin.monitoring"), _Lazy("admin.operator")
     access, message_row = _Lazy("cli.access"), _Lazy("cli.message_row")
+    output, running = _Lazy("cli.output"), _Lazy("cli.running")
     document, tables = _Lazy("formats.document"), _Lazy("formats.tables")
     names, calls = _Lazy("message.names"), _Lazy("rpc.admin_calls")
 
 __all__ = [
-    "access", "calls", "document", "lookup", "message_row", "monitor", "names", "operator", "tables"
+    "access", "calls", "document", "lookup", "message_row", "monitor", "names", "operator", "output",
+    "running", "tables",
 ]  # fmt: skip
