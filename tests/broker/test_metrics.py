@@ -176,11 +176,11 @@ async def test_a_broker_is_scraped(tmp_path):
         await asyncio.to_thread(scrape, port)
 
 
-def exchange(port: int, text: str) -> list[tuple[int, bytes]]:
+def exchange(port: int, text: str, line_end: str = "\r\n") -> list[tuple[int, bytes]]:
     """Send requests over one connection; return the statuses and bodies of the answers until it ends."""
     answers = []
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
-        client.sendall(text.replace("\n", "\r\n").encode())
+        client.sendall(text.replace("\n", line_end).encode("latin-1"))
         with client.makefile("rb") as read, contextlib.suppress(ConnectionResetError):
             while line := read.readline():
                 length = int(http.client.parse_headers(read)["Content-Length"])
@@ -209,6 +209,27 @@ async def test_metrics_are_one_more_protocol_with_the_limits_of_all(tmp_path):
         assert await asyncio.to_thread(exchange, port, f"GET /{'x' * HEAD_BYTES_MAX}") == []
     finally:
         await broker.stop()
+
+
+async def test_unusual_heads_are_answered(tmp_path, capfd):
+    port = free_port()
+    broker = server(tmp_path, metrics_exporter_type="PROM", metrics_port=port)
+    await broker.start()
+    try:
+        wanted = "GET /metrics?name[]=libra_held_pulls HTTP/1.1\n"
+        closing = f"{wanted}Connection: TE, Close\n\n"
+        for line_end in ("\r\n", "\n"):
+            answers = await asyncio.to_thread(exchange, port, f"{wanted}\n{closing}{wanted}\n", line_end)
+            assert [status for status, _ in answers] == [200, 200]
+        for version in ("\xff", "1.0.x", "1" * 5_000):
+            accept = f"Accept: application/openmetrics-text;version={version}\n"
+            ((status, text),) = await asyncio.to_thread(
+                exchange, port, f"{wanted}{accept}Connection: close\n\n"
+            )
+            assert (status, b"libra_held_pulls 0.0" in text) == (200, True)
+    finally:
+        await broker.stop()
+    assert "Traceback" not in "".join(capfd.readouterr())
 
 
 async def test_a_taken_port_is_one_clear_error(tmp_path):

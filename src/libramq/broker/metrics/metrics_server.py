@@ -5,10 +5,12 @@ metrics.
 """
 
 import email.parser
+import re
 from functools import partial
 from typing import Any, Final
 
 from prometheus_client import make_wsgi_app
+from prometheus_client.exposition import choose_encoder
 
 from libramq.broker.broker import Broker
 from libramq.broker.metrics.metrics import Metrics, Sample
@@ -26,7 +28,9 @@ log = get_logger(__name__)
 
 #: Ours: a scraper sends some 300 bytes.
 HEAD_BYTES_MAX: Final = 16 * 1024
-_END: Final = b"\r\n\r\n"
+#: A line may end without a carriage return, says RFC 9112, 2.2.
+_END: Final = re.compile(rb"\r?\n\r?\n")
+_LINE_END: Final = re.compile(r"\r?\n")
 
 
 class HeadReader:
@@ -42,7 +46,7 @@ class HeadReader:
 
     def receive(self, data: bytes) -> list[bytes]:
         """Take the bytes that arrived; return the heads that are whole now."""
-        *heads, self._partial = (self._partial + data).split(_END)
+        *heads, self._partial = _END.split(self._partial + data)
         if any(len(head) > HEAD_BYTES_MAX for head in (*heads, self._partial)):
             raise RemoteProtocolError(f"a head of over {HEAD_BYTES_MAX} bytes")
         return heads
@@ -69,8 +73,8 @@ class MetricsTranslator:
 
 def respond(app: Any, head: bytes) -> tuple[bytes, bool]:
     """Return the response to a request, and whether its connection ends with it."""
-    line, _, fields = head.decode("latin-1").partition("\r\n")
-    parts, headers = line.split(" "), email.parser.HeaderParser().parsestr(fields)
+    line, *fields = _LINE_END.split(head.decode("latin-1"), maxsplit=1)
+    parts, headers = line.split(" "), email.parser.HeaderParser().parsestr("".join(fields))
     has_body = headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in headers
     if len(parts) != 3 or has_body:
         return _encoded("400 Bad Request", [], b""), True
@@ -80,7 +84,7 @@ def respond(app: Any, head: bytes) -> tuple[bytes, bool]:
         "REQUEST_METHOD": method,
         "PATH_INFO": path,
         "QUERY_STRING": query,
-        "HTTP_ACCEPT": headers.get("Accept"),
+        "HTTP_ACCEPT": _understood(headers.get("Accept")),
         "HTTP_ACCEPT_ENCODING": headers.get("Accept-Encoding"),
     }
     started: list[Any] = []
@@ -90,14 +94,24 @@ def respond(app: Any, head: bytes) -> tuple[bytes, bool]:
         log.warning("metrics could not be encoded", exc_info=error)
         return _encoded("500 Internal Server Error", [], b""), True
     # The answer to HEAD has a body here, which its client does not expect.
-    is_last = version != "HTTP/1.1" or headers.get("Connection", "").lower() == "close" or method == "HEAD"
+    wishes = {wish.strip().lower() for wish in ",".join(headers.get_all("Connection", [])).split(",")}
+    is_last = version != "HTTP/1.1" or "close" in wishes or method == "HEAD"
     status, answer_headers = started
     return _encoded(status, answer_headers, body), is_last
 
 
+def _understood(accept: str | None) -> str | None:
+    """Return an Accept header; None if a version in it is no number."""
+    try:
+        choose_encoder(accept or "")
+    except TypeError:
+        return None
+    return accept
+
+
 def _encoded(status: str, headers: list[tuple[str, str]], body: bytes) -> bytes:
     lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in headers)]
-    return "\r\n".join([*lines, f"Content-Length: {len(body)}"]).encode() + _END + body
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}"]).encode() + b"\r\n\r\n" + body
 
 
 class MetricsServer:
