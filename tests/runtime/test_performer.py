@@ -12,7 +12,7 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.longest_turn import METRICS, RUNTIME_INFO
 from libramq.kernel.parts import Kernel
-from libramq.kernel.work import InThread, Room
+from libramq.kernel.work import Callback, InThread, Room
 from libramq.runtime.large_requests import HUGE_LANE_BYTES
 from libramq.runtime.outgoing import OFFERED_BEHIND_BYTES_MAX, TURN_BYTES_MAX, UNSENT_BYTES_HIGH
 from libramq.runtime.performer import TURN_US_MAX, Performer
@@ -382,6 +382,52 @@ def test_a_connection_whose_large_request_waits_for_room_is_not_served(words):
     while words.timers.due:
         words.timers.ring()
     assert (second.writes, second.is_reading) == ([b"second"], True)
+
+
+@pytest.mark.parametrize(
+    "wanted", [Room(1), Callback(lambda done: None), 5], ids=["room", "callback", "number"]
+)
+def test_work_that_waits_for_what_it_cannot_have_ends_with_its_connection(words, wanted):
+    """It would keep its room for ever, and its client would wait as long."""
+    line, other, done = Line(), Line(), []
+    words.expects_failures = True
+
+    def steps(*others):
+        yield Room(HUGE_LANE_BYTES)
+        yield from others
+        done.append("done")
+
+    words.performer.received(line, [lambda connection: words.effects.proceed(connection, steps(wanted))])
+    assert words.failures == [
+        f"a request of {line.address} failed; the connection is closed: "
+        f"a request's work cannot wait for {wanted}"
+    ]
+    assert (line.closed, done) == ("handler failed", [])
+    words.performer.received(other, [lambda connection: words.effects.proceed(connection, steps())])
+    assert done == ["done"]
+
+
+def test_work_that_fails_as_it_is_stopped_gives_its_room_back(words):
+    line, other, done = Line(), Line(), []
+    words.expects_failures = True
+
+    def steps():
+        yield Room(HUGE_LANE_BYTES)
+        try:
+            yield InThread(Thread.COMPUTE, lambda: "decoded")
+        finally:
+            if not line.is_open:
+                line.is_open = True
+                raise ValueError("a bug")
+        done.append("done")
+
+    words.performer.received(line, [lambda connection: words.effects.proceed(connection, steps())])
+    words.performer.received(other, [lambda connection: words.effects.proceed(connection, steps())])
+    line.is_open = False
+    words.threads.run_all()
+    words.timers.ring()
+    words.threads.run_all()
+    assert (words.failures, done) == (["work could not be stopped: a bug"], ["done"])
 
 
 def test_what_is_only_offered_is_dropped_for_a_client_that_does_not_read(words):

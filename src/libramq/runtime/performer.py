@@ -30,7 +30,7 @@ from libramq.kernel.effect import (
     Thread,
 )
 from libramq.kernel.engine import Engine, Translator
-from libramq.kernel.work import InThread, UnderWay
+from libramq.kernel.work import InThread, Room, UnderWay
 from libramq.logs import get_logger
 from libramq.runtime.busy import Busy
 from libramq.runtime.dialed import DialedConnection
@@ -255,6 +255,7 @@ class Performer:
         while (work := self._busy.first(connection)) is not None:
             try:
                 wanted = work.step()
+                must_wait = wanted is not None and self._must_wait(work, wanted)
             except StopIteration:
                 self._busy.remove_first(connection)
                 self._end(work)
@@ -264,10 +265,10 @@ class Performer:
                 self._failed(f"a request of {connection.address} failed; the connection is closed", error)
                 connection.close("handler failed")
             else:
-                if wanted is not None:
-                    if not self._must_wait(work, wanted):
-                        continue
+                if must_wait:
                     self._busy.remove_first(connection)
+                elif wanted is not None:
+                    continue
             if self._timers.elapsed_us() - began_us >= TURN_US_MAX:
                 break
         self._perform()
@@ -282,6 +283,8 @@ class Performer:
             done = self._event(partial(self._done, work, wanted.thread))
             self._threads.run(wanted.thread, wanted.work, done)
             return True
+        if not isinstance(wanted, Room) or work.size_bytes:
+            raise TypeError(f"a request's work cannot wait for {wanted}")
         work.size_bytes = wanted.size_bytes
         if self._large.take(work):
             return False
@@ -302,7 +305,7 @@ class Performer:
 
     def _end(self, work: UnderWay) -> None:
         """Stop a work if it has not ended, and let those go on that have waited for its room."""
-        work.steps.close()
+        self._close(work)
         if not work.size_bytes:
             return
         admitted = deque(self._large.free(work))
@@ -314,8 +317,14 @@ class Performer:
                 self._busy.add(connection, following)
                 self.turns.enqueue(connection)
             else:  # It has disconnected while it waited.
-                following.steps.close()
+                self._close(following)
                 admitted += self._large.free(following)
+
+    def _close(self, work: UnderWay) -> None:
+        try:
+            work.steps.close()
+        except Exception as error:
+            self._failed("work could not be stopped", error)
 
     # Effects.
 
