@@ -30,6 +30,7 @@ log = get_logger(__name__)
 HEAD_BYTES_MAX: Final = 16 * 1024
 #: A line may end without a carriage return, says RFC 9112, 2.2.
 _END: Final = re.compile(rb"\r?\n\r?\n")
+_END_BYTES_MAX: Final = 4
 _LINE_END: Final = re.compile(r"\r?\n")
 
 
@@ -46,7 +47,13 @@ class HeadReader:
 
     def receive(self, data: bytes) -> list[bytes]:
         """Take the bytes that arrived; return the heads that are whole now."""
-        *heads, self._partial = _END.split(self._partial + data)
+        heads, begin = [], 0
+        search_from = max(0, len(self._partial) - _END_BYTES_MAX + 1)  # The rest has no end.
+        data = self._partial + data
+        while (end := _END.search(data, search_from)) is not None:
+            heads.append(data[begin : end.start()])
+            begin = search_from = end.end()
+        self._partial = data[begin:]
         if any(len(head) > HEAD_BYTES_MAX for head in (*heads, self._partial)):
             raise RemoteProtocolError(f"a head of over {HEAD_BYTES_MAX} bytes")
         return heads
