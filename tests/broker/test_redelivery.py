@@ -248,6 +248,14 @@ def test_a_message_that_is_sent_back_is_redelivered_through_the_retry_topic(fail
     }.items()  # fmt: skip
 
 
+def test_a_message_without_a_unique_id_is_sent_back_by_its_offset_id_alone(talk, peer):
+    """A broker's own message may have taken a lost one's place: no handler must get it (seed 8200401)."""
+    talk.send(peer, body=b"x", properties={"TAGS": "red"})
+    talk.beat(peer, "alice")
+    assert send_back(talk, peer, 0, origin_msg_id="LOST") == C.SYSTEM_ERROR
+    assert send_back(talk, peer, 0, origin_msg_id="0A0000010000277F" + 16 * "0") == C.SUCCESS
+
+
 def test_a_message_is_not_sent_back_for_one_whose_place_it_has_taken(failed, peer):
     """A power cut took the end of the log, and a member still had a message from it."""
     assert send_back(failed, peer, 0, origin_msg_id="LOST") == C.SYSTEM_ERROR

@@ -219,11 +219,11 @@ class SendingBack:
 def _is_meant(message: MessageExt, origin_id: str) -> bool:
     """Return whether a request names this message, and not a lost one that had the same offset.
 
-    Under ASYNC_FLUSH a power cut can lose messages that members still handle. Clients send a message's unique
-    id or its offset id; only the end of an offset id is compared, since it begins with the broker's address,
-    which may have changed.
+    Under ASYNC_FLUSH a power cut can lose messages that members still handle, and anything can take their
+    place, a broker's own messages without a unique id too. Clients send a message's unique id or its offset
+    id; only the end of an offset id is compared, since it begins with the broker's address, which may have
+    changed.
     """
-    unique_id = message.properties.get(p.UNIQ_KEY)
-    if not origin_id or not unique_id or origin_id == unique_id:
+    if not origin_id or origin_id == message.properties.get(p.UNIQ_KEY):
         return True
     return origin_id.upper().endswith(f"{message.physical_offset:016X}")
