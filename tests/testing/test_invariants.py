@@ -143,13 +143,19 @@ def test_what_the_slave_had_not_copied_before_it_ended_itself_counts(monkeypatch
     rule.finish()
 
 
-@pytest.mark.parametrize(("place", "is_broken"), [(FIRST_END, False), (FIRST_END - 1, True)])
+@pytest.mark.parametrize("place", [FIRST_END, FIRST_END - 1, LOG_END])
+@pytest.mark.parametrize("is_frozen", [False, True])
 def test_a_delivery_that_no_slave_had_copied_may_come_again(
-    monkeypatch: pytest.MonkeyPatch, place: int, is_broken: bool
+    monkeypatch: pytest.MonkeyPatch, place: int, is_frozen: bool
 ):
+    """When its master was killed, or froze (seed 8100467)."""
     rule = DelayedMessagesComeOnce(_pair())
     rule.deferred("broker-a", "T", "id", MonotonicMs(0))
-    _kill_master(rule)
+    if is_frozen:
+        _freeze_master(rule)
+    else:
+        _kill_master(rule)
+    is_broken = place != FIRST_END
     placed = {
         names.SCHEDULE_TOPIC: [("broker-a", "id", 10)],
         "T": [("broker-a", "id", place), ("broker-b", "id", 500)],
@@ -173,7 +179,8 @@ def test_one_of_two_copies_may_be_popped_after_the_other_is_acknowledged(
 
 def _pair() -> Any:
     """Return a cluster in which broker-a has two slaves."""
-    master = SimpleNamespace(name="broker-a", broker=_with_log(LOG_END))
+    process = SimpleNamespace(is_paused=False)
+    master = SimpleNamespace(name="broker-a", broker=_with_log(LOG_END), process=process)
     slaves = [
         SimpleNamespace(name=name, master=master, broker=_with_log(end), is_caught_up=False)
         for name, end in (("slave of broker-a", FIRST_END), ("slave 2 of broker-a", SECOND_END))
@@ -199,6 +206,17 @@ def _kill_master(rule: OfPairs) -> None:
     rule.broker_died("broker-a", durable_to=None)
     rule.step()
     rule.broker_recovered("broker-a", _with_log(LOG_END))
+
+
+def _freeze_master(rule: OfPairs) -> None:
+    """Let it stand still for a while, and copy the rest when it is awake."""
+    master, *slaves = rule.cluster.every_slave[0].master, *rule.cluster.every_slave
+    master.process.is_paused = True
+    rule.step()
+    master.process.is_paused = False
+    for slave in slaves:
+        slave.broker = _with_log(LOG_END)
+    rule.step()
 
 
 def _store(

@@ -42,9 +42,10 @@ class OfPairs(Invariant):
         self._away_ms: dict[str, MonotonicMs] = {}
         self._had_all: dict[str, MonotonicMs] = {}
         #: Where each slave's log ends, or ended; and by master what its slaves lacked of its log while it was
-        #: gone.
+        #: gone, or is frozen.
         self._copied_to: dict[str, int] = {}
         self._not_copied: dict[str, list[range]] = defaultdict(list)
+        self._frozen: dict[str, range] = {}
 
     def step(self) -> None:
         if not self.cluster.has_acting_slaves:
@@ -52,6 +53,7 @@ class OfPairs(Invariant):
         now_ms = self.cluster.now_ms
         self._ends.append((now_ms, _log_ends(self.cluster)))
         self._note_copies()
+        self._note_frozen()
         for slave in self.cluster.every_slave:
             if slave.broker is None:
                 self._away_ms[slave.name] = now_ms
@@ -64,6 +66,19 @@ class OfPairs(Invariant):
             for slave in self.cluster.every_slave
             if slave.broker is not None
         }
+
+    def _note_frozen(self) -> None:
+        """Note what the slaves of a frozen master lack; some of it may still be on its way to them."""
+        for master in {slave.master.name: slave.master for slave in self.cluster.every_slave}.values():
+            if master.process.is_paused and master.broker is not None:
+                self._frozen[master.name] = range(self._end_of_copies(master.name), master.broker.store.end)
+            elif master.name in self._frozen:
+                self._not_copied[master.name].append(self._frozen.pop(master.name))
+
+    def _end_of_copies(self, master: str) -> int:
+        """Return the least end of its slaves' logs."""
+        copies = (slave.name for slave in self.cluster.every_slave if slave.master.name == master)
+        return min(self._copied_to.get(slave, 0) for slave in copies)
 
     def disturbed(self, what: str) -> None:
         name, _, how = what.partition(" ")
@@ -85,10 +100,8 @@ class OfPairs(Invariant):
         self._note_copies()
 
     def broker_recovered(self, name: str, broker: "Broker") -> None:
-        slaves = self.cluster.every_slave if self.cluster.has_acting_slaves else ()
-        copied_to = [self._copied_to.get(slave.name, 0) for slave in slaves if slave.master.name == name]
-        if copied_to:
-            self._not_copied[name].append(range(min(copied_to), broker.store.end))
+        if self.cluster.has_acting_slaves and name in self.cluster.slaves:
+            self._not_copied[name].append(range(self._end_of_copies(name), broker.store.end))
 
     def slave_ended(self, name: str, durable_to: int | None) -> None:
         self._is_judged &= durable_to is None or self.cluster.is_sync
@@ -103,7 +116,7 @@ class OfPairs(Invariant):
     def may_repeat(self, broker: str, place: int) -> bool:
         """Return whether what is stored at a place of a log may be repeated.
 
-        A slave ended right after it, or a master, which no slave had copied so far that acted for it.
+        A slave ended right after it, or a master ended or froze that no slave had copied so far.
         """
         is_unknown = any(place in each for each in self._not_copied[broker])
         return is_unknown or self.is_last_moment(broker, place)
