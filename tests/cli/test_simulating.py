@@ -3,6 +3,9 @@
 import builtins
 import dataclasses
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from libramq.testing.scenarios.happening import Happening
 from libramq.testing.scenarios.scenario import draw_scenario
 from libramq.testing.seeds import RunSeed, run_seeds
 from libramq.testing.simulation import Report
+from tests.cli.commands import SECONDS_MAX
 
 
 def test_passing_seeds_are_counted(capsys: pytest.CaptureFixture[str]):
@@ -74,6 +78,30 @@ def test_several_jobs_report_in_the_order_of_one():
     reports = list(run_seeds(seeds, once, jobs=2))
     assert [report.seed for report in reports] == list(seeds)
     assert reports == list(run_seeds(seeds, once))
+
+
+#: Simulates two seeds for ever, each in a process of its own.
+FOR_EVER = """
+import threading
+from libramq.testing.seeds import run_seeds
+
+def run(seed):
+    print(seed, flush=True)
+    threading.Event().wait()
+
+if __name__ == "__main__":
+    list(run_seeds(range(2), run, jobs=2))
+"""
+
+
+def test_jobs_end_with_a_process_that_is_killed(tmp_path: Path):
+    script = tmp_path / "for_ever.py"
+    script.write_text(FOR_EVER)
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert {process.stdout.readline() for _ in range(2)} == {"0\n", "1\n"}
+    process.kill()
+    assert process.communicate(timeout=SECONDS_MAX) == ("", None)  # Nobody holds its output any more.
 
 
 def test_the_first_failing_seed_ends_the_run_whatever_the_number_of_jobs(capsys: pytest.CaptureFixture[str]):

@@ -5,7 +5,9 @@ depend on the process: the reports are the same whatever the number of jobs.
 """
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -47,7 +49,7 @@ def run_seeds(
         return
     # Spawned, not forked: the caller may have threads (a progress bar is one), which do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_leave_interrupts_to_the_parent)
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_belong_to_the_parent)
     pending: deque[Future[Report]] = deque()
     try:
         for seed in seeds:
@@ -60,6 +62,16 @@ def run_seeds(
         pool.shutdown(cancel_futures=True)
 
 
-def _leave_interrupts_to_the_parent() -> None:
-    """Ignore Ctrl-C, which a terminal sends to every process: the parent stops the pool."""
+def _belong_to_the_parent() -> None:
+    """Ignore Ctrl-C, which a terminal sends to every process: the parent stops the pool. End with the parent,
+    which may have been killed: the pool's queue does not end with it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_the_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
