@@ -1,6 +1,8 @@
 """Kafka's Go clients, franz-go and Sarama, as members of a group of ours."""
 
+import statistics
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -127,3 +129,23 @@ def test_members_join_are_killed_and_restarted_and_read_every_record(cluster: Ka
     alice.finish()
     assert not alice.of("failed") + again.of("failed")
     assert not any("a" in values(each, at) for each in (bob, again) for at in range(PARTITIONS))
+
+
+def test_records_are_read_at_once_and_members_end_at_once(cluster: KafkaCluster, start: Start):
+    """The fetches of Sarama waited behind its heartbeats: 1.3 s in the median, and 6 s for its end."""
+    alice = start("alice")
+    wait_shared(alice)
+    produce(cluster, "first")
+    wait_read("first", alice)
+    delays_ms = []
+    for _ in range(20):  # Its heartbeats come every 3 s.
+        sent = str(time.time_ns() // 1_000_000)
+        produce(cluster, sent)
+        wait_read(sent, alice)
+        read_ms = [each["at_ms"] for each in alice.of("record") if each["value"] == sent]
+        delays_ms.append(max(read_ms) - int(sent))
+        alice.ended_within(0.2)
+    assert statistics.median(delays_ms) < 300
+    began = time.monotonic()
+    alice.finish()
+    assert time.monotonic() - began < 3

@@ -61,7 +61,8 @@ func (o *owner) change(partitions []int32, has bool) {
 }
 
 func record(partition int32, offset int64, value []byte) {
-	say(event{"event": "record", "partition": partition, "offset": offset, "value": string(value)})
+	at := time.Now().UnixMilli()
+	say(event{"event": "record", "partition": partition, "offset": offset, "value": string(value), "at_ms": at})
 }
 
 func franz(ctx context.Context, broker, topic, group string) {

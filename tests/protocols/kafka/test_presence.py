@@ -80,6 +80,23 @@ def test_nothing_is_left_of_a_client_that_needs_no_order(endpoint: KafkaEndpoint
     assert endpoint.talk.broker.purgatory.statistics() == before
 
 
+@pytest.mark.parametrize("software", ["sarama", None])
+def test_a_client_that_sends_nothing_else_meanwhile_is_answered_at_once(
+    endpoint: KafkaEndpoint, software: str | None
+):
+    """The fetches of Sarama and kafkajs waited behind their heartbeats, for 2.8 s."""
+    first = Member(endpoint, software=software)
+    endpoint.talk.advance(3 * INITIAL_DELAY_MS)
+    first.joined()
+    first.sync({first.member_id: b"A"})
+    first.peer.answers()
+    first.hold_beat()
+    assert news(first) == [ErrorCode.NONE]
+    Member(endpoint)
+    first.hold_beat()
+    assert news(first) == [ErrorCode.REBALANCE_IN_PROGRESS]
+
+
 def test_a_held_heartbeat_is_answered_in_time_for_the_next(endpoint: KafkaEndpoint):
     first, _ = pair(endpoint)
     first.hold_beat()
@@ -91,6 +108,7 @@ def test_a_held_heartbeat_is_answered_in_time_for_the_next(endpoint: KafkaEndpoi
 
 def test_a_short_session_has_several_heartbeats(endpoint: KafkaEndpoint):
     peer = endpoint.peer()
+    peer.ask(ApiVersionsRequest(client_software_name="kgo", client_software_version="1"))
     peer.tell(join_request(session_timeout_ms=1_200, rebalance_timeout_ms=1_200), 3)
     endpoint.talk.advance(2 * INITIAL_DELAY_MS)
     (joined,) = peer.answers()

@@ -41,6 +41,9 @@ WAITING_COST_MAX: Final = 32 * 1024 * 1024
 #: Clients that find the request of an answer by its number, whatever its place (`rd_kafka_waitresp_find` of
 #: librdkafka, which all of these are made of). Java's close the connection.
 UNORDERED: Final = ("librdkafka", "confluent-kafka")
+#: Clients whose heartbeats may be held, since they send other requests on the connection meanwhile. Sarama
+#: and kafkajs do not: their fetches and commits would wait for as long.
+PATIENT: Final = (*UNORDERED, "apache-kafka-java", "kgo")
 
 
 class Slot(Parked):
@@ -71,6 +74,11 @@ class Slot(Parked):
     def is_ordered(self) -> bool:
         """Return whether the client needs its answers in the order of its requests."""
         return self._answers.is_ordered(self.connection)
+
+    @property
+    def is_patient(self) -> bool:
+        """Return whether the client's heartbeats may be held."""
+        return self._answers.is_patient(self.connection)
 
     def answer(self, response: Message) -> None:
         """Send an answer as soon as those before it have left."""
@@ -124,10 +132,14 @@ class Slot(Parked):
         self.data = data
         self._answers.ready(self)
 
+    def drop(self, reason: str) -> None:
+        """End the connection without an answer, which the client would not read."""
+        self._answers.end(self.connection, reason)
+
     def fail(self, error: Exception) -> None:
         """End the connection: what makes its answer failed, by a bug of ours."""
         log.error("a Kafka request failed", peer=self.connection.address, exc_info=error)
-        self._answers.end(self.connection, "a request failed")
+        self.drop("a request failed")
 
     def step_aside(self) -> None:
         """Let later requests be answered first, where the client does not need the order."""
@@ -152,18 +164,18 @@ class Slot(Parked):
             self._answers.forget(self.connection)
 
 
-class _Unordered(Parked):
+class _Named(Parked):
     """Ends a connection's entry with the connection."""
 
-    __slots__ = ("_connections",)
+    __slots__ = ("_software",)
 
-    def __init__(self, connection: Connection, connections: set[Connection]) -> None:
+    def __init__(self, connection: Connection, software: dict[Connection, str]) -> None:
         super().__init__(connection)
-        self._connections = connections
+        self._software = software
 
     def unlink(self) -> None:
         """Forget the connection: it has ended."""
-        self._connections.discard(self.connection)
+        self._software.pop(self.connection, None)
 
 
 class Answers:
@@ -174,18 +186,26 @@ class Answers:
         self._purgatory = purgatory
         self._waiting: dict[Connection, deque[Slot]] = {}
         self._bytes: dict[Connection, int] = {}
-        self._unordered: set[Connection] = set()
+        #: The software of patient clients.
+        self._software: dict[Connection, str] = {}
 
     def client_named(self, connection: Connection, software: str) -> None:
-        """Note the name of a client's software, by which it is known whether it needs answers in order."""
-        is_news = software.startswith(UNORDERED) and connection not in self._unordered
-        if is_news and connection.is_open and self._purgatory.has_room(connection):
-            self._unordered.add(connection)
-            self._purgatory.park(_Unordered(connection, self._unordered))
+        """Note the name of a client's software, by which it is known how its answers may come."""
+        if not software.startswith(PATIENT) or not connection.is_open:
+            return
+        if connection in self._software:
+            self._software[connection] = software
+        elif self._purgatory.has_room(connection):
+            self._software[connection] = software
+            self._purgatory.park(_Named(connection, self._software))
 
     def is_ordered(self, connection: Connection) -> bool:
         """Return whether a client needs its answers in the order of its requests."""
-        return connection not in self._unordered
+        return not self._software.get(connection, "").startswith(UNORDERED)
+
+    def is_patient(self, connection: Connection) -> bool:
+        """Return whether a client's heartbeats may be held."""
+        return connection in self._software
 
     def take_apart(self, slot: Slot) -> None:
         """Let the answers of later requests leave before this one's, if the client allows it."""

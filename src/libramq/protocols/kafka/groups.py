@@ -173,7 +173,7 @@ class GroupRequests:
         self._rebalances.synced(request.group_id)
 
     def beat(self, request: HeartbeatRequest, slot: Slot) -> None:
-        """A member is alive; it is answered when there is something to say, or a while later."""
+        """A member is alive; a patient one is answered when there is something to say, or a while later."""
         name = request.group_id
         code = self._all.member_refusal(name, slot.principal)
         if code is None:
@@ -183,7 +183,7 @@ class GroupRequests:
             code = CODES[group.beat(beat, now_ms) if group is not None else Refusal.UNKNOWN_MEMBER]
             self._heard(slot, name, request.member_id)
             self._finish(name, ())
-            if code is ErrorCode.NONE and group is not None:
+            if code is ErrorCode.NONE and group is not None and slot.is_patient:
                 session_ms = group.members[beat.member_id].session_ms
                 hold_ms = min(HOLD_MS_MAX, session_ms // HOLDS_PER_SESSION)
                 self.held_beats.hold(slot, name, beat, now_ms + hold_ms)

@@ -3,7 +3,8 @@
 So a member hears of a rebalance in a round trip, not at its next heartbeat, 3 to 5 s later. Clients have one
 heartbeat under way, and send none meanwhile. Answers leave in the order of requests: another request of the
 same connection ends the wait, unless the client does not need the order. After an automatic commit it would
-send the next heartbeat up to 3 s later, and hear of a rebalance only then.
+send the next heartbeat up to 3 s later, and hear of a rebalance only then. Clients that send nothing else
+meanwhile are answered at once, and so is every client that is not known to do otherwise (`answers.PATIENT`).
 """
 
 from collections.abc import Callable

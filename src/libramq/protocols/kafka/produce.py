@@ -282,7 +282,7 @@ class _Production:
         if len(self._results) < self._count:
             return
         if self._request.acks == 0:
-            self._slot.send(b"")
+            self._end_without_answer()
             return
         self._slot.answer(
             ProduceResponse(
@@ -298,6 +298,18 @@ class _Production:
                 )
             )
         )
+
+
+    def _end_without_answer(self) -> None:
+        """End a request with acks 0: a refusal ends the connection, so that the client looks for a new leader
+        (KafkaApis.handleProduceRequest).
+        """
+        codes = {result.error_code for result in self._results.values()} - {ErrorCode.NONE}
+        if codes:
+            names = ", ".join(sorted(ErrorCode(code).name for code in codes))
+            self._slot.drop(f"a Produce request with acks 0 is refused: {names}")
+        else:
+            self._slot.send(b"")
 
 
 class _Waiter:
