@@ -330,6 +330,21 @@ def test_acks_0_has_no_answer_and_others_are_refused(endpoint: KafkaEndpoint):
     assert values(peer) == [b"a"]
 
 
+def test_a_refused_request_with_acks_0_ends_the_connection(endpoint: KafkaEndpoint):
+    """Nothing else tells a producer that it asks a broker that does not lead the partition."""
+    peer = endpoint.peer()
+    peer.tell(peer.produce_request(batch(record(b"a")), topic="unknown", acks=0))
+    assert (peer.is_open, peer.answers()) == (False, [])
+
+
+def test_a_fetch_beyond_the_end_of_an_empty_partition_is_answered_at_once(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    fetched = peer.fetch(5, max_wait_ms=500)
+    assert fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    peer.tell(peer.fetch_request(0, max_wait_ms=500))
+    assert peer.answers() == []
+
+
 def test_large_requests_and_answers_are_worked_on_by_a_thread(endpoint: KafkaEndpoint):
     peer = endpoint.peer()
     large = [record(b"x" * 30_000) for _ in range(3)]

@@ -170,7 +170,8 @@ class Fetching:
             self._effects.proceed(fetch.waiter.connection, self._read_warmed(cold, fetch, until_ms))
             return
         size = sum(result.size for result in results if isinstance(result, ReadResult))
-        is_done = size >= fetch.bytes_min or now_ms >= until_ms or any(map(_must_answer, results))
+        is_done = size >= fetch.bytes_min or now_ms >= until_ms
+        is_done = is_done or any(map(_must_answer, fetch.reads, results))
         if is_done or not self._hold(fetch, until_ms, now_ms, has_some=size > 0):
             fetch.waiter.answer(results)
 
@@ -244,9 +245,15 @@ class Fetching:
 _GAP: Final = frozenset({
     ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING, ReadStatus.OFFSET_FOUND_NULL,
 })  # fmt: skip
-#: The queue has no such offset.
-OUT_OF_RANGE: Final = frozenset({ReadStatus.OFFSET_OVERFLOW_BADLY, ReadStatus.OFFSET_TOO_SMALL})
+_OUT_OF_RANGE: Final = frozenset({ReadStatus.OFFSET_OVERFLOW_BADLY, ReadStatus.OFFSET_TOO_SMALL})
+#: The queue has nothing, so that offset 0 is its end.
+_EMPTY: Final = frozenset({ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE})
 
 
-def _must_answer(result: ReadResult | BrokerError) -> bool:
-    return isinstance(result, BrokerError) or result.status in OUT_OF_RANGE
+def is_out_of_range(offset: int, result: ReadResult) -> bool:
+    """Return whether a queue has no such offset."""
+    return result.status in _OUT_OF_RANGE or (offset > 0 and result.status in _EMPTY)
+
+
+def _must_answer(read: QueueRead, result: ReadResult | BrokerError) -> bool:
+    return isinstance(result, BrokerError) or is_out_of_range(read.offset, result)

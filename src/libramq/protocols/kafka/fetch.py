@@ -11,7 +11,7 @@ from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
 from libramq.auth.resource import Action, topic
 from libramq.broker.cluster.nodes import is_visible
-from libramq.broker.messages.fetching import OUT_OF_RANGE, Fetch, Fetching, QueueRead
+from libramq.broker.messages.fetching import Fetch, Fetching, QueueRead, is_out_of_range
 from libramq.clock import Clock
 from libramq.errors import BrokerError
 from libramq.kernel.connection import Connection, Principal
@@ -19,7 +19,7 @@ from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.fetched_records import fetched_records
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
-from libramq.store.reading.read import ReadResult, ReadStatus
+from libramq.store.reading.read import ReadResult
 from libramq.wire.kafka.apis.fetch import (
     FetchedPartition,
     FetchedTopic,
@@ -35,9 +35,6 @@ AT_ONCE_BYTES_MAX: Final = 64 * 1024
 PARTITIONS_AT_ONCE_MAX: Final = 256
 #: Ours: the messages of one answer; clients ask for 50 MiB in all, and 1 MiB a partition.
 BYTES_MAX: Final = 8 * 1024 * 1024
-
-#: The queue does not exist yet: nobody has written to it.
-_NO_QUEUE: Final = frozenset({ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE})
 
 #: A topic, and the index of a partition.
 _Partition = tuple[str, int]
@@ -140,8 +137,7 @@ def _fetched(partition: FetchPartition, result: ReadResult | BrokerError) -> Fet
     index = partition.partition
     if isinstance(result, BrokerError):
         return FetchedPartition(partition_index=index, error_code=code_of(result))
-    is_beyond = result.status in _NO_QUEUE and partition.fetch_offset > 0
-    if is_beyond or result.status in OUT_OF_RANGE:
+    if is_out_of_range(partition.fetch_offset, result):
         return FetchedPartition(partition_index=index, error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
     return FetchedPartition(
         partition_index=index,

@@ -299,7 +299,6 @@ class _Production:
             )
         )
 
-
     def _end_without_answer(self) -> None:
         """End a request with acks 0: a refusal ends the connection, so that the client looks for a new leader
         (KafkaApis.handleProduceRequest).
