@@ -5,7 +5,7 @@ import pytest
 from libramq.broker.broker_conf import broker_config, load_broker_config, nearest_option
 from libramq.broker.config import BrokerConfig
 from libramq.errors import ConfigError
-from libramq.formats.properties_file import parse_properties
+from libramq.formats.properties_file import parse_properties, property_line, read_properties
 
 
 def test_apaches_own_file_is_read(tmp_path):
@@ -91,6 +91,46 @@ def test_properties_are_read_as_java_reads_them():
     assert parse_properties(text) == {
         "a": "1", "b": "2", "c": "x=y", "d": "http://h:1/", "g": "", "h": "",
     }  # fmt: skip
+
+
+#: What OpenJDK 17 reads from such files by Properties.load, and String.trim().
+AS_JAVA: dict[str, dict[str, str]] = {
+    "brokerName my-broker": {"brokerName": "my-broker"},
+    "brokerName\t=\tb\n a\fb": {"brokerName": "b", "a": "b"},
+    "x = = y\n=z": {"x": "= y", "": "z"},
+    "a=b,\\\n   c,\\\r\n#d\n\n#e": {"a": "b,c,#d"},
+    "# a=b \\\nc=d": {"c": "d"},
+    "a=b\\\\\nc=d\\": {"a": "b\\", "c": "d"},
+    "a\\ b\\=c\\:d=\\ttab ": {"a b=c:d": "tab"},
+    'a=\\u0078\\u00E9\\ud83d\\ude00\\q\\"\\#': {"a": 'xé\U0001f600q"#'},
+    "a=caf\xe9\x85": {"a": "caf\xe9\x85"},
+}
+
+
+@pytest.mark.parametrize("text", AS_JAVA)
+def test_a_file_is_read_as_java_reads_it(text, tmp_path):
+    (tmp_path / "broker.conf").write_bytes(text.encode("latin-1"))
+    assert read_properties(tmp_path / "broker.conf") == AS_JAVA[text]
+    written = "".join(property_line(name, value) for name, value in AS_JAVA[text].items() if name.isalnum())
+    assert parse_properties(written).items() <= AS_JAVA[text].items()
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\xef\xbb\xbfbrokerName=b", "line 1: the file begins with a byte order mark"),
+        ("brokerName=b".encode("utf-16"), "line 1: the file begins with a byte order mark"),
+        ("# größe\na=\\\n  b\nstorePathRootDir=/größe".encode(), "line 4: UTF-8, .* as .uXXXX"),
+        (b"\n\na=C:\\users", "line 3: .u needs the four hexadecimal digits"),
+        (b"a=\\ud83d", "line 1: .u needs"),
+        (b"brokerName my broker", "the brokerName 'my broker' has characters other than"),
+        (b"listenPort=many", "listenPort=many; a whole number"),
+    ],
+)
+def test_a_file_that_cannot_be_read_as_java_does_is_refused_with_its_line(data, why, tmp_path):
+    (tmp_path / "broker.conf").write_bytes(data)
+    with pytest.raises(ConfigError, match=rf"{tmp_path}/broker\.conf: {why}"):
+        load_broker_config(tmp_path / "broker.conf")
 
 
 def test_a_line_of_properties_ends_as_in_java():

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from libramq.broker.broker_conf import broker_config
 from libramq.broker.config import VIP_DISTANCE, BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.clock import SystemClock
@@ -24,6 +25,7 @@ from libramq.formats.tables import TopicConfig
 from libramq.groups.rebalance_event import decode_event
 from libramq.message import MessageQueue, decode_records
 from libramq.nameserver import NameServer
+from libramq.protocols.kafka.server import KafkaServer
 from libramq.remoting import headers as h
 from libramq.remoting.command import Command
 from libramq.replication.blocks import BlockReader, encode_report
@@ -126,6 +128,30 @@ def test_a_broker_and_a_name_server_find_each_other(loop, tmp_path):
             await other.close()
 
     run_on(loop, scenario)
+
+
+@pytest.mark.parametrize("ip", ["127.0.0.3", "::1"])
+def test_a_broker_listens_at_the_address_that_it_announces(ip, tmp_path):
+    async def scenario() -> None:
+        port = free_broker_port()
+        properties = {"brokerIP1": ip, "listenPort": str(port), "storePathRootDir": str(tmp_path)}
+        async with running(broker_config(properties)[0]) as client:
+            await client.send(b"x")
+
+    if ip == "::1" and not Path("/proc/net/if_inet6").exists():
+        pytest.skip("a kernel without IPv6")
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "ip", ["0.0.0.0", "0.0.0.1", "::", "224.0.0.1", "ff02::1", "255.255.255.255", "fe80::1", "fe80::1%lo"]
+)
+def test_an_address_to_which_no_client_can_connect_is_not_announced(ip, tmp_path):
+    properties = {"brokerIP1": ip, "bindAddress": "127.0.0.1"}
+    with pytest.raises(ConfigError, match=f"brokerIP1 {ip}: no client can connect"):
+        broker_config(properties)
+    with pytest.raises(ConfigError, match=r"kafkaAdvertised .*: no client can connect"):
+        KafkaServer(None, BrokerConfig(kafka_advertised=f"[{ip}]:9092"), LocalFileSystem())
 
 
 @both

@@ -121,7 +121,7 @@ def test_a_name_server_reads_the_credentials_of_its_brokers(tmp_path):
     config = tmp_path / "namesrv.conf"
     config.write_text('innerClientAuthenticationCredentials={"secretKey":"hush"}\n')
     said = one_line(libra("nameserver", "-c", str(config), "--port", str(free_port())))
-    assert said.startswith("innerClientAuthenticationCredentials cannot be read; write")
+    assert said.startswith(f"{config}: innerClientAuthenticationCredentials cannot be read; write")
     assert "hush" not in said
 
 

@@ -57,6 +57,8 @@ def test_unknown_arguments_are_named(arguments, line):
         (["admin", "consumerConnection", "-g", "a b"], "the group 'a b' has characters"),
         (["nameserver", "--host", "0.0.0.0"], "refusing to listen on 0.0.0.0"),
         (["up", "--advertise", "broker.example"], "--advertise 'broker.example' is not an IP address"),
+        (["up", "--advertise", "0.0.0.0"], "--advertise 0.0.0.0: no client can connect to such an address"),
+        (["up", "--advertise", "10.0.0.11"], "add --host 10.0.0.11 and --allow-public"),
         (["up", "--host", "0.0.0.0"], "--allow-public if the network is trusted"),
         (["broker", "-c", "/nowhere/broker.conf"], "cannot read /nowhere/broker.conf"),
     ],
@@ -73,6 +75,9 @@ def test_impossible_requests_are_one_clear_line(arguments, line):
         ("flushDiskType=SOMETIMES", "flushDiskType 'SOMETIMES'; ASYNC_FLUSH or SYNC_FLUSH"),
         ("bindAddress=0.0.0.0", "refusing to listen on 0.0.0.0"),
         ("brokerName=../x", "'../x'"),
+        ("brokerName my broker", "broker.conf: the brokerName 'my broker' has characters other than"),
+        ("brokerIP1=224.0.0.1", "brokerIP1 224.0.0.1: no client can connect to such an address"),
+        ("brokerIP1=10.0.0.11", "add bindAddress=10.0.0.11 and allowPublic=true"),
     ],
 )
 def test_an_impossible_value_in_broker_conf_is_named(tmp_path, text, line):

@@ -20,13 +20,16 @@ def test_up_prints_which_server_listens_where(up):
     assert f"libra send -n {up.namesrv} -t Hello" in up.said[1]
 
 
-def test_a_taken_port_and_a_locked_directory_are_named(up):
+def test_a_taken_port_and_a_locked_directory_are_named(up, tmp_path):
     taken = one_line(libra("up", "--nameserver-port", str(up.nameserver_port)))
     assert taken.startswith(
         f"port {up.nameserver_port} on {HOST} is taken; stop what listens there or choose"
     )
     taken = one_line(libra("nameserver", "--port", str(up.nameserver_port)))
     assert taken.startswith(f"port {up.nameserver_port} on {HOST} is taken")
+    (tmp_path / "namesrv.conf").write_text(f"bindAddress localhost\nlistenPort: {up.nameserver_port}\n")
+    taken = one_line(libra("nameserver", "-c", str(tmp_path / "namesrv.conf")))
+    assert taken.startswith(f"port {up.nameserver_port} on localhost is taken")
     ports = ("--nameserver-port", str(free_port()), "--broker-port", str(free_broker_port()))
     in_use = one_line(libra("up", "--data", up.data, *ports))
     assert f"{up.data} is in use by another process" in in_use

@@ -166,9 +166,11 @@ def test_options_are_shown_changed_and_refused(server):
 
 
 def test_a_properties_file_sets_options():
-    config, unknown = name_server_config({"orderMessageEnable": "true", "listenPort": "9"})
-    assert config == NameServerConfig(order_message_enable=True)
-    assert unknown == ["listenPort"]
+    config, unknown = name_server_config(
+        {"orderMessageEnable": "true", "listenPort": "9", "listenBacklog": "9"}
+    )
+    assert config == NameServerConfig(order_message_enable=True, listen_port=9)
+    assert unknown == ["listenBacklog"]
 
 
 def test_write_permission_is_wiped_until_it_is_added_or_the_topics_change(server):

@@ -13,8 +13,9 @@ from typing import Any
 from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
 from libramq.broker.refused_options import check_refused, is_harmless
 from libramq.errors import ConfigError
-from libramq.formats.properties_file import parse_properties
+from libramq.formats.properties_file import read_properties
 from libramq.remoting.credentials import parse_credentials
+from libramq.transport.bind import bind_address, check_announced
 
 
 def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[BrokerConfig, list[str]]:
@@ -33,26 +34,27 @@ def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[Brok
                 unknown.append(name)
         else:
             values[option.name] = option_value(name, text, option.default)
+    if "bind_address" not in values and "broker_ip" in values:
+        announced = values["broker_ip"]
+        check_announced(announced, "brokerIP1")
+        remedy = f"bindAddress={announced} and allowPublic=true"
+        values["bind_address"] = bind_address(announced, "brokerIP1", remedy)
     values.update({name: value for name, value in overrides.items() if value is not None})
     return BrokerConfig(**values), unknown
 
 
 def load_broker_config(path: Path, **overrides: Any) -> tuple[BrokerConfig, list[str]]:
     """Read `broker.conf`; see `broker_config`."""
-    return broker_config(read_properties(path), **overrides)
-
-
-def read_properties(path: Path) -> dict[str, str]:
-    """Read a Java properties file; raises ConfigError if that fails."""
+    properties = read_properties(path)
     try:
-        return parse_properties(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
+        return broker_config(properties, **overrides)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
-def nearest_option(name: str) -> str | None:
+def nearest_option(name: str, options: type = BrokerConfig) -> str | None:
     """Return the option whose name is nearest to an unknown one."""
-    names = [str(option.metadata["name"]) for option in fields(BrokerConfig) if option.metadata]
+    names = [str(option.metadata["name"]) for option in fields(options) if option.metadata]
     by_lower = {known.lower(): known for known in names}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8)
     return by_lower[near[0]] if near else None

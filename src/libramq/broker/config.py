@@ -3,7 +3,6 @@
 `broker_conf.py` reads it from a file, of which docs/configuration.md has a generated table.
 """
 
-import ipaddress
 from dataclasses import dataclass, field, fields
 from typing import Final
 
@@ -15,8 +14,9 @@ from libramq.catalog.topic_attributes import BATCH_QUEUES, SIMPLE_QUEUES
 from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.errors import ConfigError
 from libramq.formats.tables import PERM_INHERIT, PERM_READ, PERM_WRITE
-from libramq.message.names import validate_topic
+from libramq.message.names import validate_name
 from libramq.remoting.credentials import Credentials
+from libramq.transport.bind import check_announced
 
 #: A broker answers old clients at a second port, so far below its own (MixAll.brokerVIPChannel).
 VIP_DISTANCE: Final = 2
@@ -68,8 +68,9 @@ class BrokerConfig(NameServerConfig):
     bind_address: str = option(  # Ours: Apache's is 0.0.0.0.
         "127.0.0.1",
         "bindAddress",
-        "The address to listen on. One that other machines can reach also needs `allowPublic=true`, and "
-        "`innerClientAuthenticationCredentials` where there are name servers.",
+        "The address to listen on; without it, a `brokerIP1` that only this machine reaches. One that other "
+        "machines can reach also needs `allowPublic=true`, and `innerClientAuthenticationCredentials` where "
+        "there are name servers.",
     )
     allow_public: bool = option(  # Ours alone.
         False,
@@ -190,8 +191,8 @@ class BrokerConfig(NameServerConfig):
     damaged: str | None = None
 
     def __post_init__(self) -> None:
-        validate_topic(self.broker_name)
-        validate_topic(self.cluster_name)
+        validate_name("brokerName", self.broker_name)
+        validate_name("brokerClusterName", self.cluster_name)
         check_role(self)
         self.check_store()
         _ = self.ha_networks
@@ -211,10 +212,7 @@ class BrokerConfig(NameServerConfig):
             if type(value) is int and not low <= value <= high:
                 allowed = f"{low} to {high}" if high < 1 << 62 else f"{low} or more"
                 raise ConfigError(f"{each.metadata['name']} {value}; {allowed} is allowed")
-        try:
-            ipaddress.ip_address(self.broker_ip)
-        except ValueError:
-            raise ConfigError(f"brokerIP1 {self.broker_ip!r} is not an IP address; records hold it") from None
+        check_announced(self.broker_ip, "brokerIP1")
         if any(ord(character) <= ord(" ") for character in self.region_id):
             raise ConfigError(
                 f"regionId {self.region_id!r} has blanks or control characters; records hold it"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from libramq.errors import ConfigError
-from libramq.formats.properties_file import parse_properties
+from libramq.formats.properties_file import read_properties
 from libramq.transport.access import Access
 from libramq.transport.access_properties import access_of
 
@@ -19,12 +19,7 @@ VARIABLE: Final = "LIBRA_ACCESS"
 def properties() -> dict[str, str]:
     """Return the properties in the file; empty if the environment names none."""
     file = os.environ.get(VARIABLE)
-    if not file:
-        return {}
-    try:
-        return parse_properties(Path(file).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {VARIABLE}={file}: {error}") from None
+    return read_properties(Path(file)) if file else {}
 
 
 def access() -> Access:

@@ -68,7 +68,9 @@ def up(
     broker_port: Annotated[
         int | None, typer.Option(help="Port of the broker; 10911, or a free one if that is taken.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; 127.0.0.1, or a loopback --advertise.")
+    ] = None,
     data: Annotated[Path, typer.Option(help="Directory for messages and configuration.")] = Path(
         "libra-data"
     ),
@@ -130,11 +132,15 @@ def nameserver(
         typer.Option(
             "-c",
             "--configFile",
-            help="A properties file with the credentials that brokers sign with; see docs/security.md.",
+            help="A namesrv.conf with RocketMQ's property names, as docs/configuration.md lists them.",
         ),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 9876,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port to listen on; 9876 if the file names none.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; 127.0.0.1 if the file names none.")
+    ] = None,
     allow_public: options.AllowPublic = False,
     log_level: options.Log = options.LogLevel.INFO,
 ) -> None:

@@ -1,23 +1,113 @@
-"""Java properties: the text of configuration files, and of requests that read or change a configuration.
+r"""Java properties: the text of configuration files, and of requests that read or change a configuration.
 
-Upstream: java.util.Properties, MixAll.string2Properties.
+    name=value  |  name: value  |  name value      \ at a line's end: the value continues in the next line
+    # comment   |  ! comment                       \t \n \f \r \uXXXX, \ before anything else: that character
+
+Upstream: java.util.Properties.load; MixAll.string2Properties, and properties2Object, which trims the values.
 """
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
+
+from libramq.errors import ConfigError
 
 #: java.util.Properties ends a line nowhere else; str.splitlines() does, for example at U+2028.
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
+_BLANKS: Final = " \t\f"
+_TRIMMED: Final = "".join(map(chr, range(ord(" ") + 1)))  # String.trim()
+_LINE: Final = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?(.*)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_NAMED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_BYTE_ORDER_MARKS: Final = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Read a properties file, which is Latin-1; ConfigError names the file, the line and the remedy."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    try:
+        return _decode(data)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Read a Java properties file: `key=value` or `key: value` lines, `#` and `!` for comments."""
+    """Return the properties in a text; ConfigError names the line in which Java finds a mistake."""
     properties = {}
-    for line in _LINE_END.split(text):
-        line = line.strip()
+    for number, line in _logical_lines(text):
+        match = _LINE.fullmatch(line)
+        assert match is not None, "a logical line ends with no backslash of its own"
+        try:
+            name, value = map(_unescaped, match.groups())
+        except ValueError:
+            raise ConfigError(
+                f"line {number}: \\u needs the four hexadecimal digits of a character, and a backslash "
+                "itself is written \\\\"
+            ) from None
+        properties[name] = value.strip(_TRIMMED)
+    return properties
+
+
+def property_line(name: str, value: str) -> str:
+    """Return the line from which Java, and `parse_properties`, reads the value."""
+    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    units = escaped.encode("utf-16-be", "surrogatepass")
+    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    return f"{name}=" + "".join(chr(code) if code < 0x80 else f"\\u{code:04x}" for code in codes) + "\n"
+
+
+def _decode(data: bytes) -> dict[str, str]:
+    """Return a file's properties. Java would read UTF-8 as other characters without a word: it is refused."""
+    if data.startswith(_BYTE_ORDER_MARKS) or b"\0" in data:
+        raise ConfigError(
+            "line 1: the file begins with a byte order mark, or is no text; save it as Latin-1 or plain ASCII"
+        )
+    text = data.decode("latin-1")
+    for number, line in _logical_lines(text):
+        if not line.isascii() and _is_utf_8(line):
+            raise ConfigError(
+                f"line {number}: UTF-8, which Java's Properties reads as Latin-1; write its characters as "
+                "\\uXXXX, as native2ascii does"
+            )
+    return parse_properties(text)
+
+
+def _is_utf_8(line: str) -> bool:
+    try:
+        line.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are neither blank nor comments, continued ones as one, with their numbers."""
+    lines = enumerate(_LINE_END.split(text), 1)
+    for number, line in lines:
+        line = line.lstrip(_BLANKS)
         if not line or line[0] in "#!":
             continue
-        ends = [position for position in (line.find("="), line.find(":")) if position > 0]
-        end = min(ends, default=len(line))
-        properties[line[:end].strip()] = line[end + 1 :].strip()
-    return properties
+        parts = [line]
+        while (len(parts[-1]) - len(parts[-1].rstrip("\\"))) % 2:
+            parts[-1] = parts[-1][:-1]
+            parts.append(next(lines, (0, ""))[1].lstrip(_BLANKS))
+        yield number, "".join(parts)
+
+
+def _unescaped(text: str) -> str:
+    r"""Return the text that is meant; ValueError at an incomplete \uXXXX, or half a surrogate pair."""
+    if "\\" not in text:
+        return text
+    text = _ESCAPE.sub(_character, text)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16")
+
+
+def _character(escape: re.Match[str]) -> str:
+    what = escape[1]
+    if what[0] == "u":
+        return chr(int(what[1:], 16))
+    return _NAMED.get(what, what)

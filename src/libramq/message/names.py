@@ -64,12 +64,12 @@ _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 def validate_topic(topic: str) -> str:
     """Return the topic if its name is valid; InvalidName otherwise."""
-    return _validate("topic", topic, _topic_length_max(topic))
+    return validate_name("topic", topic, _topic_length_max(topic))
 
 
 def validate_group(group: str) -> str:
     """Return the group if its name is valid; InvalidName otherwise."""
-    return _validate("group", group, GROUP_LENGTH_MAX)
+    return validate_name("group", group, GROUP_LENGTH_MAX)
 
 
 def is_valid_topic(topic: str) -> bool:
@@ -173,7 +173,8 @@ def _topic_length_max(topic: str) -> int:
     return RETRY_OR_DLQ_TOPIC_LENGTH_MAX if is_of_a_group else TOPIC_LENGTH_MAX
 
 
-def _validate(noun: str, name: str, length_max: int) -> str:
+def validate_name(noun: str, name: str, length_max: int = TOPIC_LENGTH_MAX) -> str:
+    """Return the name if it is as valid as a topic's; InvalidName, which begins with the noun, otherwise."""
     if not isinstance(name, str):
         raise InvalidName(f"the {noun} is a text, not {name!r}")
     if not name or name.isspace():

@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import broker_error
+from libramq.errors import ConfigError, broker_error
 from libramq.formats.document import encode_body
 from libramq.formats.properties_file import parse_properties
 from libramq.formats.route import TopicRouteData
@@ -191,7 +191,10 @@ class NameServerAdministration:
 
     def update_config(self, request: Request) -> Outcome:
         """318: change options until the name server stops."""
-        properties = parse_properties(request.command.body.decode(errors="replace"))
+        try:
+            properties = parse_properties(request.command.body.decode(errors="replace"))
+        except ConfigError as error:
+            raise broker_error(ResponseCode.INVALID_PARAMETER, str(error)) from None
         self._settings.config = changed_config(self._settings.config, properties)
         log.info("configuration changed", options=sorted(properties), by=request.peer.address)
         return SUCCESS

@@ -3,12 +3,14 @@
 Upstream: NamesrvConfig.java.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from libramq.codes import ResponseCode
 from libramq.errors import ConfigError, broker_error
+from libramq.formats.properties_file import property_line
 
 
 def _option(name: str, default: Any, about: str, *, changes: bool = True) -> Any:
@@ -19,6 +21,12 @@ def _option(name: str, default: Any, about: str, *, changes: bool = True) -> Any
 class NameServerConfig:
     """The options, under Apache's names and with Apache's defaults."""
 
+    listen_port: int = _option(
+        "listenPort", 9876, "The port to listen on; `--port` has precedence.", changes=False
+    )
+    bind_address: str = _option(  # Ours: Apache's is 0.0.0.0.
+        "bindAddress", "127.0.0.1", "The address to listen on; `--host` has precedence.", changes=False
+    )
     kv_config_path: str = _option(
         "kvConfigPath",
         "",
@@ -56,6 +64,7 @@ class NameServerConfig:
     )
 
 
+PORT_MAX: Final = 65_535
 #: DefaultRequestProcessor.initConfigBlackList: names that no request may change.
 BLACK_LIST: Final = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
 
@@ -94,11 +103,16 @@ def changed_config(config: NameServerConfig, properties: Mapping[str, str]) -> N
 
 def config_text(config: NameServerConfig) -> str:
     """Return all options as lines `name=value`, as GET_NAMESRV_CONFIG answers them."""
-    return "".join(f"{name}={_text(getattr(config, each.name))}\n" for name, each in _FIELDS.items())
+    return "".join(property_line(name, _text(getattr(config, each.name))) for name, each in _FIELDS.items())
 
 
 def _value(name: str, text: str) -> object:
-    if _FIELDS[name].type not in (bool, "bool"):
+    default = _FIELDS[name].default
+    if type(default) is int:
+        if not re.fullmatch("[0-9]{1,5}", text) or int(text) > PORT_MAX:
+            raise ConfigError(f"{name}={text}; a port is needed, 0 to {PORT_MAX}")
+        return int(text)
+    if type(default) is str:
         return text
     if text.lower() not in ("true", "false"):
         raise ConfigError(f"{name}={text}; true or false is allowed")

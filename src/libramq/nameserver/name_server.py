@@ -1,5 +1,6 @@
 """The name server as a service: a listening socket around its engine."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -64,7 +65,7 @@ class NameServer:
             authorizer=authorizer,
             authenticator=authenticator,
             credentials=credentials,
-            config=config,
+            config=replace(config or NameServerConfig(), listen_port=port, bind_address=host),
             kv=KVConfig(LocalFileSystem(), kv_file),
         )
         remotes = AsyncioRemotes(clock.monotonic_ms, access=Access(tls=encryption.outgoing))

@@ -8,8 +8,9 @@ from typing import Final, ParamSpec, TypeVar
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
+from libramq.errors import ConfigError, RemoteProtocolError
 from libramq.formats.document import decode_body, encode_body
-from libramq.formats.properties_file import parse_properties
+from libramq.formats.properties_file import parse_properties, property_line
 from libramq.formats.tables import (
     MessageRequestMode,
     SubscriptionGroupConfig,
@@ -38,7 +39,10 @@ LONG_MAX: Final = 2**63 - 1
 
 
 def _properties(reply: Command) -> dict[str, str]:
-    return parse_properties(reply.body.decode(errors="replace"))
+    try:
+        return parse_properties(reply.body.decode(errors="replace"))
+    except ConfigError as error:
+        raise RemoteProtocolError(f"a configuration that Java cannot read either: {error}") from None
 
 
 # Calls without arguments.
@@ -200,7 +204,7 @@ def set_writable(broker_name: str, *, is_writable: bool) -> Call[int]:
 
 def update_name_server_config(key: str, value: str) -> Call[None]:
     """Change an option of a name server."""
-    return header_call(R.UPDATE_NAMESRV_CONFIG, None, nothing, body=f"{key}={value}\n".encode())
+    return header_call(R.UPDATE_NAMESRV_CONFIG, None, nothing, body=property_line(key, value).encode())
 
 
 def create_topics(configs: list[TopicConfig]) -> Call[None]:
@@ -228,7 +232,7 @@ def set_consume_mode(topic: str, group: str, mode: str, share_count: int) -> Cal
 
 def update_broker_config(key: str, value: str) -> Call[None]:
     """Change an option of a broker."""
-    return header_call(R.UPDATE_BROKER_CONFIG, None, nothing, body=f"{key}={value}\n".encode())
+    return header_call(R.UPDATE_BROKER_CONFIG, None, nothing, body=property_line(key, value).encode())
 
 
 def query_messages(

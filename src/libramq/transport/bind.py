@@ -1,12 +1,21 @@
-"""The bind address: a server without authentication listens where only this machine reaches it.
+"""The bind address, and the address that is announced to clients.
 
-A public address is refused in one place, for every server, unless its owner has allowed it.
+A server without authentication listens where only this machine reaches it: a public address is refused in one
+place, for every server, unless its owner has allowed it. No server announces an address that nobody can
+connect to.
 """
 
 import ipaddress
 import socket
+from typing import Final
 
 from libramq.errors import ConfigError
+
+#: "This" network, multicast, reserved and broadcast; unspecified, multicast, and what means nothing without
+#: an interface (RFC 6890).
+_NOBODYS: Final = tuple(
+    map(ipaddress.ip_network, ("0.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4", "::/128", "ff00::/8", "fe80::/10"))
+)
 
 
 def check_bind_address(host: str, *, allow_public: bool, remedy: str) -> None:
@@ -20,6 +29,34 @@ def check_bind_address(host: str, *, allow_public: bool, remedy: str) -> None:
         f"refusing to listen on {host or 'all addresses'}: others could reach it and clients are not"
         f" authenticated; listen on 127.0.0.1, or {remedy} if the network is trusted"
     )
+
+
+def bind_address(announced: str, option: str, remedy: str) -> str:
+    """Return where to listen if nothing but the announced address is configured.
+
+    Raises ConfigError if others could reach it: its owner has to allow that. option: what announces it.
+    """
+    if is_loopback(announced):
+        return announced
+    raise ConfigError(
+        f"{option} announces {announced} to clients, but nothing would listen there; add {remedy}, or name "
+        "the address to which something forwards its connections"
+    )
+
+
+def check_announced(address: str, option: str, *, is_name_allowed: bool = False) -> None:
+    """Raise ConfigError if this is not an IP address, or name, to which clients can connect."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        if is_name_allowed:
+            return
+        raise ConfigError(f"{option} {address!r} is not an IP address; records hold it") from None
+    if any(ip.version == network.version and ip in network for network in _NOBODYS):
+        raise ConfigError(
+            f"{option} {address}: no client can connect to such an address; name the one at which clients "
+            "reach this machine, and listen where you like"
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -1,7 +1,6 @@
 """The server commands: composed, announced in a few lines, stopped by a signal."""
 
 import asyncio
-import ipaddress
 import os
 import socket
 import sys
@@ -10,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from libramq.broker.broker_conf import broker_config, load_broker_config, nearest_option, read_properties
+from libramq.broker.broker_conf import broker_config, load_broker_config, nearest_option
 from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.cli.options import Damaged, LogLevel, chosen_name_servers
@@ -23,21 +22,24 @@ from libramq.cli.servers.ports import NAME_SERVER_PORT, choose_ports, further_br
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, LibraError
 from libramq.filesystem import LocalFileSystem
+from libramq.formats.properties_file import read_properties
 from libramq.nameserver import NameServer
 from libramq.nameserver.config import NameServerConfig, name_server_config
 from libramq.remoting.credentials import Credentials, parse_credentials
 from libramq.secret_bits import SYSTEM_SECRETS
+from libramq.transport.address import join_address
 from libramq.transport.admission import raise_limit
-from libramq.transport.bind import check_bind_address, is_loopback
+from libramq.transport.bind import bind_address, check_announced, check_bind_address, is_loopback
 
 Failure = Callable[[], Coroutine[Any, Any, LibraError]]
 
 #: Ours: the size of a SHA-256; HMAC uses no more than its block of 64.
 SECRET_BYTES: Final = 32
-#: RFC 5737: a documentation address; a datagram socket "connected" to it sends nothing.
-_ELSEWHERE: Final = ("192.0.2.1", 9)
+#: RFC 5737, RFC 3849: documentation addresses; a datagram socket "connected" to one sends nothing.
+_ELSEWHERE: Final = {socket.AF_INET: ("192.0.2.1", 9), socket.AF_INET6: ("2001:db8::1", 9)}
 _LOOPBACK: Final = "127.0.0.1"
-_WILDCARDS: Final = ("", "0.0.0.0", "::")
+#: Addresses for all of a machine's, and where it reaches itself there: "::" does not take IPv4.
+_WILDCARDS: Final = {"": _LOOPBACK, "0.0.0.0": _LOOPBACK, "::": "::1"}
 
 
 async def up(
@@ -47,7 +49,7 @@ async def up(
     brokers: int,
     metrics_port: int | None,
     kafka_port: int | None,
-    host: str,
+    host: str | None,
     data: Path,
     advertise: str | None,
     allow_public: bool,
@@ -55,6 +57,11 @@ async def up(
     log_level: LogLevel,
 ) -> None:
     """Run the name server and the first broker here, others in their own processes, until a signal."""
+    if advertise is not None:
+        check_announced(advertise, "--advertise")
+    if host is None:
+        announced = _LOOPBACK if advertise is None else advertise
+        host = bind_address(announced, "--advertise", f"--host {announced} and --allow-public")
     check_bind_address(host, allow_public=allow_public, remedy="use --allow-public")
     stores = directories(data, brokers)
     ports = choose_ports(host, nameserver_port, broker_port)
@@ -64,15 +71,15 @@ async def up(
     nameserver = NameServer(
         host, ports.nameserver, allow_public=allow_public, credentials=credentials, config=names
     )
-    advertised = _checked(advertise) if advertise is not None else _advertised(host)
-    namesrv = f"{advertised}:{ports.nameserver}"
+    advertised = advertise or _advertised(host)
+    namesrv = join_address(advertised, ports.nameserver)
     configs = [
         BrokerConfig(
             broker_name=name,
             bind_address=host,
             broker_ip=advertised,
             listen_port=port,
-            namesrv_addr=f"{_LOOPBACK if host in _WILDCARDS else host}:{ports.nameserver}",
+            namesrv_addr=join_address(_WILDCARDS.get(host, host), ports.nameserver),
             store_path=str(store),
             allow_public=allow_public,
             damaged=damaged,
@@ -92,7 +99,9 @@ async def up(
         *remarks,
         f"LibraMQ is up: name server {namesrv}, {'broker' if brokers == 1 else 'brokers'} {named}, "
         f"data in {_absolute(data)}",
-        *_kafka_line([f"{advertised}:{config.kafka_listen_port}" for config in configs if kafka_port]),
+        *_kafka_line(
+            [join_address(advertised, config.kafka_listen_port) for config in configs if kafka_port]
+        ),
         f"Try:  libra send{option} -t Hello 'Hello, balance'",
         f"      libra tail{option} -t Hello --from earliest    (Ctrl-C here stops the servers)",
     ]
@@ -119,16 +128,22 @@ def _new_credentials() -> Credentials:
     return Credentials("libra-up", SYSTEM_SECRETS.token_hex(SECRET_BYTES))
 
 
-async def nameserver(*, config_file: Path | None, host: str, port: int, allow_public: bool) -> None:
-    """Run a name server until a signal."""
+async def nameserver(
+    *, config_file: Path | None, host: str | None, port: int | None, allow_public: bool
+) -> None:
+    """Run a name server until a signal. host, port: None leaves them to the file."""
     properties = read_properties(config_file) if config_file is not None else {}
     text = properties.pop(CREDENTIALS_OPTION, "")
-    config, unknown = name_server_config(properties)
-    for name in unknown:
-        _say(f"{config_file}: {name} is not known here and has no effect")
-    credentials = parse_credentials(CREDENTIALS_OPTION, text) if text else None
+    try:
+        config, unknown = name_server_config(properties)
+        credentials = parse_credentials(CREDENTIALS_OPTION, text) if text else None
+    except ConfigError as error:
+        raise ConfigError(f"{config_file}: {error}") from None
+    _report_unknown(config_file, unknown, NameServerConfig)
+    host = config.bind_address if host is None else host
+    port = config.listen_port if port is None else port
     server = NameServer(host, port, allow_public=allow_public, credentials=credentials, config=config)
-    await _serve([server], [f"The name server listens on {host}:{port}. Ctrl-C stops it."])
+    await _serve([server], [f"The name server listens on {join_address(host, port)}. Ctrl-C stops it."])
 
 
 async def broker(
@@ -142,10 +157,7 @@ async def broker(
         config, unknown = load_broker_config(config_file, **overrides)
     if config.namesrv_addr is None:
         config = replace(config, namesrv_addr=config.address_server_url or chosen_name_servers(None))
-    for name in unknown:
-        near = nearest_option(name)
-        advice = f"; did you mean {near}?" if near else ""
-        _say(f"{config_file}: {name} is not known here and has no effect{advice}")
+    _report_unknown(config_file, unknown, BrokerConfig)
     server = broker_server(config)
     await _serve(
         [server, *kafka_servers(server, config)],
@@ -202,27 +214,23 @@ def _advertised(host: str) -> str:
     """Return the address that clients connect to."""
     if host not in _WILDCARDS:
         return host
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    family = socket.AF_INET6 if host == "::" else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(_ELSEWHERE)
+            probe.connect(_ELSEWHERE[family])
         except OSError:
             raise ConfigError(
-                f"cannot determine this machine's address; name it instead of --host {host}"
+                f"cannot determine this machine's address for --host {host}; name it with --advertise"
             ) from None
         return str(probe.getsockname()[0])
-
-
-def _checked(advertise: str) -> str:
-    try:
-        ipaddress.ip_address(advertise)
-    except ValueError:
-        raise ConfigError(f"--advertise {advertise!r} is not an IP address; message ids hold it") from None
-    return advertise
 
 
 def _absolute(path: Path | str) -> str:
     return os.path.abspath(path)
 
 
-def _say(line: str) -> None:
-    print(f"libra: {line}", file=sys.stderr)
+def _report_unknown(file: Path | None, names: Sequence[str], options: type) -> None:
+    for name in names:
+        near = nearest_option(name, options)
+        advice = f"; did you mean {near}?" if near else ""
+        print(f"libra: {file}: {name} is not known here and has no effect{advice}", file=sys.stderr)

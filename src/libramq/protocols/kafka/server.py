@@ -9,6 +9,7 @@ from libramq.errors import ConfigError
 from libramq.filesystem import FileSystem
 from libramq.protocols.kafka.node import Node
 from libramq.protocols.kafka.translator import KafkaTranslator
+from libramq.transport.bind import check_announced
 from libramq.transport.server import Server
 from libramq.wire.kafka.frame import FrameReader
 
@@ -67,4 +68,5 @@ def _advertised(text: str) -> tuple[str, int] | None:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
         raise ConfigError(f"kafkaAdvertised={text}: write HOST:PORT, the address of this broker for clients")
+    check_announced(host.strip("[]"), "kafkaAdvertised", is_name_allowed=True)
     return host, int(port)

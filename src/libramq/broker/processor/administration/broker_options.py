@@ -15,7 +15,7 @@ from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError, broker_error
 from libramq.formats.document import encode_body
-from libramq.formats.properties_file import parse_properties
+from libramq.formats.properties_file import parse_properties, property_line
 from libramq.formats.tables import DataVersion
 from libramq.logs import get_logger
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
@@ -59,12 +59,15 @@ class BrokerOptions:
             for name, option in _OPTIONS.items()
             if name != CREDENTIALS_OPTION
         }
-        body = "".join(f"{name}={value}\n" for name, value in (FIXED | values).items())
+        body = "".join(property_line(name, value) for name, value in (FIXED | values).items())
         return Reply(ext={"version": encode_body(self._version).decode()}, body=body.encode())
 
     def update(self, request: Request) -> Outcome:
         """Change options; none of them if one cannot be changed."""
-        properties = parse_properties(request.command.body.decode(errors="replace"))
+        try:
+            properties = parse_properties(request.command.body.decode(errors="replace"))
+        except ConfigError as error:
+            raise broker_error(ResponseCode.INVALID_PARAMETER, str(error)) from None
         if not properties.keys().isdisjoint(BLACK_LIST):
             raise broker_error(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         for name in properties:
