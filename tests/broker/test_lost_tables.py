@@ -10,7 +10,7 @@ import pytest
 from libramq.errors import StoreCorrupt
 from libramq.formats import fastjson
 from libramq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
-from tests.broker.brokers import Conversation
+from tests.broker.brokers import Conversation, subscription
 from tests.broker.test_damaged_timers import missing
 from tests.broker.test_pop import Orderly, sent
 from tests.broker.test_timers import NOW_MS, advance, send_at
@@ -171,6 +171,25 @@ def test_what_a_refused_start_says_helps(tmp_path: Path):
             Conversation(tmp_path)
         backup.unlink()
         Conversation(tmp_path).close()
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped"])
+@pytest.mark.parametrize("name", ["timermetrics", "consumerFilter.json"])
+def test_a_lost_file_that_is_made_again_stops_no_start(tmp_path: Path, name: str, how: str, caplog):
+    talk = Conversation(tmp_path)
+    talk.create_topic("T", queues=1)
+    send_at(talk, FakePeer(), NOW_MS + 3_000)
+    sql = subscription("T", "a > 1", expression_type="SQL92")
+    talk.beat(FakePeer(), "c", subscriptions=[sql])
+    advance(talk, 1_000)
+    talk.close()
+    for path in (tmp_path / "config" / name, tmp_path / "config" / f"{name}.bak"):
+        DAMAGES[how](path)
+    again = Conversation(tmp_path, clock=talk.clock)
+    assert f"path={tmp_path}/config/{name}" in caplog.text
+    advance(again, 3_000)
+    assert len(bodies(again)) == 1
+    again.close()
 
 
 # Progress ahead of what it counts: a store that was repaired, or brought back, beside newer tables.

@@ -12,6 +12,9 @@ from libramq.filesystem import FileSystem, read_with_backup
 from libramq.formats import fastjson
 from libramq.formats.document import from_value
 from libramq.formats.unknown_members import UnknownMembers, unknown_members
+from libramq.logs import get_logger
+
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -46,6 +49,17 @@ class ConfigFile:
         read, value = found
         self._unknown = unknown_members(read, value)
         return value
+
+    def load_cache(self, kind: type[T], *, otherwise: str) -> T | None:
+        """Load a file whose loss does little: None, and a line in the log, if it cannot be read.
+
+        otherwise: what is done without it.
+        """
+        try:
+            return self.load(kind)
+        except StoreCorrupt as error:
+            log.warning(f"a file is lost, and {otherwise}", path=str(self._path), reason=str(error.__cause__))
+            return None
 
     def forget(self, entry: str) -> None:
         """Do not write the unknown members of an entry again: it was removed."""

@@ -92,13 +92,15 @@ class TimerFiles:
         self._makes_wheel_again = False
         try:
             queue_offset, again = self._open_copy() if store.config.is_copy else self._open(options)
-            metrics = TimerMetrics(self._metrics_file.load(TimerMetricsFile))
+            metrics = self._metrics_file.load_cache(
+                TimerMetricsFile, otherwise="of the timer messages that wait, new ones alone are counted"
+            )
         except BaseException:
             self._log.close()
             raise
         self.timers = TimerMessages(
             TimerData(store, self._log, self._wheel),
-            Collected(queue_offset, metrics, again),
+            Collected(queue_offset, TimerMetrics(metrics), again),
             options,
             pop=pop,
             destinations=destinations,

@@ -237,6 +237,17 @@ def test_batches_are_known_after_a_clean_stop(restarts: Restarts):
     assert stored(restarts.talk) == [b"a"]
 
 
+def test_batches_are_known_from_the_log_where_the_file_is_damaged(restarts: Restarts):
+    restarts.producer.offset(0, b"a")
+    restarts.save()
+    restarts.talk.close()
+    for path in restarts.file.parent.glob(f"{FILE_NAME}*"):
+        path.write_text("{")
+    restarts.start()
+    assert restarts.producer.offset(0, b"a") == 0
+    assert stored(restarts.talk) == [b"a"]
+
+
 def test_the_file_is_not_written_before_its_messages_are_on_the_disk(restarts: Restarts):
     restarts.producer.offset(0, b"a")
     restarts.talk.advance(1_000)

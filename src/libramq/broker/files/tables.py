@@ -20,7 +20,6 @@ from libramq.catalog.journal_sync import JournalSync
 from libramq.catalog.request_modes import RequestModes, RequestModesFile
 from libramq.catalog.topic_table import TopicRules, TopicsFile
 from libramq.clock import Clock, read_clock
-from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.filter.consumer_filters import ConsumerFilters, ConsumerFiltersFile
 from libramq.formats.tables import (
@@ -31,14 +30,11 @@ from libramq.formats.tables import (
 )
 from libramq.groups.coordinator.group.saved_state import GroupState, GroupStatesFile
 from libramq.groups.modern.saved_state import ModernGroupsFile, SavedEntry
-from libramq.logs import get_logger
 from libramq.offsets import Fences
 from libramq.offsets.commits_ahead import CommitAhead, CommitsAhead, CommitsAheadFile
 from libramq.offsets.fence_file import FencesFile, Opening
 from libramq.pop.order_table import OrderFile, OrderTable
 from libramq.pop.ordered import OrderEntry
-
-log = get_logger(__name__)
 
 C = TypeVar("C")
 
@@ -151,11 +147,9 @@ class Tables:
         return table
 
     def _load_filters(self) -> ConsumerFiltersFile | None:
-        try:
-            return self.filters_file.load(ConsumerFiltersFile)
-        except StoreCorrupt as error:  # Members' heartbeats register them again.
-            log.warning("consumer filters not loaded", reason=str(error))
-            return None
+        return self.filters_file.load_cache(
+            ConsumerFiltersFile, otherwise="filters are those of members' next heartbeats"
+        )
 
     def _load_request_modes(self) -> RequestModes:
         ledger = self._ledger("messageRequestMode.json", MessageRequestMode)

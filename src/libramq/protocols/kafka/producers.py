@@ -103,10 +103,10 @@ class Producers:
     def recover(self) -> None:
         """Find out what was stored before; waits for the disk, and may be called in a thread.
 
-        Raises StoreCorrupt where the file cannot be read.
+        Without a file that can be read it is the log's last part that counts.
         """
         end = self._store.end
-        saved = self._file.load(ProducersFile)
+        saved = self._file.load_cache(ProducersFile, otherwise="the log's last part is read")
         start = max(0, end - SCAN_BYTES_MAX)
         if saved is not None and saved.log_end <= end:
             self.sequences.restore(saved.entries)
