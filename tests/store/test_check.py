@@ -240,6 +240,37 @@ def test_a_topic_that_was_made_again_is_no_damage_for_a_store_without_notes_of_d
     assert (report.deleted_count, report.is_damaged) == (1, False)
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("lost", ["checkpoint", "bit", "end"])
+def test_what_was_deleted_stays_deleted_and_is_no_damage(root: Path, lost: str, *, is_killed: bool, caplog):
+    """It came back without libra.checkpoint or after a flipped bit, and the check called it missing."""
+    store = open_store(root)
+    assert store.raise_min_offset("T", 0, 25) == 25
+    store.append_batch([message("old", "Deleted")])
+    store.delete_topic("Deleted")
+    store.append_batch([message("new", "Deleted")])
+    flush(store)
+    assert remove_old_files(store, 1) == 1
+    kill(store) if is_killed else store.close()
+    if lost == "checkpoint":
+        (root / "libra.checkpoint").unlink()
+    elif lost == "bit":
+        flip(root / "libra.deletions", 12)
+    else:
+        with (root / "libra.deletions").open("ab") as file:
+            file.write(b"00000000 12")
+    report = check(root)
+    assert not report.is_damaged, asdict(report)
+    assert ("notes of deletions cannot be read" in caplog.text) is (lost == "bit")
+    store = open_store(root)
+    assert len(bodies(store, "T", 0)) == 5
+    assert bodies(store, "Deleted") == [b"new"]
+    store.close()
+    caplog.clear()
+    assert not check(root).is_damaged
+    assert not caplog.text
+
+
 def test_deleted_files_are_no_damage(root: Path, caplog):
     store = open_store(root)
     store.append_batch([message("kept", "Other")])

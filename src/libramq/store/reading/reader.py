@@ -35,7 +35,7 @@ from libramq.store.queues.span_cursor import Extent, OnLost, Places, QueueKey, S
 from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles, end_of_units
 from libramq.store.recovery.checkpoint import read_checkpoint
 from libramq.store.recovery.opening import ABORT
-from libramq.store.recovery.recovery_point import RecoveryPointFile
+from libramq.store.recovery.recovery_point import RecoveryPoint, RecoveryPointFile, deletions_end
 from libramq.store.retention.deletions import Deletions
 
 WINDOW_BYTES: Final = 4 << 20  # Ours: of the log at a time; more falls out of the processor's cache.
@@ -90,9 +90,13 @@ class StoreReader:
 
     def _survey(self) -> dict[QueueKey, Extent]:
         found = {key: _Found(*self._ends_of_files(key)) for key in self._keys()}
+        point = RecoveryPointFile(self._filesystem, self._root).load()
+        abort_text = self._filesystem.read_text(self._root / ABORT)
+        if abort_text is not None:
+            self._survey_unclosed(found, point, abort_text)
         deletions = Deletions(self._filesystem, self._root)
-        if not self._filesystem.exists(self._root / ABORT) or self._survey_unclosed(found):
-            deletions.load()
+        deletions.load()
+        deletions.bound(end=deletions_end(point, abort_text))
         return {
             key: Extent(
                 self._min_offset(key, queue, deletions), queue.max_offset, queue.written, bytes(queue.tail)
@@ -100,14 +104,11 @@ class StoreReader:
             for key, queue in sorted(found.items())
         }
 
-    def _survey_unclosed(self, found: dict[QueueKey, "_Found"]) -> bool:
-        """Keep the units that are known to be on the disk, and read the log behind them.
-
-        Returns whether the broker that did not close the store is one of ours.
-        """
+    def _survey_unclosed(
+        self, found: dict[QueueKey, "_Found"], point: RecoveryPoint | None, abort_text: str
+    ) -> None:
+        """Keep the units that are known to be on the disk, and read the log behind them."""
         is_locked = self._filesystem.is_locked(self._root / "lock")
-        point = RecoveryPointFile(self._filesystem, self._root).load()
-        abort_text = self._filesystem.read_text(self._root / ABORT) or ""
         if point is not None and point.is_of(abort_text):
             for key, queue in found.items():
                 queue.truncate(self._first_at_or_after(key, queue, point.dispatched))
@@ -116,13 +117,12 @@ class StoreReader:
                     self._log, max(point.dispatched, self._log.min_offset),
                     protected=min(point.flushed, self._log.end), refuses_nuls=True,
                 ))  # fmt: skip
-            return True
+            return
         checkpoint = read_checkpoint(self._filesystem, self._root / "checkpoint")
         for key, queue in found.items():
             queue.truncate(self._first_after(key, queue, int(checkpoint.safe_timestamp_ms) + 1))
         if not is_locked:
             self._scan(found, LogScan(self._log, self._end_of_units(found)))
-        return False
 
     def batch_topics(self) -> list[str]:
         """Return the topics whose queues are of batches, which no survey has.

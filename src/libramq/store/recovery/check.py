@@ -28,7 +28,7 @@ from libramq.store.reading.read_only_files import ReadOnlyFiles
 from libramq.store.recovery.kept_aside import ZEROES_MAX, written_size
 from libramq.store.recovery.lost_units import Run
 from libramq.store.recovery.opening import ABORT
-from libramq.store.recovery.recovery_point import RecoveryPoint, RecoveryPointFile, lost_before
+from libramq.store.recovery.recovery_point import RecoveryPoint, RecoveryPointFile, deletions_end, lost_before
 from libramq.store.retention.deletions import Deletions
 
 Seen = Callable[[RecordHead | Damage], None]
@@ -131,8 +131,8 @@ class _Check:
         self._is_closed_by_another = False
         self._point = point if abort is None or (point is not None and point.is_of(abort)) else None
         self._deletions = Deletions(filesystem, root)
-        if self._point is not None:
-            self._deletions.load()
+        self._deletions.load()
+        self._deletions.bound(end=deletions_end(point, abort))
         self.report = StoreReport(state=_state(is_closed=self._is_closed, point=self._point))
 
     def run(self) -> StoreReport:
@@ -277,4 +277,4 @@ def _state(*, is_closed: bool, point: RecoveryPoint | None) -> str:
         return "closed by its broker"
     if point is not None:
         return "not closed: its broker was killed, or lost power"
-    return "not closed, and not by this version of LibraMQ: the next start reads the whole log"
+    return "not closed, and without its last broker's libra.checkpoint: the next start reads the whole log"

@@ -30,7 +30,7 @@ from libramq.store.recovery.recovery import (
     face_lost_files,
     recover,
 )
-from libramq.store.recovery.recovery_point import UNKNOWN, RecoveryPoint, lost_before
+from libramq.store.recovery.recovery_point import UNKNOWN, RecoveryPoint, deletions_end, lost_before
 from libramq.store.recovery.recovery_point_writer import RecoveryPointWriter
 from libramq.store.retention.deletions import Deletions
 
@@ -75,7 +75,8 @@ class StoreOpening:
         # Before files are repaired, so that an opening after a kill here starts from the same knowledge.
         if not clean:
             self._mark(trusted or (point or RecoveryPoint()).next_generation(self._now_ms), abort)
-        self._load_deletions(point, is_trusted=trusted is not None)
+        self._deletions.load()
+        self._deletions.bound(end=deletions_end(point, abort_text))
         self._queues.removal.remove_left()
         self._log.segments.load(clean=clean)
         self._queues.load(clean=clean, physical_min=self._log.min_offset)
@@ -133,11 +134,6 @@ class StoreOpening:
                 began_at=point.begins,
                 begins_at=self._log.min_offset,
             )
-
-    def _load_deletions(self, point: RecoveryPoint | None, *, is_trusted: bool) -> None:
-        self._deletions.load()
-        if not is_trusted:  # Another broker may have cut the log and continued below our notes.
-            self._deletions.bound(end=point.flushed if point is not None else 0)
 
     def _delete_queues(self) -> None:
         """Remove the queues of deleted topics that a power cut brought back."""
@@ -200,7 +196,8 @@ class StoreOpening:
     def _explain(self, beginning: Beginning, *, clean: bool, trusted: RecoveryPoint | None) -> None:
         if not clean and trusted is None and self._log.segments.starts:
             log.warning(
-                "the whole commit log is read: the store was not closed, and not by this version of LibraMQ",
+                "the whole commit log is read: the store was not closed, and has no libra.checkpoint of the "
+                "broker that was the last to open it",
                 root=str(self._config.root),
             )
         elif beginning.lacks_units:

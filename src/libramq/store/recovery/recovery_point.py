@@ -28,6 +28,7 @@ from libramq.store.config import PAGE_BYTES
 FILE_NAME: Final = "libra.checkpoint"
 UNKNOWN: Final = -1
 _MAGIC: Final = b"LibraCP1"
+_MARK: Final = "LibraMQ "
 _SLOT = struct.Struct(">8sqqqqqq")
 _SLOT_BYTES: Final = _SLOT.size + 4
 #: Versions that do not know `begins` write the slot before it, and leave a crc that is wrong.
@@ -47,7 +48,7 @@ class RecoveryPoint(NamedTuple):
     @property
     def mark(self) -> str:
         """Return the line of the abort file that belongs to it."""
-        return f"LibraMQ {self.generation} {self.opened_ms}"
+        return f"{_MARK}{self.generation} {self.opened_ms}"
 
     def next_generation(self, opened_ms: int, flushed: int = 0, dispatched: int = 0) -> "RecoveryPoint":
         """Return the point of the next opening, with only the values given here."""
@@ -56,6 +57,18 @@ class RecoveryPoint(NamedTuple):
     def is_of(self, abort_text: str) -> bool:
         """Return whether the broker that did not close the store is the one that wrote this point."""
         return abort_text.splitlines()[1:2] == [self.mark]
+
+
+def deletions_end(point: RecoveryPoint | None, abort_text: str | None) -> int | None:
+    """Return up to where noted deletions hold; None: all of them do.
+
+    Another broker that was not closed may have cut the log, and continued below the notes.
+    """
+    mark = (abort_text or "").splitlines()[1:2]
+    is_ours = mark == [point.mark] if point is not None else bool(mark) and mark[0].startswith(_MARK)
+    if abort_text is None or is_ours:
+        return None
+    return point.flushed if point is not None else 0
 
 
 def lost_before(point: RecoveryPoint, log_start: int, known_end: int) -> int:

@@ -1,6 +1,6 @@
 """The deletions: where in the log topics and groups end that were deleted, and messages of queues that were.
 
-    libra.deletions    one line a deletion: crc of the rest, 8 digits | physical offset | name, as JSON
+    libra.deletions    two equal lines a deletion: crc of the rest, 8 digits | physical offset | name, as JSON
 
     topic              a topic was deleted: its records before the offset are none of the next one of its name
     /group             a group was removed: its pops before the offset are not of the next one of its name
@@ -21,6 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from libramq.filesystem import FileSystem
+from libramq.logs import get_logger
+
+log = get_logger(__name__)
 
 FILE_NAME: Final = "libra.deletions"
 #: Their key in the table of committed offsets that slaves copy; Apache's slaves ignore it.
@@ -60,15 +63,20 @@ class Deletions:
         return dict(self._ends)
 
     def load(self) -> None:
-        """Read the file up to the first incomplete line."""
+        """Read the lines that are whole: a power cut leaves others at the end, and bits flip anywhere."""
         text = self._filesystem.read_text(self._path) or ""
-        for line in text.split("\n"):
-            found = _decode(line)
-            if found is None:
-                break
-            self._ends[found[0]] = max(found[1], self.end_of(found[0]))
-            self._size += len(line) + 1
-        self.is_stale = self._size < len(text)
+        *lines, rest = text.split("\n")
+        found = [each for each in map(_decode, lines) if each is not None]
+        for name, end in found:
+            self._ends[name] = max(end, self.end_of(name))
+        if len(found) < len(lines):
+            log.warning(
+                "notes of deletions cannot be read; what one without a copy deleted may come back",
+                path=str(self._path),
+                unreadable=len(lines) - len(found),
+            )
+        self._size = len(text)
+        self.is_stale = len(found) < len(lines) or rest != ""
 
     def note(self, topic: str, end: int) -> None:
         """Note a deleted topic whose records lie before an offset; OSError if the disk refuses."""
@@ -100,9 +108,10 @@ class Deletions:
         self.is_dirty = False
         return paths
 
-    def bound(self, *, first: int = 0, end: int) -> None:
+    def bound(self, *, first: int = 0, end: int | None) -> None:
         """Forget deletions before the log's first record; records from `end` on are of later topics."""
-        bounded = {topic: min(at, end) for topic, at in self._ends.items() if min(at, end) > first}
+        ends = {topic: at if end is None else min(at, end) for topic, at in self._ends.items()}
+        bounded = {topic: at for topic, at in ends.items() if at > first}
         self.is_stale = self.is_stale or bounded != self._ends
         self._ends = bounded
 
@@ -136,12 +145,13 @@ def _group_name(group: str) -> str:
 
 
 def _encode(topic: str, end: int) -> bytes:
+    """Return a note, twice: it is all that keeps what was deleted from coming back."""
     rest = f"{end} {json.dumps(topic)}".encode()
-    return b"%08x %s\n" % (zlib.crc32(rest), rest)
+    return b"%08x %s\n" % (zlib.crc32(rest), rest) * 2
 
 
 def _decode(line: str) -> tuple[str, int] | None:
-    """Decode one line; None if it is incomplete or invalid."""
+    """Return name and offset of one line; None if it is incomplete or invalid."""
     crc, _, rest = line.partition(" ")
     if f"{zlib.crc32(rest.encode()):08x}" != crc:
         return None
