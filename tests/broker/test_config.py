@@ -99,7 +99,7 @@ AS_JAVA: dict[str, dict[str, str]] = {
     "brokerName\t=\tb\n a\fb": {"brokerName": "b", "a": "b"},
     "x = = y\n=z": {"x": "= y", "": "z"},
     "a=b,\\\n   c,\\\r\n#d\n\n#e": {"a": "b,c,#d"},
-    "# a=b \\\nc=d": {"c": "d"},
+    "# a=b \\\nc=d\n\\\n #e": {"c": "d"},
     "a=b\\\\\nc=d\\": {"a": "b\\", "c": "d"},
     "a\\ b\\=c\\:d=\\ttab ": {"a b=c:d": "tab"},
     'a=\\u0078\\u00E9\\ud83d\\ude00\\q\\"\\#': {"a": 'xé\U0001f600q"#'},

@@ -94,8 +94,11 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         parts = [line]
         while (len(parts[-1]) - len(parts[-1].rstrip("\\"))) % 2:
             parts[-1] = parts[-1][:-1]
+            if parts == [""]:  # Nothing yet: the next line may be a comment.
+                break
             parts.append(next(lines, (0, ""))[1].lstrip(_BLANKS))
-        yield number, "".join(parts)
+        else:
+            yield number, "".join(parts)
 
 
 def _unescaped(text: str) -> str:
