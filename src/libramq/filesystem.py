@@ -35,6 +35,8 @@ FLUSHES_AT_ONCE: Final = 16
 ZEROED_BYTES: Final = 1 << 20
 #: Of the page cache; more is written once it is flushed.
 PAGE_BYTES: Final = 4096
+#: The errors of writes on a full disk, or one on which the user's quota is used up.
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: Why a directory above may not be flushed that somebody else made: no permission, or no such disk.
 _NOT_OURS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL, errno.ENOTSUP})
 #: ConfigManager.java keeps the text before there; here it is the same text in another place of the disk.

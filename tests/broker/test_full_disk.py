@@ -8,13 +8,18 @@ from libramq.broker.broker import Broker
 from libramq.broker.broker_conf import broker_config
 from libramq.broker.config import BrokerConfig
 from libramq.broker.machine import Machine
+from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
 from libramq.errors import ConfigError
+from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.store.log.append import StoreMessage
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.virtual_time import VirtualTime
+from libramq.wire.kafka.apis.create_topics import CreatableTopic, CreateTopicsRequest
+from libramq.wire.kafka.error_code import ErrorCode
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer, ManualClock
+from tests.protocols.kafka.peers import KafkaEndpoint
 
 
 def test_a_new_group_pulls_from_a_full_disk(tmp_path):
@@ -60,6 +65,38 @@ def test_producers_are_refused_before_the_disk_is_full_and_consumers_are_not(tmp
     percent = 89.0
     talk.advance(1_000)
     assert talk.send(peer, body=b"again").code == ResponseCode.SUCCESS
+    talk.close()
+
+
+def test_a_full_disk_is_logged_once_a_minute_and_refuses_changes_with_its_reason(tmp_path, caplog):
+    """Below the warning level no line said that every send was refused; `updateTopic` got "OSError"."""
+    talk, peer = Conversation(tmp_path), FakePeer()
+    talk.create_topic("T")
+    talk.create_topic("U")
+    kafka = KafkaEndpoint(talk).peer()
+    talk.disk.bytes_left = 0
+    for _ in range(70):
+        talk.advance(1_000)
+        assert talk.send(peer, body=b"refused").code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert len([each for each in caplog.messages if "messages are refused" in each]) == 2
+    mode = {"topic": "U", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 1}
+    answers = [
+        talk.create_topic("V"),
+        talk.ask(peer, R.DELETE_TOPIC_IN_BROKER, {"topic": "U"}),
+        talk.ask(peer, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, SubscriptionGroupConfig(group_name="G")),
+        talk.ask(peer, R.SET_MESSAGE_REQUEST_MODE, None, mode),
+    ]
+    for answer in answers:
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "no room" in (answer.remark or "")
+    wanted = CreatableTopic(name="V", num_partitions=1, replication_factor=1)
+    (created,) = kafka.ask(CreateTopicsRequest(topics=(wanted,))).topics
+    assert created.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "Traceback" not in caplog.text
+    talk.disk.bytes_left = None
+    talk.advance(1_000)
+    assert talk.send(peer, body=b"taken").code == ResponseCode.SUCCESS
+    assert talk.create_topic("V").code == ResponseCode.SUCCESS
     talk.close()
 
 

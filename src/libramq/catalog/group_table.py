@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from libramq.catalog.topic_table import QUEUES_MAX
-from libramq.catalog.unrecorded import RecordByUse
+from libramq.catalog.unrecorded import RecordByUse, refused_without_room
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
@@ -222,5 +222,6 @@ class GroupTable:
 
     def _change(self, group: str, config: SubscriptionGroupConfig | None, wall_ms: WallMs) -> None:
         version = self.data_version.next(wall_ms)
-        self._record(group, config, version)
+        with refused_without_room(group):
+            self._record(group, config, version)
         self.apply(group, config, version)

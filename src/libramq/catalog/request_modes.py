@@ -8,6 +8,7 @@ Upstream: broker/loadbalance/MessageRequestModeManager.java.
 from collections.abc import Callable
 from typing import Final
 
+from libramq.catalog.unrecorded import refused_without_room
 from libramq.errors import ConfigError
 from libramq.formats.document import Document
 from libramq.formats.tables import MODE_POP, MODE_PULL, MessageRequestMode
@@ -62,7 +63,9 @@ class RequestModes:
             raise ConfigError(f"message request mode {mode.mode!r}; {MODE_PULL} or {MODE_POP} is allowed")
         if len(self._modes) >= MODES_MAX and (mode.topic, mode.consumer_group) not in self._modes:
             raise ConfigError(f"{MODES_MAX} message request modes are set, which is the limit")
-        self._record(f"{mode.topic}{_SEPARATOR}{mode.consumer_group}", mode)
+        name = f"{mode.topic}{_SEPARATOR}{mode.consumer_group}"
+        with refused_without_room(name):
+            self._record(name, mode)
         self._modes[mode.topic, mode.consumer_group] = mode
 
     def copy(self, file: RequestModesFile) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from libramq.catalog.unrecorded import RecordByUse
+from libramq.catalog.unrecorded import RecordByUse, refused_without_room
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
@@ -153,7 +153,8 @@ class TopicTable:
         if topic not in self._topics:
             return False
         version = self.data_version.next(wall_ms)
-        self._record(topic, None, version)
+        with refused_without_room(topic):
+            self._record(topic, None, version)
         self.apply(topic, None, version)
         self._changed(topic)
         return True
@@ -240,7 +241,8 @@ class TopicTable:
                 f"{len(self._topics)} topics exist, which is the limit; delete some first",
             )
         version = self.data_version.next(wall_ms)
-        self._record(topic, config, version)
+        with refused_without_room(topic):
+            self._record(topic, config, version)
         self.apply(topic, config, version)
         self._changed(topic)
 

@@ -1,14 +1,32 @@
-"""Changes caused by use: consumption continues even if the disk cannot record them."""
+"""Changes that the disk cannot record: those that a request names are refused, those by use take effect."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
+from libramq.filesystem import NO_SPACE
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
 
 C = TypeVar("C")
 V = TypeVar("V")
+
+
+@contextmanager
+def refused_without_room(name: str) -> Iterator[None]:
+    """Refuse a request that changes a table of a full disk; raises BrokerError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        raise broker_error(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"the disk has no room to record {name}, which stays as it was; free space: {error}",
+        ) from error
 
 
 class RecordByUse:

@@ -9,6 +9,7 @@ import msgspec
 from libramq.clock import MonotonicMs, Now, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConfigError, ProtocolError
+from libramq.filesystem import NO_SPACE
 from libramq.kernel.connection import ANONYMOUS, Connection, Principal
 from libramq.logs import get_logger
 from libramq.remoting.command import Command
@@ -73,5 +74,7 @@ def failure(error: Exception, request: Request) -> Reply:
         return Reply(ResponseCode.INVALID_PARAMETER, remark)
     if isinstance(error, ProtocolError):
         return Reply(ResponseCode.SYSTEM_ERROR, remark)
+    if isinstance(error, OSError) and error.errno in NO_SPACE:  # The asker has the reason; a log may not.
+        return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, f"the disk has no room for it: {remark}")
     log.error("processor failed", code=request.command.code, peer=request.peer.address, exc_info=error)
     return Reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {remark}")

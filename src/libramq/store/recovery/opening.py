@@ -8,13 +8,11 @@ This opening's recovery point, and then the mark, are on the disk before anythin
 must decide first, a closed store is left closed.
 """
 
-import errno
 from pathlib import Path
-from typing import Final
 
 from libramq.clock import Clock
 from libramq.errors import StoreDamaged, StoreError
-from libramq.filesystem import FileSystem
+from libramq.filesystem import NO_SPACE, FileSystem
 from libramq.logs import get_logger
 from libramq.store.config import StoreConfig
 from libramq.store.log.commit_log import CommitLog
@@ -37,8 +35,6 @@ from libramq.store.retention.deletions import Deletions
 log = get_logger(__name__)
 
 ABORT = "abort"
-#: The errors of writes on a full disk, or one on which the user's quota is used up.
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StoreOpening:
