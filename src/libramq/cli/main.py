@@ -68,9 +68,7 @@ def up(
     broker_port: Annotated[
         int | None, typer.Option(help="Port of the broker; 10911, or a free one if that is taken.")
     ] = None,
-    host: Annotated[
-        str | None, typer.Option(help="Address to listen on; 127.0.0.1, or a loopback --advertise.")
-    ] = None,
+    host: options.Host = None,
     data: Annotated[Path, typer.Option(help="Directory for messages and configuration.")] = Path(
         "libra-data"
     ),

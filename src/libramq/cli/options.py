@@ -79,6 +79,7 @@ KafkaPort = Annotated[
         min=1, max=65535, help="Serve Kafka's clients on this port; further brokers on the next ones."
     ),
 ]
+Host = Annotated[str | None, typer.Option(help="Address to listen on; 127.0.0.1, or a loopback --advertise.")]
 AllowPublic = Annotated[
     bool, typer.Option("--allow-public", help="Allow listening on an address that other machines can reach.")
 ]

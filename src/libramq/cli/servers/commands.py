@@ -57,12 +57,7 @@ async def up(
     log_level: LogLevel,
 ) -> None:
     """Run the name server and the first broker here, others in their own processes, until a signal."""
-    if advertise is not None:
-        check_announced(advertise, "--advertise")
-    if host is None:
-        announced = _LOOPBACK if advertise is None else advertise
-        host = bind_address(announced, "--advertise", f"--host {announced} and --allow-public")
-    check_bind_address(host, allow_public=allow_public, remedy="use --allow-public")
+    host = _listening(host, advertise, allow_public=allow_public)
     stores = directories(data, brokers)
     ports = choose_ports(host, nameserver_port, broker_port)
     further, remarks = further_broker_ports(host, ports, brokers - 1)
@@ -208,6 +203,17 @@ async def _signal_or_failure(signal: StopSignal, failure: Failure | None) -> Non
     finally:
         signalled.cancel()
         failed.cancel()
+
+
+def _listening(host: str | None, advertise: str | None, *, allow_public: bool) -> str:
+    """Return the address to listen on; ConfigError if nobody, or more than allowed, could connect."""
+    if advertise is not None:
+        check_announced(advertise, "--advertise")
+    if host is None:
+        announced = advertise or _LOOPBACK
+        host = bind_address(announced, "--advertise", f"--host {announced} and --allow-public")
+    check_bind_address(host, allow_public=allow_public, remedy="use --allow-public")
+    return host
 
 
 def _advertised(host: str) -> str:
