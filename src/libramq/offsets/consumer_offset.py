@@ -13,6 +13,7 @@ Upstream: broker/offset/ConsumerOffsetManager.java.
 """
 
 from collections.abc import Callable, Mapping, Set
+from sys import intern
 
 from libramq.offsets.commits_ahead import CommitsAhead
 from libramq.offsets.journal import OffsetRecord, RecordKind
@@ -27,6 +28,9 @@ class ConsumerOffset:
         self.ahead = CommitsAhead() if ahead is None else ahead
         self._offsets: dict[str, dict[int, int]] = {}
         self._resets: dict[str, dict[int, int]] = {}
+        #: The keys of each group by topic, and of each topic by group.
+        self._of_group: dict[str, dict[str, str]] = {}
+        self._of_topic: dict[str, dict[str, str]] = {}
         #: Keys whose offsets are in no table that was returned; others are copied when they change.
         self._own: set[str] = set()
 
@@ -96,26 +100,18 @@ class ConsumerOffset:
         """Return a group's committed offsets in a topic, by queue id."""
         return dict(self._offsets.get(topic + SEPARATOR + group, ()))
 
-    def topics_of_group(self, group: str) -> set[str]:
+    def topics_of_group(self, group: str) -> Set[str]:
         """Return the topics that a group has read."""
-        return self.topics_of_groups({group}).get(group, set())
+        return set(self._of_group.get(group, ()))
 
-    def topics_of_groups(self, groups: Set[str]) -> dict[str, set[str]]:
-        """Return the topics that each of some groups has read; goes through all keys once."""
-        found: dict[str, set[str]] = {}
-        for topic, reader in map(_parts, self._offsets):
-            if reader in groups:
-                found.setdefault(reader, set()).add(topic)
-        return found
-
-    def groups_of_topic(self, topic: str) -> set[str]:
+    def groups_of_topic(self, topic: str) -> Set[str]:
         """Return the groups that have read a topic."""
-        return {reader for name, reader in map(_parts, self._offsets) if name == topic}
+        return set(self._of_topic.get(topic, ()))
 
     def remove_group(self, group: str) -> list[OffsetRecord]:
         """Remove a group."""
         self.ahead.drop_all(group=group)
-        return self._remove([key for key in self._offsets if _parts(key)[1] == group])
+        return self._remove([*self._of_group.get(group, {}).values()])
 
     def remove_queues(self, group: str, topic: str, queue_ids: Set[int]) -> list[OffsetRecord]:
         """Remove a group's offsets in some queues of a topic."""
@@ -136,7 +132,7 @@ class ConsumerOffset:
     def remove_topic(self, topic: str) -> list[OffsetRecord]:
         """Remove a topic's offsets."""
         self.ahead.drop_all(topic=topic)
-        return self._remove([key for key in self._offsets if _parts(key)[0] == topic])
+        return self._remove([*self._of_topic.get(topic, {}).values()])
 
     def copy(
         self,
@@ -200,8 +196,7 @@ class ConsumerOffset:
                 if not resets:
                     self._resets.pop(record.key, None)
             case RecordKind.REMOVE:
-                self._offsets.pop(record.key, None)
-                self._resets.pop(record.key, None)
+                self._remove([record.key])
 
     def tables(self) -> dict[str, dict[str, dict[int, int]]]:
         """Return the tables under their names in consumerOffset.json; they do not change afterwards.
@@ -220,22 +215,42 @@ class ConsumerOffset:
         self._offsets = {key: dict(queues) for key, queues in offsets.items()}
         self._resets = {key: dict(queues) for key, queues in resets.items() if queues}
         self._own = set(self._offsets)
+        self._of_group, self._of_topic = {}, {}
+        for key in self._offsets:
+            self._index(key)
         for key, queues in self._resets.items():
             self._writable(key).update(queues)
 
     def _writable(self, key: str) -> dict[int, int]:
         """Return the mutable offsets of a key."""
         offsets = self._offsets.get(key)
+        if offsets is None:
+            self._index(key)
         if offsets is None or key not in self._own:
             offsets = self._offsets[key] = dict(offsets or ())
             self._own.add(key)
         return offsets
 
+    def _index(self, key: str) -> None:
+        topic, group = map(intern, _parts(key))  # One string for all keys.
+        self._of_group.setdefault(group, {})[topic] = key
+        self._of_topic.setdefault(topic, {})[group] = key
+
     def _remove(self, keys: list[str]) -> list[OffsetRecord]:
         for key in keys:
-            self._offsets.pop(key, None)
             self._resets.pop(key, None)
+            if self._offsets.pop(key, None) is not None:
+                topic, group = _parts(key)
+                _drop(self._of_group, group, topic)
+                _drop(self._of_topic, topic, group)
         return [OffsetRecord(RecordKind.REMOVE, key) for key in keys]
+
+
+def _drop(index: dict[str, dict[str, str]], name: str, other: str) -> None:
+    keys = index[name]
+    del keys[other]
+    if not keys:
+        del index[name]
 
 
 def _parts(key: str) -> tuple[str, str]:

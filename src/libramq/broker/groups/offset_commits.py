@@ -137,7 +137,6 @@ class OffsetCommits:
         self.pending_reset = ledger.offsets.pending_reset
         self.offsets = ledger.offsets.offsets
         self.topics_of_group = ledger.offsets.topics_of_group
-        self.topics_of_groups = ledger.offsets.topics_of_groups
         self.groups_of_topic = ledger.offsets.groups_of_topic
         self._store = store
         self._journals = journals

@@ -4,7 +4,7 @@ All commits of a request are journalled by one write before they are acknowledge
 may add to a commit is not kept.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
@@ -186,14 +186,8 @@ class OffsetRequests:
                 self._find(slot, wanted, of)
 
             # Tools ask for all offsets of many groups.
-            every = {each.group_id for each in granted if each.topics is None}
-            topics = self._offsets.topics_of_groups(every) if every else {}
-            work = [
-                (each, of[each.group_id], topics.get(each.group_id, set()))
-                for each in granted
-                if each.group_id in topics or (each.group_id in every and of[each.group_id].offsets)
-            ]
-            slot.each(work, partial(self._whole, slot.principal), look_up)
+            every = [(each, of[each.group_id]) for each in granted if each.topics is None]
+            slot.each(every, partial(self._whole, slot.principal), look_up)
 
         results: Results[Found] = Results(len(granted), slot.guarded(find))
         for at, group in enumerate(granted):
@@ -205,15 +199,15 @@ class OffsetRequests:
         places = (self._nodes.place(each.name, index) for each in topics for index in each.partition_indexes)
         return [queue for queue in places if queue is not None and not self._nodes.is_own(queue)]
 
-    def _whole(self, principal: Principal, group: tuple[WantedGroup, Found, Set[str]]) -> WantedGroup:
+    def _whole(self, principal: Principal, group: tuple[WantedGroup, Found]) -> WantedGroup:
         """Return a group with all topics that it has offsets of; last come those at this broker."""
-        wanted, found, own_topics = group
+        wanted, found = group
         name = wanted.group_id
         queues = [
             *found.offsets,
             *(
                 self._nodes.own_queue(topic, queue_id)
-                for topic in sorted(own_topics)
+                for topic in sorted(self._offsets.topics_of_group(name))
                 for queue_id in self._offsets.offsets(name, topic)
             ),
         ]
