@@ -31,6 +31,9 @@ class Held(HeldPulls[int]):
         self.hold(one)
         return one
 
+    def wake(self, topic: str, queue: int, end: int) -> list[HeldPull[int]]:
+        return self.take_out(self.matching(topic, queue, end))
+
     def expire(self, now_ms: int) -> list[HeldPull[int]]:
         self.expired.clear()
         self.deadlines.run(now_ms)

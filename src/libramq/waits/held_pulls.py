@@ -2,7 +2,8 @@
 
 The purgatory's index by queue: a pull is taken out when its queue has a message at or after its offset, with
 one of its tags. The broker runs a woken pull again; a pull that matches none of the new messages is moved
-behind them in place, at a hundredth of that cost. Upstream: PullRequestHoldService.java.
+behind them in place, at a hundredth of that cost. Tags are compared at once, and other filters when it is the
+pull's turn (`is_passed_over`). Upstream: PullRequestHoldService.java.
 """
 
 from collections.abc import Callable
@@ -22,15 +23,54 @@ HELD_PER_QUEUE_AND_CONNECTION_MAX: Final = 64
 #: Ours: held pulls on one queue, so that a send wakes at most thousands. A group has one per
 #: queue.
 HELD_PER_QUEUE_MAX: Final = 10_000
+#: Ours: bytes of new messages' properties, times the lookups of a filter, that one step looks through.
+#: Beyond, the pull is run again, which reads in steps of its own.
+LOOKUP_BYTES_MAX: Final = 1024 * 1024
 
 Key = tuple[str, int]
+
+
+#: Returns the tag codes of a queue's messages from an offset on; None where they are not in memory.
+NewCodes = Callable[[int], frozenset[int] | None]
+#: Returns their stored properties, likewise.
+NewProperties = Callable[[int], list[bytes] | None]
+
+
+class Passes:
+    """Which filters pass one of a queue's new messages. Most of its pulls have the same filter and offset.
+
+    end: the new messages are those before it.
+    """
+
+    __slots__ = ("_found", "_new_properties", "_read", "end")
+
+    def __init__(self, end: int, new_properties: NewProperties) -> None:
+        self.end = end
+        self._new_properties = new_properties
+        self._read: dict[int, list[bytes] | None] = {}
+        self._found: dict[tuple[int, MessageFilter], bool] = {}
+
+    def any(self, offset: int, message_filter: MessageFilter) -> bool:
+        """Return whether a message from an offset on passes, or may: what takes long is read later."""
+        key = (offset, message_filter)
+        found = self._found.get(key)
+        if found is None:
+            if offset not in self._read:
+                self._read[offset] = self._new_properties(offset)
+            new = self._read[offset]
+            found = self._found[key] = (
+                new is None
+                or sum(map(len, new)) * message_filter.weight > LOOKUP_BYTES_MAX
+                or any(map(message_filter.matches, new))
+            )
+        return found
 
 
 class HeldPull(Parked, Generic[T]):
     """One held pull: its queue and offset, its connection, and its (monotonic) deadline.
 
     expired: called with the pull when its time is up. tag_codes: of the wanted messages; None: all.
-    message_filter: what these must pass as well, if anything.
+    message_filter: what these must pass as well, if anything; passes: of new messages, once there are some.
     """
 
     __slots__ = (
@@ -38,6 +78,7 @@ class HeldPull(Parked, Generic[T]):
         "_held",
         "message_filter",
         "offset",
+        "passes",
         "queue_id",
         "request",
         "tag_codes",
@@ -66,7 +107,16 @@ class HeldPull(Parked, Generic[T]):
         self.tag_codes = tag_codes
         self.message_filter = message_filter
         self._expired = expired
+        self.passes: Passes | None = None
         self._held: HeldPulls[T] | None = None
+
+    def is_passed_over(self) -> bool:
+        """Return whether none of the new messages passes the filter; the pull waits behind them then."""
+        passes, self.passes = self.passes, None
+        if passes is None or self.message_filter is None or passes.any(self.offset, self.message_filter):
+            return False
+        self.offset = passes.end
+        return True
 
     def expire(self, now_ms: MonotonicMs) -> None:
         """Reply: the time is up."""
@@ -78,12 +128,6 @@ class HeldPull(Parked, Generic[T]):
             self._held.forget(self)
 
 
-#: Returns the tag codes of a queue's messages from an offset on; None where they are not in memory.
-NewCodes = Callable[[int], frozenset[int] | None]
-#: Returns their stored properties, likewise.
-NewProperties = Callable[[int], list[bytes] | None]
-
-
 class _Queue(Generic[T]):
     """The held pulls of one queue."""
 
@@ -92,28 +136,6 @@ class _Queue(Generic[T]):
     def __init__(self) -> None:
         self.pulls: dict[HeldPull[T], None] = {}
         self.by_connection: dict[Connection, int] = {}
-
-
-class _Passes:
-    """Which filters pass one of a queue's new messages. Most of its pulls have the same filter and offset."""
-
-    __slots__ = ("_found", "_new_properties", "_read")
-
-    def __init__(self, new_properties: NewProperties) -> None:
-        self._new_properties = new_properties
-        self._read: dict[int, list[bytes] | None] = {}
-        self._found: dict[tuple[int, int], bool] = {}
-
-    def any(self, offset: int, message_filter: MessageFilter) -> bool:
-        """Return whether a message from an offset on passes, or may: those not in memory are read later."""
-        key = (offset, id(message_filter))
-        found = self._found.get(key)
-        if found is None:
-            if offset not in self._read:
-                self._read[offset] = self._new_properties(offset)
-            new = self._read[offset]
-            found = self._found[key] = new is None or any(map(message_filter.matches, new))
-        return found
 
 
 class HeldPulls(Generic[T]):
@@ -159,17 +181,6 @@ class HeldPulls(Generic[T]):
         pull._held = self
         self._purgatory.park(pull, pull.until_ms)
 
-    def wake(
-        self,
-        topic: str,
-        queue_id: int,
-        max_offset: int,
-        new_codes: NewCodes = lambda _: None,
-        new_properties: NewProperties = lambda _: None,
-    ) -> list[HeldPull[T]]:
-        """Take out the pulls that match a message below `max_offset`; move the others on to there."""
-        return self.take_out(self.matching(topic, queue_id, max_offset, new_codes, new_properties))
-
     def matching(
         self,
         topic: str,
@@ -178,12 +189,15 @@ class HeldPulls(Generic[T]):
         new_codes: NewCodes = lambda _: None,
         new_properties: NewProperties = lambda _: None,
     ) -> list[HeldPull[T]]:
-        """Return the pulls that `wake` would take out, which stay held; move the others on."""
+        """Return the pulls that match a message below `max_offset`, which stay held; move the others there.
+
+        Those with a filter are among them, and may be passed over when it is their turn.
+        """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return []
         known: dict[int, frozenset[int] | None] = {}
-        passes: _Passes | None = None
+        passes: Passes | None = None
         woken = []
         for pull in queue.pulls:
             offset, tag_codes = pull.offset, pull.tag_codes
@@ -197,10 +211,7 @@ class HeldPulls(Generic[T]):
                     pull.offset = max_offset
                     continue
             if pull.message_filter is not None:
-                passes = passes or _Passes(new_properties)
-                if not passes.any(offset, pull.message_filter):
-                    pull.offset = max_offset
-                    continue
+                pull.passes = passes = passes or Passes(max_offset, new_properties)
             woken.append(pull)
         return woken
 

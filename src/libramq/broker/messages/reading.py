@@ -130,6 +130,8 @@ class Reading:
         self._offsets = offsets
         self._held = held
         self._waking = Each(kernel.work, self._wake)
+        #: Those with filters, which may take milliseconds each; the others take turns with them.
+        self._filtering = Each(kernel.work, self._wake)
         self._clock = kernel.clock
         self._effects = kernel.effects
         self._readable = bool(config.broker_permission & PERM_READ)
@@ -186,11 +188,16 @@ class Reading:
             return
         new_codes = partial(self._store.tag_codes, topic, queue_id, end=end)
         new_properties = partial(self._store.properties, topic, queue_id, end=end)
-        self._waking.add(self._held.matching(topic, queue_id, end, new_codes, new_properties))
+        woken = self._held.matching(topic, queue_id, end, new_codes, new_properties)
+        filtered = [held for held in woken if held.passes is not None]
+        if filtered:
+            self._filtering.add(filtered)
+            woken = [held for held in woken if held.passes is None]
+        self._waking.add(woken)
 
     def _wake(self, held: HeldPull[Pull]) -> None:
         """Run a pull again, unless it was answered, or has ended, before it was its turn."""
-        if held.is_parked:
+        if held.is_parked and (held.passes is None or not held.is_passed_over()):
             self._held.release(held)
             held.request.offset = held.offset
             self._run_again(held.request, held.until_ms, _Cause.WOKEN)  # It stays held if no message matches.
