@@ -12,14 +12,19 @@ Each can carry notifications for other connections.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 import msgspec
 
 from libramq.codes import ResponseCode
+from libramq.formats.document import encode_body
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.kernel.work import InThread, Work
 from libramq.remoting.command import FLAG_ONEWAY, Command
+
+#: Ours: rows of a reply that is encoded on the loop, in 4 µs each.
+ROWS_INLINE_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +100,10 @@ SUCCESS = Reply()
 def reply_encoded(encode: Callable[[], bytes], ext: dict[str, str] | None = None) -> Work[Outcome]:
     """Reply with a large body, which a thread encodes."""
     return Reply(ext=ext, body=(yield InThread(Thread.COMPUTE, encode)))
+
+
+def reply_rows(make: Callable[[], Any], row_count: int) -> Outcome:
+    """Reply with the body that `make` returns; a thread makes and encodes one of many rows."""
+    if row_count <= ROWS_INLINE_MAX:
+        return Reply(body=encode_body(make()))
+    return reply_encoded(lambda: encode_body(make()))

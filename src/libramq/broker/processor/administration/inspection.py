@@ -4,7 +4,6 @@ Upstream: AdminBrokerProcessor.java.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Final
 
 from libramq.broker.config import BrokerConfig
@@ -24,7 +23,7 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting import admin_headers as a
 from libramq.remoting.body import administration as bodies
 from libramq.remoting.body.consumers import ConsumeStats, OffsetWrapper
-from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_encoded
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_rows
 from libramq.rpc.request import Processor, Request
 
 #: Ours: queues of all groups in one reply, of some 200 bytes each.
@@ -72,6 +71,7 @@ class Inspection:
         found: list[dict[str, list[ConsumeStats]]] = []
         queue_count = total_diff = total_inflight = 0
         for group in [config.group_name for config in self._groups]:
+            yield None
             stats = []
             for topic in self._read_by(group, ordered_only=header.is_order):
                 queue_count += topic.write_queue_nums
@@ -93,7 +93,7 @@ class Inspection:
             total_diff=total_diff,
             total_inflight_diff=total_inflight,
         )
-        return (yield from reply_encoded(partial(encode_body, body)))
+        return reply_rows(lambda: body, queue_count)
 
     def _read_by(self, group: str, *, ordered_only: bool) -> list[TopicConfig]:
         """Return the topics that a group has read, and still subscribes to if members are connected."""
@@ -118,24 +118,22 @@ class Inspection:
             yield None
         return table
 
-    def all_producers(self, request: Request) -> Outcome:
+    def all_producers(self, request: Request) -> Work[Outcome]:
         """Return the connected producers of all groups."""
         wall_ms, monotonic_ms = request.wall_ms, request.monotonic_ms
-        data = {
-            group: [
-                bodies.ProducerInfo(
+        data: dict[str, list[bodies.ProducerInfo]] = {}
+        for group in self._producers.names():
+            for member in self._producers.members(group):
+                info = bodies.ProducerInfo(
                     client_id=member.client_id,
                     remote_ip=member.peer.address,
                     language=member.language,
                     version=member.version,
                     last_update_timestamp=int(wall_ms) - (monotonic_ms - member.heartbeat_at_ms),
                 )
-                for member in self._producers.members(group)
-            ]
-            for group in self._producers.names()
-        }
-        body = bodies.ProducerTable(data=data)
-        return reply_encoded(partial(encode_body, body))
+                data.setdefault(group, []).append(info)
+                yield None
+        return reply_rows(lambda: bodies.ProducerTable(data=data), sum(map(len, data.values())))
 
     def consume_queue(self, request: Request) -> Outcome:
         """Return units of a queue: where its messages lie in the log, with their tag codes."""

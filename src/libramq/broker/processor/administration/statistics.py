@@ -3,12 +3,11 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
-
-import msgspec
+from typing import Any, Final
 
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -18,7 +17,6 @@ from libramq.broker.metrics.throughput import Throughput
 from libramq.broker.processor.groups.foreign_groups import foreign_connections
 from libramq.broker.processor.messages.stored_times import consume_offsets, stored_ms
 from libramq.codes import RequestCode, ResponseCode
-from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig
 from libramq.groups.consumer_group import ConsumerGroup, Member
 from libramq.groups.producer_group import ProducerGroups
@@ -42,12 +40,10 @@ from libramq.remoting.headers import (
     ProducerConnectionHeader,
     TopicHeader,
 )
-from libramq.rpc.outcome import Outcome, Reply, reply_encoded
+from libramq.rpc.outcome import Outcome, Reply, reply_rows
 from libramq.rpc.request import Processor, Request
 from libramq.transport.server_connection import Peer
 
-#: Ours: queues of a reply that is encoded on the loop, in 4 µs each.
-QUEUES_INLINE_MAX: Final = 256
 #: Ours: 32 topics of a thousand queues, or 4,000 of eight; some 6 MB of reply.
 QUEUES_MAX: Final = 32_768
 
@@ -107,7 +103,7 @@ class Statistics:
             )
             yield None
         puts = self._throughput.puts_per_second(topic)
-        return _encoded(TopicStatsTable(offset_table=table, topic_put_tps=puts), len(table))
+        return reply_rows(lambda: TopicStatsTable(offset_table=table, topic_put_tps=puts), len(table))
 
     def consume_stats(self, request: Request) -> Outcome:
         """Return a group's offsets in each queue of the topics it reads."""
@@ -146,7 +142,7 @@ class Statistics:
                     self._store, self._offsets, group, queue, committed.get(queue_id, 0)
                 )
                 yield None
-        return _encoded(ConsumeStats(offset_table=table, consume_tps=gets), len(table))
+        return reply_rows(lambda: ConsumeStats(offset_table=table, consume_tps=gets), len(table))
 
     def _queue_ids(self, config: TopicConfig, committed: Mapping[int, int]) -> Iterator[int]:
         """Yield a topic's queues, and those that it has no more where a group has not read all."""
@@ -163,13 +159,27 @@ class Statistics:
         group = self._consumers.group(header.consumer_group)
         foreign = self._foreign.get(header.consumer_group)
         if foreign is not None:
-            return Reply(body=encode_body(foreign_connections(foreign)))
+            return reply_rows(partial(foreign_connections, foreign), len(foreign.members))
         if group is None:
             return Reply(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{header.consumer_group}] not online"
             )
+        return self._consumer_connections(group)
+
+    def _consumer_connections(self, group: ConsumerGroup[Peer]) -> Work[Outcome]:
+        instances = self._instances(group.name)
+        queues: defaultdict[str, dict[str, dict[str, list[int]]]] = defaultdict(dict)
+        for queue, client_id in self._consumers.rebalances.owners(group.name).items():
+            here = queues[client_id].setdefault(queue.topic, {self._broker_name: []})
+            insort(here[self._broker_name], queue.queue_id)
+            yield None
+        members = []
+        for member in [*group.members.values()]:
+            instance, owned = instances.get(member.client_id), queues.get(member.client_id, {})
+            members.append(_connection(member, instance=instance, queues=dict(sorted(owned.items()))))
+            yield None
         body = ConsumerConnection(
-            connection_set=self._members(group),
+            connection_set=members,
             subscription_table=dict(group.subscriptions),
             consume_type=group.consume_type,
             message_model=group.message_model,
@@ -179,56 +189,37 @@ class Statistics:
                 for diagnosis in self._health.of(group.name)
             ],
         )
-        return Reply(body=encode_body(body))
+        return reply_rows(lambda: body, len(members))
 
-    def _members(self, group: ConsumerGroup[Peer]) -> list[ClientConnection]:
-        instances = self._instances(group.name)
-        queues: defaultdict[str, dict[str, dict[str, list[int]]]] = defaultdict(dict)
-        for queue, client_id in sorted(self._consumers.rebalances.owners(group.name).items()):
-            here = queues[client_id].setdefault(queue.topic, {self._broker_name: []})
-            here[self._broker_name].append(queue.queue_id)
-        return [
-            msgspec.structs.replace(
-                one, instance=instances.get(one.client_id), queues=queues.get(one.client_id, {})
-            )
-            for one in _connections(group.members.values())
-        ]
-
-    def producer_connections(self, request: Request) -> Outcome:
+    def producer_connections(self, request: Request) -> Work[Outcome]:
         """Return the connected members of a producer group."""
         header: ProducerConnectionHeader = request.header
-        members = self._producers.members(header.producer_group)
-        if not members:
+        found = []
+        for member in self._producers.members(header.producer_group):
+            found.append(_connection(member))
+            yield None
+        if not found:
             return Reply(ResponseCode.SYSTEM_ERROR, f"the producer group[{header.producer_group}] not exist")
-        return Reply(body=encode_body(ProducerConnection(connection_set=_connections(members))))
+        return reply_rows(lambda: ProducerConnection(connection_set=found), len(found))
 
     def topic_consumers(self, request: Request) -> Outcome:
         """Return the groups that read a topic."""
         header: TopicHeader = request.header
         groups = self._offsets.groups_of_topic(header.topic) | set(self._consumers.groups_of(header.topic))
-        return Reply(body=encode_body(GroupList(group_list=sorted(groups))))
+        return reply_rows(lambda: GroupList(group_list=sorted(groups)), len(groups))
 
     def group_topics(self, request: Request) -> Outcome:
         """Return the topics that a group reads."""
         header: GroupByNameHeader = request.header
         topics = self._offsets.topics_of_group(header.group)
-        return Reply(body=encode_body(TopicList(topic_list=sorted(topics))))
+        return reply_rows(lambda: TopicList(topic_list=sorted(topics)), len(topics))
 
 
-def _encoded(body: TopicStatsTable | ConsumeStats, queue_count: int) -> Outcome:
-    """Return the reply, encoded on a thread if it is large."""
-    if queue_count <= QUEUES_INLINE_MAX:
-        return Reply(body=encode_body(body))
-    return reply_encoded(partial(encode_body, body))
-
-
-def _connections(members: Iterable[Member[Peer]]) -> list[ClientConnection]:
-    return [
-        ClientConnection(
-            client_id=member.client_id,
-            client_addr=member.peer.address,
-            language=member.language,
-            version=member.version,
-        )
-        for member in members
-    ]
+def _connection(member: Member[Peer], **others: Any) -> ClientConnection:
+    return ClientConnection(
+        client_id=member.client_id,
+        client_addr=member.peer.address,
+        language=member.language,
+        version=member.version,
+        **others,
+    )

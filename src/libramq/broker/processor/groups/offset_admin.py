@@ -25,7 +25,7 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting import admin_headers as a
 from libramq.remoting.body import administration as bodies
 from libramq.remoting.body.consumers import QueueRef
-from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_rows
 from libramq.rpc.request import Processor, Request
 
 #: Long.MAX_VALUE: the compared group is ahead of a queue's slowest group.
@@ -92,7 +92,7 @@ class OffsetAdministration:
             return Reply(ResponseCode.SYSTEM_ERROR, f"the offsets cannot be journalled: {error}")
         return SUCCESS
 
-    def correction(self, request: Request) -> Outcome:
+    def correction(self, request: Request) -> Work[Outcome]:
         """Return the smallest offset of all groups, queue by queue; AHEAD where the compared one is lower."""
         header: a.CorrectionOffsetHeader = request.header
         left_out = set((header.filter_groups or "").split(","))
@@ -101,10 +101,11 @@ class OffsetAdministration:
             for queue_id, offset in self._offsets.offsets(group, header.topic).items():
                 if offset >= self._store.min_offset(header.topic, queue_id):
                     smallest[queue_id] = min(offset, smallest.get(queue_id, offset))
+                yield None
         for queue_id, offset in self._offsets.offsets(header.compare_group, header.topic).items():
             if queue_id in smallest and smallest[queue_id] > offset:
                 smallest[queue_id] = AHEAD
-        return Reply(body=encode_body(bodies.CorrectionOffsets(correction_offsets=smallest)))
+        return reply_rows(lambda: bodies.CorrectionOffsets(correction_offsets=smallest), len(smallest))
 
     def subscription(self, request: Request) -> Outcome:
         """Return the subscription of a group's connected members to a topic, if there is one."""
@@ -127,7 +128,7 @@ class OffsetAdministration:
         for queue_id in range(config.write_queue_nums):
             spans.append((yield from self._time_span(group, config.topic_name, queue_id, wall_ms)))
             yield None
-        return Reply(body=encode_body(bodies.ConsumeTimeSpans(consume_time_span_set=spans)))
+        return reply_rows(lambda: bodies.ConsumeTimeSpans(consume_time_span_set=spans), len(spans))
 
     def _time_span(
         self, group: str, topic: str, queue_id: int, wall_ms: WallMs

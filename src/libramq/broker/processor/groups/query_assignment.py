@@ -5,6 +5,7 @@ Upstream: QueryAssignmentProcessor.java.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from libramq.balance import averagely, by_circle
@@ -15,7 +16,6 @@ from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError
 from libramq.filter.subscription import BROADCASTING
-from libramq.formats.document import encode_body
 from libramq.formats.tables import MODE_POP
 from libramq.message.names import RETRY_PREFIX, is_light
 from libramq.message.queue import MessageQueue
@@ -24,7 +24,7 @@ from libramq.remoting.body.assignment import (
     QueryAssignmentBody,
     QueryAssignmentReply,
 )
-from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply
+from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply, reply_rows
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.waiter import RequestWaiter
 
@@ -86,7 +86,7 @@ class QueryAssignment:
         if not queues:
             return reply_with(None)
         shared = pop_share(body.client_id, queues, sorted(client_ids), share, _allocation(body))
-        return Reply(body=encode_body(QueryAssignmentReply.of(shared, MODE_POP)))
+        return reply_rows(partial(QueryAssignmentReply.of, shared, MODE_POP), len(shared))
 
     def _light_queue(self, body: QueryAssignmentBody, client_ids: list[str]) -> Outcome:
         """Return the queue of a light topic here, if it is the member's, as Apache's broker does."""
@@ -114,6 +114,6 @@ def _allocation(body: QueryAssignmentBody) -> Allocate:
     return allocate
 
 
-def reply_with(queues: Queues) -> Reply:
+def reply_with(queues: Queues) -> Outcome:
     """Return the reply to a member."""
-    return Reply(body=encode_body(QueryAssignmentReply.of(queues)))
+    return reply_rows(partial(QueryAssignmentReply.of, queues), len(queues or ()))
