@@ -5,7 +5,7 @@ for a given queue are collected by queue and stay in order.
 Upstream: impl/producer/ProduceAccumulator.java.
 """
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
@@ -39,13 +39,23 @@ class Batch(Generic[T]):
 
 
 class Accumulator(Generic[T]):
-    """Collects encoded messages into batches."""
+    """Collects encoded messages into batches.
+
+    Batches that are ready leave in their order, except those of blocked queues. All are found by their queue:
+    a producer may choose among thousands.
+    """
 
     def __init__(self, bytes_max: int = BATCH_BYTES_MAX, count_max: int = BATCH_COUNT_MAX) -> None:
         self._bytes_max = bytes_max
         self._count_max = count_max
         self._open: dict[str | MessageQueue, Batch[T]] = {}
-        self._ready: deque[Batch[T]] = deque()
+        #: The keys of open batches that may leave, though they are not full.
+        self._sendable: dict[str | MessageQueue, None] = {}
+        #: Ordered, because the first of a dict from whose front many were removed is found slowly.
+        self._ready: OrderedDict[Batch[T], None] = OrderedDict()
+        #: Those that are ready by their fixed queue, blocked or not.
+        self._of_queue: dict[MessageQueue, dict[Batch[T], None]] = {}
+        self._blocked: set[MessageQueue] = set()
 
     def add(self, topic: str, queue: MessageQueue | None, content: Content, size: int, token: T) -> bool:
         """Take a message of so many bytes; return whether a batch has become full by it."""
@@ -55,7 +65,7 @@ class Accumulator(Generic[T]):
             self._begin(key, Batch(topic, queue), content, size, token)
             return False
         if batch.size + size > self._bytes_max or len(batch.tokens) >= self._count_max:
-            self._ready.append(batch)
+            self._make_ready(batch)
             self._begin(key, Batch(topic, queue), content, size, token)
             return True
         batch.contents.append(content)
@@ -68,23 +78,43 @@ class Accumulator(Generic[T]):
         batch.tokens.append(token)
         batch.size = size
         self._open[key] = batch
+        if batch.queue is None or batch.queue not in self._blocked:
+            self._sendable[key] = None
+
+    def _end(self, key: str | MessageQueue) -> None:
+        """Make an open batch ready, if there is one."""
+        batch = self._open.pop(key, None)
+        if batch is not None:
+            self._sendable.pop(key, None)
+            self._make_ready(batch)
+
+    def _make_ready(self, batch: Batch[T]) -> None:
+        if batch.queue is not None:
+            self._of_queue.setdefault(batch.queue, {})[batch] = None
+            if batch.queue in self._blocked:
+                return
+        self._ready[batch] = None
 
     def add_alone(self, batch: Batch[T]) -> None:
         """Take what travels alone to a fixed queue, behind what waits for that queue."""
         assert batch.queue is not None, "others have nothing to wait for"
-        before = self._open.pop(batch.queue, None)
-        self._ready += [batch] if before is None else [before, batch]
+        self._end(batch.queue)
+        self._make_ready(batch)
 
     def has(self, queue: MessageQueue) -> bool:
         """Return whether anything waits for a fixed queue."""
-        return queue in self._open or any(batch.queue == queue for batch in self._ready)
+        return queue in self._open or queue in self._of_queue
 
     def discard(self, batch: Batch[T]) -> bool:
-        """Remove a batch; return False if it has been taken."""
-        try:
-            self._ready.remove(batch)
-        except ValueError:
+        """Remove a batch that is ready; return False if it has been taken."""
+        of_queue = self._of_queue.get(batch.queue) if batch.queue is not None else self._ready
+        if of_queue is None or batch not in of_queue:
             return False
+        self._ready.pop(batch, None)
+        if batch.queue is not None:
+            del of_queue[batch]
+            if not of_queue:
+                del self._of_queue[batch.queue]
         return True
 
     def open_batch(self, topic: str, size: int) -> Batch[T] | None:
@@ -94,52 +124,49 @@ class Accumulator(Generic[T]):
             return None
         return batch
 
-    def take(
-        self,
-        *,
-        only_full: bool = False,
-        held: Collection[str] = (),
-        blocked: Collection[MessageQueue] = (),
-    ) -> Batch[T] | None:
+    def take(self, *, only_full: bool = False, held: Collection[str] = ()) -> Batch[T] | None:
         """Return the next batch, full ones first; those of one queue are in order. None if nothing may go.
 
-        held: topics whose messages without a fixed queue wait on until their batch is full. blocked: fixed
-        queues whose messages wait in any case.
+        held: topics whose messages without a fixed queue wait on until their batch is full.
         """
-        batch = self._take_ready(blocked)
-        if batch is None and not only_full:
-            for key in [each for each in self._open if each not in held and each not in blocked]:
-                self._ready.append(self._open.pop(key))
-            batch = self._take_ready(blocked)
+        if not self._ready and not only_full:
+            for key in [each for each in self._sendable if each not in held]:
+                self._end(key)
+        if not self._ready:
+            return None
+        batch = next(iter(self._ready))
+        self.discard(batch)
         return batch
 
-    def _take_ready(self, blocked: Collection[MessageQueue]) -> Batch[T] | None:
-        for position, batch in enumerate(self._ready):
-            if batch.queue is None or batch.queue not in blocked:
-                del self._ready[position]
-                return batch
-        return None
+    def block(self, queue: MessageQueue) -> list[Batch[T]]:
+        """Keep all batches for a fixed queue, until it is freed; return those that are ready."""
+        self._blocked.add(queue)
+        self._sendable.pop(queue, None)
+        batches = list(self._of_queue.get(queue, ()))
+        for batch in batches:
+            del self._ready[batch]
+        return batches
 
-    def ready_for(self, queue: MessageQueue) -> list[Batch[T]]:
-        """Return the batches for a fixed queue that leave as soon as it is not blocked."""
-        return [batch for batch in self._ready if batch.queue == queue]
+    def free(self, queue: MessageQueue) -> None:
+        """Let the batches for a fixed queue leave again."""
+        self._blocked.discard(queue)
+        if queue in self._open:
+            self._sendable[queue] = None
+        self._ready.update(self._of_queue.get(queue, {}))
 
     def remove(self, batches: Sequence[Batch[T]]) -> list[Batch[T]]:
         """Remove those of these batches that still wait, and return them."""
-        wanted = {id(batch) for batch in batches}
-        removed = [batch for batch in self._ready if id(batch) in wanted]
-        self._ready = deque(batch for batch in self._ready if id(batch) not in wanted)
-        return removed
+        return [batch for batch in batches if self.discard(batch)]
 
     @property
     def batch_count(self) -> int:
-        """Return how many batches wait, full or not."""
-        return len(self._ready) + len(self._open)
+        """Return how many batches may leave, full or not."""
+        return len(self._ready) + len(self._sendable)
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing waits."""
-        return not self._ready and not self._open
+        """Return whether none may leave."""
+        return not self._ready and not self._sendable
 
 
 def split(

@@ -47,6 +47,9 @@ ROOM_BYTES_MAX: Final = 12 * 1024 * 1024
 #: waits for an answer or until it is full. Batches grow with the load; a quick broker gets small ones.
 IN_FLIGHT_BATCHES_MAX: Final = 5
 
+#: Ours: how long batches are sent before answers are read and callers served: a turn of the broker's.
+DISPATCH_US_MAX: Final = 2_000
+
 _CALLBACK_FAILED: Final = "a send callback failed"
 
 #: Called with the result of a message, or its error.
@@ -310,17 +313,24 @@ class SendPipeline:
         """Send full batches, and the others too unless they still wait for more messages.
 
         One that fails at once, because its broker has no master for example, is followed by the next one in
-        this loop and not within its report: hundreds may wait. Those that callbacks fill meanwhile go later.
+        this loop and not within its report: hundreds may wait. Those that callbacks fill meanwhile go later,
+        as do the last ones of thousands for chosen queues.
         """
         if self._is_dispatching:
             return
         self._is_dispatching = True
         try:
-            for _ in range(self._accumulator.batch_count):
+            end_us = None
+            for sent in range(self._accumulator.batch_count):
+                if sent:  # Nearly always one is all there is.
+                    now_us = self._timers.elapsed_us()
+                    end_us = end_us or now_us + DISPATCH_US_MAX
+                    if now_us >= end_us and self._in_flight_bytes:  # What fails at once is reported at once.
+                        break
                 if self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
                     return
                 only_full = self._timer is not None
-                batch = self._accumulator.take(only_full=only_full, held=self._busy, blocked=self._blocked)
+                batch = self._accumulator.take(only_full=only_full, held=self._busy)
                 if batch is None:
                     return
                 self._send_batch(batch)
@@ -348,7 +358,7 @@ class SendPipeline:
             batch.send(partial(self._sent, batch.tokens, batch.size))
             return
         if batch.queue is not None:
-            behind = self._accumulator.ready_for(batch.queue)
+            behind = self._accumulator.block(batch.queue)
             self._blocked[batch.queue] = [each for each in behind if not each.is_awaited]
         else:
             self._in_flight_batches[topic] += 1
@@ -371,6 +381,7 @@ class SendPipeline:
         late: list[Batch[Callback | None]] = []
         if queue is not None:
             behind = self._blocked.pop(queue)
+            self._accumulator.free(queue)
             # They have waited for as long.
             if outcomes and isinstance(outcomes[-1], RequestTimeout | ConnectFailed):
                 late = self._accumulator.remove(behind)
