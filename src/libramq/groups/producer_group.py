@@ -86,10 +86,11 @@ class ProducerGroups(Generic[P]):
         if not peers:
             del self._by_client[member.client_id]
 
-    def remove_peer(self, peer: P) -> None:
-        """Remove the members of a connection that ended."""
+    def remove_peer(self, peer: P) -> Iterator[None]:
+        """Remove the members of a connection that ended; yields where others may be served."""
         for group in self._memberships.of(peer):
             self.remove(group, peer)
+            yield
 
     def remove_silent(self, now_ms: MonotonicMs) -> Iterator[None]:
         """Remove members whose heartbeats have stopped; yields where others may be served."""

@@ -96,6 +96,8 @@ class Performer:
         self._timer: Timer | None = None
         self._due_ms: MonotonicMs | None = None
         self._receives: dict[Channel, Receive] = {}
+        #: Connections whose end is to be handled.
+        self._ended: deque[Channel] = deque()
         self._is_stopped = False
         #: Whether brief work was done since the engine was settled last.
         self._is_unsettled = False
@@ -133,8 +135,23 @@ class Performer:
         self._receives.pop(connection, None)
         self._unread.forget(connection)
         if not self._is_stopped:
+            self._ended.append(connection)
+            if len(self._ended) == 1:
+                self._timers.soon(self._end_connections)
+
+    def _end_connections(self) -> None:
+        """Handle the ends of connections: thousands may end together, as many at a time as a turn takes."""
+        if self._is_stopped:
+            return
+        began_us = self._turn_began_us = self._timers.elapsed_us()
+        while self._ended:
+            connection = self._ended.popleft()
             self._deliver("the end of a connection", self._engine.connection_ended, connection)
-            self.follow()
+            if self._timers.elapsed_us() - began_us >= TURN_US_MAX:
+                break
+        self.follow(began_us)
+        if self._ended:
+            self._timers.after(0, self._end_connections)
 
     def lost(self, address: str) -> None:
         """Handle the end of our own connection to an address."""

@@ -65,18 +65,17 @@ class ClientWatch:
 
     def connection_ended(self, connection: Connection) -> None:
         """Handle a client's disconnection: it leaves its first group at once."""
-        self._producers.remove_peer(connection)
         steps = self._leave(connection)
         if next(steps, self) is not self:
             self._work(steps)
 
     def _leave(self, connection: Connection) -> Iterator[None]:
         """Remove an ended connection from its groups."""
-        while True:
-            self._consumers.closed(connection, groups_max=1, now=read_clock(self._clock))
-            if not self._consumers.is_member(connection):
-                return
+        self._consumers.closed(connection, groups_max=1, now=read_clock(self._clock))
+        while self._consumers.is_member(connection):
             yield
+            self._consumers.closed(connection, groups_max=1, now=read_clock(self._clock))
+        yield from self._producers.remove_peer(connection)
 
     def _check(self, now_ms: MonotonicMs) -> None:
         self._is_checking = True

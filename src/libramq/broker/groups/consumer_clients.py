@@ -4,6 +4,7 @@ Upstream: broker/client/ConsumerManager.java, DefaultConsumerIdsChangeListener.j
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from libramq.broker.files.tables import Tables
@@ -19,10 +20,10 @@ from libramq.groups.consumer_group import Consumer, ConsumerGroup, ConsumerGroup
 from libramq.groups.foreign import ForeignGroups
 from libramq.groups.limits import MEMBERS_MAX, SUBSCRIPTION_BYTES_MAX
 from libramq.groups.queue_lock import QueueLocks
-from libramq.groups.rebalance_event import Reason, RebalanceEvent
+from libramq.groups.rebalance_event import Reason, RebalanceEvent, named
 from libramq.groups.roster import MemberList, Roster
 from libramq.kernel.connection import Connection
-from libramq.kernel.parts import Kernel
+from libramq.kernel.parts import Kernel, Phase
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
@@ -31,6 +32,20 @@ log = get_logger(__name__)
 GROUPS_PER_PEER_MAX: Final = 1_000
 #: Ours: by when the name servers know a topic's queues, as a rule; members that ask before see the old ones.
 QUEUES_ANNOUNCED_MS: Final = 200
+
+
+@dataclass(slots=True)
+class _Departures:
+    """The members that leave a group in one event, for one reason, of which the others hear once.
+
+    clients: those that have no other connection. grace_ms: for which their locks last.
+    """
+
+    group: ConsumerGroup[Connection]
+    clients: list[str] = field(default_factory=list)
+    is_stock: bool = False
+    is_other_stock: bool = False
+    grace_ms: int = 0
 
 
 class ConsumerClients:
@@ -55,7 +70,8 @@ class ConsumerClients:
         self._member_observers: list[Callable[[str], None]] = []
         self.roster = Roster()
         self.foreign = ForeignGroups()
-        clock, self._work = kernel.clock, kernel.work
+        clock, self._work, self._soon = kernel.clock, kernel.work, kernel.soon
+        self._departures: dict[tuple[str, Reason], _Departures] = {}
         self.notifications = Notifications(clock)
         self.broker_name = tables.topics.broker_name
         self._configs = tables.groups
@@ -229,17 +245,31 @@ class ConsumerClients:
     def _gone(
         self, group: ConsumerGroup[Connection], member: Member[Connection], reason: Reason, now: Now
     ) -> None:
-        was_stock = member.is_stock and not group.is_broadcasting
-        self._membership_changed(group, is_other_stock=was_stock and not group.has_stock(member.client_id))
-        grace_ms = 0
+        """Note that a member has left. Thousands leave together; each must not cost a look at all others."""
+        departures = self._departures.setdefault((group.name, reason), _Departures(group))
+        departures.is_stock = departures.is_stock or member.is_stock
+        if member.is_stock and not group.is_broadcasting and not group.has_stock(member.client_id):
+            departures.is_other_stock = True
         if not group.has_client(member.client_id):
             grace_ms = self._locks.vanished(group.name, member.client_id, now_ms=now.monotonic_ms)
-            self._changed(group.name, reason, member.client_id, now, is_stock=member.is_stock)
-        if not group.members:
-            self.notifications.forget(group.name)
-            self.roster.forget_list(group.name)
-        elif self.roster.listed(group.name) is None:
-            self._notify(group, wait_ms=grace_ms)
+            departures.grace_ms = max(departures.grace_ms, grace_ms)
+            departures.clients.append(member.client_id)
+        self._soon(Phase.JOURNAL, self._announce_departures)
+
+    def _announce_departures(self) -> None:
+        """Notify everybody concerned of the members that have left in this event."""
+        all_departures, self._departures = self._departures, {}
+        now = read_clock(self._clock)
+        for (name, reason), left in all_departures.items():
+            group = left.group
+            self._membership_changed(group, is_other_stock=left.is_other_stock)
+            if left.clients:
+                self._changed(name, reason, named(left.clients), now, is_stock=left.is_stock)
+            if not group.members:
+                self.notifications.forget(name)
+                self.roster.forget_list(name)
+            elif self.roster.listed(name) is None:
+                self._notify(group, wait_ms=left.grace_ms)
 
     def locked(self, peer: Connection, group_name: str, client_id: str) -> None:
         """Note that a client has locked queues; its first heartbeat may be still to come."""
@@ -255,7 +285,7 @@ class ConsumerClients:
                 if group is not None and grace_ms:
                     self._notify(group, wait_ms=grace_ms)
 
-    def _changed(self, group_name: str, reason: Reason, who: str, now: Now, *, is_stock: bool) -> None:
+    def _changed(self, group_name: str, reason: Reason, who: str | None, now: Now, *, is_stock: bool) -> None:
         group = self._groups.get(group_name)
         if group is not None and group.message_model == BROADCASTING:
             return

@@ -1,0 +1,229 @@
+"""Stalls: the processor time of the longest round of the loop, in which nobody else is served.
+
+A turn ends after 2 ms, and with the step that it is in. The limit here is for slow machines; each of these
+took a second and more, with more of the same.
+"""
+
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.formats.document import decode_body
+from libramq.kernel.effect import Thread
+from libramq.remoting import admin_headers as a
+from libramq.remoting import headers as h
+from libramq.remoting.body.administration import CorrectionOffsets
+from libramq.remoting.body.coordination import GroupJoinBody
+from libramq.remoting.body.heartbeat import HeartbeatData, ProducerData
+from libramq.remoting.command import Command
+from tests.broker.brokers import Conversation, answer, find_answer, notifications, send_header
+from tests.fakes import FakePeer, ManualTimer
+
+ROUND_MS_MAX = 30
+
+
+class Loop:
+    """A broker whose turns take as long as they take, as in a real loop: what is ready runs in one round."""
+
+    def __init__(self, root: Path, **tables: object) -> None:
+        """tables: files of its config directory, by name."""
+        (root / "config").mkdir(parents=True)
+        for name, table in tables.items():
+            (root / "config" / f"{name}.json").write_text(json.dumps(table))
+        self.talk = Conversation(root)
+        self.longest_ms = 0.0
+        self._ready: list[ManualTimer] = []
+        timers = self.talk.performer._timers
+        later = timers.after
+        timers.elapsed_us = lambda: time.perf_counter_ns() // 1_000
+        timers.soon = self._soon
+        timers.after = lambda delay_ms, action: later(delay_ms, action) if delay_ms else self._soon(action)
+
+    def _soon(self, action: Callable[[], None]) -> ManualTimer:
+        self._ready.append(ManualTimer(self._ready, action))
+        return self._ready[-1]
+
+    @contextmanager
+    def round(self) -> Iterator[None]:
+        began = time.thread_time()
+        yield
+        self.longest_ms = max(self.longest_ms, (time.thread_time() - began) * 1000)
+
+    def ask(self, *commands: Command, peer: FakePeer | None = None) -> list[Command]:
+        """Make requests in one read, and return the answers."""
+        peer = peer or FakePeer()
+        self.ask_later(peer, *commands)
+        return [answer(peer, command) for command in commands]
+
+    def ask_later(self, peer: FakePeer, *commands: Command) -> None:
+        """Make requests in one read, whose answers may come later."""
+        with self.round():
+            self.talk.give(peer, *commands)
+        self.run()
+
+    def end(self, peers: Sequence[FakePeer]) -> None:
+        """End connections in one round."""
+        with self.round():
+            for peer in peers:
+                peer.is_open = False
+                self.talk.performer.closed(peer)
+        self.run()
+
+    def run(self) -> None:
+        """Run what follows, as long as something is ready or due."""
+        while True:
+            self.talk.threads.run_all(Thread.COMPUTE)
+            due_ms = self.talk.broker.engine.next_due_ms
+            is_due = due_ms is not None and due_ms <= self.talk.clock.monotonic_ms()
+            if not self._ready and not is_due:
+                return
+            with self.round():
+                ready, self._ready[:] = self._ready.copy(), []
+                for each in ready:
+                    each.action()
+                if is_due:
+                    self.talk.tick()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Callable[..., Loop]]:
+    begun: list[Loop] = []
+
+    def begin(**tables: object) -> Loop:
+        begun.append(Loop(tmp_path / str(len(begun)), **tables))
+        gc.collect()
+        gc.disable()  # What other tests have left would be looked through.
+        return begun[-1]
+
+    yield begin
+    gc.enable()
+    for each in begun:
+        each.talk.close()
+
+
+def topics(**queues: int) -> dict[str, object]:
+    return {
+        "topicConfigTable": {
+            name: {"topicName": name, "readQueueNums": count, "writeQueueNums": count, "perm": 6}
+            for name, count in queues.items()
+        }
+    }
+
+
+def groups(count: int) -> dict[str, object]:
+    return {"subscriptionGroupTable": {f"G{each}": {"groupName": f"G{each}"} for each in range(count)}}
+
+
+def test_the_progress_of_all_groups_takes_short_turns(broker: Callable[..., Loop]):
+    """8,000 groups: 12.4 s of one turn, in which all keys were gone through for each group."""
+    others = [f"H{each}" for each in range(1_000)]
+    loop = broker(
+        topics=topics(T=1),
+        subscriptionGroup=groups(1_000),
+        consumerOffset={"offsetTable": {f"T@{each}": {"0": 0} for each in ("G7", *others)}},
+    )
+    (reply,) = loop.ask(loop.talk.command(R.GET_BROKER_CONSUME_STATS, a.BrokerConsumeStatsHeader()))
+    assert reply.code == C.SUCCESS
+    assert b'"G7"' in reply.body
+    assert b'"queueId":0' in reply.body
+    assert loop.longest_ms < ROUND_MS_MAX
+
+
+def test_the_smallest_offsets_of_a_topic_are_found_in_short_turns(broker: Callable[..., Loop]):
+    """200 groups and 4,096 queues: 1.8 s of one turn."""
+    offsets = dict.fromkeys(map(str, range(1_024)), 0)
+    loop = broker(
+        topics=topics(T=1_024),
+        consumerOffset={"offsetTable": {f"T@G{each}": offsets for each in range(80)}},
+    )
+    header = a.CorrectionOffsetHeader(topic="T", compare_group="G0", filter_groups="")
+    (reply,) = loop.ask(loop.talk.command(R.QUERY_CORRECTION_OFFSET, header))
+    assert decode_body(reply.body, CorrectionOffsets).correction_offsets == dict.fromkeys(range(1_024), 0)
+    assert loop.longest_ms < ROUND_MS_MAX
+
+
+def test_a_message_with_long_properties_for_many_held_filters(broker: Callable[..., Loop]):
+    """220 filters of 250 tests and 32 such messages: 12.1 s, and others waited for 3.9 s."""
+    loop = broker(topics=topics(T=1))
+    talk, peer = loop.talk, FakePeer()
+    names = [f"a{each:03}" for each in range(250)]
+    pulls = [
+        talk.pull_command(
+            subscription=" OR ".join(f"{name} = '{number}'" for name in names),
+            expression_type="SQL92",
+            suspend_timeout_millis=60_000,
+        )
+        for number in range(20)
+    ]
+    loop.ask_later(peer, *pulls)
+    assert not peer.replies
+    loop.longest_ms = 0.0
+    for value in ("x", "7"):
+        properties = dict.fromkeys(names, value + "y" * 110)
+        properties["a249"] = value
+        sends = [talk.command(R.SEND_MESSAGE_V2, send_header("T", properties=properties), b"")] * 2
+        loop.ask(*sends)
+    found = [pull for pull in pulls if find_answer(peer, pull)]
+    assert found == [pulls[7]]
+    assert loop.longest_ms < ROUND_MS_MAX
+
+
+MEMBERS = 400
+
+
+def end_many(loop: Loop, begin: Callable[[FakePeer, int], object]) -> None:
+    """Begin many connections, and end them in one round, as when a switch is lost."""
+    peers = [FakePeer(f"10.0.{number // 250}.{number % 250}:1") for number in range(MEMBERS)]
+    for number, peer in enumerate(peers):
+        begin(peer, number)
+        loop.run()
+    loop.longest_ms = 0.0
+    loop.end(peers)
+    assert loop.longest_ms < ROUND_MS_MAX
+
+
+def test_the_members_of_a_large_group_end_together(broker: Callable[..., Loop]):
+    """1,000 to 3,000 members: 1.2 to 7.5 s of one turn, as each end walked over all members twice."""
+    loop = broker(topics=topics(T=8))
+    stays = FakePeer("10.1.0.0:1")
+    loop.talk.beat(stays, "stays")
+    end_many(loop, lambda peer, number: loop.talk.beat(peer, f"c{number}"))
+    group = loop.talk.ask(stays, R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader(consumer_group="G"))
+    assert json.loads(group.body) == {"consumerIdList": ["stays"]}
+    loop.talk.advance(1_000)
+    assert "G" in notifications(stays)
+
+
+def test_producers_of_many_groups_end_together(broker: Callable[..., Loop]):
+    loop = broker(topics=topics(T=1))
+    data = [ProducerData(group_name=f"P{each}") for each in range(50)]
+
+    def begin(peer: FakePeer, number: int) -> None:
+        loop.talk.ask(peer, R.HEART_BEAT, None, HeartbeatData(client_id=f"c{number}", producer_data_set=data))
+
+    end_many(loop, begin)
+    reply = loop.talk.ask(FakePeer(), R.GET_ALL_PRODUCER_INFO)
+    assert json.loads(reply.body) == {"data": {}}
+
+
+def join(talk: Conversation, peer: FakePeer, client_id: str) -> None:
+    talk.beat(peer, client_id, stock=False)
+    header = h.GroupJoinHeader(consumer_group="G", client_id=client_id, lb_session_ms=10_000)
+    talk.give(peer, talk.command(R.GROUP_JOIN, header, GroupJoinBody(subscriptions={"T": "*"})))
+
+
+def test_coordinated_members_end_together(broker: Callable[..., Loop]):
+    loop = broker(topics=topics(T=8))
+    end_many(loop, lambda peer, number: join(loop.talk, peer, f"c{number}"))
+    loop.longest_ms = 0.0
+    for _ in range(60):  # Each has a grace period.
+        loop.talk.clock.advance(500)
+        loop.run()
+    assert loop.longest_ms < ROUND_MS_MAX
