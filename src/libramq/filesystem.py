@@ -129,6 +129,10 @@ class FileSystem(Protocol):
         """Return whether a path is a directory."""
         ...
 
+    def identity(self, path: Path) -> tuple[int, int] | None:
+        """Return what tells a directory from a later one at its path; None if it cannot be reached."""
+        ...
+
     def listdir(self, path: Path) -> list[str]:
         """Return the names in a directory, sorted; none if it does not exist."""
         ...
@@ -290,6 +294,14 @@ class LocalFileSystem:
     def is_directory(self, path: Path) -> bool:
         """Return whether a path is a directory."""
         return os.path.isdir(path)
+
+    def identity(self, path: Path) -> tuple[int, int] | None:
+        """Return disk and inode."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def listdir(self, path: Path) -> list[str]:
         """Return the names in a directory, sorted."""

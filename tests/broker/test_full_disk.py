@@ -1,6 +1,7 @@
 """A full disk: consumers continue."""
 
 import random
+import shutil
 
 import pytest
 
@@ -141,6 +142,31 @@ def open_on(disk: MemoryDisk, clock: ManualClock) -> Broker:
         config,
         Machine(clock=clock, filesystem=disk, randomness=random.Random(1)),
     )
+
+
+@pytest.mark.parametrize("how", ["removed", "moved", "exchanged", "log removed"])
+def test_sends_are_refused_once_the_store_is_gone(tmp_path, how, caplog):
+    """They stayed acknowledged, into files that nobody would find."""
+    root = tmp_path / "store"
+    talk, peer = Conversation(root), FakePeer()
+    assert talk.send(peer, body=b"kept").code == ResponseCode.SUCCESS
+    talk.advance(1_000)
+    if how == "moved":
+        root.rename(tmp_path / "elsewhere")
+    else:
+        shutil.rmtree(root / "commitlog" if how == "log removed" else root)
+    if how == "exchanged":
+        root.mkdir()
+    talk.send(peer, body=b"not noticed yet")
+    for _ in range(5):
+        talk.advance(1_000)
+    refused = talk.send(peer, body=b"refused")
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert f"{root}{'/commitlog' if how == 'log removed' else ''} was removed or exchanged" in (
+        refused.remark or ""
+    )
+    assert len([each for each in caplog.messages if "accepts no more messages" in each]) == 1
+    talk.close()
 
 
 def test_the_log_may_have_a_disk_of_its_own(tmp_path, peer):

@@ -14,6 +14,7 @@ Upstream: store/DefaultMessageStore.java.
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from libramq.clock import Clock, MonotonicMs
 from libramq.errors import StoreError, StoreLocked, SyncFailed
@@ -79,6 +80,7 @@ class MessageStore(AppendedContents):
         #: The files of deleted topics; a thread removes them.
         self.removal = self._queues.removal
         self._lock: int | None = None
+        self._directories: dict[Path, tuple[int, int] | None] = {}
         self._is_open = False
 
     def open(self) -> RecoveryReport:
@@ -103,6 +105,8 @@ class MessageStore(AppendedContents):
             self._release()
             raise
         self._is_open = True
+        self._directories.clear()
+        self.lost_directory()
         self.visible_offset = self._log.end
         return self.recovery
 
@@ -204,6 +208,16 @@ class MessageStore(AppendedContents):
         self._flusher.complete(plan)
         self._points.flushed(plan, self._log.flushed)
         self._show_what_is_safe()
+
+    def lost_directory(self) -> SyncFailed | None:
+        """Return what is wrong if a directory was removed or exchanged: what is written then is lost."""
+        for path in (self.config.root, self.config.commit_log_directory):
+            found, known = self._filesystem.identity(path), self._directories.get(path)
+            if known is None:
+                self._directories[path] = found
+            elif found != known:
+                return SyncFailed(f"{path} was removed or exchanged while the broker had it open")
+        return None
 
     def fail_flush(self, error: SyncFailed) -> None:
         """Handle a failed plan. The kernel may have dropped the pages, so nothing counts as durable again."""

@@ -242,6 +242,8 @@ class Durability:
                 self._time_limit.at(self._waiting[0][1])
 
     def _look(self, _: MonotonicMs) -> None:
+        if not self._is_broken and (lost := self._store.lost_directory()) is not None:
+            self._failed(lost)
         self._log.begin_at_once()
         self._queues.begin_at_once()
         self._store.flush_wanted()  # Less than was stored may have been due.
@@ -266,7 +268,7 @@ class Durability:
 
     def _failed(self, error: SyncFailed) -> None:
         """Stop: after a failed flush nothing can be promised any more."""
-        log.error("the disk cannot be flushed; the store accepts no more messages", reason=str(error))
+        log.error("nothing can be stored durably; the store accepts no more messages", reason=str(error))
         self._store.fail_flush(error)
         self._journals.fail(str(error))
         self._is_broken = True
