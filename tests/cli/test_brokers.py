@@ -11,11 +11,15 @@ from typing import NamedTuple
 import pytest
 
 from libramq import Message, Producer, PushConsumer
+from libramq.broker.config import BrokerConfig
+from libramq.cli.options import LogLevel
+from libramq.cli.servers import broker_children
+from libramq.cli.servers.broker_children import BrokerChildren
 from libramq.cli.servers.layout import directories
 from libramq.client import Admin, ConsumeFrom
 from libramq.clock import SystemClock
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import ConfigError, RouteNotFound
+from libramq.errors import ConfigError, LibraError, RouteNotFound
 from libramq.formats.document import encode_body
 from libramq.remoting.body.coordination import PeerGatherBody
 from libramq.remoting.command import Command
@@ -123,6 +127,19 @@ def test_a_name_server_reads_the_credentials_of_its_brokers(tmp_path):
     said = one_line(libra("nameserver", "-c", str(config), "--port", str(free_port())))
     assert said.startswith(f"{config}: innerClientAuthenticationCredentials cannot be read; write")
     assert "hush" not in said
+
+
+async def test_a_broker_that_has_to_be_killed_is_a_failure(tmp_path, monkeypatch):
+    """`libra up` ended with 0, twenty seconds later and without a word."""
+    monkeypatch.setattr(broker_children, "STOP_SECONDS", 0.5)
+    config = BrokerConfig(broker_name="broker-b", listen_port=free_broker_port(), store_path=str(tmp_path))
+    children = BrokerChildren([config], LogLevel.WARNING)
+    await children.start()
+    frozen = int((tmp_path / "abort").read_text().split()[0])
+    os.kill(frozen, signal.SIGSTOP)
+    with pytest.raises(LibraError, match=r"broker-b did not stop within 0.5 s and was killed"):
+        await children.stop()
+    wait_gone(frozen)
 
 
 def test_no_process_survives_a_kill_of_the_parent(cluster):

@@ -42,13 +42,18 @@ class BrokerChildren:
                 for config in self._configs:
                     group.create_task(self._start(config))
         except BaseException:
-            await self.stop()
+            with contextlib.suppress(BrokerEnded):
+                await self.stop()
             raise
 
     async def stop(self) -> None:
-        """Request all to end, wait, then kill them."""
-        processes, self._processes = list(self._processes.values()), {}
-        await asyncio.gather(*map(_stop, processes))
+        """Request all to end, wait, then kill them; raises BrokerEnded for one that did not end well."""
+        running = {name: child for name, child in self._processes.items() if child.returncode is None}
+        self._processes = {}
+        ends = await asyncio.gather(*map(_stop, running.values()))
+        failed = [f"{name} {end}" for name, end in zip(running, ends, strict=True) if end is not None]
+        if failed:
+            raise BrokerEnded(f"{', '.join(failed)}: the next start recovers what it had not written")
 
     async def failure(self) -> BrokerEnded:
         """Wait until one ends unexpectedly."""
@@ -87,16 +92,19 @@ class BrokerChildren:
             )
 
 
-async def _stop(child: asyncio.subprocess.Process) -> None:
+async def _stop(child: asyncio.subprocess.Process) -> str | None:
+    """Stop a broker; return how else it ended."""
     assert child.stdin is not None
     child.stdin.close()
     try:
         async with asyncio.timeout(STOP_SECONDS):
-            await child.wait()
+            code = await child.wait()
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):
             child.kill()
         await child.wait()
+        return f"did not stop within {STOP_SECONDS} s and was killed"
+    return f"did not stop well ({_status(code)})" if code else None
 
 
 def _status(code: int) -> str:

@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -176,19 +177,15 @@ async def _serve(
     """Start in order, announce, wait for a signal, stop in reverse order; raise any failure."""
     raise_limit()
     signal = StopSignal()
-    started: list[Service] = []
-    try:
+    async with AsyncExitStack() as stack:
         for service in services:
             await service.start()
-            started.append(service)
+            stack.push_async_callback(service.stop)
         calm_garbage_collector()
         keep_freed_memory()
         for line in lines:
             print(line, flush=True)
         await _signal_or_failure(signal, failure)
-    finally:
-        for service in reversed(started):
-            await service.stop()
 
 
 async def _signal_or_failure(signal: StopSignal, failure: Failure | None) -> None:
