@@ -24,9 +24,8 @@ from libramq.filesystem import ZEROED_BYTES
 from libramq.kernel.connection import NUMBERS
 from libramq.kernel.effect import Thread
 from libramq.kernel.engine import Engine, Hooks
-from libramq.kernel.gate import Gated, Missing
 from libramq.kernel.parts import Kernel
-from libramq.kernel.purgatory import Parked
+from libramq.kernel.purgatory import Gated, Missing
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
@@ -83,14 +82,9 @@ class Waiting(Gated):
     """Replies that wait for the disk, as a future."""
 
     def __init__(self) -> None:
-        Parked.__init__(self, Sender())  # type: ignore[arg-type]
         self.answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-    def succeed(self) -> None:
-        self.answered.set_result(True)
-
-    def fail(self, missing: Missing = Missing.ANSWER) -> None:
-        self.answered.set_result(False)
+        done = self.answered.set_result
+        super().__init__(Sender(), lambda: done(True), lambda _: done(False))  # type: ignore[arg-type]
 
 
 class Nobody:
@@ -233,17 +227,8 @@ def test_an_acknowledged_send_is_two_events(tmp_path):
     )
     answers: list[bool] = []
 
-    class Answered(Waiting):
-        """Replies that are recorded."""
-
-        def __init__(self) -> None:
-            Gated.__init__(self, Sender())  # type: ignore[arg-type]
-
-        def succeed(self) -> None:
-            answers.append(True)
-
     def send(text: str) -> None:
-        durability.wait(Answered(), store.append_batch([message(text)])[0].end)
+        durability.wait(recorded(Sender(), answers), store.append_batch([message(text)])[0].end)
         performer.follow()
 
     send("The first one begins a file, and flushes its directory, too.")
@@ -263,18 +248,9 @@ def test_an_acknowledged_send_is_two_events(tmp_path):
     store.close()
 
 
-class Answers(Gated):
-    """Replies to a connection that are recorded."""
-
-    def __init__(self, sender: Sender, answers: list[bool]) -> None:
-        super().__init__(sender)
-        self._answers = answers
-
-    def succeed(self) -> None:
-        self._answers.append(True)
-
-    def fail(self, missing: Missing = Missing.ANSWER) -> None:
-        self._answers.append(False)
+def recorded(sender: Sender, answers: list[bool]) -> Gated:
+    """Return replies to a connection that are recorded."""
+    return Gated(sender, lambda: answers.append(True), lambda _: answers.append(False))  # type: ignore[arg-type]
 
 
 class FastDisk:
@@ -304,7 +280,7 @@ class FastDisk:
 
     def send(self, sender: Sender, *, size: int = 100) -> None:
         end = self.store.append_batch([message("x" * size)])[0].end
-        self.durability.wait(Answers(sender, self.answers), end)
+        self.durability.wait(recorded(sender, self.answers), end)
         self.performer.follow()
 
 
@@ -398,11 +374,9 @@ def test_a_disk_that_takes_long_is_not_made_to_begin_before_the_flush(fast):
     assert fast.disk.begun == 3
 
 
-class Unanswerable(Answers):
-    """Replies that, by a bug, cannot be sent."""
-
-    def fail(self, missing: Missing = Missing.ANSWER) -> None:
-        raise ValueError("a bug")
+def fail_to_answer(missing: Missing) -> None:
+    """Fail, by a bug, where replies should be sent."""
+    raise ValueError("a bug")
 
 
 @pytest.mark.parametrize("has_failed", [False, True], ids=["the time is up", "the flush has failed"])
@@ -411,8 +385,8 @@ def test_those_behind_one_that_cannot_be_answered_are_answered_when_their_time_i
     sender, durability = Sender(), fast.durability
     fast.threads.does_brief_work = False
     (result,) = fast.store.append_batch([message("x")])
-    durability.wait(Unanswerable(sender, []), result.end)
-    durability.wait(Answers(sender, fast.answers), result.end)
+    durability.wait(Gated(sender, lambda: None, fail_to_answer), result.end)
+    durability.wait(recorded(sender, fast.answers), result.end)
     if has_failed:
         with pytest.raises(ValueError, match="a bug"):
             durability._failed(SyncFailed("the disk is broken"))

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 from tests.fakes import FakePeer
@@ -11,16 +12,15 @@ from libramq.kernel.deadlines import Deadlines
 from libramq.kernel.purgatory import Parked, Purgatory
 
 
+@dataclass(eq=False, slots=True)
 class Answer(Parked):
     """An answer that records whether it expired or was unlinked."""
 
-    def __init__(self, connection: FakePeer, cost_bytes: int = 0) -> None:
-        super().__init__(connection, cost_bytes=cost_bytes)
-        self.expired_ms: list[int] = []
-        self.unlinked = 0
+    expired: int = 0
+    unlinked: int = 0
 
-    def expire(self, now_ms: int) -> None:
-        self.expired_ms.append(now_ms)
+    def expire(self) -> None:
+        self.expired += 1
 
     def unlink(self) -> None:
         self.unlinked += 1
@@ -38,18 +38,20 @@ def purgatory(deadlines):
 
 def test_an_answer_is_released_once(purgatory, deadlines):
     answer = Answer(FakePeer())
-    purgatory.park(answer, 100)
+    purgatory.park(answer, 100, Answer.expire, Answer.unlink)
     assert purgatory.release(answer)
     assert not purgatory.release(answer)
     deadlines.run(1_000)
-    assert (answer.expired_ms, answer.unlinked) == ([], 1)
+    assert (answer.expired, answer.unlinked) == (0, 1)
 
 
 def test_an_expired_answer_leaves_its_index(purgatory, deadlines):
     answer = Answer(FakePeer())
-    purgatory.park(answer, 100)
+    purgatory.park(answer, 100, Answer.expire, Answer.unlink)
+    deadlines.run(99)
+    assert (answer.expired, answer.unlinked) == (0, 0)
     deadlines.run(100)
-    assert (answer.expired_ms, answer.unlinked) == ([100], 1)
+    assert (answer.expired, answer.unlinked) == (1, 1)
     assert not purgatory.release(answer)
 
 
@@ -58,13 +60,13 @@ def test_parked_answers_disappear_with_their_connection(purgatory, deadlines):
     gone = [Answer(here), Answer(here)]
     stays = Answer(there)
     for answer in (*gone, stays):
-        purgatory.park(answer, 100)
+        purgatory.park(answer, 100, Answer.expire, Answer.unlink)
     purgatory.connection_ended(here)
     assert [answer.unlinked for answer in gone] == [1, 1]
     assert purgatory.statistics() == (1, 0, 1)
     deadlines.run(100)
-    assert stays.expired_ms == [100]
-    assert [answer.expired_ms for answer in gone] == [[], []]
+    assert stays.expired == 1
+    assert [answer.expired for answer in gone] == [0, 0]
 
 
 def test_the_answers_of_an_ended_connection_are_dropped_one_by_one(deadlines):
@@ -85,11 +87,11 @@ def test_parked_answers_are_counted_by_connection_and_in_all(purgatory, monkeypa
     monkeypatch.setattr(module, "PARKED_PER_CONNECTION_MAX", 2)
     monkeypatch.setattr(module, "PARKED_BYTES_MAX", 100)
     here, there = FakePeer(), FakePeer()
-    first = Answer(here, 60)
+    first = Answer(here, cost_bytes=60)
     purgatory.park(first)
     assert not purgatory.has_room(there, 41)
     assert purgatory.has_room(there, 40)
-    purgatory.park(Answer(here, 10))
+    purgatory.park(Answer(here, cost_bytes=10))
     assert not purgatory.has_room(here)
     purgatory.park(Answer(there))
     assert not purgatory.has_room(there)

@@ -11,6 +11,7 @@ from libramq.broker.messages.durability import SYNC_FLUSH_TIMEOUT_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError
+from libramq.kernel.purgatory import Gated
 from libramq.message.names import TRANS_OP_HALF_TOPIC
 from libramq.message.properties import properties_to_text
 from libramq.message.sys_flag import TRANSACTION_ROLLBACK
@@ -18,7 +19,6 @@ from libramq.remoting import headers as h
 from libramq.remoting import pop_headers
 from libramq.remoting.command import Command
 from libramq.replication.ha_connection import GAP_BYTES_MAX
-from libramq.rpc.responder import ParkedReplies
 from tests.broker.brokers import Conversation, answer, find_answer, send_header
 from tests.broker.test_pop import Popper, popped
 from tests.fakes import FakePeer
@@ -288,7 +288,7 @@ def test_replies_whose_time_was_up_are_not_kept_while_a_slave_lags(talk: Convers
 
 def waiting_replies() -> int:
     gc.collect()
-    return sum(isinstance(each, ParkedReplies) for each in gc.get_objects())
+    return sum(isinstance(each, Gated) for each in gc.get_objects())
 
 
 # Answers to who is no producer: a client takes 10, 11 and 12 for failures, and what was asked for is done.

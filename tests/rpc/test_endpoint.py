@@ -12,6 +12,7 @@ from libramq.errors import ConfigError, RemoteProtocolError, broker_error
 from libramq.kernel.effect import Thread
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Kernel
+from libramq.kernel.purgatory import Gated, Missing
 from libramq.kernel.work import InThread
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Serialization
 from libramq.remoting.frame import FRAME_BYTES_MAX
@@ -20,7 +21,7 @@ from libramq.rpc.endpoint import BATCH_MAX, Endpoint
 from libramq.rpc.outcome import HOLD, SUCCESS, Close, Notify, Outcome, Reply, ReplyWhenDurable
 from libramq.rpc.request import REMARK_CHARACTERS_MAX, Processors, Request
 from libramq.rpc.requests import REQUESTS
-from libramq.rpc.responder import ParkedReplies, Responder
+from libramq.rpc.responder import Responder
 from libramq.runtime.performer import TURN_US_MAX, Performer
 from libramq.runtime.seams import Seams
 from tests.broker.brokers import send_header
@@ -39,7 +40,7 @@ class Served:
     def __init__(self, outcome: Outcome | Exception = SUCCESS, **options: object) -> None:
         self.outcome = outcome
         self.log: list[object] = []
-        self.durable: list[tuple[int, ParkedReplies]] = []
+        self.durable: list[tuple[int, Gated]] = []
         clock = ManualClock()
         kernel = Kernel(clock)
         defaults: dict[str, object] = {
@@ -64,7 +65,7 @@ class Served:
         )
         self.peer = FakePeer()
 
-    def wait(self, parked: ParkedReplies, physical_offset: int = 0) -> None:
+    def wait(self, parked: Gated, physical_offset: int = 0) -> None:
         self.durable.append((physical_offset, parked))
 
     def single(self, request: Request) -> Outcome:
@@ -231,7 +232,7 @@ def test_the_replies_of_a_batch_wait_for_the_disk_together(is_durable, code):
     if is_durable:
         parked.succeed()
     else:
-        parked.fail()
+        parked.fail(Missing.ANSWER)
     served.performer.follow()
     assert [(reply.opaque, reply.code, reply.ext) for reply in served.peer.replies] == [
         (1, code, {"msgId": "A"}),

@@ -20,8 +20,8 @@ A protocol consists of four parts, in the order of this module:
 
 1. A reader cuts the bytes of a connection into requests, of any type (`LineReader`). It limits how many bytes
    a client can make it keep.
-2. Waiters turn results into bytes (`kernel.waiter.Waiter`). A service calls either `answer` or `refuse`, at
-   once or long after the request, and neither if the connection has ended. A waiter sends through
+2. Waiters turn results into bytes (`kernel.purgatory.Waiter`). A service calls either `answer` or `refuse`,
+   at once or long after the request, and neither if the connection has ended. A waiter sends through
    `kernel.effects` only, so that its bytes leave with everything else that is sent in the same turn.
 3. A translator turns requests into calls of services (`kernel.engine.Translator`). It returns the index of
    the first request that it has not handled. Neighbouring requests that take effect together are one call:

@@ -27,8 +27,8 @@ class Held(HeldPulls[int]):
     def add(
         self, topic: str = "T", queue: int = 0, offset: int = 0, owner: object = "c", until_ms: int = 100
     ) -> HeldPull[int]:
-        one = HeldPull(topic, queue, offset, owner, until_ms, next(NAMES), self.expired.append)  # type: ignore[arg-type]
-        self.hold(one)
+        one = HeldPull(owner, topic, queue, offset, until_ms, next(NAMES))  # type: ignore[arg-type]
+        self.hold(one, self.expired.append)
         return one
 
     def wake(self, topic: str, queue: int, end: int) -> list[HeldPull[int]]:

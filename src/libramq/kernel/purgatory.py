@@ -1,18 +1,22 @@
-"""The purgatory: every reply that cannot be sent yet, behind one interface and one accounting.
+"""The purgatory: every answer that cannot be given yet, behind one interface and one accounting.
 
     a held pull · a send whose record is not durable · a topic the name servers do not know yet · a poll
 
-A parked reply knows its cost, its deadline and what happens then. An index beside the purgatory may find it
-sooner (`HeldPulls` by queue, `Durability` by offset); the finder takes it out with `release` before replying,
-so that it is sent once. It is dropped with its connection.
+    Waiter   where an answer goes; a protocol makes it, and knows the bytes
+    Parked   an answer that waits, and what it costs; Gated: one that waits for an outside condition, a Gate
+    park     until when, what happens then, and how the index that finds it sooner forgets it
+
+Whoever gives an answer takes it out with `release` first, so that it is given once: its deadline, its gate
+(`Durability` by offset) or an index (`HeldPulls` by queue). It is dropped with its connection.
 
 Upstream of the name: Kafka's DelayedOperationPurgatory.
 """
 
+import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.kernel.connection import Connection
@@ -25,29 +29,70 @@ PARKED_PER_CONNECTION_MAX: Final = 20_000
 #: Ours: the memory of all replies that wait for a disk or a name server.
 PARKED_BYTES_MAX: Final = 256 * 1024 * 1024
 
+R = TypeVar("R", contravariant=True)
+
+
+class Waiter(Protocol[R]):
+    """The receiver of a service's answer. One of its methods is called, once; none if its connection ends.
+
+    A service calls it at once, or parks the answer until then.
+    """
+
+    @property
+    def connection(self) -> Connection:
+        """Return the connection that the answer goes to."""
+        ...
+
+    def answer(self, result: R) -> None:
+        """Send the answer."""
+        ...
+
+    def refuse(self, error: Exception) -> None:
+        """Send a refusal: a BrokerError has a code and a reason; other errors are bugs of ours."""
+        ...
+
 
 @dataclass(eq=False, slots=True)
 class Parked:
-    """A parked reply. Subclasses define what happens at the deadline, and on removal.
-
-    cost_bytes: the memory that it holds while it waits.
-    """
+    """A parked answer. cost_bytes: the memory that it holds while it waits."""
 
     connection: Connection
     cost_bytes: int = field(default=0, kw_only=True)
     is_parked: bool = field(default=False, init=False)
     _deadline: Deadline | None = field(default=None, init=False)
+    _unlink: Callable[[Any], None] | None = field(default=None, init=False)
 
-    def expire(self, now_ms: MonotonicMs) -> None:
-        """Reply: the deadline has come. It has been taken out already."""
-        raise NotImplementedError
 
-    def unlink(self) -> None:
-        """Leave the index that holds it; called on every removal."""
+Q = TypeVar("Q", bound=Parked)
+
+
+class Missing(enum.Enum):
+    """The reason why a gate did not open."""
+
+    ANSWER = "answer"  # Of the party that was waited for: unknown.
+    DISK = "disk"  # It has failed, and the store accepts no more messages.
+    SLAVE = "slave"  # No slave confirmed in time.
+    NO_SLAVE = "no slave"  # There was none to wait for.
+
+
+@dataclass(eq=False, slots=True)
+class Gated(Parked):
+    """Answers for one connection that wait at a gate. One of the functions is called, once."""
+
+    succeed: Callable[[], None]
+    fail: Callable[[Missing], None]
+
+
+class Gate(Protocol):
+    """An outside condition that answers wait for, such as the disk or the name servers."""
+
+    def wait(self, parked: Gated, physical_offset: int = 0) -> None:
+        """Park answers until the gate opens; may let them through at once."""
+        ...
 
 
 class PurgatoryStatistics(NamedTuple):
-    """A snapshot of the parked replies."""
+    """A snapshot of the parked answers."""
 
     parked: int
     cost_bytes: int
@@ -55,7 +100,7 @@ class PurgatoryStatistics(NamedTuple):
 
 
 class Purgatory:
-    """All parked replies, by connection and by deadline."""
+    """All parked answers, by connection and by deadline."""
 
     def __init__(self, deadlines: Deadlines, work: Callable[[Iterator[None]], None]) -> None:
         self._deadlines = deadlines
@@ -72,25 +117,35 @@ class Purgatory:
         return PurgatoryStatistics(self._count, self._cost_bytes, len(self._by_connection))
 
     def has_room(self, connection: Connection, cost_bytes: int = 0) -> bool:
-        """Return whether another reply for a connection may be parked."""
+        """Return whether another answer for a connection may be parked."""
         return (
             self._count < PARKED_MAX
             and self._cost_bytes + cost_bytes <= PARKED_BYTES_MAX
             and len(self._by_connection.get(connection, ())) < PARKED_PER_CONNECTION_MAX
         )
 
-    def park(self, parked: Parked, until_ms: MonotonicMs | None = None) -> None:
-        """Keep a reply until it is released, its connection ends, or a (monotonic) time comes."""
+    def park(
+        self,
+        parked: Q,
+        until_ms: MonotonicMs | None = None,
+        expire: Callable[[Q], None] | None = None,
+        unlink: Callable[[Q], None] | None = None,
+    ) -> None:
+        """Keep an answer until it is released, its connection ends, or a (monotonic) time comes.
+
+        expire: called at that time, once it is taken out. unlink: called whenever it is taken out.
+        """
         assert not parked.is_parked, "parked twice"
         parked.is_parked = True
         self._by_connection.setdefault(parked.connection, {})[parked] = None
         self._count += 1
         self._cost_bytes += parked.cost_bytes
+        parked._unlink = unlink
         if until_ms is not None:
-            parked._deadline = self._deadlines.set(until_ms, partial(self._expire, parked))
+            parked._deadline = self._deadlines.set(until_ms, partial(self._expire, parked, expire))
 
     def release(self, parked: Parked) -> bool:
-        """Take a reply out, to send it now; False if it is not parked any more."""
+        """Take an answer out, to give it now; False if it is not parked any more."""
         if not parked.is_parked:
             return False
         parked.is_parked = False
@@ -103,11 +158,12 @@ class Purgatory:
         if parked._deadline is not None:
             parked._deadline.cancel()
             parked._deadline = None
-        parked.unlink()
+        if parked._unlink is not None:
+            parked._unlink(parked)
         return True
 
     def connection_ended(self, connection: Connection) -> None:
-        """Drop the replies to a connection that has ended; of very many, some now and the others soon."""
+        """Drop the answers for a connection that has ended; of very many, some now and the others soon."""
         if connection in self._by_connection:
             self._work(self._drop(connection))
 
@@ -118,6 +174,6 @@ class Purgatory:
                 self.release(parked)
                 yield
 
-    def _expire(self, parked: Parked, now_ms: MonotonicMs) -> None:
-        if self.release(parked):
-            parked.expire(now_ms)
+    def _expire(self, parked: Q, expire: Callable[[Q], None] | None, now_ms: MonotonicMs) -> None:
+        if self.release(parked) and expire is not None:
+            expire(parked)

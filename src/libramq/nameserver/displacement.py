@@ -13,6 +13,7 @@ replaced without a check, as before.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, cast
 
 from libramq.clock import MonotonicMs
@@ -36,27 +37,13 @@ PROBE_MS: Final = 1_000
 Decide = Callable[[frozenset[object]], Outcome]
 
 
+@dataclass(eq=False, slots=True)
 class _Registration(Parked):
     """A parked registration. owners: connections that have not answered yet."""
 
-    __slots__ = ("_displacement", "again", "owners", "request")
-
-    def __init__(
-        self, displacement: "Displacement", request: Request, owners: Sequence[object], again: Decide
-    ) -> None:
-        super().__init__(request.peer, cost_bytes=len(request.command.body))
-        self._displacement = displacement
-        self.request = request
-        self.owners = set(owners)
-        self.again = again
-
-    def expire(self, now_ms: MonotonicMs) -> None:
-        """Continue: connections without an answer by now count as dead."""
-        self._displacement._decide(self, frozenset(self.owners))
-
-    def unlink(self) -> None:
-        """Remove the probes."""
-        self._displacement._forget(self)
+    request: Request
+    owners: set[object]
+    again: Decide
 
 
 class Displacement:
@@ -72,7 +59,8 @@ class Displacement:
 
     def hold(self, request: Request, owners: Sequence[object], again: Decide) -> Outcome:
         """Park a registration until these connections have answered or not; BrokerError without room."""
-        registration = _Registration(self, request, owners, again)
+        cost_bytes = len(request.command.body)
+        registration = _Registration(request.peer, request, set(owners), again, cost_bytes=cost_bytes)
         if not self._purgatory.has_room(request.peer, registration.cost_bytes):
             raise broker_error(ResponseCode.SYSTEM_BUSY, "too many registrations wait; try again")
         self._park(registration)
@@ -108,7 +96,8 @@ class Displacement:
             self._park(registration)
 
     def _park(self, registration: _Registration) -> None:
-        self._purgatory.park(registration, self._clock.monotonic_ms() + PROBE_MS)
+        until_ms = self._clock.monotonic_ms() + PROBE_MS
+        self._purgatory.park(registration, until_ms, self._expired, self._forget)
         for owner in registration.owners:
             self._registrations.setdefault(owner, {})[registration] = None
             if owner not in self._probes:
@@ -116,6 +105,10 @@ class Displacement:
                 self._probes[owner] = self._number
                 probe = Notify(cast(Connection, owner), RequestCode.PROBE, number=self._number)
                 self._responder.notify((probe,))
+
+    def _expired(self, registration: _Registration) -> None:
+        """Continue: connections without an answer by now count as dead."""
+        self._decide(registration, frozenset(registration.owners))
 
     def _decide(self, registration: _Registration, dead: frozenset[object]) -> None:
         if registration.request.peer.is_open:

@@ -11,10 +11,10 @@ Upstream: GroupTransferService.java, CommitLog.handleHA, calcNeedAckNums.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from libramq.clock import MonotonicMs
-from libramq.kernel.gate import Gate, Gated, Missing
 from libramq.kernel.parts import Kernel
+from libramq.kernel.purgatory import Gate, Gated, Missing
 from libramq.logs import get_logger
 from libramq.replication.ha_connection import HAConnection
 from libramq.store.message_store import MessageStore
@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 
 class Copies:
-    """Answers replies that wait for slaves; a `kernel.gate.Gate`.
+    """Answers replies that wait for slaves; a `kernel.purgatory.Gate`.
 
     needed: returns the required number of copies, including the master's, with so many brokers in sync.
     refuses: whether nothing is stored with fewer. timeout_ms: how long a send waits.
@@ -76,9 +76,8 @@ class Copies:
         else:
             while self._waiting and not self._waiting[0][1].is_parked:  # Its time was up.
                 self._waiting.popleft()
-            waiting = _Waiting(parked)
-            self._purgatory.park(waiting, self._clock.monotonic_ms() + self._timeout_ms)
-            self._waiting.append((physical_offset, waiting))
+            self._purgatory.park(parked, self._clock.monotonic_ms() + self._timeout_ms, _expire)
+            self._waiting.append((physical_offset, parked))
 
     def _answer(self, replicated: int, in_sync: Sequence[HAConnection]) -> None:
         """Reply to those who waited for this part of the log, or for what new slaves will never get of it."""
@@ -125,30 +124,12 @@ def _one_a_machine(slaves: Sequence[HAConnection]) -> list[HAConnection]:
     return list(furthest.values())
 
 
-class _Waiting(Gated):
-    """Replies that wait for slaves; at the deadline they report the failure."""
-
-    __slots__ = ("_parked",)
-
-    def __init__(self, parked: Gated) -> None:
-        super().__init__(parked.connection, cost_bytes=parked.cost_bytes)
-        self._parked = parked
-
-    def succeed(self) -> None:
-        """Reply: enough slaves have it."""
-        self._parked.succeed()
-
-    def fail(self, missing: Missing = Missing.SLAVE) -> None:
-        """Reply: too few slaves have it."""
-        self._parked.fail(missing)
-
-    def expire(self, now_ms: MonotonicMs) -> None:
-        """Reply: the time is up."""
-        self.fail()
+def _expire(parked: Gated) -> None:
+    parked.fail(Missing.SLAVE)
 
 
 class OneAfterTheOther:
-    """Two gates in a row; a `kernel.gate.Gate`. Replies that pass the first wait at the second."""
+    """Two gates in a row; a `kernel.purgatory.Gate`. Replies that pass the first wait at the second."""
 
     def __init__(self, first: Gate, second: Gate) -> None:
         self._first = first
@@ -156,24 +137,6 @@ class OneAfterTheOther:
 
     def wait(self, parked: Gated, physical_offset: int = 0) -> None:
         """Park replies until both gates have opened."""
-        self._first.wait(_AtTheFirst(parked, self._second, physical_offset), physical_offset)
-
-
-class _AtTheFirst(Gated):
-    """Replies that wait at the first of two gates."""
-
-    __slots__ = ("_offset", "_parked", "_second")
-
-    def __init__(self, parked: Gated, second: Gate, physical_offset: int) -> None:
-        super().__init__(parked.connection, cost_bytes=parked.cost_bytes)
-        self._parked = parked
-        self._second = second
-        self._offset = physical_offset
-
-    def succeed(self) -> None:
-        """Continue at the second gate."""
-        self._second.wait(self._parked, self._offset)
-
-    def fail(self, missing: Missing = Missing.ANSWER) -> None:
-        """Reply: the first gate has failed."""
-        self._parked.fail(missing)
+        then = partial(self._second.wait, parked, physical_offset)
+        at_first = Gated(parked.connection, then, parked.fail, cost_bytes=parked.cost_bytes)
+        self._first.wait(at_first, physical_offset)

@@ -4,19 +4,21 @@ Reply               bytes for the connection, in the header form of its request
 ReplyWhenDurable    parked until the log is on disk; all of a batch together
 ReplyWhenAnnounced  parked until the name servers know the topics
 Work                steps, some per turn, and work for threads; then the outcome that it returns
-Hold                nothing: a service has parked the request, and calls `answer` later
+Hold                nothing: a service has the `RequestWaiter`, and answers it, perhaps much later
 Close               the end of the connection
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import GeneratorType
+from typing import Any
 
 import msgspec
 
 from libramq.codes import ResponseCode
 from libramq.errors import ProtocolError
 from libramq.kernel.effect import Effects, Send
-from libramq.kernel.gate import Gate, Gated, Missing
+from libramq.kernel.purgatory import Gate, Gated, Missing
 from libramq.kernel.work import Work
 from libramq.logs import get_logger
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, reply_to
@@ -39,37 +41,32 @@ log = get_logger(__name__)
 Later = Reply | ReplyWhenAnnounced
 
 
-class ParkedReplies(Gated):
-    """Replies of one connection that wait for an outside condition: the disk, or the name servers.
+class RequestWaiter:
+    """The waiter of a request. translate: returns the reply for a service's result."""
 
-    Replies that wait for both wait for the disk first.
-    """
-
-    __slots__ = ("_give_up", "_responder", "replies")
+    __slots__ = ("_answer", "_request", "_translate", "connection")
 
     def __init__(
         self,
-        responder: "Responder",
-        replies: list[tuple[Request, Later]],
-        give_up: Callable[[Later, Missing], Reply],
+        request: Request,
+        answer: Callable[[Request, Outcome], None],
+        translate: Callable[[Any], Outcome],
     ) -> None:
-        cost_bytes = sum(len(_reply(reply).body) for _, reply in replies)
-        super().__init__(replies[0][0].peer, cost_bytes=cost_bytes)
-        for request, _ in replies:
-            # The messages are stored; kept here too, they would fill the memory on a slow disk.
-            request.command.body, request.header = b"", None
-        self.replies = replies
-        self._responder = responder
-        self._give_up = give_up
+        self.connection = request.peer
+        # Without header and body: thousands of pulls and polls may be held.
+        self._request = Request(
+            request.command, request.peer, request.wall_ms, request.monotonic_ms, request.principal
+        )
+        self._answer = answer
+        self._translate = translate
 
-    def succeed(self) -> None:
-        """Reply: the condition holds."""
-        self._responder.answer_many(self.replies)
+    def answer(self, result: Any) -> None:
+        """Send the reply for a result."""
+        self._answer(self._request, self._translate(result))
 
-    def fail(self, missing: Missing = Missing.ANSWER) -> None:
-        """Answer that the awaited condition was not met in time."""
-        give_up = self._give_up
-        self._responder.answer_many([(request, give_up(reply, missing)) for request, reply in self.replies])
+    def refuse(self, error: Exception) -> None:
+        """Send the reply for an error."""
+        self._answer(self._request, failure(error, self._request))
 
 
 class Responder:
@@ -157,10 +154,29 @@ class Responder:
         physical_offset: int,
         give_up: Callable[[Later, Missing], Reply],
     ) -> None:
+        """Have replies of one connection wait at a gate; those that wait for the disk, too, do so first."""
         if gate is None:
             self.answer_many(replies)
-        else:
-            gate.wait(ParkedReplies(self, replies, give_up), physical_offset)
+            return
+        for request, _ in replies:
+            # The messages are stored; kept here too, they would fill the memory on a slow disk.
+            request.command.body, request.header = b"", None
+        parked = Gated(
+            replies[0][0].peer,
+            partial(self.answer_many, replies),
+            partial(self._give_up, replies, give_up),
+            cost_bytes=sum(len(_reply(reply).body) for _, reply in replies),
+        )
+        gate.wait(parked, physical_offset)
+
+    def _give_up(
+        self,
+        replies: list[tuple[Request, Later]],
+        give_up: Callable[[Later, Missing], Reply],
+        missing: Missing,
+    ) -> None:
+        """Answer that the awaited condition was not met in time."""
+        self.answer_many([(request, give_up(reply, missing)) for request, reply in replies])
 
 
 def decide(processor: Callable[[], Outcome], request: Request) -> Outcome:

@@ -6,6 +6,7 @@ Upstream: PopLongPollingService.java.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
@@ -20,41 +21,15 @@ HELD_PER_GROUP_MAX: Final = 1024
 ANY_QUEUE: Final = -1
 
 
+@dataclass(eq=False, slots=True)
 class HeldPop(Parked, Generic[T]):
-    """One held pop. names: its topic, then its group's retry topics, whose messages it can take as well.
+    """One held pop. names: its topic, then its group's retry topics, whose messages it can take as well."""
 
-    expired: called with the pop when its time is up.
-    """
-
-    __slots__ = ("_expired", "_held", "group", "names", "queue_id", "request", "until_ms")
-
-    def __init__(
-        self,
-        names: Sequence[str],
-        group: str,
-        queue_id: int,
-        connection: Connection,
-        until_ms: MonotonicMs,
-        request: T,
-        expired: Callable[["HeldPop[T]"], None],
-    ) -> None:
-        super().__init__(connection)
-        self.names = names
-        self.group = group
-        self.queue_id = queue_id
-        self.until_ms = until_ms
-        self.request = request
-        self._expired = expired
-        self._held: HeldPops[T] | None = None
-
-    def expire(self, now_ms: MonotonicMs) -> None:
-        """Reply: the time is up."""
-        self._expired(self)
-
-    def unlink(self) -> None:
-        """Leave the index."""
-        if self._held is not None:
-            self._held.forget(self)
+    names: Sequence[str]
+    group: str
+    queue_id: int
+    until_ms: MonotonicMs
+    request: T
 
 
 class HeldPops(Generic[T]):
@@ -87,15 +62,14 @@ class HeldPops(Generic[T]):
         """Return the topics and retry topics that pops wait for."""
         return list(self._topics)
 
-    def hold(self, pop: HeldPop[T]) -> None:
-        """Park a pop until it is taken, its time is up or its connection ends."""
+    def hold(self, pop: HeldPop[T], expired: Callable[[HeldPop[T]], None]) -> None:
+        """Park a pop until it is taken, its time is up, when `expired` is called, or its connection ends."""
         for name in pop.names:
             self._topics.setdefault(name, {}).setdefault(pop.group, {})[pop] = None
         key = (pop.names[0], pop.group, pop.queue_id)
         self._counts[key] = self._counts.get(key, 0) + 1
         self._count += 1
-        pop._held = self
-        self._purgatory.park(pop, pop.until_ms)
+        self._purgatory.park(pop, pop.until_ms, expired, self._forget)
 
     def take(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> HeldPop[T] | None:
         """Take out a group's first pop for a message of a queue; ANY_QUEUE: whatever it waits for."""
@@ -114,8 +88,7 @@ class HeldPops(Generic[T]):
             self._purgatory.release(pop)
         return taken
 
-    def forget(self, pop: HeldPop[T]) -> None:
-        """Remove a pop from the index; the purgatory has taken it out."""
+    def _forget(self, pop: HeldPop[T]) -> None:
         for name in pop.names:
             groups = self._topics[name]
             pops = groups[pop.group]

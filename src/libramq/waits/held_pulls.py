@@ -7,6 +7,7 @@ pull's turn (`is_passed_over`). Upstream: PullRequestHoldService.java.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
@@ -66,49 +67,22 @@ class Passes:
         return found
 
 
+@dataclass(eq=False, slots=True)
 class HeldPull(Parked, Generic[T]):
     """One held pull: its queue and offset, its connection, and its (monotonic) deadline.
 
-    expired: called with the pull when its time is up. tag_codes: of the wanted messages; None: all.
-    message_filter: what these must pass as well, if anything; passes: of new messages, once there are some.
+    tag_codes: of the wanted messages; None: all. message_filter: what these must pass as well, if anything;
+    passes: of new messages, once there are some.
     """
 
-    __slots__ = (
-        "_expired",
-        "_held",
-        "message_filter",
-        "offset",
-        "passes",
-        "queue_id",
-        "request",
-        "tag_codes",
-        "topic",
-        "until_ms",
-    )
-
-    def __init__(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        connection: Connection,
-        until_ms: MonotonicMs,
-        request: T,
-        expired: Callable[["HeldPull[T]"], None],
-        tag_codes: frozenset[int] | None = None,
-        message_filter: MessageFilter | None = None,
-    ) -> None:
-        super().__init__(connection)
-        self.topic = topic
-        self.queue_id = queue_id
-        self.offset = offset
-        self.until_ms = until_ms
-        self.request = request
-        self.tag_codes = tag_codes
-        self.message_filter = message_filter
-        self._expired = expired
-        self.passes: Passes | None = None
-        self._held: HeldPulls[T] | None = None
+    topic: str
+    queue_id: int
+    offset: int
+    until_ms: MonotonicMs
+    request: T
+    tag_codes: frozenset[int] | None = None
+    message_filter: MessageFilter | None = None
+    passes: Passes | None = None
 
     def is_passed_over(self) -> bool:
         """Return whether none of the new messages passes the filter; the pull waits behind them then."""
@@ -117,15 +91,6 @@ class HeldPull(Parked, Generic[T]):
             return False
         self.offset = passes.end
         return True
-
-    def expire(self, now_ms: MonotonicMs) -> None:
-        """Reply: the time is up."""
-        self._expired(self)
-
-    def unlink(self) -> None:
-        """Leave the index."""
-        if self._held is not None:
-            self._held.forget(self)
 
 
 class _Queue(Generic[T]):
@@ -145,6 +110,7 @@ class HeldPulls(Generic[T]):
         self._purgatory = purgatory
         #: Takes a pull out, to be answered now; False if it is not held any more.
         self.release = purgatory.release
+        self._unlink = self._forget  # One for all, of which there may be very many.
         self._queues: dict[Key, _Queue[T]] = {}
         self._count = 0
 
@@ -170,16 +136,15 @@ class HeldPulls(Generic[T]):
         """Return whether a pull is held on a queue."""
         return (topic, queue_id) in self._queues
 
-    def hold(self, pull: HeldPull[T]) -> None:
-        """Park a pull until it is woken, its time is up or its connection ends."""
+    def hold(self, pull: HeldPull[T], expired: Callable[[HeldPull[T]], None]) -> None:
+        """Park a pull until it is woken, its time is up, when `expired` is called, or its connection ends."""
         queue = self._queues.get((pull.topic, pull.queue_id))
         if queue is None:
             queue = self._queues[pull.topic, pull.queue_id] = _Queue()
         queue.pulls[pull] = None
         queue.by_connection[pull.connection] = queue.by_connection.get(pull.connection, 0) + 1
         self._count += 1
-        pull._held = self
-        self._purgatory.park(pull, pull.until_ms)
+        self._purgatory.park(pull, pull.until_ms, expired, self._unlink)
 
     def matching(
         self,
@@ -231,8 +196,7 @@ class HeldPulls(Generic[T]):
         pulls = [pull for queue in self._queues.values() for pull in queue.pulls]
         return self.take_out([pull for pull in pulls if is_wanted(pull)])
 
-    def forget(self, pull: HeldPull[T]) -> None:
-        """Remove a pull from the index; the purgatory has taken it out."""
+    def _forget(self, pull: HeldPull[T]) -> None:
         key = (pull.topic, pull.queue_id)
         queue = self._queues[key]
         del queue.pulls[pull]

@@ -30,8 +30,8 @@ from libramq.formats.tables import (
 from libramq.groups.cluster_view import ClusterView
 from libramq.kernel.deadlines import Deadlines
 from libramq.kernel.effect import Listen, Thread
-from libramq.kernel.gate import Gated
 from libramq.kernel.parts import Kernel
+from libramq.kernel.purgatory import Gated, Missing
 from libramq.logs import get_logger
 from libramq.message.names import MEMBERS_TOPIC_PREFIX
 from libramq.remoting.body.registration import RegisterBrokerBody
@@ -138,7 +138,7 @@ class _NameServer:
 
 
 class Registration:
-    """Keeps every name server informed; a `kernel.gate.Gate` for the creation of topics."""
+    """Keeps every name server informed; a `kernel.purgatory.Gate` for the creation of topics."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class Registration:
         for _, name_server in waited_for:
             if name_server.requested_ms is None:
                 name_server.register.by(now_ms)  # Once the requests of this turn are handled.
-        self._purgatory.park(parked, now_ms + ANNOUNCED_MS_MAX)
+        self._purgatory.park(parked, now_ms + ANNOUNCED_MS_MAX, _expire)
         self._waiting[parked] = counter, awaited
 
     def leave(self, left: Callable[[], None]) -> None:
@@ -360,6 +360,10 @@ class Registration:
             self._register_again(name_server)
             for returned in self._return_observers:
                 returned()
+
+
+def _expire(parked: Gated) -> None:
+    parked.fail(Missing.ANSWER)
 
 
 class StartUp:

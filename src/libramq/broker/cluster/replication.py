@@ -14,8 +14,8 @@ from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.durability import Durability
 from libramq.clock import MonotonicMs
 from libramq.formats.route import MASTER_ID
-from libramq.kernel.gate import Gate
 from libramq.kernel.parts import Kernel
+from libramq.kernel.purgatory import Gate
 from libramq.replication.copies import Copies, OneAfterTheOther
 from libramq.replication.ha_service import HAService
 from libramq.store.config import FlushDiskType

@@ -24,7 +24,7 @@ from libramq.groups.roster import ServerAssignedMembers
 from libramq.groups.server_assigned_groups import KEEP, ServerAssignedGroups
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
-from libramq.kernel.waiter import ParkedWaiter, Waiter
+from libramq.kernel.purgatory import Parked, Waiter
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 
@@ -110,7 +110,7 @@ class Assigner:
         if coordinator is None:
             waiter.answer(None)
             return
-        parked = ParkedWaiter(waiter, cost_bytes=cost_bytes)
+        parked = Parked(waiter.connection, cost_bytes=cost_bytes)
 
         def answered(outcome: Queues | LibraError) -> None:
             if self._purgatory.release(parked):

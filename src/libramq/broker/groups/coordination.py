@@ -11,7 +11,7 @@ answered by its own waiter.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -33,7 +33,7 @@ from libramq.groups.session import SILENCE_MS_MAX
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
-from libramq.kernel.waiter import ParkedWaiter, Waiter
+from libramq.kernel.purgatory import Parked, Waiter
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.secret_bits import SecretBits
@@ -44,14 +44,12 @@ log = get_logger(__name__)
 MemberWaiter = Waiter[fx.Answer[Any]]
 
 
-class Ticket(ParkedWaiter[fx.Answer[Any]]):
+@dataclass(eq=False, slots=True)
+class Ticket(Parked):
     """A request that the coordinator answers, and the group that it concerns."""
 
-    __slots__ = ("group",)
-
-    def __init__(self, waiter: MemberWaiter, group: str, *, cost_bytes: int) -> None:
-        super().__init__(waiter, cost_bytes=cost_bytes)
-        self.group = group
+    waiter: MemberWaiter
+    group: str
 
 
 Effect = fx.Effect[Ticket]
@@ -197,8 +195,8 @@ class Coordination:
             # The broker that coordinates the group now need not wait for this member.
             self.coordinator.forget_former(request)
         self.require_here(group)
-        ticket = Ticket(waiter, group, cost_bytes=cost_bytes)
-        if not self._purgatory.has_room(ticket.connection, cost_bytes):
+        ticket = Ticket(peer, waiter, group, cost_bytes=cost_bytes)
+        if not self._purgatory.has_room(peer, cost_bytes):
             raise broker_error(ResponseCode.SYSTEM_BUSY, "too many requests wait for an answer; try again")
         self._purgatory.park(ticket)
         # Clients send a heartbeat before they join: of those that start together, each knows of others.

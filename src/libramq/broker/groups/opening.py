@@ -21,7 +21,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.fencing import Claims, Opened
 from libramq.kernel.connection import Connection
-from libramq.kernel.waiter import Waiter
+from libramq.kernel.purgatory import Waiter
 from libramq.message.queue import MessageQueue
 from libramq.offsets import Claim
 from libramq.offsets.group_fence import NOBODY

@@ -24,8 +24,8 @@ from libramq.clock import MonotonicMs
 from libramq.errors import SyncFailed
 from libramq.filesystem import FileSystem
 from libramq.kernel.effect import Thread
-from libramq.kernel.gate import Gated, Missing
 from libramq.kernel.parts import Kernel, Phase
+from libramq.kernel.purgatory import Gated, Missing
 from libramq.logs import get_logger
 from libramq.store.config import FlushDiskType
 from libramq.store.flush import FlushPlan, run_flush
@@ -132,7 +132,7 @@ class Lane:
 
 
 class Durability:
-    """Flushes the store, and answers those who wait for it; a `kernel.gate.Gate`."""
+    """Flushes the store, and answers those who wait for it; a `kernel.purgatory.Gate`."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Durability:
         elif self._is_broken:
             parked.fail(Missing.DISK)
         elif not self._purgatory.has_room(parked.connection, parked.cost_bytes):
-            parked.fail()
+            parked.fail(Missing.ANSWER)
         else:
             while self._waiting and not self._waiting[0][2].is_parked:  # Its connection has ended.
                 self._waiting.popleft()
@@ -236,7 +236,7 @@ class Durability:
             while self._waiting and (self._waiting[0][1] <= now_ms or not self._waiting[0][2].is_parked):
                 parked = self._waiting.popleft()[2]
                 if self._purgatory.release(parked):
-                    parked.expire(now_ms)
+                    parked.fail(Missing.ANSWER)
         finally:  # Even if one cannot be answered: they have no other deadline.
             if self._waiting:
                 self._time_limit.at(self._waiting[0][1])

@@ -9,6 +9,7 @@ readers commit by other requests.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -19,8 +20,7 @@ from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
-from libramq.kernel.purgatory import Parked
-from libramq.kernel.waiter import Waiter
+from libramq.kernel.purgatory import Parked, Waiter
 from libramq.kernel.work import Each, InThread, Work
 from libramq.store.contents import WARMINGS_MAX
 from libramq.store.log.segments import Cold
@@ -67,27 +67,13 @@ class Fetch(msgspec.Struct, eq=False, kw_only=True):
     warmings: int = 0
 
 
+@dataclass(eq=False, slots=True)
 class _Held(Parked):
     """A fetch that waits. queues: those whose arrivals wake it; none while it only waits for a moment."""
 
-    __slots__ = ("fetch", "fetching", "queues", "until_ms")
-
-    def __init__(
-        self, fetching: "Fetching", fetch: Fetch, until_ms: MonotonicMs, queues: set[tuple[str, int]]
-    ) -> None:
-        super().__init__(fetch.waiter.connection)
-        self.fetching = fetching
-        self.fetch = fetch
-        self.until_ms = until_ms
-        self.queues = queues
-
-    def expire(self, now_ms: MonotonicMs) -> None:
-        """Read again: the time is up, or the moment over."""
-        self.fetching.run_again(self)
-
-    def unlink(self) -> None:
-        """Leave the index."""
-        self.fetching.forget(self)
+    fetch: Fetch
+    until_ms: MonotonicMs
+    queues: set[tuple[str, int]]
 
 
 class Fetching:
@@ -120,14 +106,13 @@ class Fetching:
     def _wake(self, held: _Held) -> None:
         """Run a fetch again, unless it was answered, or has ended, before it was its turn."""
         if self._purgatory.release(held):
-            self.run_again(held)
+            self._run_again(held)
 
-    def run_again(self, held: _Held) -> None:
+    def _run_again(self, held: _Held) -> None:
         """Read the queues of a fetch again, which is not parked any more."""
         self._try(held.fetch, held.until_ms)
 
-    def forget(self, held: _Held) -> None:
-        """Remove a fetch from the index; the purgatory has taken it out."""
+    def _forget(self, held: _Held) -> None:
         for key in held.queues:
             waiting = self._held[key]
             del waiting[held]
@@ -231,13 +216,14 @@ class Fetching:
             return False
         fetch.warmings, count = 0, len(fetch.reads)
         if has_some or count > READS_AT_ONCE_MAX:
-            held = _Held(self, fetch, until_ms, set())
-            self._purgatory.park(held, min(until_ms, now_ms + max(PACE_MS, count // READS_PER_MS)))
+            held = _Held(connection, fetch, until_ms, set())
+            again_ms = min(until_ms, now_ms + max(PACE_MS, count // READS_PER_MS))
+            self._purgatory.park(held, again_ms, self._run_again)
             return True
-        held = _Held(self, fetch, until_ms, {(read.topic, read.queue_id) for read in fetch.reads})
+        held = _Held(connection, fetch, until_ms, {(read.topic, read.queue_id) for read in fetch.reads})
         for key in held.queues:
             self._held.setdefault(key, {})[held] = None
-        self._purgatory.park(held, until_ms)
+        self._purgatory.park(held, until_ms, self._run_again, self._forget)
         return True
 
 

@@ -30,7 +30,7 @@ from libramq.filter.message_filter import MessageFilter
 from libramq.formats.tables import PERM_READ
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
-from libramq.kernel.waiter import Waiter
+from libramq.kernel.purgatory import Waiter
 from libramq.kernel.work import Each, InThread, Work
 from libramq.store.contents import WARMINGS_MAX
 from libramq.store.log.segments import Cold
@@ -387,19 +387,17 @@ class Reading:
         if not connection.is_open:  # It closed while a thread read for it; nothing would remove the pull.
             return
         pull.expression, pull.warmings = None, 0  # It may be long, and `tag_codes` is enough.
-        self._held.hold(
-            HeldPull(
-                pull.topic,
-                pull.queue_id,
-                pull.offset,
-                connection,
-                until_ms,
-                pull,
-                self._expired,
-                pull.tag_codes,
-                pull.message_filter,
-            )
+        held = HeldPull(
+            connection,
+            pull.topic,
+            pull.queue_id,
+            pull.offset,
+            until_ms,
+            pull,
+            pull.tag_codes,
+            pull.message_filter,
         )
+        self._held.hold(held, self._expired)
 
 
 def _status(pull: Pull, result: ReadResult) -> PullStatus:

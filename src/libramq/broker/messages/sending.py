@@ -32,8 +32,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError, broker_error
 from libramq.formats.tables import PERM_WRITE, TopicConfig
 from libramq.kernel.connection import Connection
-from libramq.kernel.gate import Gate, Gated, Missing
-from libramq.kernel.waiter import Waiter
+from libramq.kernel.purgatory import Gate, Gated, Missing, Waiter
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.batch import count_items, has_more_items
@@ -101,35 +100,6 @@ Sent = Stored | Exception | Steps
 T = TypeVar("T")
 
 
-class _Answer(Gated):
-    """An answer for messages that are stored, but not safe yet."""
-
-    __slots__ = ("_result", "_waiter")
-
-    def __init__(self, result: Any, waiter: Waiter[Any]) -> None:
-        super().__init__(waiter.connection)
-        self._result = result
-        self._waiter = waiter
-
-    def succeed(self) -> None:
-        """Answer that they are on the disk."""
-        self._waiter.answer(self._result)
-
-    def fail(self, missing: Missing = Missing.ANSWER) -> None:
-        """Answer: it is stored, and not as safe as it should be."""
-        self._waiter.refuse(broker_error(*NOT_SAFE[missing]))
-
-
-class _Announced(_Answer):
-    """An answer for messages that are safe, but whose topic the name servers may not know yet."""
-
-    __slots__ = ()
-
-    def fail(self, missing: Missing = Missing.ANSWER) -> None:
-        """Answer all the same: they are stored."""
-        self.succeed()
-
-
 class _Announcing:
     """The waiter of messages that have created a topic: they are answered when name servers know it.
 
@@ -143,8 +113,9 @@ class _Announcing:
         self._announcement = announcement
 
     def answer(self, result: Sequence[Sent]) -> None:
-        """Answer now, or when the name servers know the topic."""
-        self._announcement.wait(_Announced(result, self._waiter))
+        """Answer now, or when the name servers know the topic; if they do not in time, all the same."""
+        answer = partial(self._waiter.answer, result)
+        self._announcement.wait(Gated(self.connection, answer, lambda _: answer()))
 
 
 class Sending:
@@ -293,7 +264,8 @@ class Sending:
     def answer_when_safe(self, result: T, end: int, waiter: Waiter[T]) -> None:
         """Answer once the log is safe up to a message's end; it may be stored long since."""
         if end and self._log.must_wait:
-            self._durability.wait(_Answer(result, waiter), end)
+            succeed = partial(waiter.answer, result)
+            self._durability.wait(Gated(waiter.connection, succeed, partial(_not_safe, waiter)), end)
         else:
             waiter.answer(result)
 
@@ -583,6 +555,11 @@ class Sending:
             unique_key = self._unique_id()
             text = stored_properties.with_property(text, p.UNIQ_KEY, unique_key)
         return self.properties.added_to(text), unique_key
+
+
+def _not_safe(waiter: Waiter[T], missing: Missing) -> None:
+    """Answer: it is stored, and not as safe as it should be."""
+    waiter.refuse(broker_error(*NOT_SAFE[missing]))
 
 
 def _kept(error: Exception) -> Exception:

@@ -26,7 +26,7 @@ from libramq.errors import BrokerError, broker_error
 from libramq.formats.tables import PERM_READ
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel, Phase
-from libramq.kernel.waiter import Waiter
+from libramq.kernel.purgatory import Waiter
 from libramq.kernel.work import Each, InThread, Work
 from libramq.logs import get_logger
 from libramq.message import names
@@ -362,21 +362,13 @@ class Popping:
             pop.waiter.answer(PopResult(0, 0, full=TOO_MANY_WAIT))
         else:
             pop.warmings = 0
-            self._held.hold(
-                HeldPop(
-                    (
-                        wanted.topic,
-                        names.pop_retry_topic(wanted.topic, wanted.group),
-                        names.pop_retry_topic(wanted.topic, wanted.group, is_new=True),
-                    ),
-                    wanted.group,
-                    max(wanted.queue_id, -1),
-                    connection,
-                    until_ms,
-                    pop,
-                    self._expired,
-                )
+            topics = (
+                wanted.topic,
+                names.pop_retry_topic(wanted.topic, wanted.group),
+                names.pop_retry_topic(wanted.topic, wanted.group, is_new=True),
             )
+            held = HeldPop(connection, topics, wanted.group, max(wanted.queue_id, -1), until_ms, pop)
+            self._held.hold(held, self._expired)
 
 
 def _require_count(count_max: int) -> None:

@@ -11,6 +11,7 @@ An unfinished slot is parked in the purgatory, so that it disappears with its co
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Generic, ParamSpec, TypeVar
 
 from libramq.kernel.connection import Connection, Principal
@@ -46,18 +47,14 @@ UNORDERED: Final = ("librdkafka", "confluent-kafka")
 PATIENT: Final = (*UNORDERED, "apache-kafka-java", "kgo")
 
 
+@dataclass(eq=False, slots=True)
 class Slot(Parked):
-    """The place of one answer."""
+    """The place of one answer. is_apart: whether later requests are answered before it."""
 
-    __slots__ = ("_answers", "call", "data", "is_apart")
-
-    def __init__(self, connection: Connection, call: Call | None, answers: "Answers") -> None:
-        super().__init__(connection, cost_bytes=call.cost_bytes if call is not None else 0)
-        self._answers = answers
-        self.call = call
-        self.data: bytes | None = None
-        #: Whether later requests are answered before it.
-        self.is_apart = False
+    call: Call | None
+    _answers: "Answers"
+    data: bytes | None = None
+    is_apart: bool = False
 
     @property
     def principal(self) -> Principal:
@@ -158,25 +155,6 @@ class Slot(Parked):
 
         return guarded
 
-    def unlink(self) -> None:
-        """Leave the queue: the slot is answered, or its connection has ended."""
-        if self.data is None and not self.is_apart:
-            self._answers.forget(self.connection)
-
-
-class _Named(Parked):
-    """Ends a connection's entry with the connection."""
-
-    __slots__ = ("_software",)
-
-    def __init__(self, connection: Connection, software: dict[Connection, str]) -> None:
-        super().__init__(connection)
-        self._software = software
-
-    def unlink(self) -> None:
-        """Forget the connection: it has ended."""
-        self._software.pop(self.connection, None)
-
 
 class Answers:
     """The slots of all connections, in order. Connections without a waiting answer have no entry."""
@@ -197,7 +175,10 @@ class Answers:
             self._software[connection] = software
         elif self._purgatory.has_room(connection):
             self._software[connection] = software
-            self._purgatory.park(_Named(connection, self._software))
+            self._purgatory.park(Parked(connection), unlink=self._ended)
+
+    def _ended(self, parked: Parked) -> None:
+        self._software.pop(parked.connection, None)
 
     def is_ordered(self, connection: Connection) -> bool:
         """Return whether a client needs its answers in the order of its requests."""
@@ -223,7 +204,7 @@ class Answers:
 
     def open(self, connection: Connection, call: Call | None) -> Slot:
         """Return the place for the answer to a request."""
-        slot = Slot(connection, call, self)
+        slot = Slot(connection, call, self, cost_bytes=call.cost_bytes if call is not None else 0)
         self._waiting.setdefault(connection, deque()).append(slot)
         return slot
 
@@ -240,7 +221,12 @@ class Answers:
         is_full = len(waiting) > WAITING_MAX or is_costly
         if is_full or not self._purgatory.has_room(slot.connection, slot.cost_bytes):
             self._effects.close(slot.connection, f"{len(waiting)} of its requests wait for answers")
-        self._purgatory.park(slot)
+        self._purgatory.park(slot, unlink=self._unlink)
+
+    def _unlink(self, slot: Slot) -> None:
+        """Drop what waits with a slot: it has an answer now, or its connection has ended."""
+        if slot.data is None and not slot.is_apart:
+            self.forget(slot.connection)
 
     def ready(self, slot: Slot) -> None:
         """Send what may leave now."""

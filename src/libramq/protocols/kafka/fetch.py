@@ -90,7 +90,7 @@ class Fetches:
 
 
 class _Waiter:
-    """Answers one fetch; a `kernel.waiter.Waiter`."""
+    """Answers one fetch; a `kernel.purgatory.Waiter`."""
 
     def __init__(self, request: FetchRequest, slot: Slot, refusals: Mapping[_Partition, ErrorCode]) -> None:
         self._request = request

@@ -6,6 +6,7 @@ heard ─► its connection ends ─► awaited for a moment ─► its client i
 
 from collections import deque
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Final
 
 from libramq.clock import MonotonicMs
@@ -21,19 +22,11 @@ Who = tuple[str, str]
 _Client = tuple[str, str]
 
 
+@dataclass(eq=False, slots=True)
 class _Connection(Parked):
     """A connection of members; parked, so that its end is noticed."""
 
-    __slots__ = ("_ended", "members")
-
-    def __init__(self, connection: Connection, ended: Callable[["_Connection"], None]) -> None:
-        super().__init__(connection)
-        self._ended = ended
-        self.members: dict[Who, None] = {}
-
-    def unlink(self) -> None:
-        """Report the end."""
-        self._ended(self)
+    members: dict[Who, None] = field(default_factory=dict)
 
 
 class Presence:
@@ -64,8 +57,8 @@ class Presence:
             if not connection.is_open or not self._purgatory.has_room(connection):
                 self._of.pop(who, None)
                 return
-            now = self._connections[connection] = _Connection(connection, self._ended)
-            self._purgatory.park(now)
+            now = self._connections[connection] = _Connection(connection)
+            self._purgatory.park(now, unlink=self._ended)
         now.members[who] = None
         self._of[who] = now
         if len(now.members) > MEMBERS_PER_CONNECTION_MAX:

@@ -312,7 +312,7 @@ class _Production:
 
 
 class _Waiter:
-    """Takes the result of one partition; a `kernel.waiter.Waiter`."""
+    """Takes the result of one partition; a `kernel.purgatory.Waiter`."""
 
     def __init__(self, production: _Production, place: Place, start: int) -> None:
         self._production = production

@@ -11,7 +11,7 @@ import msgspec
 
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
-from libramq.kernel.gate import Missing
+from libramq.kernel.purgatory import Missing
 from libramq.message.ids import encode_host, encode_offset_id
 from libramq.message.message import MessageExt
 from libramq.message.properties import (

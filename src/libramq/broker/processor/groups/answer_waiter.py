@@ -20,7 +20,7 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.body import coordination as bodies
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Request
-from libramq.rpc.waiter import RequestWaiter
+from libramq.rpc.responder import RequestWaiter
 
 
 class AnswerWaiter(RequestWaiter):

@@ -7,6 +7,7 @@ Upstream: AdminBrokerProcessor.callConsumer, Broker2Client.java.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from libramq.auth.authorizer import Authorizer, require_permission
@@ -62,28 +63,14 @@ class Target(NamedTuple):
     peer: Connection
 
 
+@dataclass(eq=False, slots=True)
 class _Call(Parked):
     """A request that waits for clients. waiting: who has not answered, by number."""
 
-    __slots__ = ("_calls", "answers", "collect", "request", "waiting")
-
-    def __init__(
-        self, calls: "ClientCalls", request: Request, waiting: dict[int, Target], collect: Collect
-    ) -> None:
-        super().__init__(request.peer, cost_bytes=len(request.command.body))
-        self._calls = calls
-        self.request = request
-        self.waiting = waiting
-        self.collect = collect
-        self.answers: dict[str, Command] = {}
-
-    def expire(self, now_ms: MonotonicMs) -> None:
-        """Reply without the members that have not answered."""
-        self._calls.reply(self)
-
-    def unlink(self) -> None:
-        """Drop the request numbers: later answers are ignored."""
-        self._calls.forget(self)
+    request: Request
+    waiting: dict[int, Target]
+    collect: Collect
+    answers: dict[str, Command] = field(default_factory=dict)
 
 
 class ClientCalls:
@@ -227,10 +214,10 @@ class ClientCalls:
         for target in targets:
             self._number = self._number + 1 if self._number < (1 << 31) - 1 else FIRST_NUMBER
             waiting[self._number] = target
-        call = _Call(self, request, waiting, collect)
+        call = _Call(request.peer, request, waiting, collect, cost_bytes=len(request.command.body))
         if not self._purgatory.has_room(request.peer, call.cost_bytes):
             raise broker_error(ResponseCode.SYSTEM_BUSY, "too many requests wait; try again")
-        self._purgatory.park(call, self._clock.monotonic_ms() + timeout_ms)
+        self._purgatory.park(call, self._clock.monotonic_ms() + timeout_ms, self._reply, self._forget)
         for number, target in waiting.items():
             self._calls[target.peer, number] = call
         self._responder.notify(
@@ -256,12 +243,12 @@ class ClientCalls:
             del call.waiting[key[1]]
             self._reply_to_all_answers(call)
 
-    def forget(self, call: _Call) -> None:
-        """Remove a call that was replied to, or whose operator has left."""
+    def _forget(self, call: _Call) -> None:
+        """Ignore the answers that are still to come: it was replied to, or its operator has left."""
         for number, target in call.waiting.items():
             self._calls.pop((target.peer, number), None)
 
-    def reply(self, call: _Call) -> None:
+    def _reply(self, call: _Call) -> None:
         """Reply to an operator with the answers received so far."""
         try:
             outcome = call.collect(call.answers)
@@ -271,7 +258,7 @@ class ClientCalls:
 
     def _reply_to_all_answers(self, call: _Call) -> None:
         if not call.waiting and self._purgatory.release(call):
-            self.reply(call)
+            self._reply(call)
 
 
 def _targets(members: Iterable[Member[Connection]]) -> list[Target]:

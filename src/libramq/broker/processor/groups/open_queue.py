@@ -12,7 +12,7 @@ from libramq.offsets import Claim
 from libramq.remoting.headers import OpenQueueHeader
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.waiter import RequestWaiter
+from libramq.rpc.responder import RequestWaiter
 
 
 class OpenQueue:

@@ -26,7 +26,7 @@ from libramq.remoting.body.assignment import (
 )
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply, reply_rows
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.waiter import RequestWaiter
+from libramq.rpc.responder import RequestWaiter
 
 _ALLOCATIONS: Final[dict[str, Allocate]] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
 

@@ -27,7 +27,7 @@ from libramq.remoting.pop_headers import (
 )
 from libramq.rpc.outcome import HOLD, Outcome, Reply, ReplyWhenDurable
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.waiter import RequestWaiter
+from libramq.rpc.responder import RequestWaiter
 
 #: PopMessageRequestHeader.isTimeoutTooMuch: such a pop was in a queue for too long; nobody waits for it.
 LATE_MS_MAX: Final = 500

@@ -15,7 +15,7 @@ from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc.broker_calls import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.waiter import RequestWaiter
+from libramq.rpc.responder import RequestWaiter
 from libramq.store.reading.read import ReadResult, ReadStatus
 
 _CODES: Final = {
