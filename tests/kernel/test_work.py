@@ -144,6 +144,28 @@ def test_a_work_goes_on_with_what_calls_back_and_with_an_error_that_it_brings(tu
     assert turns.engine.next_due_ms is None
 
 
+def test_a_work_hears_of_what_could_not_begin(turns: Turns):
+    """It was dropped, and whoever had begun it waited for its end."""
+    done: list[object] = []
+
+    def fail(_: Callable[[object], None]) -> None:
+        raise ValueError("it cannot be signed")
+
+    def steps() -> Work[None]:
+        for _ in range(2):
+            try:
+                yield Callback(fail)
+            except ValueError as error:
+                done.append(str(error))
+        done.append("the end")
+
+    turns.kernel.work(steps())
+    turns.engine.settle()
+    turns.turn()
+    assert done == ["it cannot be signed", "it cannot be signed", "the end"]
+    assert turns.engine.next_due_ms is None
+
+
 @pytest.mark.parametrize("answer", ["an answer", OSError("no answer")])
 def test_a_work_that_was_closed_while_it_waited_does_not_go_on(turns: Turns, answer: object):
     answers: list[Callable[[object], None]] = []

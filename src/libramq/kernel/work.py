@@ -5,6 +5,8 @@
         yield Room(size)            a large request waits for memory, and has it until it ends; once at most
         yield Callback(begin)       something else calls back: an answer of another process, a deadline
 
+What cannot even begin is raised at its `yield`, as is what it brings.
+
     Kernel.work(steps)                     for no request: what one event causes for many
     Effects.proceed(connection, steps)     for a request, whose connection is not served meanwhile
 
@@ -63,14 +65,28 @@ class UnderWay:
         self.size_bytes = 0
         self._result: object = None
 
-    def step(self) -> Any:
-        """Take the next step, and return what it waits for; raises StopIteration at the end."""
+    def step(self, must_wait: Callable[["UnderWay", Any], bool]) -> bool:
+        """Take the next step; return whether it has to wait now. Raises StopIteration at the end.
+
+        must_wait: gets a work what it wants, and returns that; what fails there is raised in the next step.
+        """
         result, self._result = self._result, None
         if not isinstance(result, BaseException):
-            return self.steps.send(result)
-        if self.steps.gi_frame is None:  # It was closed while it waited.
+            wanted = self.steps.send(result)
+        elif self.steps.gi_frame is None:  # It was closed while it waited.
             raise StopIteration
-        return self.steps.throw(result)
+        else:
+            wanted = self.steps.throw(result)
+        while wanted is not None:
+            try:
+                waits = must_wait(self, wanted)
+            except Exception as error:
+                self.take(error)
+                break
+            if waits:
+                return True
+            wanted = self.steps.send(None)
+        return False
 
     def take(self, result: object) -> None:
         """Take what a thread has returned, or has raised, for the next step."""
@@ -112,21 +128,24 @@ class Workload:
             while works:
                 work = works.popleft()
                 try:
-                    wanted = work.step()
+                    goes_on = not work.step(self._must_wait)
                 except StopIteration:
-                    pass
-                else:
-                    if wanted is None:
-                        works.append(work)
-                    elif type(wanted) is Callback:
-                        wanted.begin(partial(self._done, work))
-                    else:
-                        self._effects.run(wanted.thread, wanted.work, partial(self._done, work))
+                    goes_on = False
+                if goes_on:
+                    works.append(work)
                 if works and is_over():
                     break
         finally:
             if works:
                 self._rest.at(self._clock.monotonic_ms())
+
+    def _must_wait(self, work: UnderWay, wanted: InThread | Callback) -> bool:
+        done = partial(self._done, work)
+        if isinstance(wanted, Callback):
+            wanted.begin(done)
+        else:
+            self._effects.run(wanted.thread, wanted.work, done)
+        return True
 
     def _done(self, work: UnderWay, result: object) -> None:
         work.take(result)

@@ -271,8 +271,7 @@ class Performer:
         self._has_stepped = True
         while (work := self._busy.first(connection)) is not None:
             try:
-                wanted = work.step()
-                must_wait = wanted is not None and self._must_wait(work, wanted)
+                must_wait = work.step(self._must_wait)
             except StopIteration:
                 self._busy.remove_first(connection)
                 self._end(work)
@@ -284,8 +283,6 @@ class Performer:
             else:
                 if must_wait:
                     self._busy.remove_first(connection)
-                elif wanted is not None:
-                    continue
             if self._timers.elapsed_us() - began_us >= TURN_US_MAX:
                 break
         self._perform()
