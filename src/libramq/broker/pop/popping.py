@@ -48,6 +48,12 @@ log = get_logger(__name__)
 INVISIBLE_MS_MAX: Final = 3 * 24 * 3600 * 1000
 #: BrokerConfig.reviveQueueNum.
 REVIVE_QUEUES: Final = 8
+#: PopMessageRequestHeader.isTimeoutTooMuch: such a pop was in a queue for too long; nobody waits for it.
+LATE_MS_MAX: Final = 500
+#: PopLongPollingService.wakeUp: the answer leaves before the client gives up.
+EARLY_MS: Final = 50
+#: Ours: Apache's proxy sends UUIDs.
+ATTEMPT_ID_CHARACTERS_MAX: Final = 128
 TOO_MANY_WAIT: Final = "too many pops wait for messages"
 
 
@@ -69,7 +75,7 @@ class PopResult(NamedTuple):
 
 
 class Pop(msgspec.Struct, eq=False, kw_only=True):
-    """A group's request for messages. hold_ms: how long to wait for one.
+    """A group's request for messages. remaining_ms: how long its client still waits; below 0: since when not.
 
     wide_max: how many it takes if it may get more than one check point of a queue; not in order.
     is_notification: it wants to know only whether there are some, and gets them by another pop. warmings: how
@@ -79,7 +85,7 @@ class Pop(msgspec.Struct, eq=False, kw_only=True):
     waiter: Waiter[PopResult]
     wanted: PopSelection
     invisible_ms: int = 0
-    hold_ms: int = 0
+    remaining_ms: int = 0
     wide_max: int = 0
     expression: str | None = None
     expression_type: str | None = None
@@ -119,6 +125,15 @@ class Popping:
 
     def pop(self, pop: Pop, *, wall_ms: WallMs, now_ms: MonotonicMs) -> None:
         """Answer a pop by its waiter, now or later; raises BrokerError for an immediate refusal."""
+        if pop.remaining_ms < -LATE_MS_MAX and not pop.is_notification:
+            remark = f"the broker[{self._broker_name}] pop message is timeout too much"
+            raise broker_error(ResponseCode.POLLING_TIMEOUT, remark)
+        attempt = len(pop.wanted.attempt_id or "")
+        if attempt > ATTEMPT_ID_CHARACTERS_MAX:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"an attemptId of {attempt} characters; {ATTEMPT_ID_CHARACTERS_MAX} are allowed",
+            )
         self.check(pop.wanted, wall_ms)
         _require_count(pop.wanted.count_max)
         if pop.wide_max > pop.wanted.count_max and not pop.wanted.in_order:
@@ -133,7 +148,7 @@ class Popping:
             pop.wanted.tag_codes, pop.wanted.message_filter = own
         self._modes.popped(pop.wanted.topic, pop.wanted.group)
         pop.expression = None  # It may be long, and what it was parsed to is enough.
-        hold_ms = min(max(pop.hold_ms, 0), SUSPEND_MS_MAX)
+        hold_ms = min(max(pop.remaining_ms - EARLY_MS, 0), SUSPEND_MS_MAX)
         self._run(pop, now_ms + hold_ms if hold_ms else None)
 
     def check(self, wanted: PopSelection, wall_ms: WallMs) -> None:

@@ -11,7 +11,6 @@ from libramq.broker.pop.popping import Pop, Popping, PopResult
 from libramq.broker.pop.taking import PopSelection, Share
 from libramq.broker.processor.messages.pull_message import KEPT_CHARACTERS_MAX, without_fields
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import broker_error
 from libramq.kernel.work import Work
 from libramq.message import names
 from libramq.message import properties as p
@@ -29,12 +28,6 @@ from libramq.rpc.outcome import HOLD, Outcome, Reply, ReplyWhenDurable
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.responder import RequestWaiter
 
-#: PopMessageRequestHeader.isTimeoutTooMuch: such a pop was in a queue for too long; nobody waits for it.
-LATE_MS_MAX: Final = 500
-#: PopLongPollingService.wakeUp: the answer leaves before the client gives up.
-EARLY_MS: Final = 50
-#: Ours: Apache's proxy sends UUIDs.
-ATTEMPT_ID_CHARACTERS_MAX: Final = 128
 #: ConsumeInitMode.MAX.
 FROM_END: Final = 1
 
@@ -70,18 +63,6 @@ class PopMessage:
     def pop(self, request: Request) -> Outcome:
         """Answer a pop, or hold it."""
         header: PopMessageHeader = request.header
-        wait_ms = _wait_ms(request, header.born_time, header.poll_time)
-        if wait_ms < -LATE_MS_MAX and header.born_time > 0:
-            return Reply(
-                ResponseCode.POLLING_TIMEOUT,
-                f"the broker[{self._broker_name}] pop message is timeout too much",
-            )
-        if header.attempt_id is not None and len(header.attempt_id) > ATTEMPT_ID_CHARACTERS_MAX:
-            raise broker_error(
-                ResponseCode.INVALID_PARAMETER,
-                f"an attemptId of {len(header.attempt_id)} characters;"
-                f" {ATTEMPT_ID_CHARACTERS_MAX} are allowed",
-            )
         if header.exp is not None and len(header.exp) > KEPT_CHARACTERS_MAX:
             request = without_fields(request)
         wanted = PopSelection(
@@ -99,7 +80,7 @@ class PopMessage:
             waiter=RequestWaiter(request, self._answer, reply),
             wanted=wanted,
             invisible_ms=header.invisible_time,
-            hold_ms=max(0, wait_ms - EARLY_MS),
+            remaining_ms=_remaining_ms(request, header.born_time, header.poll_time),
             wide_max=wide_max,
             expression=header.exp,
             expression_type=header.exp_type,
@@ -117,9 +98,9 @@ class PopMessage:
             count_max=1,
             in_order=bool(header.order),
         )
-        hold_ms = max(0, _wait_ms(request, header.born_time, header.poll_time) - EARLY_MS)
+        remaining_ms = _remaining_ms(request, header.born_time, header.poll_time)
         waiter = RequestWaiter(request, self._answer, _notification)
-        pop = Pop(waiter=waiter, wanted=wanted, hold_ms=hold_ms, is_notification=True)
+        pop = Pop(waiter=waiter, wanted=wanted, remaining_ms=remaining_ms, is_notification=True)
         self._popping.pop(pop, wall_ms=request.wall_ms, now_ms=request.monotonic_ms)
         return HOLD
 
@@ -216,10 +197,10 @@ class PopMessage:
         return records
 
 
-def _wait_ms(request: Request, born_ms: int, poll_ms: int) -> int:
+def _remaining_ms(request: Request, born_ms: int, poll_ms: int) -> int:
     """Return how long a client still waits; its clock may be another than ours."""
     if born_ms <= 0:
-        return poll_ms
+        return max(poll_ms, 0)
     return min(born_ms + poll_ms - int(request.wall_ms), poll_ms)
 
 
