@@ -58,8 +58,10 @@ from libramq.clock import read_clock
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, NoPermission, RemoteProtocolError
 from libramq.fencing import Claim, Opened
+from libramq.groups.consumer_group import Consumer
 from libramq.groups.coordinator.effect import Answer
 from libramq.groups.coordinator.group.request import Join, Leave, Poll
+from libramq.groups.pending_notifications import GroupChanged, Notice
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects
 from libramq.message import decode_records
@@ -158,6 +160,7 @@ class LineTranslator:
         operations = {
             "LOGIN": self._login,
             "HELLO": self._hello,
+            "FOLLOW": self._follow,
             "BYE": self._bye,
             "APPEND": self._append,
             "LATER": self._later,
@@ -184,12 +187,26 @@ class LineTranslator:
     def _hello(self, connection: Connection, words: Sequence[str]) -> None:
         client, group = words
         self._require(Membership(connection.principal, {}, (group,)))
-        heartbeat = Heartbeat(client_id=client, producer_groups=[group])
-        self._effects.proceed(
-            connection, self._beat(heartbeat, LineWaiter(connection, self._effects, _heartbeat_answer))
+        self._beat(connection, Heartbeat(client_id=client, producer_groups=[group]))
+
+    def _follow(self, connection: Connection, words: Sequence[str]) -> None:
+        client, group = words
+        self._require(Membership(connection.principal, {group: ()}))
+        self._beat(
+            connection,
+            Heartbeat(client_id=client, consumers=[Consumer(group=group)], notify=self._notify),
         )
 
-    def _beat(self, heartbeat: Heartbeat, waiter: LineWaiter) -> Generator[None]:
+    def _notify(self, notice: Notice[Connection]) -> None:
+        """Tell a member that its group has changed, or ask a silent one whether it is there."""
+        verb = "CHANGED" if isinstance(notice, GroupChanged) else "THERE?"
+        self._effects.send(notice.peer, f"{verb} {notice.group}\n".encode())
+
+    def _beat(self, connection: Connection, heartbeat: Heartbeat) -> None:
+        waiter = LineWaiter(connection, self._effects, _heartbeat_answer)
+        self._effects.proceed(connection, self._beat_all(heartbeat, waiter))
+
+    def _beat_all(self, heartbeat: Heartbeat, waiter: LineWaiter) -> Generator[None]:
         """Answer once all groups of a heartbeat, a thousand perhaps, were served."""
         try:
             result = yield from self._heartbeats.beat(heartbeat, waiter.connection, read_clock(self._clock))

@@ -14,10 +14,12 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.fencing import Claim, FenceGrant
 from libramq.filesystem import LocalFileSystem
+from libramq.groups.session import SILENCE_MS_MAX
 from libramq.kernel.connection import ANONYMOUS, Principal
 from libramq.message import decode_records
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
+from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.store.config import FlushDiskType
 from libramq.testing.machine.process import Process
 from libramq.testing.nodes.broker_node import SimulatedBroker
@@ -126,6 +128,18 @@ def test_operators_see_a_stranger_among_the_producers_until_it_says_goodbye(talk
     assert b'"clientId":"c-1"' in listed.body
     assert stranger.say("BYE P") == ["OK"]
     assert talk.ask(FakePeer(), R.GET_PRODUCER_CONNECTION_LIST, header).code == C.SYSTEM_ERROR
+
+
+def test_a_stranger_hears_of_changes_of_its_group_in_its_own_protocol(talk: Conversation):
+    """It used to get RocketMQ's frames among its lines."""
+    stranger, java = LinePeer(talk), FakePeer()
+    assert stranger.say("FOLLOW c-1 Shared")[0] == "OK"
+    stranger.lines()
+    group = ConsumerData(group_name="Shared")
+    talk.ask(java, R.HEART_BEAT, None, HeartbeatData(client_id="c-2", consumer_data_set=[group]))
+    assert stranger.lines() == ["CHANGED Shared"]
+    talk.advance(SILENCE_MS_MAX)
+    assert "THERE? Shared" in stranger.lines()
 
 
 def test_a_rocketmq_long_poll_wakes_in_the_turn_of_a_strangers_append(talk: Conversation):

@@ -5,7 +5,7 @@ its connection ends or it has been silent too long.
 Upstream: broker/client/ConsumerGroupInfo.java, ConsumerManager.java.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Generic, TypeVar
@@ -23,7 +23,7 @@ from libramq.filter.subscription import (
 )
 from libramq.groups.limits import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX
 from libramq.groups.memberships import Memberships
-from libramq.groups.pending_notifications import AreYouThere
+from libramq.groups.pending_notifications import AreYouThere, Notice
 from libramq.groups.roster import ServerAssignedMembers
 from libramq.groups.session import Session
 from libramq.message.names import RETRY_PREFIX
@@ -55,7 +55,8 @@ class Member(Generic[P]):
 
     is_stock: it knows no coordinator. asks: True if it last asked for its queues (QUERY_ASSIGNMENT), False if
     it last fetched the member list, None before either. subscriptions: its expressions by topic.
-    subscription_bytes: what they take. heartbeat_gaps_ms: between its last three heartbeats.
+    subscription_bytes: what they take. heartbeat_gaps_ms: between its last three heartbeats. notify: sends it
+    notices in its protocol; None: it has none.
     """
 
     peer: P
@@ -69,6 +70,7 @@ class Member(Generic[P]):
     subscription_bytes: int = 0
     joined_at_ms: MonotonicMs = MonotonicMs(0)
     heartbeat_gaps_ms: tuple[int, int] = (0, 0)
+    notify: Callable[[Notice[P]], None] | None = None
     session: Session = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,5 @@
 """Groups: producers, consumers, the coordination of their members, and the offsets that they commit."""
 
-from functools import partial
-
 from libramq.broker.cluster.peer_brokers import PeerBrokers
 from libramq.broker.features.feature import Base, Feature
 from libramq.broker.groups.assigner import Assigner
@@ -18,7 +16,6 @@ from libramq.broker.processor.groups.client_calls import ClientCalls
 from libramq.broker.processor.groups.client_management import ClientManagement
 from libramq.broker.processor.groups.consumer_offset import ConsumerOffsetRequests
 from libramq.broker.processor.groups.group_membership import GroupRequests
-from libramq.broker.processor.groups.notices import send_notices
 from libramq.broker.processor.groups.open_queue import OpenQueue
 from libramq.broker.processor.groups.query_assignment import QueryAssignment
 from libramq.broker.processor.groups.queue_lock import QueueLockRequests
@@ -101,17 +98,11 @@ class GroupFeature(Feature):
     def _build_services(self, base: Base) -> None:
         tables, consumers, coordination = base.tables, self.consumers, self.coordination
         answer, slave = base.responder.answer, base.replication.slave
-        watch = ClientWatch(
-            consumers,
-            self.producers,
-            self.health,
-            base.kernel,
-            notify=partial(send_notices, base.kernel.effects),
-        )
+        watch = ClientWatch(consumers, self.producers, self.health, base.kernel)
         self.heartbeats = Heartbeats(
             consumers, self.producers, tables, self.filters, left=coordination.closed
         )
-        clients = ClientManagement(self.heartbeats, consumers, self.filters)
+        clients = ClientManagement(self.heartbeats, consumers, self.filters, base.kernel.effects)
         self.calls = ClientCalls(
             consumers, base.files, base.authorizer, base.kernel, base.responder, otherwise=clients.answered
         )

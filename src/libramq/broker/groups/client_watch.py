@@ -6,14 +6,13 @@ rebalances                                     recorded once they have settled
 groups                                         diagnosed every few seconds
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.group_health import GroupHealth
 from libramq.clock import MonotonicMs, read_clock
-from libramq.groups.pending_notifications import Notice
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel, Phase
@@ -25,7 +24,7 @@ TICK_MS: Final = 1_000
 
 
 class ClientWatch:
-    """Watches consumers and producers. notify: sends notices."""
+    """Watches consumers and producers."""
 
     def __init__(
         self,
@@ -33,14 +32,11 @@ class ClientWatch:
         producers: ProducerGroups[Connection],
         health: GroupHealth,
         kernel: Kernel,
-        *,
-        notify: Callable[[Sequence[Notice[Connection]]], None],
     ) -> None:
         self._consumers = consumers
         self._producers = producers
         self._health = health
         self._clock = kernel.clock
-        self._notify = notify
         self._work = kernel.work
         self._is_checking = self._is_sending = False
         self._tick = kernel.deadlines.new(self._check)
@@ -98,10 +94,9 @@ class ClientWatch:
             self._soon()
 
     def _send(self) -> Iterator[None]:
-        outbox = self._consumers.notifications.outbox
         try:
-            while outbox:
-                self._notify(outbox.take())
+            while self._consumers.notifications.outbox:
+                self._consumers.send_notices()
                 yield
         finally:
             self._is_sending = False

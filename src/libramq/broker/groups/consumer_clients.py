@@ -237,6 +237,13 @@ class ConsumerClients:
             self._members_changed(group.name)
         self.notifications.looked(group, peer, concerns_others=concerns_others)
 
+    def send_notices(self) -> None:
+        """Send the next notices to the members that are still connected, each in its protocol."""
+        for notice in self.notifications.outbox.take():
+            member = self._groups.member(notice.group, notice.peer)
+            if member is not None and member.notify is not None and notice.peer.is_open:
+                member.notify(notice)
+
     def repeat_notifications(self) -> None:
         """Notify members again that have not fetched the list since they were notified."""
         if not self.notifications.are_repeated:

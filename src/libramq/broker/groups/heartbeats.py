@@ -17,6 +17,7 @@ from libramq.clock import Now
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.groups.consumer_group import Consumer, Member
+from libramq.groups.pending_notifications import Notice
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.rebalance_event import Reason
 from libramq.kernel.connection import Connection
@@ -33,7 +34,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A client's description of itself.
 
     language, version: of its library. is_stock: it knows no coordinator. fingerprint: of its subscriptions;
-    0: unknown. without_subscriptions: they are as they were, and left out.
+    0: unknown. without_subscriptions: they are as they were, and left out. notify: sends it notices of
+    changes of its groups, and probes; None: its protocol has none.
     """
 
     client_id: str
@@ -44,6 +46,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_stock: bool = True
     fingerprint: int = 0
     without_subscriptions: bool = False
+    notify: Callable[[Notice[Connection]], None] | None = None
 
 
 class HeartbeatResult(NamedTuple):
@@ -151,4 +154,5 @@ def _member(heartbeat: Heartbeat, peer: Connection, now: Now) -> Member[Connecti
         heartbeat.version,
         now.monotonic_ms,
         is_stock=heartbeat.is_stock,
+        notify=heartbeat.notify,
     )

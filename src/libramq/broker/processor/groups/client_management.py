@@ -1,9 +1,12 @@
 """HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG, GET_CONSUMER_LIST_BY_GROUP: connected clients.
 
+Members get notices: NOTIFY_CONSUMER_IDS_CHANGED, and GET_CONSUMER_RUNNING_INFO to silent ones.
+
 Upstream: ClientManageProcessor.java, ConsumerManageProcessor.java.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -13,11 +16,14 @@ from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
 from libramq.groups.consumer_group import Consumer
+from libramq.groups.pending_notifications import GroupChanged, Notice
 from libramq.kernel.connection import Connection
+from libramq.kernel.effect import Effects
 from libramq.kernel.work import Work
 from libramq.remoting.body.consumers import CheckClientBody, ConsumerList
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
-from libramq.remoting.command import Command
+from libramq.remoting.command import FLAG_ONEWAY, Command
+from libramq.remoting.frame import encode_frame
 from libramq.remoting.headers import GroupHeader, UnregisterClientHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Processor, Request, failure
@@ -29,10 +35,13 @@ COORDINATED: Final = "libraGroups"
 class ClientManagement:
     """The processor of heartbeats and clients' departures."""
 
-    def __init__(self, heartbeats: Heartbeats, consumers: ConsumerClients, filters: PullFilters) -> None:
+    def __init__(
+        self, heartbeats: Heartbeats, consumers: ConsumerClients, filters: PullFilters, effects: Effects
+    ) -> None:
         self._heartbeats = heartbeats
         self._consumers = consumers
         self._filters = filters
+        self._notify = partial(_send_notice, effects)
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -56,6 +65,7 @@ class ClientManagement:
             is_stock=command.ext.get(COORDINATED) != "1",
             fingerprint=data.heartbeat_fingerprint,
             without_subscriptions=data.without_sub,
+            notify=self._notify,
         )
         result = yield from self._heartbeats.beat(heartbeat, request.peer, request.now)
         if result.refused is not None:
@@ -105,6 +115,22 @@ class ClientManagement:
         """
         knows_group = answer.code != ResponseCode.SYSTEM_ERROR
         self._consumers.answered_question(connection, answer.opaque, knows_group=knows_group, now_ms=now_ms)
+
+
+def _send_notice(effects: Effects, notice: Notice[Connection]) -> None:
+    """Send a member a notice.
+
+    A change is announced again until the member has fetched the list, so a member that does not read needs
+    no second one behind those that it has not read.
+    """
+    ext = {"consumerGroup": notice.group}
+    if isinstance(notice, GroupChanged):
+        code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+        effects.offer(notice.peer, encode_frame(Command(code=code, flag=FLAG_ONEWAY, ext=ext)))
+    else:
+        ext |= {"clientId": notice.client_id, "jstackEnable": "false"}
+        code = RequestCode.GET_CONSUMER_RUNNING_INFO
+        effects.send(notice.peer, encode_frame(Command(code=code, opaque=notice.number, ext=ext)))
 
 
 def _consumer(data: ConsumerData) -> Consumer:
