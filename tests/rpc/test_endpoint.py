@@ -176,7 +176,11 @@ def test_an_answer_has_its_requests_number_and_serialisation():
         (ConfigError("bad name"), (C.INVALID_PARAMETER, "bad name")),
         (RemoteProtocolError("no field"), (C.SYSTEM_ERROR, "no field")),
         (ValueError("a bug"), (C.SYSTEM_ERROR, "ValueError: a bug")),
-        (OSError(28, "no space"), (C.SYSTEM_ERROR, "OSError: [Errno 28] no space")),
+        (OSError(5, "no disk"), (C.SYSTEM_ERROR, "OSError: [Errno 5] no disk")),
+        (
+            OSError(28, "no space"),
+            (C.SERVICE_NOT_AVAILABLE, "the disk has no room for it: [Errno 28] no space"),
+        ),
     ],
 )
 def test_an_exception_of_a_processor_becomes_an_answer(code, error, expected):
