@@ -2,11 +2,15 @@
 
 import pytest
 
-from libramq.codes import ResponseCode
+from libramq.codes import RequestCode, ResponseCode
 from libramq.message import sys_flag as flags
 from libramq.message.batch import BatchItem, encode_batch
+from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records, peek_record
 from libramq.message.unwrapping import decode_pulled
+from libramq.remoting.command import Command
+from libramq.remoting.headers import QueueHeader
+from libramq.rpc.broker_calls import min_offset
 from libramq.store import StoreMessage
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
@@ -30,6 +34,17 @@ def filled(talk: Conversation) -> Conversation:
             )
         ])  # fmt: skip
     return talk
+
+
+def test_the_least_offset_of_an_empty_queue_is_apaches(talk: Conversation):
+    assert talk.create_topic("T", 1, attributes="+queue.type=BatchCQ").code == ResponseCode.SUCCESS
+    talk.create_topic("Simple", 1)
+    assert [least(talk, topic).ext["offset"] for topic in ("T", "Simple")] == ["-1", "0"]
+    assert min_offset(MessageQueue("T", "broker-a", 0)).result(least(talk, "T"), where="here") == 0
+
+
+def least(talk: Conversation, topic: str) -> Command:
+    return talk.ask(FakePeer(), RequestCode.GET_MIN_OFFSET, QueueHeader(topic=topic, queue_id=0))
 
 
 def test_whole_batches_are_for_clients_that_unwrap_them(filled):

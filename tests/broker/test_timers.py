@@ -142,7 +142,7 @@ def test_a_message_that_is_recalled_is_not_delivered_and_its_neighbour_is(tmp_pa
     send_at(talk, peer, NOW_MS + 3_000, body=b"kept")
     talk.advance(1_000)
     reply = recall(talk, peer, handle)
-    assert (reply.code, reply.ext["msgId"]) == (C.SUCCESS, "KEY")
+    assert (reply.code, reply.ext) == (C.SUCCESS, {"msgId": "KEY", "MSG_REGION": "DefaultRegion"})
     talk.advance(5_000)
     assert bodies(talk) == [b"kept"]
     assert recall(talk, peer, handle).code == C.ILLEGAL_OPERATION
@@ -224,7 +224,10 @@ def test_what_was_not_read_before_its_time_is_delivered_in_small_rounds(
 
 def test_recalls_are_refused_unless_they_are_allowed(talk, peer):
     handle = send_at(talk, peer, NOW_MS + 3_000).ext["recallHandle"]
-    assert recall(talk, peer, handle).code == C.NO_PERMISSION
+    refused = recall(talk, peer, handle)
+    assert (refused.code, refused.ext) == (C.NO_PERMISSION, {"MSG_REGION": "DefaultRegion"})
+    assert talk.ask(peer, R.UPDATE_BROKER_CONFIG, None, b"recallMessageEnable=true\n").code == C.SUCCESS
+    assert recall(talk, peer, handle).code == C.SUCCESS
 
 
 @pytest.mark.parametrize("more", [{}, {"TRAN_MSG": "true", "PGROUP": "P"}])

@@ -26,7 +26,10 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     broker = free_broker_port()
     nameserver = free_port()
     process = start(
-        ["up", "--nameserver-port", str(nameserver), "--broker-port", str(broker), "--data", str(data)]
+        [
+            *("up", "--nameserver-port", str(nameserver), "--broker-port", str(broker)),
+            *("--data", str(data), "--set", "recallMessageEnable=true"),
+        ]
     )
     try:
         assert process.stdout is not None

@@ -14,7 +14,8 @@ def ask(up, *arguments: str):
 def test_a_brokers_state_and_options(up):
     broker = f"127.0.0.1:{up.broker_port}"
     assert ask(up, "brokerStatus", "-b", broker)["brokerActive"] == "true"
-    assert ask(up, "getBrokerConfig", "-b", broker)["brokerName"] == "broker-a"
+    options = ask(up, "getBrokerConfig", "-b", broker)
+    assert (options["brokerName"], options["recallMessageEnable"]) == ("broker-a", "true")
     ask(up, "updateBrokerConfig", "-b", broker, "-k", "fileReservedTime", "-v", "71")
     assert ask(up, "getBrokerConfig", "-b", broker)["fileReservedTime"] == "71"
     arguments = ("updateBrokerConfig", "-n", up.namesrv, "-b", broker, "-k", "listenPort", "-v", "1")

@@ -110,7 +110,7 @@ class Broker(Base):
         self.other_nodes = ClusterFeature(self, groups)
         self.cluster = self.other_nodes.cluster
         self._upkeep = UpkeepFeature(self)
-        administration = AdministrationFeature(self, groups, reading, self._upkeep)
+        administration = AdministrationFeature(self, groups, reading, delays, self._upkeep)
         return (
             groups, self.transactions, sending, reading, self.pop, delays, self._slaves, self.other_nodes,
             administration, self._upkeep,

@@ -89,15 +89,9 @@ def up(
         ),
     ] = None,
     kafka_port: options.KafkaPort = None,
-    advertise: Annotated[
-        str | None,
-        typer.Option(
-            metavar="IP",
-            help="IP address that clients connect to, if it differs from --host: behind published "
-            "ports of a container, for example.",
-        ),
-    ] = None,
+    advertise: options.Advertise = None,
     allow_public: options.AllowPublic = False,
+    settings: options.BrokerOptions = None,
     damaged: options.WhatOfDamage = None,
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
@@ -117,6 +111,7 @@ def up(
             data=data,
             advertise=advertise,
             allow_public=allow_public,
+            settings=settings or (),
             damaged=damaged,
             log_level=log_level,
         )

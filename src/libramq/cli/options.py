@@ -73,6 +73,10 @@ Archive = Annotated[
 Conf = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting for Spark; may be repeated.")
 ]
+BrokerOptions = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="An option of broker.conf; may be repeated."),
+]
 KafkaPort = Annotated[
     int | None,
     typer.Option(
@@ -80,6 +84,14 @@ KafkaPort = Annotated[
     ),
 ]
 Host = Annotated[str | None, typer.Option(help="Address to listen on; 127.0.0.1, or a loopback --advertise.")]
+Advertise = Annotated[
+    str | None,
+    typer.Option(
+        metavar="IP",
+        help="IP address that clients connect to, if it differs from --host: behind published ports of a "
+        "container, for example.",
+    ),
+]
 AllowPublic = Annotated[
     bool, typer.Option("--allow-public", help="Allow listening on an address that other machines can reach.")
 ]

@@ -120,7 +120,7 @@ def _pull_reply(reply: Command) -> PullReply:
     return PullReply(
         reply.code,
         int(ext["nextBeginOffset"]),
-        int(ext["minOffset"]),
+        max(0, int(ext["minOffset"])),  # Apache: -1 for a queue of batches without any.
         int(ext["maxOffset"]),
         int(ext.get("suggestWhichBrokerId", "0")),
         reply.body,
@@ -251,7 +251,7 @@ def _queue_end(reply: Command) -> QueueEnd:
 def min_offset(queue: MessageQueue) -> Call[int]:
     """Return the offset of the oldest message of the queue."""
     header = h.QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
-    return header_call(RequestCode.GET_MIN_OFFSET, header, _offset)
+    return header_call(RequestCode.GET_MIN_OFFSET, header, lambda reply: max(0, _offset(reply)))
 
 
 def search_offset(queue: MessageQueue, timestamp_ms: int, *, boundary: str = "lower") -> Call[int]:

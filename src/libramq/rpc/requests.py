@@ -388,7 +388,7 @@ _BROKER_ROWS: Final = (
         _managed(A.UPDATE, _mode_of),
         _CONTROL,
         MessageRequestModeBody,
-        at_slave=_BUSY,
+        at_slave=AtSlave.REFUSE_CHANGE,
     ),
     _from_broker(R.PEER_GRANT, A.UPDATE, _TABLE, groups.PeerGrantBody),
     _from_broker(R.PEER_MEMBERS, A.UPDATE, _TABLE, groups.PeerMembersBody),

@@ -5,7 +5,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.features.feature import Base, Feature
 from libramq.broker.features.files import UpkeepFeature
 from libramq.broker.features.groups import GroupFeature
-from libramq.broker.features.messages import ReadingFeature
+from libramq.broker.features.messages import DelayFeature, ReadingFeature
 from libramq.broker.files.files import retention
 from libramq.broker.metrics.runtime_info import RuntimeInfo
 from libramq.broker.processor.administration.broker_options import BrokerOptions
@@ -22,9 +22,15 @@ class AdministrationFeature(Feature):
     """Serves operators' requests."""
 
     def __init__(
-        self, base: Base, groups: GroupFeature, reading: ReadingFeature, upkeep: UpkeepFeature
+        self,
+        base: Base,
+        groups: GroupFeature,
+        reading: ReadingFeature,
+        delays: DelayFeature,
+        upkeep: UpkeepFeature,
     ) -> None:
         self._base, self._reading, self._old_files = base, reading.reading, upkeep.old_files
+        self._timers = delays.requests
         config, kernel, throughput = base.config, base.kernel, base.throughput
         files, offsets = base.files, base.offsets
         consumers, producers, coordination = groups.consumers, groups.producers, groups.coordination
@@ -76,3 +82,4 @@ class AdministrationFeature(Feature):
         self._base.groups.create_on_use(config.auto_create_subscription_group)
         self._reading.poll(long=config.long_polling_enable, short_ms=config.short_polling_time_ms)
         self._old_files.retain(retention(config))
+        self._timers.recall_enabled = config.recall_message_enable

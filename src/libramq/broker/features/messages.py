@@ -81,7 +81,8 @@ class DelayFeature(Feature):
         self.levels = Delivery(files.schedule, files.store, kernel, is_held=is_held)
         self.timers = TimerDelivery(files.timers, files.store, kernel, is_held=is_held)
         self.topic_listeners = [self.levels, self.timers]
-        self.services = [TimerRequests(config, files)]
+        self.requests = TimerRequests(config, files)
+        self.services = [self.requests]
 
     def close(self) -> None:
         """Finish what is being delivered."""

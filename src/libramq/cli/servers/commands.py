@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from libramq.cli.servers.ports import NAME_SERVER_PORT, choose_ports, further_br
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, LibraError
 from libramq.filesystem import LocalFileSystem
-from libramq.formats.properties_file import read_properties
+from libramq.formats.properties_file import parse_properties, read_properties
 from libramq.nameserver import NameServer
 from libramq.nameserver.config import NameServerConfig, name_server_config
 from libramq.remoting.credentials import Credentials, parse_credentials
@@ -33,6 +33,13 @@ from libramq.transport.admission import raise_limit
 from libramq.transport.bind import bind_address, check_announced, check_bind_address, is_loopback
 
 Failure = Callable[[], Coroutine[Any, Any, LibraError]]
+
+#: What `libra up` decides itself.
+_OF_UP: Final = (
+    "brokerName", "brokerId", "brokerRole", "brokerIP1", "bindAddress", "allowPublic", "listenPort",
+    "namesrvAddr", "storePathRootDir", "kafkaListenPort", "metricsExporterType", "metricsPromExporterPort",
+    CREDENTIALS_OPTION,
+)  # fmt: skip
 
 #: Ours: the size of a SHA-256; HMAC uses no more than its block of 64.
 SECRET_BYTES: Final = 32
@@ -54,6 +61,7 @@ async def up(
     data: Path,
     advertise: str | None,
     allow_public: bool,
+    settings: Sequence[str],
     damaged: Damaged | None,
     log_level: LogLevel,
 ) -> None:
@@ -69,24 +77,19 @@ async def up(
     )
     advertised = advertise or _advertised(host)
     namesrv = join_address(advertised, ports.nameserver)
-    configs = [
-        BrokerConfig(
-            broker_name=name,
-            bind_address=host,
-            broker_ip=advertised,
-            listen_port=port,
-            namesrv_addr=join_address(_WILDCARDS.get(host, host), ports.nameserver),
-            store_path=str(store),
-            allow_public=allow_public,
-            damaged=damaged,
-            credentials=credentials,
-            kafka_listen_port=kafka_port + index if kafka_port else 0,
-            **_metrics(metrics_port, index),
-        )
-        for index, ((name, store), port) in enumerate(
-            zip(stores.items(), (ports.broker, *further), strict=True)
-        )
-    ]
+    configs = _configs(
+        stores,
+        (ports.broker, *further),
+        kafka_port=kafka_port,
+        metrics_port=metrics_port,
+        settings=_properties(settings),
+        bind_address=host,
+        broker_ip=advertised,
+        namesrv_addr=join_address(_WILDCARDS.get(host, host), ports.nameserver),
+        allow_public=allow_public,
+        damaged=damaged,
+        credentials=credentials,
+    )
     children = BrokerChildren(configs[1:], log_level)
     option = _option(ports.nameserver, host, namesrv)
     named = ", ".join(f"{config.broker_name} {config.address}" for config in configs)
@@ -114,9 +117,38 @@ def _kafka_line(addresses: Sequence[str]) -> list[str]:
     return [f"Kafka's clients connect to {','.join(addresses)}"] if addresses else []
 
 
-def _metrics(port: int | None, index: int) -> dict[str, Any]:
-    """Return the metrics settings of a broker; the first one uses the port itself."""
-    return {} if port is None else {"metrics_exporter_type": "PROM", "metrics_port": port + index}
+def _configs(
+    stores: Mapping[str, Path],
+    ports: Sequence[int],
+    *,
+    kafka_port: int | None,
+    metrics_port: int | None,
+    settings: Mapping[str, str],
+    **of_all: Any,
+) -> list[BrokerConfig]:
+    """Return the configuration of each broker; Kafka's and the metrics' ports count up from the first."""
+    configs = []
+    for index, ((name, store), port) in enumerate(zip(stores.items(), ports, strict=True)):
+        more: dict[str, Any] = {"kafka_listen_port": kafka_port + index} if kafka_port else {}
+        if metrics_port is not None:
+            more |= {"metrics_exporter_type": "PROM", "metrics_port": metrics_port + index}
+        one = broker_config(
+            settings, broker_name=name, store_path=str(store), listen_port=port, **of_all, **more
+        )
+        configs.append(one[0])
+    return configs
+
+
+def _properties(settings: Sequence[str]) -> dict[str, str]:
+    """Return the options of broker.conf that --set names; ConfigError for those that others decide."""
+    properties = parse_properties("\n".join(settings))
+    for name in properties:
+        if name in _OF_UP:
+            raise ConfigError(f"--set {name}: libra up decides it by its other options; start libra broker")
+    for name in broker_config(properties)[1]:
+        near = nearest_option(name)
+        raise ConfigError(f"--set {name}: no such option" + (f"; did you mean {near}?" if near else ""))
+    return properties
 
 
 def _new_credentials() -> Credentials:

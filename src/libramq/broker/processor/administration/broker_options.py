@@ -32,7 +32,7 @@ FIXED: Final = {"msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC", "filterServerNums": 
 CHANGEABLE: Final = (
     "autoCreateSubscriptionGroup", "longPollingEnable", "shortPollingTimeMills", "fileReservedTime",
     "deleteWhen", "diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "cleanFileForciblyEnable",
-    "deleteFileBatchMax",
+    "deleteFileBatchMax", "recallMessageEnable",
 )  # fmt: skip
 
 _OPTIONS: Final = {each.metadata["name"]: each for each in fields(BrokerConfig) if each.metadata}

@@ -51,9 +51,11 @@ class QueueOffsets:
         return Reply(ext={"offset": offset, "lbSince": str(self._store.deletions.end_of(header.topic))})
 
     def min_offset(self, request: Request) -> Outcome:
-        """Return the offset of the oldest message."""
+        """Return the offset of the oldest message; of a queue of batches that has none, -1."""
         header: QueueHeader = request.header
-        return Reply(ext={"offset": str(self._store.min_offset(header.topic, header.queue_id))})
+        store, queue = self._store, (header.topic, header.queue_id)
+        is_void = store.is_in_batches(header.topic) and not store.max_offset(*queue)
+        return Reply(ext={"offset": "-1" if is_void else str(store.min_offset(*queue))})
 
     def by_timestamp(self, request: Request) -> Outcome:
         """Return the offset of the message stored at a time, or next to it."""

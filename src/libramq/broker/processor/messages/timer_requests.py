@@ -11,7 +11,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import broker_error
+from libramq.errors import BrokerError, broker_error
 from libramq.formats.document import encode_body
 from libramq.message import properties as p
 from libramq.message.ids import born_host
@@ -31,7 +31,9 @@ class TimerRequests:
     def __init__(self, config: BrokerConfig, files: BrokerFiles) -> None:
         self._files, self._log, self._topics = files.timers, files.log, files.tables.topics
         self._broker_name = config.broker_name
-        self._recall_enabled = config.recall_message_enable
+        #: Whether producers may take messages back; changes while the broker runs.
+        self.recall_enabled = config.recall_message_enable
+        self._region = config.region_id
         self._max_delay_ms = config.timer_max_delay_sec * 1000
 
     def processors(self) -> Mapping[int, Processor]:
@@ -44,7 +46,14 @@ class TimerRequests:
 
     def recall(self, request: Request) -> Outcome:
         """Take a timer message back, unless it was delivered."""
-        if not self._recall_enabled:
+        region = {p.MSG_REGION: self._region}  # Java's clients trace no recall without it.
+        try:
+            return self._recall(request, region)
+        except BrokerError as refused:
+            return Reply(refused.response_code, refused.remark, region)
+
+    def _recall(self, request: Request, region: dict[str, str]) -> Outcome:
+        if not self.recall_enabled:
             raise broker_error(
                 ResponseCode.NO_PERMISSION,
                 "recall failed, operation is forbidden; set recallMessageEnable=true",
@@ -67,7 +76,7 @@ class TimerRequests:
         (result,) = self._log.append([message])
         if not result.is_ok:
             raise self._log.refused(result)
-        reply = Reply(ext={"msgId": handle.unique_key})
+        reply = Reply(ext=region | {"msgId": handle.unique_key})
         return ReplyWhenDurable(result.end, reply) if self._log.must_wait else reply
 
     def checkpoint(self, request: Request) -> Outcome:
