@@ -1,6 +1,6 @@
 """What a broker diagnoses about its groups, and where it reports that."""
 
-from libramq.broker.groups.group_health import LOOK_MS, SETTLING_MS
+from libramq.broker.groups.group_health import LOOK_MS, MIXED_MS, SETTLING_MS
 from libramq.codes import RequestCode as R
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body
@@ -8,8 +8,10 @@ from libramq.groups.diagnosis import Kind
 from libramq.groups.pending_notifications import ROUND_GAP_MS
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.remoting import headers as h
-from libramq.remoting.body.consumers import ConsumerConnection
+from libramq.remoting.body.consumers import ConsumerConnection, LockBatchBody, QueueRef
+from libramq.remoting.body.coordination import GroupJoinBody, GroupLeaveBody
 from tests.broker.brokers import Conversation, subscription
+from tests.broker.test_pop import Popper
 from tests.fakes import FakePeer
 
 
@@ -55,6 +57,62 @@ def test_a_client_id_used_twice_is_reported_until_it_ends(talk):
     talk.performer.closed(second)
     assert kinds(talk) == []
     assert first.is_open
+
+
+def text(talk: Conversation) -> str:
+    reply = talk.ask(FakePeer(), R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader(consumer_group="G"))
+    return " ".join(one.text for one in decode_body(reply.body, ConsumerConnection).diagnoses)
+
+
+def test_members_of_a_coordinated_group_that_name_other_strategies_are_reported(talk):
+    """A coordinator gives each queue one reader, so nothing was to be seen at the queues."""
+    talk.create_topic("T", 4)
+    for name, strategy in (("alice", "AVG"), ("bob", "balanced_sticky"), ("carol", "AVG")):
+        peer = FakePeer(f"10.0.0.{len(name)}:1000")
+        talk.beat(peer, name, stock=False)
+        header = h.GroupJoinHeader(consumer_group="G", client_id=name, lb_session_ms=60_000)
+        body = GroupJoinBody(subscriptions={"T": "*"}, strategy=strategy)
+        member = talk.ask(peer, R.GROUP_JOIN, header, body).ext["lbMember"]
+        if name != "bob":
+            assert kinds(talk) == ([] if name == "alice" else [(Kind.STRATEGIES_DIFFER, "strategy")])
+        else:
+            bob = peer, h.GroupMemberHeader(consumer_group="G", lb_member=member)
+    assert "alice, carol with strategy AVG; bob with strategy balanced_sticky" in text(talk)
+    assert talk.ask(bob[0], R.GROUP_LEAVE, bob[1], GroupLeaveBody()).code == 0
+    assert kinds(talk) == []
+
+
+def test_a_group_that_is_popped_and_pulled_is_reported_and_one_that_changes_is_not(talk):
+    talk.create_topic("T", 4)
+    (puller,) = join(talk, "alice")
+    popper = Popper(talk)
+    popper.pop()
+    talk.pull(puller)
+    assert kinds(talk) == []
+    popper.pop()
+    assert kinds(talk) == [(Kind.STRATEGIES_DIFFER, "pop")]
+    assert "members pop T beside others that own its queues" in text(talk)
+    talk.advance(MIXED_MS)
+    assert kinds(talk) == []
+
+
+def test_an_orderly_member_beside_another_is_reported(talk):
+    talk.create_topic("T", 2)
+    alice, bob = join(talk, "alice", "bob")
+    queues = [QueueRef(topic="T", broker_name="broker-a", queue_id=queue_id) for queue_id in (0, 1)]
+
+    def lock(peer: FakePeer, name: str, queue_id: int) -> None:
+        body = LockBatchBody(consumer_group="G", client_id=name, mq_set=[queues[queue_id]])
+        assert talk.ask(peer, R.LOCK_BATCH_MQ, None, body).code == 0
+
+    lock(alice, "alice", 0)
+    talk.pull(alice, queue_id=0)
+    talk.pull(bob, queue_id=1)
+    kinds(talk)
+    assert (Kind.STRATEGIES_DIFFER, "order") in kinds(talk)
+    assert "alice consume in order, and bob do not: the order" in text(talk)
+    lock(bob, "bob", 1)
+    assert kinds(talk) == []
 
 
 def test_members_with_different_subscriptions_are_reported(talk):

@@ -37,6 +37,9 @@ class RequestModes:
         self._record = record
         #: Topics and groups whose members pop although nobody has set it, as ours do (`pop=True`).
         self._seen_popping: set[tuple[str, str]] = set()
+        #: Those that were pulled after that, and popped again then: some members pop, and others pull.
+        self._pulled_since: set[tuple[str, str]] = set()
+        self._mixed: set[tuple[str, str]] = set()
 
     def get(self, topic: str, group: str) -> MessageRequestMode | None:
         """Return how a group reads a topic; None: by pulling, as nothing is set."""
@@ -51,11 +54,21 @@ class RequestModes:
         """Note that a group pops a topic."""
         if len(self._seen_popping) < MODES_MAX:
             self._seen_popping.add((topic, group))
+        if self._pulled_since and (topic, group) in self._pulled_since:
+            self._pulled_since.discard((topic, group))
+            self._mixed.add((topic, group))
 
     def pulled(self, topic: str, group: str) -> None:
         """Note that a group pulls a topic."""
-        if self._seen_popping:
+        if self._seen_popping and (topic, group) in self._seen_popping:
             self._seen_popping.discard((topic, group))
+            if len(self._pulled_since) < MODES_MAX:
+                self._pulled_since.add((topic, group))
+
+    def take_mixed(self) -> set[tuple[str, str]]:
+        """Return the topics and groups that were popped, pulled and popped again since the last call."""
+        mixed, self._mixed = self._mixed, set()
+        return mixed
 
     def set(self, mode: MessageRequestMode) -> None:
         """Set how a group reads a topic; raises ConfigError."""

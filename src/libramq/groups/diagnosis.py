@@ -1,6 +1,7 @@
 """The diagnosis: problems of a consumer group that its members cannot see.
 
-        strategies_differ       queues that two members read, or none, although all know the member list
+        strategies_differ       queues that two members read, or none, although all know the member list;
+                                members that name other strategies, pop what others own, or are orderly alone
         duplicate_client_ids    two connections under one client id: both take the same queues
         subscriptions_differ    members with different topics or tags in one group
         idle_members            more members than queues
@@ -64,7 +65,9 @@ class Connected:
 class GroupSeen:
     """The known facts about a group. queue_count: at all brokers, None where that is not known.
 
-    is_coordinated: a coordinator assigns its queues, by topics.
+    is_coordinated: a coordinator assigns its queues, by topics. strategies: those that its members name, by
+    client id. popped_and_pulled: topics that some members pop, and others pull. orderly, unordered: members
+    that lock the queues that they read, and that do not.
     """
 
     connected: Sequence[Connected]
@@ -72,12 +75,17 @@ class GroupSeen:
     is_coordinated: bool = False
     read_by_two: Sequence[MessageQueue] = ()
     read_by_none: Sequence[MessageQueue] = ()
+    strategies: Mapping[str, str] = field(default_factory=dict)
+    popped_and_pulled: Sequence[str] = ()
+    orderly: Sequence[str] = ()
+    unordered: Sequence[str] = ()
 
 
 def diagnose(group: GroupSeen) -> list[Diagnosis]:
     """Return all problems of a group."""
     return [
         *_strategies(group.read_by_two, group.read_by_none),
+        *_ways_of_reading(group),
         *_client_ids(group.connected),
         *_subscriptions(group),
         *_idle(group),
@@ -113,6 +121,31 @@ def _strategies(by_two: Sequence[MessageQueue], by_none: Sequence[MessageQueue])
             "",
             f"{' and '.join(parts)}, although all members know the member list; "
             "give all members the same allocation strategy",
+        )
+
+
+def _ways_of_reading(group: GroupSeen) -> Iterable[Diagnosis]:
+    """Yield the differences between members that nobody sees at a queue, as a coordinator prevents that."""
+    named: dict[str, list[str]] = {}
+    for client_id, strategy in sorted(group.strategies.items()):
+        named.setdefault(strategy, []).append(client_id)
+    if len(named) > 1:
+        lots = [f"{_named(ids)} with strategy {name}" for name, ids in named.items()]
+        text = f"{_named(lots, '; ')}: one of them applies to all; give all members the same strategy"
+        yield Diagnosis(Kind.STRATEGIES_DIFFER, "strategy", text)
+    if group.popped_and_pulled:
+        yield Diagnosis(
+            Kind.STRATEGIES_DIFFER,
+            "pop",
+            f"members pop {_named(group.popped_and_pulled)} beside others that own its queues, so both get "
+            "each message; have all of them pop, or none",
+        )
+    if group.orderly and group.unordered:
+        yield Diagnosis(
+            Kind.STRATEGIES_DIFFER,
+            "order",
+            f"{_named(group.orderly)} consume in order, and {_named(group.unordered)} do not: the order of "
+            "their queues is lost; make all members orderly, or none",
         )
 
 

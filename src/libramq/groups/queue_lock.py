@@ -134,6 +134,12 @@ class QueueLocks:
         if not clients:
             self._vanished.pop(group, None)
 
+    def holders(self, group: str, *, now_ms: MonotonicMs) -> set[str]:
+        """Return the clients that hold a lock which has not expired."""
+        self._forget_vanished(group, now_ms)
+        locks = self._locks.get(group, {})
+        return {lock.client_id for lock in locks.values() if not self._is_expired(lock, now_ms)}
+
     def holds_any(self, group: str, *, now_ms: MonotonicMs) -> bool:
         """Return whether the group holds any lock that has not expired (isLockAllExpired upstream)."""
         self._forget_vanished(group, now_ms)

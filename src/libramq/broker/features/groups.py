@@ -76,7 +76,14 @@ class GroupFeature(Feature):
             peers=self.peers,
         )
         queues = self.coordination.queues
-        self.health = GroupHealth(self.consumers, here=topics.queues, queues=queues, clock=kernel.clock)
+        self.health = GroupHealth(
+            self.consumers,
+            here=topics.queues,
+            queues=queues,
+            strategies=self.coordination.strategies,
+            locks=self.locks,
+            clock=kernel.clock,
+        )
         self.assigner = Assigner(
             consumers=self.consumers, queues=queues, kernel=kernel, view=view, peers=self.peers
         )

@@ -3,7 +3,7 @@
 Problems are logged, counted and recorded with the group's rebalances, and again when they are over.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -11,6 +11,7 @@ from libramq.clock import Clock, MonotonicMs
 from libramq.filter.subscription import BROADCASTING
 from libramq.groups.consumer_group import ConsumerGroup, Member
 from libramq.groups.diagnosis import Connected, Diagnoses, Diagnosis, GroupSeen, Kind, diagnose
+from libramq.groups.queue_lock import QueueLocks
 from libramq.kernel.connection import Connection
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
@@ -20,6 +21,8 @@ log = get_logger(__name__)
 
 #: Ours: problems of groups last minutes.
 LOOK_MS: Final = 5_000
+#: Ours: how long after a group was popped and pulled it counts as mixed; a pull may be held for 30 s.
+MIXED_MS: Final = 60_000
 #: Ours: after its fetch the Java client waits 500 ms before it pulls, and held pulls have to end.
 SETTLING_MS: Final = 2_000
 
@@ -27,7 +30,8 @@ SETTLING_MS: Final = 2_000
 class GroupHealth:
     """The current diagnoses of every group.
 
-    here, queues: the queues of a topic at this broker, and at all; None while they are unknown.
+    here, queues: the queues of a topic at this broker, and at all; None while they are unknown. strategies:
+    by client id, those that the members of a group name that is coordinated here.
     """
 
     def __init__(
@@ -36,9 +40,16 @@ class GroupHealth:
         *,
         here: Callable[[str], Sequence[MessageQueue]],
         queues: Callable[[str], Sequence[MessageQueue] | None],
+        strategies: Callable[[str], Mapping[str, str]],
+        locks: QueueLocks,
         clock: Clock,
     ) -> None:
         self._clients = clients
+        self._strategies = strategies
+        self._locks = locks
+        #: When a topic was last seen popped and pulled by a group, and who has read without locks lately.
+        self._mixed: dict[tuple[str, str], MonotonicMs] = {}
+        self._unlocked: dict[str, set[str]] = {}
         self._here = here
         self._queues = queues
         self._clock = clock
@@ -72,6 +83,8 @@ class GroupHealth:
             return
         self._looked_at_ms = now_ms
         self._found, self._topics_found = {}, set()
+        self._mixed |= dict.fromkeys(self._clients.rebalances.take_mixed(), now_ms)
+        self._mixed = {key: at_ms for key, at_ms in self._mixed.items() if now_ms - at_ms < MIXED_MS}
         for name in [group.name for group in self._clients.groups()]:
             yield
             group = self._clients.group(name)
@@ -102,6 +115,15 @@ class GroupHealth:
         is_coordinated = not self._clients.allocates(group.name)
         # In a coordinated group the fences guarantee that a queue has one reader.
         by_two, by_none = ((), ()) if is_coordinated else self._readers(group, now_ms)
+        mixed = sorted(topic for topic, name in self._mixed if name == group.name)
+        orderly = self._locks.holders(group.name, now_ms=now_ms)
+        unlocked = self._clients.rebalances.readers(group) - orderly if orderly else set()
+        # A member locks a queue a moment after it got it: who has none at two looks wants none.
+        unordered = unlocked & self._unlocked.get(group.name, set())
+        if unlocked:
+            self._unlocked[group.name] = unlocked
+        else:
+            self._unlocked.pop(group.name, None)
         return diagnose(
             GroupSeen(
                 connected=[_connected(member) for member in group.members.values()],
@@ -109,6 +131,10 @@ class GroupHealth:
                 is_coordinated=is_coordinated,
                 read_by_two=by_two,
                 read_by_none=by_none,
+                strategies=self._strategies(group.name) if is_coordinated else {},
+                popped_and_pulled=mixed,
+                orderly=sorted(orderly),
+                unordered=sorted(unordered),
             )
         )
 

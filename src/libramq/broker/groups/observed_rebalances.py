@@ -46,6 +46,7 @@ class ObservedRebalances:
         self.broker_name = tables.topics.broker_name
         self._modes = tables.request_modes
         self.is_popped = self._modes.is_popped
+        self.take_mixed = self._modes.take_mixed
         self.allocates = allocates
         self._groups = groups
         self._topics, self._fences = tables.topics, tables.fences
@@ -202,6 +203,11 @@ class ObservedRebalances:
         """Record a problem of a group; text: None when it is over."""
         event = self._rebalance(group_name).diagnosed(kind, text, now=read_clock(self._clock))
         self._record(event)
+
+    def readers(self, group: ConsumerGroup[Connection]) -> set[str]:
+        """Return the members that read queues here which the group owns."""
+        owners = self._rebalance(group.name).owners
+        return {owners[queue] for queue in self._queues_of(group) if queue in owners} & set(group.client_ids)
 
     def read_by_two_and_by_none(
         self, group: ConsumerGroup[Connection], *, age_ms: int

@@ -302,6 +302,11 @@ class Coordinator(Generic[P, T]):
         """Return a view of the group as it is now."""
         return self._groups[name].view() if name in self._groups else None
 
+    def strategies(self, name: str) -> dict[str, str]:
+        """Return the strategies that a group's members name, by client id."""
+        group = self._groups.get(name)
+        return {each.client_id: each.strategy for each in group.members.profiles} if group is not None else {}
+
     def forget_former(self, leave: Leave) -> None:
         """Note a member that leaves a group which was left to another broker: that need not await it."""
         _, members = self.former(leave.group)
