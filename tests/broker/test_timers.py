@@ -263,7 +263,7 @@ def test_what_waits_survives_a_clean_stop(tmp_path, peer):
 
 def test_a_clean_stop_amid_a_slot_delivers_the_rest_of_it(tmp_path, peer, monkeypatch):
     """After a start the whole slot was delivered, and what had been before the stop came twice."""
-    monkeypatch.setattr(timers, "DELIVERED_PER_ROUND", 4)
+    monkeypatch.setattr(timers, "APPENDED_MAX", 4)
     talk = Conversation(tmp_path)
     for number in range(20):
         send_at(talk, peer, NOW_MS + 2_000 + number // 10 * 1_000, body=b"%d" % number)
@@ -282,7 +282,7 @@ def test_a_clean_stop_amid_a_slot_delivers_the_rest_of_it(tmp_path, peer, monkey
 @pytest.mark.parametrize("delivered", ["in part", "whole"])
 def test_what_was_delivered_before_a_kill_is_not_delivered_again(tmp_path, peer, monkeypatch, delivered):
     """No file says so: they are written once a second, when the log is on the disk. The copies are there."""
-    monkeypatch.setattr(timers, "DELIVERED_PER_ROUND", 8 if delivered == "in part" else 512)
+    monkeypatch.setattr(timers, "APPENDED_MAX", 8 if delivered == "in part" else 512)
     talk = Conversation(tmp_path)
     for number in range(300):
         send_at(talk, peer, NOW_MS + 2_000 + number // 200 * 5_000, body=b"%d" % number)

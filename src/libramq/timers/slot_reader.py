@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from libramq.errors import RemoteProtocolError
+from libramq.kernel.work import PORTION
 from libramq.logs import get_logger
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
@@ -28,8 +29,6 @@ from libramq.timers.unit import NO_UNIT, TimerUnit
 
 log = get_logger(__name__)
 
-#: Ours: units that are looked at before others are served; one takes 3 µs.
-WALKED_PER_ROUND: Final = 1_000
 #: Ours: what a message that is read costs of a round, in messages that were prepared (25 and 6 µs).
 READ_COST: Final = 4
 #: Ours: messages, and the bytes of their records, that are in memory before their slot is due. A message may
@@ -94,8 +93,6 @@ class SlotReader:
         #: The keys of messages that the topic may have again, as they were rolled on (`rolled_key`).
         self._rolled: set[str] = set()
         self._read_count = 0
-        #: What the last call of `next_messages` cost.
-        self.read_cost = 0
         #: Where messages should be that the log does not have.
         self._missing: set[int] = set()
 
@@ -152,10 +149,10 @@ class SlotReader:
     def next_messages(self, cost_max: int) -> list[DueMessage]:
         """Return the next messages; none if more units have to be walked. They count as read with `taken`.
 
-        cost_max: a prepared message costs 1, another READ_COST, and a large body more; `read_cost` has what
-        these cost. Raises ColdRead only if the first of them is not in memory.
+        cost_max: a prepared message costs 1, another READ_COST, and a large body more. Raises ColdRead only
+        if the first of them is not in memory.
         """
-        self._read_count = self.read_cost = 0
+        self._read_count = 0
         if not self._walk() or not self._read_deletions():
             return []
         due: list[DueMessage] = []
@@ -198,7 +195,7 @@ class SlotReader:
                     continue
                 rolled.add(key)
             due.append(each)
-        self._read_count, self.read_cost = kept, cost
+        self._read_count = kept
         return due
 
     def _read_due(self, unit: TimerUnit) -> DueMessage | None:
@@ -230,7 +227,7 @@ class SlotReader:
 
     def _walk(self) -> bool:
         """Follow the chain; return whether its begin was reached."""
-        budget = WALKED_PER_ROUND
+        budget = PORTION
         while not self._is_walked:
             if self._next in (NO_UNIT, self._known):
                 self._is_walked = True
@@ -252,7 +249,7 @@ class SlotReader:
         return True
 
     def _read_deletions(self) -> bool:
-        for _ in range(WALKED_PER_ROUND):
+        for _ in range(PORTION):
             if not self._deletions:
                 return True
             message = self._message(self._deletions[-1])

@@ -39,13 +39,13 @@ from libramq.timers.unit import TimerUnit
 
 log = get_logger(__name__)
 
-#: Ours: what is delivered, collected or prepared before others are served, some 4 ms of work each. A message
-#: that was not prepared counts as `slot_reader.READ_COST`.
-DELIVERED_PER_ROUND: Final = 512
-COLLECTED_PER_ROUND: Final = 128
-PREPARED_PER_ROUND: Final = 128
-#: Ours: how much of a slot a clean stop still delivers, in rounds: 100,000 messages, in a second.
-FINISHED_ROUNDS_MAX: Final = 200
+#: Ours: messages that one append delivers, in 1 ms. One that was not prepared counts as
+#: `slot_reader.READ_COST`.
+APPENDED_MAX: Final = 128
+#: Ours: messages that one read collects, or prepares, in 1 ms.
+READ_MAX: Final = 32
+#: Ours: how much of a slot a clean stop still delivers, in a second.
+FINISHED_MAX: Final = 100_000
 #: Ours: how long before its time a slot is read; 10,000 messages take half of it.
 AHEAD_MS: Final = 1_000
 
@@ -205,10 +205,10 @@ class TimerMessages:
 
     def finish_slot(self, wall_ms: WallMs) -> None:
         """Deliver the rest of a slot that was begun, waiting for the disk: a start would deliver it whole."""
-        for _ in range(FINISHED_ROUNDS_MAX):
+        for _ in range(FINISHED_MAX // APPENDED_MAX):
             if self._slot is None or self.is_refused:
                 return
-            self._deliver(wall_ms, begins_others=False)
+            self._deliver(wall_ms)
 
     # Preparing.
 
@@ -220,7 +220,7 @@ class TimerMessages:
         if self._ahead is None or self._ahead.tick != tick:
             self._ahead, self._is_prepared = self._reader(tick), False
         if not self._is_prepared:
-            self._is_prepared = self._ahead.prepare(PREPARED_PER_ROUND)
+            self._is_prepared = self._ahead.prepare(READ_MAX)
         return self._is_prepared
 
     def _reader(self, tick: int) -> SlotReader:
@@ -237,36 +237,29 @@ class TimerMessages:
 
     # Delivering.
 
-    def _deliver(self, wall_ms: WallMs, *, begins_others: bool = True) -> bool:
-        """Store messages of due slots again; return whether none is left."""
-        cost = 0
-        while cost < DELIVERED_PER_ROUND:
-            slot = self._due_slot(wall_ms)
-            if slot is None:
-                return self._due_tick(wall_ms) is None
-            due = slot.next_messages(DELIVERED_PER_ROUND - cost)
-            cost += slot.read_cost
-            if slot.broken_at is not None and slot.broken_at >= self._collected_again_end:
-                self._collect_again(slot)
-                return False
-            stored = self._store_again(stored_at(due, delivered_at(wall_ms), self._destinations))
-            for topic, number in Counter(each.real_topic for each in due[:stored]).items():
+    def _deliver(self, wall_ms: WallMs) -> bool:
+        """Store messages of a due slot again, by one append; return whether no slot is due."""
+        slot = self._due_slot(wall_ms)
+        if slot is None:
+            return self._due_tick(wall_ms) is None
+        due = slot.next_messages(APPENDED_MAX)
+        if slot.broken_at is not None and slot.broken_at >= self._collected_again_end:
+            self._collect_again(slot)
+            return False
+        stored = self._store_again(stored_at(due, delivered_at(wall_ms), self._destinations))
+        for topic, number in Counter(each.real_topic for each in due[:stored]).items():
+            self.metrics.add(topic, -number, wall_ms)
+        slot.taken(stored, due)
+        self.delivered += stored
+        if slot.is_finished():
+            slot.report()
+            dropped = Counter(slot.dropped.values())
+            self._destinations.drop(dropped)
+            for topic, number in (Counter(slot.taken_over.values()) + dropped).items():
                 self.metrics.add(topic, -number, wall_ms)
-            slot.taken(stored, due)
-            self.delivered += stored
-            if slot.is_finished():
-                slot.report()
-                dropped = Counter(slot.dropped.values())
-                self._destinations.drop(dropped)
-                for topic, number in (Counter(slot.taken_over.values()) + dropped).items():
-                    self.metrics.add(topic, -number, wall_ms)
-                self._wheel.remove(slot.tick)
-                self._slot = None
-                self.version += 1
-                if not begins_others:
-                    break
-            elif stored < len(due) or not due:
-                break
+            self._wheel.remove(slot.tick)
+            self._slot = None
+            self.version += 1
         return False
 
     def _collect_again(self, slot: SlotReader) -> None:
@@ -338,7 +331,7 @@ class TimerMessages:
     def _collect(self, wall_ms: WallMs) -> bool:
         """Append units for messages of the topic; return whether all messages have one."""
         offset = self.skip_entries()
-        result = self._store.read(TIMER_TOPIC, 0, offset, COLLECTED_PER_ROUND)
+        result = self._store.read(TIMER_TOPIC, 0, offset, READ_MAX)
         if result.status is not ReadStatus.FOUND:
             # Removed by retention, or unreadable: those behind it must not wait for it.
             self._reached(max(offset, result.next_offset) if offset < result.max_offset else offset)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from libramq.broker.messages.rounds import Rounds
-from libramq.broker.messages.schedule import DELIVERED_PER_ROUND_MAX, DelaySchedule
+from libramq.broker.messages.schedule import DelaySchedule
 from libramq.clock import MonotonicMs
 from libramq.kernel.parts import Kernel
 from libramq.message.names import SCHEDULE_TOPIC
@@ -52,10 +52,10 @@ class Delivery:
     def _deliver(self, now_ms: MonotonicMs) -> bool:
         if self._is_held:
             return False
-        delivered = self._schedule.deliver(now_ms)
-        if delivered < DELIVERED_PER_ROUND_MAX:
-            self._look(now_ms, wait_ms_min=0 if delivered else AGAIN_MS)
-        return delivered >= DELIVERED_PER_ROUND_MAX
+        if self._schedule.deliver(now_ms):
+            return True
+        self._look(now_ms, wait_ms_min=AGAIN_MS)
+        return False
 
     def _look(self, now_ms: MonotonicMs, *, wait_ms_min: int) -> None:
         """Set the deadline; due messages that were not delivered wait for the store."""

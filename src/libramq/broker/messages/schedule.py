@@ -29,8 +29,8 @@ from libramq.store.reading.read import ReadStatus
 
 log = get_logger(__name__)
 
-#: Ours: how many due messages of a level one round delivers, so that the loop stays responsive.
-DELIVERED_PER_ROUND_MAX: Final = 512
+#: Ours: due messages that one append delivers, in 0.5 ms.
+APPENDED_MAX: Final = 32
 
 
 def _checked(accounts: dict[int, LevelAccount]) -> dict[int, LevelAccount]:
@@ -75,7 +75,11 @@ class DelaySchedule:
         #: Whether the store accepted none of the last due messages, as was logged.
         self._is_refused = False
         #: None: the level has grown since it was looked at, or was not yet. Empty ones are not in it.
-        self._head_due_ms: dict[int, MonotonicMs | None] = dict.fromkeys(self.levels)
+        self._head_due_ms: dict[int, MonotonicMs | None] = {
+            level: None
+            for level in self.levels
+            if self._next_offset(level) < store.max_offset(names.SCHEDULE_TOPIC, level - 1)
+        }
 
     def _begin_again(self, ends: dict[int, int]) -> None:
         """Begin levels again whose offsets lie beyond their ends: copies may be lost with what was there."""
@@ -138,50 +142,35 @@ class DelaySchedule:
         # Upstream's tools show this time; the store time is what counts.
         message.tag_code = int(now.wall_ms) + self._delays_ms[level - 1]
 
-    def deliver(self, now_ms: MonotonicMs) -> int:
-        """Store every due message again; return how many there were."""
-        delivered = 0
-        for level, delay_ms in enumerate(self._delays_ms, 1):
-            head_due_ms = self._head_due_ms.get(level)
-            if head_due_ms is None or head_due_ms <= now_ms:
-                delivered += self._deliver_level(level, delay_ms, now_ms)
-        self._forget_copies(now_ms)
-        return delivered
-
-    def _forget_copies(self, now_ms: MonotonicMs) -> None:
-        """Forget what was delivered before the start once every level has passed what was due then."""
-        is_passed = self.copies.is_looking and self.copies.passed_in_ms(self._clock.wall_ms()) <= 0
-        if is_passed and all(due and due > now_ms for due in self._head_due_ms.values()):
+    def deliver(self, now_ms: MonotonicMs) -> bool:
+        """Store due messages of the level that has waited longest again; return whether to go on at once."""
+        dues = self._head_due_ms
+        level = min(dues, key=lambda each: dues[each] or 0, default=None)
+        if level is not None and (dues[level] or now_ms) <= now_ms:
+            return self._deliver_level(level, now_ms)
+        # What was delivered before the start: every level has passed what was due then.
+        if self.copies.is_looking and self.copies.passed_in_ms(self._clock.wall_ms()) <= 0:
             self.copies.end()
+        return False
 
-    def _deliver_level(self, level: int, delay_ms: int, now_ms: MonotonicMs) -> int:
-        queue_id, offset = level - 1, self._next_offset(level)
-        delivered = 0
-        while delivered < DELIVERED_PER_ROUND_MAX:
-            offset = self._first_undelivered(level, offset)
-            due, next_offset, head_due_ms = self._read(queue_id, offset, delay_ms, now_ms)
-            known = self._undelivered(due, level)
-            if known is None:
-                self._head_due_ms[level] = now_ms  # There is more to read, at once.
-                return max(delivered, 1)
+    def _deliver_level(self, level: int, now_ms: MonotonicMs) -> bool:
+        """Deliver what one read of a level finds; return whether the store accepts it."""
+        offset = self._first_undelivered(level, self._next_offset(level))
+        due, next_offset, head_due_ms = self._read(level - 1, offset, self._delays_ms[level - 1], now_ms)
+        known = self._undelivered(due, level)
+        is_refused = False
+        if known is not None:
             stored = self._store_again(known, level)
-            delivered += stored + len(due) - len(known)
-            waiting = known[stored].queue_offset if stored < len(known) else next_offset
+            is_refused = stored < len(known)
+            waiting = known[stored].queue_offset if is_refused else next_offset
             self._count_dropped(each for each in due if each.queue_offset < waiting)
-            if stored < len(known):
-                self.reached(level, waiting)
-                self._head_due_ms[level] = now_ms  # It waits for the store, and is not forgotten.
-                break
-            is_at_end = not due and next_offset == offset
-            offset = next_offset
-            self.reached(level, offset)  # The next read may have to wait for the disk.
-            if head_due_ms is not None:
-                self._head_due_ms[level] = head_due_ms
-                break
-            if is_at_end:
-                self._head_due_ms.pop(level, None)
-                break
-        return delivered
+            self.reached(level, waiting)
+        del self._head_due_ms[level]
+        if known is None or is_refused or (head_due_ms is None and (due or next_offset != offset)):
+            self._head_due_ms[level] = now_ms  # There is more, or it waits for the store; others come first.
+        elif head_due_ms is not None:
+            self._head_due_ms[level] = head_due_ms
+        return not is_refused
 
     def _first_undelivered(self, level: int, offset: int) -> int:
         account = self.accounts.get(level)
@@ -289,7 +278,7 @@ class DelaySchedule:
         self, queue_id: int, offset: int, delay_ms: int, now_ms: MonotonicMs
     ) -> tuple[list[MessageExt], int, MonotonicMs | None]:
         """Return the due messages from an offset on, the offset after them, and when the next one is due."""
-        result = self._store.read(names.SCHEDULE_TOPIC, queue_id, offset, 32)
+        result = self._store.read(names.SCHEDULE_TOPIC, queue_id, offset, APPENDED_MAX)
         if result.status is not ReadStatus.FOUND:
             return [], max(offset, result.next_offset) if result.max_offset > offset else offset, None
         due: list[MessageExt] = []
