@@ -22,6 +22,7 @@ from libramq.broker.processor.messages.pop_message import PopMessage
 from libramq.errors import StoreError
 from libramq.kernel.engine import Hooks
 from libramq.kernel.parts import Phase
+from libramq.kernel.work import Each
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
@@ -33,8 +34,8 @@ class PopFeature(Feature):
     def __init__(self, base: Base, groups: GroupFeature, redelivery: Redelivery) -> None:
         config, files, kernel, offsets = base.config, base.files, base.kernel, base.offsets
         pop, store, tables, slave = files.pop, files.store, files.tables, base.replication.slave
-        self._store, self._clock, self._positions = store, kernel.clock, pop.positions
-        self._commits_rest = kernel.deadlines.new(lambda _: self.settle(), "positions")
+        self._store, self._positions = store, pop.positions
+        self._commits_rest: Each[None] = Each(kernel.work, lambda _: self.settle())
         ordering = Ordering(tables.ordered, offsets, kernel)
         self.taking = (Taking if slave is None else TakingAtSlave)(
             files,
@@ -71,7 +72,7 @@ class PopFeature(Feature):
         if self.at_slave is not None:
             self.at_slave.settle()
         if self.taking.settle():
-            self._commits_rest.at(self._clock.monotonic_ms())
+            self._commits_rest.add((None,))
         elif self._positions.waiting:
             self._store.when_changed(self.settle)
 

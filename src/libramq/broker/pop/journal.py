@@ -15,6 +15,7 @@ from typing import Final
 
 from libramq.broker.messages.message_log import MessageLog
 from libramq.clock import WallMs
+from libramq.kernel.work import PORTION
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
@@ -43,8 +44,6 @@ TIMER_PRECISION_MS: Final = 1_000
 #: Ours: entries of settled check points that may lie between those in flight before the journal is compacted.
 #: A start reads them all, at some 40,000 a second.
 SETTLED_MAX: Final = 20_000
-#: Ours: check points that one compaction writes again.
-COMPACTED_PER_ROUND: Final = 256
 
 _TAG_CODES: Final = {tag: tag_code(tag) for tag in (CHECK_POINT_TAG, ACK_TAG, BATCH_ACK_TAG)}
 #: An entry, the queue of the revive topic in which Apache's broker puts it, and when.
@@ -123,7 +122,7 @@ class PopJournal:
         oldest = self._in_flight.oldest_place
         if oldest is None or self.end - oldest <= SETTLED_MAX + 4 * len(self._in_flight):
             return False
-        self.write_again(self._in_flight.oldest(COMPACTED_PER_ROUND), wall_ms)
+        self.write_again(self._in_flight.oldest(PORTION), wall_ms)
         return True
 
     def write_again(self, check_points: Sequence[CheckPoint], wall_ms: WallMs) -> None:

@@ -11,19 +11,17 @@ Upstream: PopMessageProcessor, whose slaves pop as masters do. Apache's sends ch
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from libramq.broker.files.files import BrokerFiles
+from libramq.broker.messages.rounds import Rounds
 from libramq.broker.pop.acknowledging import Acknowledging
 from libramq.broker.pop.popping import Popping
+from libramq.broker.pop.reviving import AGAIN_MS
 from libramq.clock import MonotonicMs, Now
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.parts import Kernel
 from libramq.pop.check_point import AckSet, Key
-
-#: Ours: check points that are settled before others are served.
-DUE_AT_ONCE: Final = 256
 
 
 class PopsAtSlave:
@@ -48,7 +46,7 @@ class PopsAtSlave:
         self._may_serve = may_serve
         self._store, self._end = files.store, 0
         self._was_serving = False
-        self._deadline = kernel.deadlines.new(self._hand_out_again)
+        self._rounds = Rounds(files.store, kernel, self._hand_out_again, again_ms=AGAIN_MS)
 
     @property
     def is_serving(self) -> bool:
@@ -74,8 +72,8 @@ class PopsAtSlave:
             self._forget()
         self._was_serving = is_serving
         due_ms = self._in_flight.next_due_ms
-        if due_ms is not None:
-            self._deadline.by(due_ms)
+        if due_ms is not None and not self._rounds.is_running:
+            self._rounds.by(due_ms)
 
     def _forget(self) -> None:
         self._unwritten.clear()
@@ -83,12 +81,13 @@ class PopsAtSlave:
             self._in_flight.acknowledge(check_point, (1 << len(check_point.diffs)) - 1)
         self._popping.refuse_held(broker_error(ResponseCode.SYSTEM_BUSY, "this slave does not act any more"))
 
-    def _hand_out_again(self, now_ms: MonotonicMs) -> None:
-        for _ in range(DUE_AT_ONCE):
-            check_point = self._in_flight.next_due(now_ms)
-            if check_point is None:
-                return
-            queue = check_point.group, check_point.topic, check_point.queue_id
-            self._unwritten.give_again(queue, check_point.open_offsets())
-            self._in_flight.acknowledge(check_point, (1 << len(check_point.diffs)) - 1)
-            self._popping.visible(check_point.topic, check_point.group)
+    def _hand_out_again(self, now_ms: MonotonicMs) -> bool:
+        """Hand out the next check point that is due; return whether there was one."""
+        check_point = self._in_flight.next_due(now_ms)
+        if check_point is None:
+            return False
+        queue = check_point.group, check_point.topic, check_point.queue_id
+        self._unwritten.give_again(queue, check_point.open_offsets())
+        self._in_flight.acknowledge(check_point, (1 << len(check_point.diffs)) - 1)
+        self._popping.visible(check_point.topic, check_point.group)
+        return True

@@ -19,6 +19,7 @@ from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import BrokerError
 from libramq.formats.tables import PERM_READ, PERM_WRITE, SubscriptionGroupConfig
 from libramq.kernel.parts import Kernel, Phase
+from libramq.kernel.work import portions
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
@@ -31,8 +32,6 @@ log = get_logger(__name__)
 
 #: Ours: how soon reviving is tried again if the store accepts no messages.
 AGAIN_MS: Final = 100
-#: Ours: check points that one write acknowledges when their topic is deleted.
-ACKNOWLEDGED_AT_ONCE: Final = 128
 #: Ours: bodies that one append copies.
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 
@@ -82,10 +81,9 @@ class Reviving:
     def topic_deleted(self, topic: str) -> None:
         """Drop the check points of a topic: its offsets may soon mean other messages."""
         self._positions.forget(lambda queue: queue[1] == topic)
-        gone = [each for each in self._in_flight if each.topic == topic]
+        gone = [(each, each.open_bits) for each in self._in_flight if each.topic == topic]
         try:
-            for first in range(0, len(gone), ACKNOWLEDGED_AT_ONCE):
-                acks = [(each, each.open_bits) for each in gone[first : first + ACKNOWLEDGED_AT_ONCE]]
+            for acks in portions(gone):
                 self._journal.write((), acks, wall_ms=self._clock.wall_ms())
         except BrokerError as error:
             self._refused(error)

@@ -13,6 +13,7 @@ from libramq.broker.pop.loading import Loaded, load, uncommitted
 from libramq.broker.pop.unwritten_journal import UnwrittenJournal
 from libramq.clock import Clock, read_clock
 from libramq.errors import BrokerError, StoreError
+from libramq.kernel.work import portions
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.offsets import OffsetLedger
@@ -25,8 +26,6 @@ from libramq.timers.timer_checkpoint import FoundCheckpoint
 
 log = get_logger(__name__)
 
-#: Ours: check points that are written again at once.
-CHUNK: Final = 256
 #: Ours: with more in flight, the next start reads the whole journal instead: 100,000 take some 3 s.
 WRITTEN_AT_CLOSE_MAX: Final = 100_000
 
@@ -103,12 +102,10 @@ class PopState:
 
         Raises BrokerError.
         """
-        check_points = list(self.in_flight)
         acknowledged = dict(what.acknowledged)
         done = 0
-        for first in range(0, len(check_points), CHUNK):
-            some = [each for each in check_points[first : first + CHUNK] if not each.is_settled]
-            acks = list(what.done_of(some, acknowledged))
+        for some in portions(list(self.in_flight)):
+            acks = list(what.done_of([each for each in some if not each.is_settled], acknowledged))
             if acks:
                 self.journal.write((), acks, wall_ms=self._clock.wall_ms())
             done += len(acks)
@@ -128,9 +125,8 @@ class PopState:
                 log.warning("what is in flight is not written again at the stop", reason=error.remark)
 
     def _write_again(self) -> None:
-        check_points = list(self.in_flight)
-        for first in range(0, len(check_points), CHUNK):
-            self.journal.write_again(check_points[first : first + CHUNK], self._clock.wall_ms())
+        for some in portions(list(self.in_flight)):
+            self.journal.write_again(some, self._clock.wall_ms())
 
     def _leave_out(self, passed_on: PassedOn) -> None:
         """Leave out what this broker has passed on while it was a slave."""

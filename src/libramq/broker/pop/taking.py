@@ -22,6 +22,7 @@ from libramq.catalog.topic_attributes import is_of_priorities
 from libramq.clock import Clock
 from libramq.filter.message_filter import MessageFilter
 from libramq.formats.tables import TopicConfig
+from libramq.kernel.work import PORTION
 from libramq.message import names
 from libramq.pop.entries import MESSAGES_MAX
 from libramq.pop.positions import QueueOfGroup
@@ -29,8 +30,6 @@ from libramq.store.log.segments import Cold
 from libramq.store.reading.filtered_read import STEP_LOOKUPS, FilteredRead
 from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
 
-#: Ours: offsets that are committed before others are served, each in some 8 µs.
-COMMITTED_AT_ONCE: Final = 256
 #: BrokerConfig.popFromRetryProbability, in percent.
 RETRY_FIRST_PERCENT: Final = 20
 #: Ours: queues in which one pop examines messages that it does not want: each is up to 800, in some 5 ms.
@@ -205,7 +204,7 @@ class Taking:
         if not waiting:
             return False
         flushed = self._store.flushed_offset
-        for queue, offset in islice(self._positions.due(flushed), COMMITTED_AT_ONCE):
+        for queue, offset in islice(self._positions.due(flushed), PORTION):
             group, topic, queue_id = queue
             if self._positions.may_commit(queue, self._offsets.query(group, topic, queue_id)):
                 self._offsets.commit(group, topic, queue_id, offset)

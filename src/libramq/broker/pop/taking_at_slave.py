@@ -7,7 +7,8 @@ master gets them when it is back (`broker/cluster/returned_commits.py`).
 from itertools import islice
 from typing import Final
 
-from libramq.broker.pop.taking import COMMITTED_AT_ONCE, PopSelection, Share, Taking, queue_offsets
+from libramq.broker.pop.taking import PopSelection, Share, Taking, queue_offsets
+from libramq.kernel.work import PORTION
 from libramq.pop.entries import MESSAGES_MAX
 from libramq.pop.unwritten import Unwritten
 from libramq.store.reading.read import ReadResult, ReadStatus
@@ -45,7 +46,7 @@ class TakingAtSlave(Taking):
     def settle(self) -> bool:
         """Commit what is done, some queues at a time; return whether more wait."""
         changed = self._positions.changed
-        for queue in list(islice(changed, COMMITTED_AT_ONCE)):
+        for queue in list(islice(changed, PORTION)):
             del changed[queue]
             offset = self._positions.first_open(queue)
             if offset > (self._offsets.query(*queue) or 0):
