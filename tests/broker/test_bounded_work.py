@@ -22,6 +22,7 @@ from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.rebalance import GroupRebalance
 from libramq.groups.session import ANSWER_MS_MAX, SILENCE_MS_MAX
 from libramq.kernel.effect import Thread
+from libramq.kernel.work import PORTION
 from libramq.message.batch import BATCH_ITEMS_MAX, BatchItem, encode_batch
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumeStats, LockBatchBody, LockBatchReply, QueueRef
@@ -221,7 +222,7 @@ def test_the_names_of_a_large_batch_are_written_as_it_is_stored(talk, peer, monk
         return write(result)
 
     monkeypatch.setattr(RunResult, "offset_ids", property(noted))
-    step = drafts.BATCH_ITEMS_PER_STEP
+    step = drafts.RUN_ITEMS_MAX
     body = encode_batch([BatchItem(0, b"x", b"")] * (3 * step))
     reply = talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), body)
     assert len(reply.ext["msgId"].split(",")) == 3 * step
@@ -229,7 +230,7 @@ def test_the_names_of_a_large_batch_are_written_as_it_is_stored(talk, peer, monk
 
 
 def test_a_large_batch_is_stored_in_slices_and_later_sends_follow_it(talk, peer):
-    step = drafts.BATCH_ITEMS_PER_STEP
+    step = drafts.RUN_ITEMS_MAX
     bodies = [b"%d" % number for number in range(3 * step + 5)]
     body = encode_batch(BatchItem(0, each, b"") for each in bodies)
     appended = appends_of(talk)
@@ -292,7 +293,7 @@ def alive(kind: type) -> int:
 
 def test_the_messages_of_a_large_batch_are_never_all_in_memory(talk, peer, monkeypatch):
     """Twenty batches of 16,384 messages took 133 MB between being checked and being stored."""
-    step = drafts.BATCH_ITEMS_PER_STEP
+    step = drafts.RUN_ITEMS_MAX
     monkeypatch.setattr(sending, "BATCH_ITEMS_KEPT_MAX", step)
     bodies = [b"%d" % number for number in range(4 * step)]
     body = encode_batch(BatchItem(0, each, b"") for each in bodies)
@@ -310,7 +311,7 @@ def test_the_messages_of_a_large_batch_are_never_all_in_memory(talk, peer, monke
 
 
 def test_a_large_batch_whose_last_message_is_bad_stores_nothing(talk, peer, monkeypatch):
-    step = drafts.BATCH_ITEMS_PER_STEP
+    step = drafts.RUN_ITEMS_MAX
     monkeypatch.setattr(sending, "BATCH_ITEMS_KEPT_MAX", step)
     bad = BatchItem(0, b"x", b"TIMER_DELAY_MS\x0110\x02")
     body = encode_batch([BatchItem(0, b"x", b"")] * (3 * step) + [bad])
@@ -340,18 +341,18 @@ def test_large_heartbeats_are_decoded_a_few_at_a_time(talk, monkeypatch):
 
 def test_pipelined_batches_are_stored_in_slices_too(talk, peer):
     """64 batches of 128 messages, 0.2 MB in one read, used to be one turn of 135 ms."""
-    step = drafts.BATCH_ITEMS_PER_STEP
+    step = drafts.RUN_ITEMS_MAX
     body = encode_batch([BatchItem(0, b"x", b"")] * step)
     appended = appends_of(talk)
     commands = [talk.command(R.SEND_BATCH_MESSAGE, send_header(batch=True), body) for _ in range(64)]
     talk.give(peer, *commands)
     offsets = [find_answer(peer, command).ext["queueOffset"] for command in commands]
     assert offsets == [str(step * number) for number in range(64)]
-    assert max(appended) <= sending.MESSAGES_PER_TURN
+    assert max(appended) <= sending.APPENDED_MAX
 
 
 def test_a_batch_with_one_bad_message_stores_nothing(talk, peer):
-    step = drafts.BATCH_ITEMS_PER_STEP
+    step = drafts.RUN_ITEMS_MAX
     body = encode_batch([BatchItem(0, b"x", b"")] * (2 * step)) + b"\0\0\0\5"
     reply = talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), body)
     assert reply.code == C.SYSTEM_ERROR
@@ -405,7 +406,8 @@ def test_taking_queues_to_read_looks_at_each_queue_once_and_not_for_each_group(t
 
 
 def test_thousands_of_queues_are_locked_in_slices_and_encoded_by_a_thread(talk, peer, monkeypatch):
-    count = 3 * queue_lock.QUEUES_PER_STEP + 5
+    monkeypatch.setattr(queue_lock, "ENCODED_AT_ONCE_MAX", 3 * PORTION)
+    count = 3 * PORTION + 5
     talk.broker.topics.put(
         TopicConfig(topic_name="T", read_queue_nums=count, write_queue_nums=count), talk.clock.wall_ms()
     )
@@ -429,7 +431,7 @@ def test_thousands_of_queues_are_locked_in_slices_and_encoded_by_a_thread(talk, 
     reply = talk.answer_later(peer, command)
     held = decode_body(reply.body, LockBatchReply).lock_ok_mq_set
     assert [ref.queue_id for ref in held] == list(range(count))
-    assert max(slices) == queue_lock.QUEUES_PER_STEP
+    assert max(slices) == PORTION
     assert len(slices) == 4
 
 
@@ -483,7 +485,7 @@ def count_taken(talk, monkeypatch) -> list[int]:
 
 def test_the_notifications_of_a_heartbeat_are_sent_in_slices(talk, monkeypatch):
     """A heartbeat of 1,000 groups that twenty clients share took 166 ms of one turn to create 19,000."""
-    monkeypatch.setattr(notices, "CHANGES_PER_TURN", 8)
+    monkeypatch.setattr(notices, "PORTION", 8)
     talk.broker.kernel.workload.begin_turn = turns_of(1)
     sizes = count_taken(talk, monkeypatch)
     peers = share_groups(talk, 3)
@@ -499,7 +501,7 @@ def test_the_notifications_of_a_heartbeat_are_sent_in_slices(talk, monkeypatch):
 
 def test_a_member_is_notified_of_a_group_once_however_often_it_changes(talk, monkeypatch):
     """Heartbeats of 1,000 groups added 19,000 notifications each, faster than they were sent: 357 MB."""
-    monkeypatch.setattr(notices, "CHANGES_PER_TURN", 1)
+    monkeypatch.setattr(notices, "PORTION", 1)
     talk.broker.kernel.workload.begin_turn = turns_of(1)
     peers = share_groups(talk, 3)
     for peer in share_groups(talk, 4):

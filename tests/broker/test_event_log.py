@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.groups.event_log import STORED_AT_ONCE_MAX
+from libramq.broker.groups.event_log import APPENDED_MAX
 from libramq.groups.rebalance_event import decode_event
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
@@ -32,11 +32,11 @@ def test_an_event_is_stored_after_the_answers_of_its_turn(talk: Conversation):
 
 
 def test_many_events_are_stored_in_order_some_at_a_time(talk: Conversation):
-    names = [f"G{number:03}" for number in range(STORED_AT_ONCE_MAX + 1)]
+    names = [f"G{number:03}" for number in range(APPENDED_MAX + 1)]
     for number, name in enumerate(names):
         talk.beat(FakePeer(f"10.0.0.1:{number}"), "alice", name)
     talk.tick()
-    assert stored(talk) == names[:STORED_AT_ONCE_MAX]
+    assert stored(talk) == names[:APPENDED_MAX]
     talk.tick()
     assert stored(talk) == names
 

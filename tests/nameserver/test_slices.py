@@ -8,9 +8,10 @@ import pytest
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
 from libramq.formats.tables import TopicConfigSerializeWrapper
-from libramq.nameserver import listing, processor
+from libramq.kernel.work import PORTION
+from libramq.nameserver import listing
 from libramq.nameserver.displacement import PROBE_MS
-from libramq.nameserver.route_info import TOPICS_PER_STEP, RouteInfo
+from libramq.nameserver.route_info import RouteInfo
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials
 from libramq.runtime import large_requests
@@ -19,7 +20,7 @@ from tests.fakes import FakePeer
 from tests.nameserver.tables import header, register, table
 from tests.nameserver.test_displacement import PAIR, Registry
 
-TOPICS = [f"topic-{number:05}" for number in range(4 * TOPICS_PER_STEP + 5)]
+TOPICS = [f"topic-{number:05}" for number in range(4 * PORTION + 5)]
 FIRST, LAST = TOPICS[0], TOPICS[-1]
 BROKER = header("broker-b", "10.0.0.2:10911")
 
@@ -75,7 +76,7 @@ def test_a_broker_with_thousands_of_topics_is_registered_in_slices(crowd):
     assert crowd.answers(crowd.large) == []
     assert not crowd.finds(LAST)
     slices = crowd.slices()
-    assert max(slices) <= TOPICS_PER_STEP
+    assert max(slices) <= PORTION
     assert len(slices) > 3
     assert [answer.code for answer in crowd.answers(crowd.large)] == [ResponseCode.SUCCESS]
     assert crowd.routes.topics() == ["T", "U", *TOPICS]
@@ -87,7 +88,7 @@ def test_the_topics_of_a_broker_that_has_gone_are_forgotten_in_slices(crowd):
     crowd.slices()
     crowd.end(crowd.large)
     assert not crowd.finds(FIRST), "nobody is sent to it any more"
-    assert max(crowd.tidy()) <= TOPICS_PER_STEP
+    assert max(crowd.tidy()) <= PORTION
     assert crowd.routes.topics() == ["T", "U"]
 
 
@@ -205,8 +206,7 @@ def test_a_master_that_registers_during_its_slaves_registration_keeps_its_permis
 
 def test_long_lists_of_topics_are_encoded_by_a_thread(crowd, monkeypatch):
     """The topics of a cluster are collected in slices."""
-    for module in (processor, listing):
-        monkeypatch.setattr(module, "TOPICS_LISTED_PER_STEP", 256)
+    monkeypatch.setattr(listing, "ENCODED_AT_ONCE_MAX", len(TOPICS))
     crowd.begin(crowd.large, *TOPICS)
     crowd.slices()
     looked: list[int] = []
@@ -228,7 +228,7 @@ def test_long_lists_of_topics_are_encoded_by_a_thread(crowd, monkeypatch):
         crowd.threads.run_all()
         (answer,) = crowd.answers(peer)
         assert fastjson.loads(answer.body)["topicList"] == ["T", "U", *TOPICS]
-    assert max(looked) == 256
+    assert max(looked) == PORTION
     assert sum(looked) == len(TOPICS) + 2
 
 

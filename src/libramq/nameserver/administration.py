@@ -18,7 +18,7 @@ from libramq.kernel.work import Work
 from libramq.logs import get_logger
 from libramq.nameserver.config import NameServerConfig, changed_config, config_text
 from libramq.nameserver.kv_config import KVConfig
-from libramq.nameserver.listing import TOPICS_LISTED_PER_STEP, listed
+from libramq.nameserver.listing import listed_of
 from libramq.nameserver.records import RouteTables
 from libramq.nameserver.route_administration import (
     flagged,
@@ -170,16 +170,8 @@ class NameServerAdministration:
         """311, 312, 313: return the topics with unit flags."""
         if not self._settings.config.enable_topic_list:
             raise broker_error(ResponseCode.SYSTEM_ERROR, "disable")
-        return self._flagged_in_steps(wanted)
-
-    def _flagged_in_steps(self, wanted: Callable[[int], bool]) -> Work[Outcome]:
-        found: list[str] = []
-        topics = list(self._tables.topics)
-        for start in range(0, len(topics), TOPICS_LISTED_PER_STEP):
-            if start:
-                yield None
-            found += flagged(self._tables, topics[start : start + TOPICS_LISTED_PER_STEP], wanted)
-        return listed(found)
+        tables = self._tables
+        return listed_of(list(tables.topics), lambda topics: flagged(tables, topics, wanted))
 
     def member_group(self, request: Request) -> Outcome:
         """901: return the addresses of a broker name."""

@@ -4,6 +4,7 @@ brokers.
 Upstream: NamesrvController.java, routeinfo/BrokerHousekeepingService.java.
 """
 
+from collections.abc import Iterator
 from typing import Final, cast
 
 from libramq.auth.authenticator import Authenticator
@@ -50,7 +51,8 @@ class Routes:
         self._clock = kernel.clock
         self._effects = kernel.effects
         self._scan = kernel.deadlines.new(self._expire)
-        self._tidying = kernel.deadlines.new(lambda _: self._route_info.tidy())
+        self._work = kernel.work
+        self._is_tidying = False
 
     def settle(self) -> None:
         """Schedule the expiry of silent brokers, and the clean-up of departed brokers' topics.
@@ -63,10 +65,17 @@ class Routes:
             changed.clear()
             if self._settings.config.notify_min_broker_id_changed:
                 self._notify(notices)
-        if self._tidying.due_ms is None and self._route_info.is_untidy:
-            self._tidying.at(self._clock.monotonic_ms())
+        if self._route_info.is_untidy and not self._is_tidying:
+            self._is_tidying = True
+            self._work(self._tidy())
         if self._scan.due_ms is None and self._route_info.has_brokers:
             self._scan.at(self._clock.monotonic_ms() + SCAN_INTERVAL_MS)
+
+    def _tidy(self) -> Iterator[None]:
+        while self._route_info.is_untidy:
+            self._route_info.tidy()
+            yield
+        self._is_tidying = False
 
     def connection_ended(self, connection: Connection) -> None:
         """Remove the brokers that registered over a connection that ended."""

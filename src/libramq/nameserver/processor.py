@@ -23,7 +23,7 @@ from libramq.nameserver.administration import Settings
 from libramq.nameserver.bounds import check_topics
 from libramq.nameserver.displacement import Displacement
 from libramq.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
-from libramq.nameserver.listing import TOPICS_LISTED_PER_STEP, listed
+from libramq.nameserver.listing import listed, listed_of
 from libramq.nameserver.registration import decode_registration, decoded_bytes, is_compressed
 from libramq.nameserver.route_info import BrokerAddress, RouteInfo
 from libramq.remoting import headers as h
@@ -234,16 +234,7 @@ class NameServerProcessor:
         if not self._settings.config.enable_topic_list:
             raise broker_error(ResponseCode.SYSTEM_ERROR, "disable")
         header: h.ClusterHeader = request.header
-        return self._topics_in_steps(header.cluster)
-
-    def _topics_in_steps(self, cluster: str) -> Work[Outcome]:
-        found: list[str] = []
-        topics = self._route_info.topics()
-        for start in range(0, len(topics), TOPICS_LISTED_PER_STEP):
-            if start:
-                yield None
-            found += self._route_info.of_cluster(cluster, topics[start : start + TOPICS_LISTED_PER_STEP])
-        return listed(found)
+        return listed_of(self._route_info.topics(), partial(self._route_info.of_cluster, header.cluster))
 
     def system_topics(self, _: Request) -> Outcome:
         """304: return the names of clusters and brokers, which are topics too, and a broker's address."""

@@ -23,7 +23,7 @@ from libramq.formats.tables import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from libramq.kernel.work import Work
+from libramq.kernel.work import PORTION, Work
 from libramq.nameserver.bounds import check_registration
 from libramq.nameserver.records import (
     AbsentBroker,
@@ -42,8 +42,6 @@ HEARTBEAT_TIMEOUT_MS: Final = 120_000
 #: default (fileReservedTime, 72 h). And how many topics of all such brokers; some 30 MB.
 ABSENT_MS_MAX: Final = 72 * 3_600_000
 ABSENT_TOPICS_MAX: Final = 500_000
-#: Ours: topics that are added, or removed, before others are served; each takes some 3 µs.
-TOPICS_PER_STEP: Final = 256
 
 
 class BrokerAddress(NamedTuple):
@@ -301,17 +299,16 @@ class RouteInfo:
         )
         self._pending.append(pending)
         try:
-            while True:
-                for topic in list(islice(pending.topics, TOPICS_PER_STEP)):
+            while pending.topics:
+                for topic in list(islice(pending.topics, PORTION)):
                     config = pending.topics.pop(topic)
                     if changed or topic not in broker.queues:
                         broker.queues[topic] = _queue_data(name, config, read_only=read_only)
                         self._topics.setdefault(topic, {})[name] = None
-                if not pending.topics:
-                    break
-                yield
+                if pending.topics:
+                    yield
             while changed and pending.mappings:
-                for topic in list(islice(pending.mappings, TOPICS_PER_STEP)):
+                for topic in list(islice(pending.mappings, PORTION)):
                     info = pending.mappings.pop(topic)
                     if topic in broker.queues:
                         broker.mappings[topic] = info
@@ -379,7 +376,7 @@ class RouteInfo:
 
     def tidy(self) -> None:
         """Remove a slice of the topics of departed brokers, except those they have again."""
-        for _ in range(TOPICS_PER_STEP):
+        for _ in range(PORTION):
             while self._left and not self._left[0].queues:
                 self._left.popleft()
             if not self._left:

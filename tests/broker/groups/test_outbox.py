@@ -2,8 +2,9 @@
 
 import gc
 
-from libramq.broker.groups.notifications import CHANGES_PER_TURN, Outbox
+from libramq.broker.groups.notifications import Outbox
 from libramq.groups.pending_notifications import AreYouThere, GroupChanged
+from libramq.kernel.work import PORTION
 from tests.fakes import FakePeer
 
 
@@ -13,7 +14,7 @@ def test_a_member_of_one_group_does_not_wait_behind_one_of_a_thousand():
         outbox.change(f"G{number}", [busy])
     outbox.change("Mine", [single])
     first = outbox.take()
-    assert [notice.peer for notice in first] == [busy] * CHANGES_PER_TURN
+    assert [notice.peer for notice in first] == [busy] * PORTION
     assert outbox.take() == [GroupChanged(single, "Mine")]
     groups = [notice.group for notice in first]
     while outbox:

@@ -9,7 +9,7 @@ import pytest
 from libramq.groups.classic.state import INITIAL_DELAY_MS
 from libramq.kernel.connection import Principal
 from libramq.kernel.effect import Thread
-from libramq.protocols.kafka.answers import ITEMS_PER_STEP
+from libramq.kernel.work import PORTION
 from libramq.protocols.kafka.groups import MEMBERS_RETURN_MS
 from libramq.protocols.kafka.topic_changes import SETTINGS_MAX
 from libramq.runtime import performer
@@ -111,7 +111,7 @@ LARGE: dict[str, Request] = {
 MEMBERS = tuple(LeavingMember(member_id=name) for name in NAMES)
 ALICE = Principal("alice")
 #: What a step of any request may ask the authoriser: about a group, and twice about each element.
-ASKED_MAX = 2 * ITEMS_PER_STEP + 1
+ASKED_MAX = 2 * PORTION + 1
 
 
 class Turns:
@@ -177,7 +177,7 @@ def test_a_request_with_thousands_of_elements_is_served_in_turns(name: str, turn
 
 def test_members_leave_in_turns(turns: Turns):
     response = turns.ask(LeaveGroupRequest(group_id="G", members=MEMBERS))
-    assert turns.count > COUNT // (2 * ITEMS_PER_STEP)
+    assert turns.count > COUNT // (2 * PORTION)
     assert [each.error_code for each in response.members] == [ErrorCode.UNKNOWN_MEMBER_ID] * COUNT
 
 
@@ -237,7 +237,7 @@ def test_offsets_are_deleted_in_turns(turns: Turns):
         *(OffsetDeleteRequestTopic(name=name, partitions=partitions[:1]) for name in NAMES[:1_000]),
     )
     response = turns.ask(OffsetDeleteRequest(group_id="G", topics=topics))
-    assert turns.count >= 2_000 // ITEMS_PER_STEP
+    assert turns.count >= 2_000 // PORTION
     assert [len(each.partitions) for each in response.topics] == [1_000] + [1] * 1_000
     assert {each.error_code for topic in response.topics for each in topic.partitions} == {0}
     wanted = (WantedTopic(name="Many", partition_indexes=tuple(range(1_000))),)

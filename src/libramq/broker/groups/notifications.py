@@ -1,13 +1,12 @@
 """The notifications: members are notified of a change of their group until they have fetched the list.
 
-Those to notify now are in the outbox, which is sent a slice at a time.
+Those to notify now are in the outbox, which is sent as long work.
 Upstream sends one, and a lost one costs 20 s (DefaultConsumerIdsChangeListener.java).
 """
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final
 
 from libramq.clock import Clock, MonotonicMs
 from libramq.groups.consumer_group import ConsumerGroup
@@ -19,6 +18,7 @@ from libramq.groups.pending_notifications import (
     PendingNotifications,
 )
 from libramq.kernel.connection import Connection
+from libramq.kernel.work import PORTION
 
 
 class Notifications:
@@ -107,10 +107,6 @@ class Notifications:
         self.unfinished.discard(group_name)
 
 
-#: Ours: changes sent to one connection before the next one's turn, each in 5 µs.
-CHANGES_PER_TURN: Final = 32
-
-
 class Outbox:
     """The notices that wait to be sent, each once for a connection and group.
 
@@ -139,9 +135,9 @@ class Outbox:
     def take(self) -> Sequence[Notice[Connection]]:
         """Take out the next notices: probes, or changes for the connection whose turn it is."""
         if self._probes:
-            return [self._probes.popleft() for _ in range(min(len(self._probes), CHANGES_PER_TURN))]
+            return [self._probes.popleft() for _ in range(min(len(self._probes), PORTION))]
         peer, groups = self._changed.popitem(last=False)
-        taken = list(islice(groups, CHANGES_PER_TURN))
+        taken = list(islice(groups, PORTION))
         for group_name in taken:
             del groups[group_name]
         if groups:

@@ -26,16 +26,13 @@ from libramq.message.tags import tag_code
 from libramq.store.log.append import StoreMessage
 from libramq.store.log.message_run import MessageRun
 
-#: Ours: messages of a batch that are decoded, or stored, before others are served, where their properties
-#: must be looked at one by one; one takes 5 to 20 µs.
-BATCH_ITEMS_PER_STEP: Final = 128
-#: Ours: where they need not; one takes 1 to 2 µs. A batch of our producer's has 1,000.
-PLAIN_ITEMS_PER_STEP: Final = 1_024
-#: Ours: messages of a batch that is stored as it came, checked before others are served; one takes 0.1 to
-#: 0.3 µs.
-WHOLE_ITEMS_PER_STEP: Final = 4_096
+#: Ours: messages of a batch that one append stores where their properties must be looked at one by one; each
+#: takes 5 to 20 µs. So many or fewer are stored all or none.
+RUN_ITEMS_MAX: Final = 128
+#: Ours: where they need not; each takes 1 to 2 µs. A batch of our producer's has 1,000.
+PLAIN_RUN_ITEMS_MAX: Final = 1_024
 #: Ours: and at most so many bytes, which takes 1 to 2 ms.
-PLAIN_BYTES_PER_STEP: Final = 5 * 256 * 1024
+PLAIN_RUN_BYTES_MAX: Final = 5 * 256 * 1024
 
 #: Steps that make a record, or none.
 Making = Generator[None, None, StoreMessage | None]
@@ -103,17 +100,17 @@ class SentBatch:
         """Make the messages again, some at a time: a large batch is iterated twice rather than held."""
         data, start = self.data, 0
         while start < len(data):
-            columns, start = decode_columns(data, start, PLAIN_ITEMS_PER_STEP, PLAIN_BYTES_PER_STEP)
+            columns, start = decode_columns(data, start, PLAIN_RUN_ITEMS_MAX, PLAIN_RUN_BYTES_MAX)
             yield from self._runs(columns)
 
     def at_once(self) -> list[MessageRun]:
-        """Make the messages of a batch of at most BATCH_ITEMS_PER_STEP: one run, stored as a whole or not."""
+        """Make the messages of a batch of at most RUN_ITEMS_MAX: one run, stored as a whole or not."""
         data, start = self.data, 0
         flags: list[int] = []
         bodies: list[bytes] = []
         properties: list[bytes] = []
         while start < len(data):  # Twice where smaller messages follow an even run.
-            columns, start = decode_columns(data, start, BATCH_ITEMS_PER_STEP, len(data))
+            columns, start = decode_columns(data, start, RUN_ITEMS_MAX, len(data))
             flags += columns.flags
             bodies += columns.bodies
             properties += columns.properties
@@ -137,7 +134,7 @@ class SentBatch:
         while start < len(data):
             if start:
                 yield
-            properties, start = decode_properties(data, start, WHOLE_ITEMS_PER_STEP)
+            properties, start = decode_properties(data, start, PLAIN_RUN_ITEMS_MAX)
             count += len(properties)
             if count > INNER_NUM_MAX or not stored_properties.are_without_effect(properties):
                 return None
@@ -171,8 +168,8 @@ class SentBatch:
             codes = [_tag_code(each.decode()) for each in properties] if has_tags else [0] * len(flags)
             yield self._run(bodies, properties, codes, flags, suffix)
             return
-        for first in range(0, len(flags), BATCH_ITEMS_PER_STEP):
-            step = slice(first, first + BATCH_ITEMS_PER_STEP)
+        for first in range(0, len(flags), RUN_ITEMS_MAX):
+            step = slice(first, first + RUN_ITEMS_MAX)
             looked_at = [self._completed(each, is_plain) for each in properties[step]]
             completed, tag_codes = zip(*looked_at, strict=True)
             yield self._run(bodies[step], completed, tag_codes, flags[step])

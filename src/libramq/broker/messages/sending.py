@@ -21,7 +21,7 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.machine import Machine
 from libramq.broker.messages import stored_properties
 from libramq.broker.messages.creation_rate import CreationRate
-from libramq.broker.messages.drafts import BATCH_ITEMS_PER_STEP, Draft, Making, SentBatch
+from libramq.broker.messages.drafts import PLAIN_RUN_ITEMS_MAX, RUN_ITEMS_MAX, Draft, Making, SentBatch
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.broker.transactions import half
@@ -44,13 +44,11 @@ from libramq.store.log.append import NOT_SAFE, AppendResult, AppendStatus, Store
 from libramq.store.log.message_run import MessageRun
 from libramq.store.retention.disk_space import DiskSpace
 
-#: Ours: sizes of a batch's messages that are looked at before others are served; one takes 0.2 µs.
-ITEMS_COUNTED_PER_STEP: Final = 4_096
 #: Ours: messages of a batch that are kept between its check and its storing; those of a larger one are
 #: decoded twice. Twenty batches of 16,384 took 133 MB.
 BATCH_ITEMS_KEPT_MAX: Final = 2_048
-#: Ours: messages of one call that are stored before others are served (endpoint.BATCH_MAX).
-MESSAGES_PER_TURN: Final = 256
+#: Ours: messages of one call that one append stores (endpoint.BATCH_MAX); those behind them are long work.
+APPENDED_MAX: Final = 256
 #: Message.getPriority: NumberUtils.toInt; what Java's int cannot hold is no priority.
 _PRIORITY_MAX: Final = 2**31 - 1
 _OK: Final = AppendStatus.PUT_OK
@@ -183,7 +181,7 @@ class Sending:
             if type(ready) is Prepared:
                 messages += ready.messages
                 count += ready.count
-                in_steps = count >= MESSAGES_PER_TURN
+                in_steps = count >= APPENDED_MAX
             else:
                 in_steps = True
         results = self._log.append(messages) if messages else []
@@ -405,7 +403,7 @@ class Sending:
                     return _as_one(ready, made.value)
             else:
                 return self._whole_in_steps(batch, making, ready)
-        if has_more_items(batch.data, BATCH_ITEMS_PER_STEP):
+        if has_more_items(batch.data, RUN_ITEMS_MAX):
             return self._batch_in_steps(batch, ready)
         runs = batch.at_once()
         if not runs:
@@ -425,7 +423,7 @@ class Sending:
 
         A store that fails half-way has stored the first ones, as after any send without an answer.
         """
-        count = yield from count_items(batch.data, ITEMS_COUNTED_PER_STEP)
+        count = yield from count_items(batch.data, PLAIN_RUN_ITEMS_MAX)
         kept: list[MessageRun] = []
         is_large = count > BATCH_ITEMS_KEPT_MAX
         for run in batch:

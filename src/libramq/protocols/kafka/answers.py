@@ -28,8 +28,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
-#: Ours: elements of a request that are worked off in one step, at some microseconds each.
-ITEMS_PER_STEP: Final = 100
+#: Ours: elements of an answer that are encoded on the loop, at some microseconds each; more on a thread.
+ENCODED_AT_ONCE_MAX: Final = 100
 #: Ours: requests of a connection that wait for an answer, and bytes of answers that wait for an earlier one.
 #: Clients have five in flight, librdkafka some more; a fetch that is held blocks those behind it, as in
 #: Kafka.
@@ -82,11 +82,14 @@ class Slot(Parked):
         assert self.call is not None, "an answer in the request's version needs the request"
         self.send(self.call.answer(response))
 
-    def answer_with(self, make: Callable[[], Message], *, is_large: bool) -> None:
-        """Send the answer that `make` returns; a large one is made and encoded on a thread."""
+    def answer_with(self, make: Callable[[], Message], count: int = 0, *, is_large: bool = False) -> None:
+        """Send the answer that `make` returns; a large one is made and encoded on a thread.
+
+        count: of its elements, by which it may be large.
+        """
         call = self.call
         assert call is not None, "an answer in the request's version needs the request"
-        if is_large:
+        if is_large or count > ENCODED_AT_ONCE_MAX:
             self.proceed(self._send_encoded(lambda: call.answer(make())))
         else:
             self.send(call.answer(make()))

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 from libramq.kernel.connection import Principal
-from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
+from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.groups import GroupRequests
 from libramq.protocols.kafka.modern_groups import ModernGroupRequests
@@ -69,6 +69,4 @@ class Coordinators:
 
 
 def _answer(slot: Slot, found: Sequence[Coordinator]) -> None:
-    slot.answer_with(
-        lambda: FindCoordinatorResponse(coordinators=tuple(found)), is_large=len(found) > ITEMS_PER_STEP
-    )
+    slot.answer_with(lambda: FindCoordinatorResponse(coordinators=tuple(found)), len(found))

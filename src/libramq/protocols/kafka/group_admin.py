@@ -17,7 +17,7 @@ from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import Member, Status
 from libramq.kernel.connection import Principal
-from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
+from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.wire.kafka.apis.delete_groups import (
     DeletableGroupResult,
@@ -122,7 +122,7 @@ class GroupAdministration:
             describe,
             lambda groups: slot.answer_with(
                 lambda: DescribeGroupsResponse(groups=tuple(groups)),
-                is_large=len(groups) + sum(len(each.members) for each in groups) > ITEMS_PER_STEP,
+                len(groups) + sum(len(each.members) for each in groups),
             ),
         )
 
@@ -160,9 +160,7 @@ class GroupAdministration:
             DeletableGroupResult(group_id=name, error_code=code or failed)
             for name, code in zip(names, codes, strict=True)
         )
-        slot.answer_with(
-            lambda: DeleteGroupsResponse(results=results), is_large=len(results) > ITEMS_PER_STEP
-        )
+        slot.answer_with(lambda: DeleteGroupsResponse(results=results), len(results))
 
     def _deleted(self, principal: Principal, name: str) -> ErrorCode:
         refusal = self._groups.delete_refusal(name, principal)

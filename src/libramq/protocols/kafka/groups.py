@@ -17,8 +17,9 @@ from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.engine import LATE_MS_MIN
 from libramq.kernel.parts import Kernel
+from libramq.kernel.work import portions
 from libramq.logs import get_logger
-from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
+from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.classic_group_records import ClassicGroupRecords
 from libramq.protocols.kafka.cooperation import members_that_wait
@@ -211,14 +212,10 @@ class GroupRequests:
         def answer(parts: Sequence[Sequence[LeftMember]]) -> None:
             left = tuple(chain.from_iterable(parts))
             code = left[0].error_code if is_of_one else ErrorCode.NONE
-            slot.answer_with(
-                lambda: LeaveGroupResponse(error_code=code, members=left),
-                is_large=len(left) > ITEMS_PER_STEP,
-            )
+            slot.answer_with(lambda: LeaveGroupResponse(error_code=code, members=left), len(left))
 
         # A group may have a thousand members, and tools that remove all of them name them together.
-        parts = [members[at : at + ITEMS_PER_STEP] for at in range(0, len(members), ITEMS_PER_STEP)]
-        slot.each(parts, partial(self._leave, request.group_id), answer)
+        slot.each(list(portions(members)), partial(self._leave, request.group_id), answer)
 
     def _leave(self, name: str, members: Sequence[LeavingMember]) -> Sequence[LeftMember]:
         group = self.groups.get(name)

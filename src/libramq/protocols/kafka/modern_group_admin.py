@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from libramq.groups.modern.member import Member
 from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
 from libramq.kernel.connection import Principal
-from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
+from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.topic_ids import id_of
 from libramq.wire.kafka.apis import consumer_group_describe as wire
@@ -40,7 +40,7 @@ class ModernGroupDescriptions:
             partial(self._described, slot.principal),
             lambda groups: slot.answer_with(
                 lambda: ConsumerGroupDescribeResponse(groups=tuple(each.whole() for each in groups)),
-                is_large=sum(each.size for each in groups) > ITEMS_PER_STEP,
+                sum(each.size for each in groups),
             ),
         )
 

@@ -37,7 +37,7 @@ from libramq.protocols.kafka.group_records import GroupRecords
 
 log = get_logger(__name__)
 
-#: Ours: deleted groups that are forgotten at once; each is written to a journal.
+#: Ours: deleted groups that are forgotten with each new one, if there are too many, by the same write.
 FORGOTTEN_AT_ONCE: Final = 10
 
 

@@ -6,14 +6,16 @@ are journalled by one write before they are acknowledged.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from typing import Any
 
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.kernel.connection import Principal
-from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
+from libramq.kernel.work import portions
+from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.wire.kafka.apis.offset_delete import (
     OffsetDeleteRequest,
@@ -24,9 +26,6 @@ from libramq.wire.kafka.apis.offset_delete import (
 )
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.subscription import CONSUMER, subscribed_topics
-
-#: Some partitions of a topic.
-_Part = tuple[str, Sequence[int]]
 
 
 class OffsetRemovals:
@@ -49,9 +48,9 @@ class OffsetRemovals:
         if refusal is not None:
             slot.answer(OffsetDeleteResponse(error_code=refusal))
             return
-        steps = list(_steps(request.topics))
+        every = [(each.name, one.partition_index) for each in request.topics for one in each.partitions]
         work = partial(self._remove, request.group_id, slot.principal)
-        slot.each(steps, work, partial(self._removed, request, slot))
+        slot.each(list(portions(every)), work, partial(self._removed, request, slot))
 
     def _refusal(self, name: str, principal: Principal) -> ErrorCode | None:
         """Return why a group's offsets may not be deleted, if so."""
@@ -67,12 +66,13 @@ class OffsetRemovals:
             ErrorCode.NON_EMPTY_GROUP if self._groups.has_foreign_members(name) or not is_readable else None
         )
 
-    def _remove(self, name: str, principal: Principal, step: Sequence[_Part]) -> list[ErrorCode]:
+    def _remove(self, name: str, principal: Principal, step: Sequence[tuple[str, int]]) -> list[ErrorCode]:
         """Remove some offsets; return a code for each partition."""
         refusal = self._refusal(name, principal)
         read = self._read_topics(name) if refusal is None else frozenset()
         codes: list[ErrorCode] = []
-        for topic, indexes in step:
+        for topic, group in groupby(step, key=itemgetter(0)):
+            indexes = [index for _, index in group]
             code = refusal or ErrorCode.NONE
             if code is ErrorCode.NONE and topic in read:
                 code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
@@ -106,24 +106,8 @@ class OffsetRemovals:
             lambda: OffsetDeleteResponse(
                 error_code=code, topics=tuple(_results(request.topics, iter(codes)))
             ),
-            is_large=len(codes) + len(request.topics) > ITEMS_PER_STEP,
+            len(codes) + len(request.topics),
         )
-
-
-def _steps(topics: Sequence[OffsetDeleteRequestTopic]) -> Iterator[list[_Part]]:
-    """Yield what each turn does: some topics, or some partitions of one."""
-    step: list[_Part] = []
-    size = 0
-    for topic in topics:
-        for at in range(0, len(topic.partitions), ITEMS_PER_STEP):
-            indexes = [each.partition_index for each in topic.partitions[at : at + ITEMS_PER_STEP]]
-            if step and size + len(indexes) > ITEMS_PER_STEP:
-                yield step
-                step, size = [], 0
-            step.append((topic.name, indexes))
-            size += len(indexes)
-    if step:
-        yield step
 
 
 def _topics(found: ClassicGroup) -> frozenset[str]:

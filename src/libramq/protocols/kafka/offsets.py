@@ -16,8 +16,9 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError
 from libramq.groups.classic.values import Beat
 from libramq.kernel.connection import Principal
+from libramq.kernel.work import portions
 from libramq.message.queue import MessageQueue
-from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Results, Slot
+from libramq.protocols.kafka.answers import Results, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.groups import GroupRequests
 from libramq.protocols.kafka.modern_groups import ModernGroupRequests
@@ -91,14 +92,13 @@ class OffsetRequests:
             except BrokerError as refused:
                 refusal = code_of(refused)
         wanted = [(each.name, partition) for each in request.topics for partition in each.partitions]
-        parts = [wanted[at : at + ITEMS_PER_STEP] for at in range(0, len(wanted), ITEMS_PER_STEP)]
 
         def commit(part: Sequence[_Wanted]) -> list[ErrorCode]:
             # Between two parts the group may move on to a generation whose members commit further.
             refused = refusal or self._commit_refusal(name, beat, slot.version)
             return [refused or self._commit(name, topic, partition, slot) for topic, partition in part]
 
-        slot.each(parts, commit, partial(self._committed, request, slot))
+        slot.each(list(portions(wanted)), commit, partial(self._committed, request, slot))
 
     def _commit_refusal(self, name: str, beat: Beat, version: int) -> ErrorCode | None:
         """Return why a member may not commit, if so."""
@@ -136,8 +136,7 @@ class OffsetRequests:
                 for code, queue in zip(codes, queues, strict=True)
             ]
             slot.answer_with(
-                lambda: OffsetCommitResponse(topics=tuple(_results(request.topics, iter(final)))),
-                is_large=len(final) > ITEMS_PER_STEP,
+                lambda: OffsetCommitResponse(topics=tuple(_results(request.topics, iter(final)))), len(final)
             )
 
         self._group_offsets.commit(request.group_id, commits, slot.guarded(answer))
@@ -229,19 +228,16 @@ class OffsetRequests:
 
     def _find(self, slot: Slot, groups: Sequence[_Checked], elsewhere: Mapping[str, Found]) -> None:
         parts = [
-            (group.group_id, topic.name, topic.partition_indexes[at : at + ITEMS_PER_STEP])
+            (group.group_id, topic.name, some)
             for group, refusal in groups
             if refusal is None
             for topic in group.topics or ()
-            for at in range(0, max(len(topic.partition_indexes), 1), ITEMS_PER_STEP)
+            for some in portions(topic.partition_indexes)
         ]
 
         def answer(found: Sequence[Sequence[FoundPartition]]) -> None:
             count = sum(map(len, found)) + len(found) + len(groups)
-            slot.answer_with(
-                partial(_found, groups, found, has_groups=slot.version >= _GROUPS_FROM),
-                is_large=count > ITEMS_PER_STEP,
-            )
+            slot.answer_with(partial(_found, groups, found, has_groups=slot.version >= _GROUPS_FROM), count)
 
         find = partial(self._found_partitions, elsewhere, slot.principal)
         slot.each(parts, find, answer)

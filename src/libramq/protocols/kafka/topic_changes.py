@@ -18,7 +18,7 @@ from libramq.errors import BrokerError
 from libramq.kernel.connection import Principal
 from libramq.kernel.effect import Effects
 from libramq.kernel.work import Work
-from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Results, Slot
+from libramq.protocols.kafka.answers import Results, Slot
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.protocols.kafka.topics import ALWAYS
@@ -94,10 +94,7 @@ class TopicChanges:
         """Add partitions to topics; those that are refused leave the others alone."""
 
         def answer(results: Sequence[CreatePartitionsTopicResult]) -> None:
-            slot.answer_with(
-                lambda: CreatePartitionsResponse(results=tuple(results)),
-                is_large=len(results) > ITEMS_PER_STEP,
-            )
+            slot.answer_with(lambda: CreatePartitionsResponse(results=tuple(results)), len(results))
 
         def begin() -> None:
             results: Results[CreatePartitionsTopicResult] = Results(len(request.topics), slot.guarded(answer))
@@ -166,8 +163,7 @@ class TopicChanges:
             request.resources,
             alter,
             lambda altered: slot.answer_with(
-                lambda: AlterConfigsResponse(responses=tuple(altered)),
-                is_large=len(altered) > ITEMS_PER_STEP,
+                lambda: AlterConfigsResponse(responses=tuple(altered)), len(altered)
             ),
         )
 
@@ -186,8 +182,7 @@ class TopicChanges:
             request.resources,
             alter,
             lambda altered: slot.answer_with(
-                lambda: IncrementalAlterConfigsResponse(responses=tuple(altered)),
-                is_large=len(altered) > ITEMS_PER_STEP,
+                lambda: IncrementalAlterConfigsResponse(responses=tuple(altered)), len(altered)
             ),
         )
 
@@ -240,7 +235,7 @@ class TopicChanges:
         def answer(results: Sequence[DeleteRecordsPartitionResult]) -> None:
             slot.answer_with(
                 lambda: DeleteRecordsResponse(topics=tuple(_of_topics(request, iter(results)))),
-                is_large=len(results) + len(request.topics) > ITEMS_PER_STEP,
+                len(results) + len(request.topics),
             )
 
         slot.proceed(self._delete(wanted, answer, slot.principal))

@@ -29,7 +29,7 @@ from libramq.errors import BrokerError, InvalidName
 from libramq.formats.tables import TopicConfig
 from libramq.kernel.connection import Principal
 from libramq.message import names
-from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Results, Slot
+from libramq.protocols.kafka.answers import Results, Slot
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.wire.kafka.apis.create_topics import (
@@ -99,9 +99,7 @@ class TopicRequests:
         """Create topics; those that are refused leave the others alone."""
 
         def answer(created: Sequence[CreatedTopic]) -> None:
-            slot.answer_with(
-                lambda: CreateTopicsResponse(topics=tuple(created)), is_large=len(created) > ITEMS_PER_STEP
-            )
+            slot.answer_with(lambda: CreateTopicsResponse(topics=tuple(created)), len(created))
 
         def begin() -> None:
             results: Results[CreatedTopic] = Results(len(request.topics), slot.guarded(answer))
@@ -188,9 +186,7 @@ class TopicRequests:
         """Delete topics."""
 
         def answer(deleted: Sequence[DeletedTopic]) -> None:
-            slot.answer_with(
-                lambda: DeleteTopicsResponse(responses=tuple(deleted)), is_large=len(deleted) > ITEMS_PER_STEP
-            )
+            slot.answer_with(lambda: DeleteTopicsResponse(responses=tuple(deleted)), len(deleted))
 
         def begin() -> None:
             results: Results[DeletedTopic] = Results(len(request.topic_names), slot.guarded(answer))
@@ -226,8 +222,7 @@ class TopicRequests:
             list(wanted.values()),
             partial(self._described, slot.principal),
             lambda described: slot.answer_with(
-                lambda: DescribeConfigsResponse(results=tuple(described)),
-                is_large=len(described) > ITEMS_PER_STEP,
+                lambda: DescribeConfigsResponse(results=tuple(described)), len(described)
             ),
         )
 

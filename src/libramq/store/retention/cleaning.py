@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from libramq.clock import Clock, WallMs
 from libramq.filesystem import DiskUsage, FileSystem
 from libramq.kernel.effect import Thread
-from libramq.kernel.work import InThread, Work
+from libramq.kernel.work import InThread, Work, portions
 from libramq.logs import get_logger
 from libramq.store.flush import FlushPlan, run_flush
 from libramq.store.log.commit_log import CommitLog
@@ -31,8 +31,6 @@ from libramq.store.retention.retention import OldFile, Retention, expired_files
 
 log = get_logger(__name__)
 
-#: Ours: queues that are looked at by one piece of work; it takes a few milliseconds where they are in memory.
-QUEUES_AT_ONCE: Final = 256
 #: Units begin with the physical offset, of either kind.
 _PHYSICAL_BYTES: Final = 8
 
@@ -129,9 +127,7 @@ class Cleaning:
 
     def _begin_later(self, physical_min: int) -> Work[int]:
         """Have the log begin at an offset: first its queues, then itself."""
-        every = list(self._queues)
-        for first in range(0, len(every), QUEUES_AT_ONCE):
-            queues = every[first : first + QUEUES_AT_ONCE]
+        for queues in portions(list(self._queues)):
             searches = [_search(queue) for queue in queues]
             found = yield InThread(
                 Thread.DISK, partial(_find_beginnings, self._filesystem, searches, physical_min)

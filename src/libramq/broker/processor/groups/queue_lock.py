@@ -13,7 +13,7 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
 from libramq.groups.consumer_group import ConsumerGroup
 from libramq.groups.queue_lock import QueueLocks
-from libramq.kernel.work import Work
+from libramq.kernel.work import Work, portions
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import LockBatchBody, LockBatchReply, QueueRef
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_encoded
@@ -22,8 +22,8 @@ from libramq.transport.server_connection import Peer
 
 #: Ours: a client's queues at one broker, over all its topics; each takes 2 µs.
 QUEUES_MAX: Final = 4_096
-#: Ours: queues that are locked, or encoded on the loop, before others are served: 1 ms.
-QUEUES_PER_STEP: Final = 256
+#: Ours: queues that are encoded on the loop, in 1 ms; more on a thread.
+ENCODED_AT_ONCE_MAX: Final = 256
 
 
 class QueueLockRequests:
@@ -51,20 +51,18 @@ class QueueLockRequests:
     def _lock_in_steps(self, request: Request, body: LockBatchBody) -> Work[Outcome]:
         """Lock some queues at a time; each is locked by itself, so others may lock some in between."""
         held: dict[MessageQueue, None] = {}
-        for start in range(0, len(body.mq_set), QUEUES_PER_STEP):
-            if start:
-                yield None
+        for refs in portions(body.mq_set):
+            yield None
             # Locks of missing groups, queues and clients would only pile up.
             if not self._may_lock(body.consumer_group) or not request.peer.is_open:
                 break
-            refs = body.mq_set[start : start + QUEUES_PER_STEP]
             queues = dict.fromkeys(ref.queue for ref in refs if self._exists(ref))
             held |= dict.fromkeys(
                 self._locks.lock(body.consumer_group, body.client_id, queues, now_ms=request.monotonic_ms)
             )
         if held:
             self._clients.locked(request.peer, body.consumer_group, body.client_id)
-        if len(held) <= QUEUES_PER_STEP:
+        if len(held) <= ENCODED_AT_ONCE_MAX:
             return Reply(body=_encode_held(held))
         return (yield from reply_encoded(partial(_encode_held, held)))
 
