@@ -13,6 +13,7 @@ from libramq.errors import BrokerError, RemoteError
 from libramq.filter.subscription import CONSUME_PASSIVELY
 from libramq.message.names import groups_of
 from libramq.message.queue import MessageQueue
+from libramq.remoting.admin_headers import GROUP_GET_NUMS, TOPIC_PUT_NUMS
 from libramq.remoting.body.administration import BrokerStatsData, BrokerStatsItem
 from libramq.remoting.body.consumers import OffsetWrapper, TopicOffset
 from libramq.remoting.body.running_info import ConsumerRunningInfo
@@ -22,9 +23,6 @@ from libramq.rpc import admin_calls as calls
 STUCK_MS: Final = 60_000
 #: ConsumerRunningInfo.analyzeSubscription: members may differ while they are deployed.
 DEPLOYING_MS: Final = 120_000
-#: Stats.java.
-TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
-GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
 _NONE: Final = BrokerStatsItem(sum=0, tps=0)
 
 
@@ -116,12 +114,12 @@ async def rates(admin: Operator, topic: str) -> list[dict[str, Any]]:
         groups = await admin.groups_at(brokers, topic)
     except RemoteError:
         return []
-    in_tps, in_day = await _total(admin, brokers, TOPIC_PUT_NUMS, topic)
+    in_tps, in_day = await _total(admin, brokers, topic, TOPIC_PUT_NUMS)
     rows = []
     for group in groups or [""]:
         out_tps, out_day, behind = 0.0, 0, 0
         if group:
-            out_tps, out_day = await _total(admin, brokers, GROUP_GET_NUMS, f"{topic}@{group}")
+            out_tps, out_day = await _total(admin, brokers, f"{topic}@{group}", GROUP_GET_NUMS)
             behind = sum([await _behind(admin, address, group, topic) for address in brokers])
         rows.append(
             {
@@ -145,13 +143,13 @@ async def _behind(admin: Operator, broker: str, group: str, topic: str) -> int:
     return sum(offset.behind for offset in table.values())
 
 
-async def _total(admin: Operator, brokers: Sequence[str], name: str, key: str) -> tuple[float, int]:
+async def _total(admin: Operator, brokers: Sequence[str], key: str, name: str) -> tuple[float, int]:
     """Return a rate and the count of a day, summed over brokers."""
-    counted = [await stats_of(admin, address, name, key) for address in brokers]
+    counted = [await stats_of(admin, address, key, name) for address in brokers]
     return sum(stats.stats_minute.tps for stats in counted), sum(map(day_of, counted))
 
 
-async def stats_of(admin: Operator, broker: str, name: str, key: str) -> BrokerStatsData:
+async def stats_of(admin: Operator, broker: str, key: str, name: str = TOPIC_PUT_NUMS) -> BrokerStatsData:
     """Return what a broker counts; zeros where it has not counted anything."""
     try:
         return await admin.ask(broker, calls.stats_data(name, key))

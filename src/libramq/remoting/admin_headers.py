@@ -104,6 +104,11 @@ class BrokerConsumeStatsHeader(Header):
     is_order: bool = False
 
 
+#: BrokerStatsManager: the statistics that mqadmin statsAll asks for.
+TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+
+
 class StatsDataHeader(Header):
     """VIEW_BROKER_STATS_DATA."""
 

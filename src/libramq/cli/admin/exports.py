@@ -118,7 +118,7 @@ async def _report(admin: Operator, address: str) -> tuple[str, _Values]:
     groups = await _user_groups(admin, address)
     topics = (await _metadata(admin, [address], special=False))["topicConfigTable"]
     transactions, delayed = [
-        await monitor.stats_of(admin, address, monitor.TOPIC_PUT_NUMS, topic)
+        await monitor.stats_of(admin, address, topic)
         for topic in ("RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX")
     ]
     quota = {

@@ -1,5 +1,9 @@
-"""The admin commands that count: producers, progress, rates, slaves; under mqadmin's names."""
+"""The admin commands that count: producers, progress, rates, slaves, and all of it round after round."""
 
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Option, Typer
@@ -7,6 +11,7 @@ from typer import Option, Typer
 from libramq.cli import options
 from libramq.cli.admin.frame import Answer, Operator, Table, command, plain, rows
 from libramq.cli.admin.lazy import calls, monitor, names
+from libramq.cli.printable import printable
 from libramq.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -14,8 +19,12 @@ if TYPE_CHECKING:
     from libramq.remoting.body.consumers import OffsetWrapper
 
 app = Typer()
+#: What help lists behind all others.
+last = Typer()
 
 _Broker = Annotated[str, Option("-b", "--brokerAddr", "--broker", help="The broker, host:port.")]
+#: MonitorConfig.roundInterval.
+INTERVAL_SECONDS: Final = 60
 CONNECTION: Final = "clientId: client id, clientAddr: address, language, version"
 
 
@@ -126,3 +135,23 @@ async def ha_status(*, broker: _Broker, admin: Operator) -> Answer:
     values = {name: value for name, value in status.items() if name != "haConnectionInfo"}
     headings = "addr: slave, slaveAckOffset: has up to, diff: lacks, inSync: in sync"
     return Answer(status, values, Table(status["haConnectionInfo"], headings))
+
+
+@command(last, "startMonitoring", no_args_is_help=False)
+async def start_monitoring(
+    *,
+    interval: Annotated[
+        int, Option("-i", "--interval", min=1, help="Seconds from one round to the next.")
+    ] = INTERVAL_SECONDS,
+    rounds: Annotated[int, Option("-r", "--rounds", min=0, help="0: until Ctrl-C.")] = 0,
+    admin: Operator,
+) -> AsyncGenerator[Answer, None]:
+    """Show every minute what each group has not consumed, and members that are stuck or differ."""
+    headings = "group, topic, undone, undoneOfQueue: most in a queue, delayMs: delay in ms"
+    for done in itertools.count(1):
+        groups, notices = await monitor.one_round(admin, int(time.time() * 1000))
+        value = {"groups": groups, "notices": notices}
+        yield Answer(value, Table(groups, headings), *map(printable, notices))
+        if done == rounds:
+            return
+        await asyncio.sleep(interval)

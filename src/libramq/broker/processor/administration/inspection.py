@@ -30,9 +30,6 @@ from libramq.rpc.request import Processor, Request
 QUEUES_MAX: Final = 32_768
 #: Ours: mqadmin asks for ten units; a unit takes some 100 bytes of the reply.
 UNITS_MAX: Final = 1_000
-#: BrokerStatsManager.TOPIC_PUT_NUMS, GROUP_GET_NUMS: those that mqadmin statsAll asks for.
-TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
-GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
 
 
 class Inspection:
@@ -177,10 +174,10 @@ class Inspection:
 
 def _counted(name: str, key: str) -> str | tuple[str, str] | None:
     """Return what the throughput counts: a topic, or a group and a topic; None for other statistics."""
-    if name == TOPIC_PUT_NUMS:
+    if name == a.TOPIC_PUT_NUMS:
         return key
     topic, at, group = key.partition("@")
-    return (group, topic) if name == GROUP_GET_NUMS and at else None
+    return (group, topic) if name == a.GROUP_GET_NUMS and at else None
 
 
 def _stats_item(window: Window) -> bodies.BrokerStatsItem:
