@@ -237,18 +237,20 @@ class MessageStore(AppendedContents):
     def copy_deletions(self, ends: Mapping[str, int]) -> Iterator[None]:
         """Take over deletions of a slave's master, as far as the log goes; OSError if the disk refuses."""
         for name, end in ends.items():
-            if not self.deletions.end_of(name) < end <= self._log.end:
-                continue
-            self.deletions.note(name, end)
-            former = [each for each in self._queues.of_topic(name) if each.last_physical_end <= end]
-            units = sum(queue.max_offset for queue in former)
-            if former and len(former) == len(self._queues.of_topic(name)):
-                self._queues.delete_topic(name)
-            else:  # Others have begun again.
-                for queue in former:
-                    self._queues.delete(queue)
-            self._queues_deleted(name, units)
+            if self.deletions.end_of(name) < end <= self._log.end:
+                self._copy_deletion(name, end)
             yield
+
+    def _copy_deletion(self, topic: str, end: int) -> None:
+        self.deletions.note(topic, end)
+        former = [each for each in self._queues.of_topic(topic) if each.last_physical_end <= end]
+        units = sum(queue.max_offset for queue in former)
+        if former and len(former) == len(self._queues.of_topic(topic)):
+            self._queues.delete_topic(topic)
+        else:  # Others have begun again.
+            for queue in former:
+                self._queues.delete(queue)
+        self._queues_deleted(topic, units)
 
     def _queues_deleted(self, topic: str, units: int) -> None:
         self._points.queues_deleted(units)

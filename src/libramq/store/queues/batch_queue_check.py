@@ -10,7 +10,7 @@ from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.store.config import BATCH_UNIT_BYTES
 from libramq.store.log.log_scan import Damage
-from libramq.store.queues.consume_queue import BLANK_SIZE
+from libramq.store.queues.consume_queue import BLANK_SIZE, may_lack_end
 from libramq.store.queues.queue_check import UnitCounts, count_units
 from libramq.store.reading.read_only_files import ReadOnlyFiles
 
@@ -41,9 +41,8 @@ class BatchQueueCheck:
         is_unit = (units["size"] > 0) & (units["physical"] >= 0) & (units["count"] > 0)
         written = np.flatnonzero(is_unit)
         end = int(written[-1]) + 1 if len(written) else 0
-        #: Whether the end may be lost, as in `lost_units.may_lack_end`.
-        self.may_lack_end = end > 0 and (
-            not end * BATCH_UNIT_BYTES % files.file_size or files.end % files.file_size > 0
+        self.may_lack_end = may_lack_end(
+            end * BATCH_UNIT_BYTES, files.file_size, was_short=files.is_short, is_empty_batch=not end
         )
         self._units = units[:end][is_unit[:end]]
         #: Whether files before the last are missing, or have holes.

@@ -36,6 +36,15 @@ _LOAD_UNITS = 3_200
 _SEARCHED_UNITS: Final = PAGE_BYTES // UNIT_BYTES
 
 
+def may_lack_end(end_bytes: int, file_size: int, *, was_short: bool, is_empty_batch: bool = False) -> bool:
+    """Return whether a queue's end may be lost: its units fill a file, there are none, or a file was cut.
+
+    is_empty_batch: it is of batches, and has no unit. Apache's broker leaves empty directories behind when it
+    deletes a topic.
+    """
+    return not is_empty_batch and (was_short or not end_bytes or not end_bytes % file_size)
+
+
 class ConsumeQueue:
     """The units of one queue, by queue offset.
 
@@ -83,6 +92,16 @@ class ConsumeQueue:
     def pending_bytes(self) -> int:
         """Return how many bytes are not yet written."""
         return len(self._pending)
+
+    @property
+    def may_lack_end(self) -> bool:
+        """Return whether its end may be lost."""
+        return may_lack_end(
+            self._written * self.unit_bytes,
+            self.segments.file_size,
+            was_short=self.segments.was_short,
+            is_empty_batch=self.is_batch and not self.last_physical_end,
+        )
 
     @property
     def written(self) -> int:

@@ -11,7 +11,7 @@ from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.store.config import UNIT_BYTES
 from libramq.store.log.log_scan import Damage
-from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT
+from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, may_lack_end
 from libramq.store.reading.read_only_files import ReadOnlyFiles
 
 #: Ours: how many units are read at once: to compare records, and to count all.
@@ -58,12 +58,8 @@ class QueueCheck:
         last = self.unit(self.next - 1) if self.next > self.first else None
         self.physical_end = 0 if last is None else last[0] + (0 if last[1] == BLANK_SIZE else last[1])
         self.matched_count = 0
-
-    @property
-    def may_lack_end(self) -> bool:
-        """Return whether the end may be lost, as `lost_units.may_lack_end` does."""
-        size = self._files.file_size
-        return not self.next or not self.next * UNIT_BYTES % size or self._files.end % size > 0
+        files = self._files
+        self.may_lack_end = may_lack_end(self.next * UNIT_BYTES, files.file_size, was_short=files.is_short)
 
     def is_lost(self, number: int) -> bool:
         """Return whether the whole file with a unit is missing or has holes, so that a start builds it."""

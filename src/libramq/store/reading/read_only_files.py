@@ -52,6 +52,11 @@ class ReadOnlyFiles:
         """The first byte there is."""
         return self.starts[0] if self.starts else self.end
 
+    @property
+    def is_short(self) -> bool:
+        """Return whether the last file has been cut."""
+        return bool(self.file_size and self.end % self.file_size)
+
     def start_of(self, offset: int) -> int:
         """Return where the file with this byte begins."""
         return offset - offset % self.file_size

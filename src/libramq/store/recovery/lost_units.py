@@ -121,13 +121,6 @@ def restore_lost_units(log_: CommitLog, queues: ConsumeQueueTable, deletions: De
             )
 
 
-def may_lack_end(queue: ConsumeQueue) -> bool:
-    """Return whether a queue's end may be lost: its units fill a file, there are none, or a file was cut."""
-    if queue.is_batch and not queue.last_physical_end:
-        return False  # Apache's broker leaves empty directories behind when it deletes a topic.
-    return queue.segments.was_short or not queue.written * queue.unit_bytes % queue.segments.file_size
-
-
 def restore_lost_ends(
     log_: CommitLog, queues: ConsumeQueueTable, deletions: Deletions, known_end: int, lost: list[ConsumeQueue]
 ) -> bool:

@@ -19,7 +19,7 @@ from libramq.store.log.commit_log import CommitLog
 from libramq.store.queues.consume_queue import ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 from libramq.store.recovery.kept_aside import keep_aside
-from libramq.store.recovery.lost_units import may_lack_end, restore_lost_ends, restore_lost_units
+from libramq.store.recovery.lost_units import restore_lost_ends, restore_lost_units
 from libramq.store.recovery.recovery import (
     Beginning,
     RecoveryReport,
@@ -111,7 +111,7 @@ class StoreOpening:
         if found.lacks_units and point is not None:
             return [queue for queue in self._queues if queue.last_physical_end]
         if clean and (point is None or found.known_end > point.flushed):  # Another broker wrote last.
-            lost = [queue for queue in self._queues if may_lack_end(queue)]
+            lost = [queue for queue in self._queues if queue.may_lack_end]
             if lost:  # The search takes some 6 µs a record.
                 begin = min(queue.last_physical_end for queue in lost)
                 log.info("the log is searched for lost ends of queues", queues=len(lost), begin=begin)
