@@ -16,7 +16,7 @@ from concurrent.futures import CancelledError
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
-from libramq.admin import admin as asyncio_admin
+from libramq.admin import admin as asynchronous_admin
 from libramq.client.blocking_client import BlockingClient
 from libramq.client.consuming import push_consumer as asynchronous_push_consumer
 from libramq.client.consuming.fetching.blocking_consumer import Consumer
@@ -104,7 +104,7 @@ class PushConsumer(BlockingClient):
 
 
 def _blocking(
-    method: Callable[Concatenate[asyncio_admin.Admin, P], Coroutine[Any, Any, T]],
+    method: Callable[Concatenate[asynchronous_admin.Admin, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["Admin", P], T]:
     """Return a method of the asynchronous admin as one that waits for its result."""
 
@@ -120,7 +120,7 @@ class Admin(BlockingClient):
 
     def __init__(self, **options: Unpack[AdminOptions]) -> None:
         super().__init__("admin")
-        self._admin = asyncio_admin.Admin(**options)
+        self._admin = asynchronous_admin.Admin(**options)
 
     async def _start(self) -> None:
         await self._admin.start()
@@ -128,20 +128,20 @@ class Admin(BlockingClient):
     async def _stop(self) -> None:
         await self._admin.stop()
 
-    topics = _blocking(asyncio_admin.Admin.topics)
-    cluster_info = _blocking(asyncio_admin.Admin.cluster_info)
-    topic_route = _blocking(asyncio_admin.Admin.topic_route)
-    create_topic = _blocking(asyncio_admin.Admin.create_topic)
-    delete_topic = _blocking(asyncio_admin.Admin.delete_topic)
-    topic_stats = _blocking(asyncio_admin.Admin.topic_stats)
-    consume_stats = _blocking(asyncio_admin.Admin.consume_stats)
-    reset_offsets = _blocking(asyncio_admin.Admin.reset_offsets)
-    reset_queue = _blocking(asyncio_admin.Admin.reset_queue)
-    delete_group = _blocking(asyncio_admin.Admin.delete_group)
-    consumer_connection = _blocking(asyncio_admin.Admin.consumer_connection)
-    running_info = _blocking(asyncio_admin.Admin.running_info)
-    consume_directly = _blocking(asyncio_admin.Admin.consume_directly)
-    remove_member = _blocking(asyncio_admin.Admin.remove_member)
+    topics = _blocking(asynchronous_admin.Admin.topics)
+    cluster_info = _blocking(asynchronous_admin.Admin.cluster_info)
+    topic_route = _blocking(asynchronous_admin.Admin.topic_route)
+    create_topic = _blocking(asynchronous_admin.Admin.create_topic)
+    delete_topic = _blocking(asynchronous_admin.Admin.delete_topic)
+    topic_stats = _blocking(asynchronous_admin.Admin.topic_stats)
+    consume_stats = _blocking(asynchronous_admin.Admin.consume_stats)
+    reset_offsets = _blocking(asynchronous_admin.Admin.reset_offsets)
+    reset_queue = _blocking(asynchronous_admin.Admin.reset_queue)
+    delete_group = _blocking(asynchronous_admin.Admin.delete_group)
+    consumer_connection = _blocking(asynchronous_admin.Admin.consumer_connection)
+    running_info = _blocking(asynchronous_admin.Admin.running_info)
+    consume_directly = _blocking(asynchronous_admin.Admin.consume_directly)
+    remove_member = _blocking(asynchronous_admin.Admin.remove_member)
 
 
 class SimpleConsumer(BlockingClient):

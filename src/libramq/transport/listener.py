@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from libramq.clock import MonotonicMs
@@ -101,21 +101,15 @@ class Listener:
             asyncio.get_running_loop().add_reader(each, self._accept, each)
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(ACCEPTS_PER_ROUND):
-            try:
-                accepted, peer = listening.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno not in SHORTAGES:
-                    continue
-                self._refuse_waiting(listening)
-                return
-            address = _text(peer)
-            if self._admission.admit(address, accepted.fileno()):
-                self._admitted(accepted, address)
-            else:
-                accepted.close()
+        try:
+            for accepted, peer in _accepted(listening):
+                address = _text(peer)
+                if self._admission.admit(address, accepted.fileno()):
+                    self._admitted(accepted, address)
+                else:
+                    accepted.close()
+        except OSError:
+            self._refuse_waiting(listening)
 
     def _refuse_waiting(self, listening: socket.socket) -> None:
         """Close connections that get no descriptor, with the spare one, as libuv does; else pause.
@@ -124,12 +118,9 @@ class Listener:
         """
         self._release_spare()
         try:
-            for _ in range(ACCEPTS_PER_ROUND):
-                refused, peer = listening.accept()
+            for refused, peer in _accepted(listening):
                 refused.close()
                 self._admission.refuse(_text(peer), for_connections())
-        except (BlockingIOError, ConnectionAbortedError):
-            pass
         except OSError:
             if self._retry is None:
                 self._pause()
@@ -228,6 +219,18 @@ class Listener:
             with contextlib.suppress(OSError):
                 accepted.shutdown(socket.SHUT_RDWR)  # Ends a handshake.
         await asyncio.gather(*self._connecting)
+
+
+def _accepted(listening: socket.socket) -> Iterator[tuple[socket.socket, Any]]:
+    """Accept connections that wait, and yield each with its peer; raises OSError for a shortage."""
+    for _ in range(ACCEPTS_PER_ROUND):
+        try:
+            yield listening.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno in SHORTAGES:
+                raise
 
 
 def _text(peer: tuple[Any, ...]) -> str:
