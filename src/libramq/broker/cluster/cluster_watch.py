@@ -110,7 +110,7 @@ class ClusterWatch:
 
         def answered(outcome: TopicRouteData | LibraError) -> None:
             self._requested_topics.discard(topic)
-            if isinstance(outcome, LibraError) and not isinstance(outcome, TopicNotExist):
+            if _has_failed(outcome):
                 return
             route = None if isinstance(outcome, LibraError) else outcome
             if self._view.topic_reported(topic, route):
@@ -125,7 +125,7 @@ class ClusterWatch:
     def _brokers_answered(self, outcome: TopicRouteData | LibraError) -> None:
         self.changed()
         now_ms = self._monotonic_ms()
-        if isinstance(outcome, LibraError) and not isinstance(outcome, TopicNotExist):
+        if _has_failed(outcome):
             self._failures += 1
             if self._failures == 1:
                 log.warning(
@@ -156,3 +156,8 @@ class ClusterWatch:
         self._topics_seen = start + TOPICS_PER_LOOK_MAX
         for topic in [*topics[start:], *topics[:start]][:TOPICS_PER_LOOK_MAX]:
             self.look_at(topic)
+
+
+def _has_failed(outcome: object) -> bool:
+    """Return whether a question has no answer; that there is no such topic is one."""
+    return isinstance(outcome, LibraError) and not isinstance(outcome, TopicNotExist)

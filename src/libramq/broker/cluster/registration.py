@@ -102,30 +102,30 @@ class _NameServer:
 
     requested_ms: when the registration under way began. is_linked: it has answered, and the connection is
     still open. known: how many changes of the topics it has received on that connection. answered_ms: when it
-    answered last.
+    answered last. has_outcome: it has answered, or failed to.
     """
 
     __slots__ = (
         "address",
         "answered_ms",
-        "beat",
         "has_changed",
         "has_failed",
+        "has_outcome",
+        "heartbeat",
         "is_linked",
         "known",
         "register",
         "requested_ms",
-        "tried",
     )
 
     def __init__(self, address: str, deadlines: Deadlines, registration: "Registration") -> None:
         self.address = address
         self.register = deadlines.new(lambda _: registration._register(self))
-        self.beat = deadlines.new(lambda now_ms: registration._beat(self, now_ms))
+        self.heartbeat = deadlines.new(lambda now_ms: registration._send_heartbeat(self, now_ms))
         self.requested_ms: MonotonicMs | None = None
         self.answered_ms: MonotonicMs | None = None
         self.known = -1
-        self.is_linked = self.has_changed = self.has_failed = self.tried = False
+        self.is_linked = self.has_changed = self.has_failed = self.has_outcome = False
 
     def is_waited_for(self, counter: int, now_ms: MonotonicMs) -> bool:
         """Return whether it lacks a change and can be expected to answer soon.
@@ -162,7 +162,7 @@ class Registration:
         self._name_servers = {address: self._new_name_server(address) for address in name_servers}
         self._waiting: dict[Gated, tuple[int, set[str]]] = {}
         self._encoded: tuple[DataVersion, Call[object]] | None = None
-        self._when_tried: Callable[[], None] | None = None
+        self._when_informed: Callable[[], None] | None = None
         self._is_begun = False
 
     def observe(self, registered: Callable[[str, Master | None], None]) -> None:
@@ -173,16 +173,16 @@ class Registration:
         """Call a function when a name server answers that may have forgotten this broker meanwhile."""
         self._return_observers.append(returned)
 
-    def begin(self, when_tried: Callable[[], None]) -> None:
-        """Register, and continue to. when_tried: called once all name servers answered or failed."""
-        self._when_tried = when_tried
+    def begin(self, when_informed: Callable[[], None]) -> None:
+        """Register, and continue to. when_informed: called once all name servers answered or failed."""
+        self._when_informed = when_informed
         self._is_begun = True
         self._topics.observe(lambda _: self.announce())
         now_ms = self._clock.monotonic_ms()
         for name_server in self._name_servers.values():
             name_server.register.at(now_ms)
         self._list.begin()
-        self._look_whether_tried()
+        self._look_whether_informed()
 
     def _list_changed(self) -> None:
         """Register at the name servers that are new in the list, and forget those that it lacks."""
@@ -190,14 +190,14 @@ class Registration:
         for address in [each for each in self._name_servers if each not in self._list]:
             gone = self._name_servers.pop(address)
             gone.register.cancel()
-            gone.beat.cancel()
+            gone.heartbeat.cancel()
             gone.is_linked, gone.has_failed = False, True  # Nobody waits for it any more.
             self._release(gone, gone.known)
         for address in self._list:
             if address not in self._name_servers:
                 added = self._name_servers[address] = self._new_name_server(address)
                 added.register.at(now_ms)
-        self._look_whether_tried()
+        self._look_whether_informed()
 
     def announce(self) -> None:
         """Inform the name servers soon: the topics have changed."""
@@ -249,7 +249,7 @@ class Registration:
 
         for name_server in self._name_servers.values():
             name_server.register.cancel()
-            name_server.beat.cancel()
+            name_server.heartbeat.cancel()
         for address in sorted(unanswered):
             call = unregister_broker(header)
             self._ask_signed(Question(address, call, partial(answered, address), UNREGISTER_TIMEOUT_MS))
@@ -295,7 +295,7 @@ class Registration:
         if not self._is_wanted(name_server):
             return
         now_ms = self._clock.monotonic_ms()
-        name_server.requested_ms, name_server.tried = None, True
+        name_server.requested_ms, name_server.has_outcome = None, True
         failed = isinstance(outcome, BaseException)
         if failed and not name_server.has_failed:
             log.warning(
@@ -307,14 +307,14 @@ class Registration:
         else:
             period_ms = min(max(self._config.register_name_server_period_ms, PERIOD_MS_MIN), PERIOD_MS_MAX)
             name_server.register.at(now_ms + (CHANGE_DELAY_MS if name_server.has_changed else period_ms))
-            if name_server.beat.due_ms is None:
-                name_server.beat.at(now_ms + HEARTBEAT_MS)
+            if name_server.heartbeat.due_ms is None:
+                name_server.heartbeat.at(now_ms + HEARTBEAT_MS)
             self._note_answer(name_server)
             master = outcome if isinstance(outcome, Master) else None
             for registered in self._observers:
                 registered(name_server.address, master)
         self._release(name_server, counter)
-        self._look_whether_tried()
+        self._look_whether_informed()
 
     def _release(self, name_server: _NameServer, counter: int) -> None:
         """Answer the replies that waited for this name server last, by success or failure."""
@@ -328,17 +328,17 @@ class Registration:
                     self._purgatory.release(parked)
                     parked.succeed()
 
-    def _look_whether_tried(self) -> None:
-        if self._when_tried is None or self._list.is_awaited:
+    def _look_whether_informed(self) -> None:
+        if self._when_informed is None or self._list.is_awaited:
             return
-        if all(each.tried for each in self._name_servers.values()):
-            tried, self._when_tried = self._when_tried, None
-            tried()
+        if all(each.has_outcome for each in self._name_servers.values()):
+            informed, self._when_informed = self._when_informed, None
+            informed()
 
-    def _beat(self, name_server: _NameServer, now_ms: MonotonicMs) -> None:
+    def _send_heartbeat(self, name_server: _NameServer, now_ms: MonotonicMs) -> None:
         if not name_server.is_linked:
             return
-        name_server.beat.at(now_ms + HEARTBEAT_MS)
+        name_server.heartbeat.at(now_ms + HEARTBEAT_MS)
         header = BrokerHeartbeatHeader(
             broker_name=self._config.broker_name,
             broker_addr=self._config.address,

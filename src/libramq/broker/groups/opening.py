@@ -48,7 +48,7 @@ class QueueToOpen(NamedTuple):
 ClientOf = Callable[[str], str | None]
 
 
-def _first_pull_names_it(_: str) -> None:
+def _unknown_client(_: str) -> None:
     """Return None: the member has opened the queue itself, and its heartbeat has come, or will."""
 
 
@@ -107,7 +107,7 @@ class QueueOpening:
             self._journals.when_synced(lambda is_synced: then(openings if is_synced else {}))
 
     def _open(
-        self, queue: QueueToOpen, connection: Connection, client_of: ClientOf = _first_pull_names_it
+        self, queue: QueueToOpen, connection: Connection, client_of: ClientOf = _unknown_client
     ) -> Opened:
         group, topic, queue_id, claim = queue
         self._requirements.queue_to_open(topic, queue_id)
