@@ -198,7 +198,7 @@ class Cluster:
 
     def sees_all(self) -> bool:
         """Return whether all running brokers see each other, and no other broker."""
-        views = [server.broker.cluster.view.names for server in self.servers.values()]
+        views = [server.broker.cluster.others.view.names for server in self.servers.values()]
         return all(view == self.names for view in views)
 
     def is_routed(self) -> bool:
@@ -220,7 +220,7 @@ class Cluster:
         found = {
             name: view
             for name, server in self.servers.items()
-            if (view := server.broker.coordination.group(group)) is not None
+            if (view := server.broker.members.coordination.group(group)) is not None
         }
         assert len(found) <= 1, f"{group} lives at {sorted(found)}"
         return next(iter(found.items()), (None, None))

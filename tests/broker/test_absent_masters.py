@@ -65,7 +65,7 @@ def read_of(queues: list[MessageQueue], *members: Member) -> set[MessageQueue]:
 
 async def absent(cluster: Cluster) -> None:
     """Wait until the other broker knows that the master is gone."""
-    await until(lambda: cluster.servers[B].broker.cluster.view.absent == {A})
+    await until(lambda: cluster.servers[B].broker.cluster.others.view.absent == {A})
 
 
 @pytest.mark.parametrize("coordinator", [A, B])

@@ -259,9 +259,9 @@ def test_a_producer_that_leaves_is_no_longer_listed(talk, peer):
     talk.beat_producer(peer, "alice")
     header = h.UnregisterClientHeader(client_id="alice", producer_group="P", consumer_group=None)
     talk.ask(FakePeer(), R.UNREGISTER_CLIENT, header)
-    assert len(talk.broker.producers.members("P")) == 1
+    assert len(talk.broker.members.producers.members("P")) == 1
     talk.ask(peer, R.UNREGISTER_CLIENT, header)
-    assert talk.broker.producers.members("P") == []
+    assert talk.broker.members.producers.members("P") == []
 
 
 def test_groups_of_a_topic_and_topics_of_a_group_are_listed(talk, peer):
@@ -336,7 +336,7 @@ def test_the_earliest_message_and_yesterdays_counts_are_real(talk, peer):
 
 def test_every_request_answers_an_empty_header_and_a_torn_body(talk, peer):
     """Whatever is missing or broken, there is one answer with a code, and the next request is served."""
-    codes = [*talk.broker.processors(), *talk.broker.batch_processors()]
+    codes = [*talk.broker.processors.singly, *talk.broker.processors.in_batches]
     for code in codes:
         for body in (b"", b"{", b"\x00" * 40):
             for ext in ({}, {"topic": "\x00", "queueId": "x", "consumerGroup": "\ud800", "b": "é" * 300}):

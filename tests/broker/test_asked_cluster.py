@@ -210,7 +210,7 @@ async def test_a_new_broker_becomes_coordinator_and_nothing_moves(cluster):
     answers = len(one.history), len(two.history)
     await cluster.add("broker-d", 0)
     await until(cluster.sees_all)
-    assert cluster.servers["broker-d"].broker.cluster.view.coordinator_of(group.name) == "broker-d"
+    assert cluster.servers["broker-d"].broker.cluster.others.view.coordinator_of(group.name) == "broker-d"
     three = await group.join("three")
     await group.even()
     assert gained(before, group) == len(three.queues) == 2
@@ -225,14 +225,14 @@ async def test_members_keep_their_queues_while_the_assigning_broker_hangs(cluste
     one = await group.join("one")
     await group.even()
     for name in (A, B):
-        link = cluster.servers[name].broker.cluster.peers.links[C]
+        link = cluster.servers[name].broker.cluster.others.peers.links[C]
         link.is_linked = False
         link.is_asking = True  # No beat finds out that it is there.
     two = await group.join("two")
     await one.ask_once()
     assert (len(one.queues), two.queues) == (8, frozenset())
     for name in (A, B):
-        cluster.servers[name].broker.cluster.peers.links[C].is_asking = False
+        cluster.servers[name].broker.cluster.others.peers.links[C].is_asking = False
     await group.even()
     await group.stop()
     assert group.read_by_two == []

@@ -61,7 +61,7 @@ def test_permitted_requests_are_served(talk: Conversation, guard: Guard):
 def test_nothing_of_a_denied_heartbeat_is_registered(talk: Conversation, guard: Guard):
     guard.denied = {"Topic:T"}
     assert talk.beat(FakePeer(), "alice").code == C.NO_PERMISSION
-    assert talk.broker.consumers.group("G") is None
+    assert talk.broker.members.consumers.group("G") is None
 
 
 def test_what_a_group_popped_is_not_in_the_retry_topic_of_another_group(talk: Conversation, guard: Guard):

@@ -69,7 +69,7 @@ class Asked:
     def __init__(self, talk: Conversation) -> None:
         self.talk = talk
         self.server = Server()
-        self.by_broker = {*talk.broker._processors, *talk.broker._batch_processors}
+        self.by_broker = {*talk.broker.processors.singly, *talk.broker.processors.in_batches}
 
     def ask(self, code: R, ext: dict[str, str], body: bytes) -> Command | None:
         """Return the answer, or None if the request is held."""

@@ -148,7 +148,7 @@ def test_a_client_that_left_before_its_heartbeat_was_decoded_is_no_member(talk, 
     peer.close("gone")
     talk.performer.closed(peer)
     talk.threads.run_all(Thread.COMPUTE)
-    assert talk.broker.consumers.group("G") is None
+    assert talk.broker.members.consumers.group("G") is None
 
 
 @pytest.mark.parametrize(
@@ -413,13 +413,13 @@ def test_thousands_of_queues_are_locked_in_slices_and_encoded_by_a_thread(talk, 
     )
     talk.beat(peer, "alice")
     slices: list[int] = []
-    lock = talk.broker.locks.lock
+    lock = talk.broker.members.locks.lock
 
     def counted(group, client_id, queues, *, now_ms):
         slices.append(len(queues))
         return lock(group, client_id, queues, now_ms=now_ms)
 
-    talk.broker.locks.lock = counted
+    talk.broker.members.locks.lock = counted
     encoded = count_calls(monkeypatch, queue_lock, "encode_body")
     refs = [QueueRef(topic="T", broker_name="broker-a", queue_id=number) for number in range(count)]
     command = talk.command(
@@ -465,21 +465,21 @@ def share_groups(talk, count: int) -> list[FakePeer]:
 
 def drain(talk) -> None:
     """Send all waiting notifications."""
-    while talk.broker.consumers.notifications.outbox:
+    while talk.broker.members.consumers.notifications.outbox:
         talk.tick()
 
 
 def count_taken(talk, monkeypatch) -> list[int]:
     """Return a list that records how many notifications are sent at a time."""
     sizes: list[int] = []
-    take = talk.broker.consumers.notifications.outbox.take
+    take = talk.broker.members.consumers.notifications.outbox.take
 
     def counted():
         taken = take()
         sizes.append(len(taken))
         return taken
 
-    monkeypatch.setattr(talk.broker.consumers.notifications.outbox, "take", counted)
+    monkeypatch.setattr(talk.broker.members.consumers.notifications.outbox, "take", counted)
     return sizes
 
 
@@ -538,7 +538,7 @@ def test_a_connection_that_ended_leaves_its_groups_in_slices(talk, peer, monkeyp
         talk.beat(peer, "alice", group)
 
     def joined() -> int:
-        return sum(talk.broker.consumers.group(group) is not None for group in groups)
+        return sum(talk.broker.members.consumers.group(group) is not None for group in groups)
 
     peer.is_open = False
     talk.performer.closed(peer)
@@ -547,7 +547,7 @@ def test_a_connection_that_ended_leaves_its_groups_in_slices(talk, peer, monkeyp
     talk.beat(again, "alice", "G9")
     talk.coordinate()
     assert joined() == 1
-    assert list(talk.broker.consumers.group("G9").members) == [again]
+    assert list(talk.broker.members.consumers.group("G9").members) == [again]
 
 
 def test_pending_notifications_are_checked_in_slices(talk, monkeypatch):
@@ -578,7 +578,7 @@ def test_the_health_of_many_groups_is_checked_in_slices(talk, peer, monkeypatch)
     looked = count_calls(monkeypatch, group_health, "diagnose")
     talk.clock.advance(group_health.LOOK_MS)
     slices: list[int] = []
-    while len(talk.broker.health.kinds()) < 10:
+    while len(talk.broker.members.health.kinds()) < 10:
         before = len(looked)
         talk.tick()
         slices.append(len(looked) - before)
@@ -620,7 +620,7 @@ def test_members_whose_sessions_expire_together_are_removed_in_slices(talk, peer
         talk.beat(peer, "alice", group)
 
     def joined() -> int:
-        return sum(talk.broker.consumers.group(group) is not None for group in groups)
+        return sum(talk.broker.members.consumers.group(group) is not None for group in groups)
 
     talk.advance(SILENCE_MS_MAX + client_watch.TICK_MS)
     assert joined() == 10, "they have been probed"

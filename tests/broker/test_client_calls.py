@@ -178,4 +178,4 @@ def test_probes_are_still_answered(talk, peer, member):
     assert probe.opaque < 1 << 30
     respond(talk, member, probe)
     talk.advance(30_000)
-    assert talk.broker.consumers.group("G") is not None
+    assert talk.broker.members.consumers.group("G") is not None

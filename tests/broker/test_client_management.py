@@ -208,7 +208,7 @@ def test_the_groups_of_a_heartbeat_are_limited(talk, peer):
 def test_producer_groups_with_invalid_names_are_not_kept(talk, peer):
     data = HeartbeatData(client_id="c", producer_data_set=[ProducerData(group_name="x" * 10_000)])
     assert talk.ask(peer, R.HEART_BEAT, None, data).code == C.SUCCESS
-    assert talk.broker.producers.members("x" * 10_000) == []
+    assert talk.broker.members.producers.members("x" * 10_000) == []
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"clientID":5,"consumerDataSet":7}', b"\xff" * 20])
@@ -232,7 +232,7 @@ def test_heartbeats_of_version_2_carry_fingerprints(talk, peer, bob):
         "true",
         "false",
     )
-    assert list(talk.broker.consumers.group("G").subscriptions) == ["T"]
+    assert list(talk.broker.members.consumers.group("G").subscriptions) == ["T"]
     assert changes(talk.beat(bob, "bob", fingerprint=22)) == ("true", "true")
     assert changes(talk.beat(bob, "bob", fingerprint=22)) == ("true", "false")
     assert changes(talk.beat(peer, "alice", fingerprint=11)) == ("true", "true")
@@ -366,7 +366,7 @@ def test_queues_that_do_not_exist_are_not_locked(orderly, peer):
     )  # fmt: skip
     reply = orderly.ask(peer, R.LOCK_BATCH_MQ, None, foreign)
     assert fastjson.loads(reply.body) == {"lockOKMQSet": []}
-    assert orderly.broker.locks._locks.keys() <= {"G"}
+    assert orderly.broker.members.locks._locks.keys() <= {"G"}
 
 
 # Rebalance events.
@@ -470,7 +470,7 @@ def test_broadcasting_members_leave_nothing_behind(talk, peer):
     pull(talk, peer, 0)
     close(talk, peer)
     talk.advance(2_000)
-    assert talk.broker.consumers.rebalances.observed("G") is None
+    assert talk.broker.members.consumers.rebalances.observed("G") is None
 
 
 def test_a_group_without_members_is_forgotten(talk, peer):
@@ -480,7 +480,7 @@ def test_a_group_without_members_is_forgotten(talk, peer):
     talk.advance(2_000)
     close(talk, peer)
     talk.advance(2_000)
-    assert talk.broker.consumers.rebalances.observed("G") is None
+    assert talk.broker.members.consumers.rebalances.observed("G") is None
     assert events(talk)[-1].kind == "settled"
 
 
@@ -488,7 +488,7 @@ def test_a_failing_note_of_a_rebalance_stops_neither_the_others_nor_a_pull(talk,
     talk.create_topic("T")
     talk.beat(peer, "alice")
     noted = []
-    rebalances = talk.broker.consumers.rebalances
+    rebalances = talk.broker.members.consumers.rebalances
     for note in (lambda _: noted.append(1), lambda _: 1 // 0, lambda _: noted.append(2)):
         rebalances.note_later(note)
     talk.send(peer)
@@ -498,7 +498,7 @@ def test_a_failing_note_of_a_rebalance_stops_neither_the_others_nor_a_pull(talk,
 
 def test_queues_are_named_with_the_brokers_name(orderly, peer):
     lock(orderly, peer, "alice", 0)
-    assert list(orderly.broker.locks._locks["G"]) == [MessageQueue("T", "broker-a", 0)]
+    assert list(orderly.broker.members.locks._locks["G"]) == [MessageQueue("T", "broker-a", 0)]
     assert heartbeat("x").consumer_data_set[0].group_name == "G"
 
 
@@ -523,7 +523,7 @@ def test_coordinated_members_are_listed_but_neither_notified_nor_recorded(talk, 
 
 def test_one_stock_member_makes_all_members_receive_notifications(talk, peer, bob):
     stock: list[object] = []
-    talk.broker.consumers.observe_stock(lambda *change: stock.append(change))
+    talk.broker.members.consumers.observe_stock(lambda *change: stock.append(change))
     talk.beat(peer, "alice", stock=False)
     talk.beat(bob, "bob")
     talk.beat(bob, "bob")
@@ -546,7 +546,7 @@ def test_one_stock_member_makes_all_members_receive_notifications(talk, peer, bo
 
 def test_a_client_that_finds_a_coordinator_stops_allocating(talk, peer):
     stock: list[object] = []
-    talk.broker.consumers.observe_stock(lambda *change: stock.append(change))
+    talk.broker.members.consumers.observe_stock(lambda *change: stock.append(change))
     talk.beat(peer, "alice")
     talk.beat(peer, "alice", stock=False)
     talk.beat(FakePeer("10.0.0.9:1"), "carol", "Loud", message_model="BROADCASTING")
@@ -563,7 +563,7 @@ def test_members_that_pop_own_no_queues_and_their_group_settles(talk, peer):
     assert popper.pop() == []
     talk.advance(2_000)
     assert [event.kind for event in events(talk)] == ["started", "settled"]
-    (group,) = talk.broker.consumers.groups()
-    assert talk.broker.consumers.rebalances.read_by_two_and_by_none(group, age_ms=1_000)[1] == []
+    (group,) = talk.broker.members.consumers.groups()
+    assert talk.broker.members.consumers.rebalances.read_by_two_and_by_none(group, age_ms=1_000)[1] == []
     pull(talk, peer, 0)
-    assert not talk.broker.consumers.rebalances.is_popped("T", "G")
+    assert not talk.broker.members.consumers.rebalances.is_popped("T", "G")

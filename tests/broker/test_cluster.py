@@ -172,7 +172,7 @@ async def test_stock_members_see_one_list_whichever_broker_they_ask(cluster):
     took_ms = 1_000 * (asyncio.get_running_loop().time() - killing_at)
     # Its clients count while other brokers know it: until it has been silent for so long, of which a beat may
     # have passed before, or until the next query to the name server, which knows at once.
-    knew = B in cluster.servers[A].broker.cluster.view.names
+    knew = B in cluster.servers[A].broker.cluster.others.view.names
     assert seen == ["x", "y"] or not knew or took_ms >= EDGE_SILENCE_MS_MAX - 2 * BEAT_MS
     await until(cluster.sees_all)
     last = stock.pop("y")
@@ -277,7 +277,7 @@ async def test_a_reader_knows_the_topics_that_were_made_again(cluster):
         assert reader.topics_since() == {(TOPIC, A): 0, (TOPIC, B): 0, (TOPIC, C): 0}
         await cluster.new_producer()
         await cluster.send(1)
-        cluster.servers[A].broker.removal.remove(TOPIC, SystemClock().wall_ms())
+        cluster.servers[A].broker.members.removal.remove(TOPIC, SystemClock().wall_ms())
         await asyncio.to_thread(
             reader.reachable_max_offsets, [queue for queue in queues if queue.broker_name == A]
         )

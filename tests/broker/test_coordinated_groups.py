@@ -782,7 +782,10 @@ def test_a_member_unknown_to_a_restarted_broker_keeps_its_name(tmp_path):
     header = h.GroupJoinHeader(consumer_group="G", client_id="carol", lb_session_ms=SESSION_MS)
     reply = talk.ask(carol, R.GROUP_JOIN, header, GroupJoinBody(subscriptions={"U": "*"}))
     talk.advance(COLLECT_MS)
-    claim = {"lb_member": reply.ext["lbMember"], "lb_queue_epoch": talk.broker.coordination.group("G").epoch}
+    claim = {
+        "lb_member": reply.ext["lbMember"],
+        "lb_queue_epoch": talk.broker.members.coordination.group("G").epoch,
+    }
     opening = h.OpenQueueHeader(consumer_group="G", topic="U", queue_id=0, **claim)
     assert talk.ask(carol, R.OPEN_QUEUE, opening).code == C.SUCCESS
     talk.advance(3_000)

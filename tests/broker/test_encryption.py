@@ -73,7 +73,7 @@ def test_brokers_slaves_and_name_servers_reach_each_other_encrypted(loop: str, t
                 await each.start()
             topic = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)
             master.broker.topics.put(topic, SystemClock().wall_ms())
-            await until(lambda: master.broker.cluster.view.names == ["a", "b"])
+            await until(lambda: master.broker.cluster.others.view.names == ["a", "b"])
             await until(lambda: "T" in slave.broker.topics)
             await until(lambda: namesrv.route_info.route("T") is not None)
             assert permissive.plain_count == 0

@@ -131,7 +131,7 @@ def test_different_tags_in_a_coordinated_group_are_reported(talk):
     assert kinds(talk) == []
     talk.beat(bob, "bob", stock=False, subscriptions=[subscription("T", "b", 2)])
     assert kinds(talk) == [(Kind.SUBSCRIPTIONS_DIFFER, "")]
-    assert talk.broker.health.kinds() == {"G": frozenset({"subscriptions_differ"})}
+    assert talk.broker.members.health.kinds() == {"G": frozenset({"subscriptions_differ"})}
     talk.beat(bob, "bob", stock=False, subscriptions=[subscription("T", "a", 3)])
     assert kinds(talk) == []
     (found, over) = [event for event in events(talk) if event.diagnosis]

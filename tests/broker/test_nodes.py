@@ -19,7 +19,7 @@ from tests.quick import quick
 
 @pytest.fixture
 def nodes(talk: Conversation) -> Iterator[Nodes]:
-    nodes = talk.broker.other_nodes.nodes
+    nodes = talk.broker.cluster.nodes
     nodes.serve("127.0.0.1", 9092)
     return nodes
 

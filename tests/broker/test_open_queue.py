@@ -86,11 +86,11 @@ def test_under_epochs_only_the_member_that_opened_a_queue_owns_it(talk, peer, bo
     talk.beat(bob, "bob", stock=False)
     queue = MessageQueue("T", talk.config.broker_name, 0)
     assert talk.pull(bob).code == C.SUCCESS
-    assert talk.broker.consumers.rebalances.owners("G") == {queue: "bob"}
+    assert talk.broker.members.consumers.rebalances.owners("G") == {queue: "bob"}
     grant(talk, "alice", 1)
     open_queue(talk, peer, "alice", 1)
     assert talk.pull(bob).code == C.SUCCESS
-    assert talk.broker.consumers.rebalances.owners("G") == {queue: "alice"}
+    assert talk.broker.members.consumers.rebalances.owners("G") == {queue: "alice"}
 
 
 def test_a_member_learns_whether_it_is_still_the_last_that_opened_the_queue(talk, peer, bob):

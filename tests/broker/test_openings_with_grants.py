@@ -148,7 +148,7 @@ def test_a_queue_opened_with_an_answer_has_its_owner_before_any_heartbeat(talk):
     request = alice.join(beats=False)
     talk.advance(COLLECT_MS)
     assert len(alice.opened(request)) == 4
-    assert set(talk.broker.consumers.rebalances.owners("G").values()) == {"alice"}
+    assert set(talk.broker.members.consumers.rebalances.owners("G").values()) == {"alice"}
 
 
 def test_an_opening_after_that_is_a_repetition(talk):
@@ -225,8 +225,10 @@ def test_under_sync_flush_the_answer_waits_until_the_openings_are_on_the_disk(tm
     talk.broker.fences.grant(FenceGrant(group="G", epoch=1, claims={queue: claim}))
     talk.flush()
     answers: list[Openings] = []
-    opened = talk.broker.opening.open_granted("G", {queue: claim}, FakePeer(), client_of=lambda _: None)
-    talk.broker.opening.when_durable(opened, answers.append)
+    opened = talk.broker.members.opening.open_granted(
+        "G", {queue: claim}, FakePeer(), client_of=lambda _: None
+    )
+    talk.broker.members.opening.when_durable(opened, answers.append)
     assert talk.broker.fences.claims("G") == {queue: claim}
     talk.tick()
     assert answers == []
@@ -257,12 +259,12 @@ def test_queues_that_are_open_stay_with_their_member_while_its_answer_waits_for_
             talk.threads.run_all()
             assert alice.opened(request)
     assert find_answer(alice.peer, request) is None
-    talk.broker.coordination.happened(FencesInDoubt(), "G")  # It has the fences asked.
+    talk.broker.members.coordination.happened(FencesInDoubt(), "G")  # It has the fences asked.
     opened = talk.broker.fences.claims("G")
     for _ in range(3):
         talk.advance(COLLECT_MS)
         talk.threads.run_all()
-    group = talk.broker.coordination.group("G")
+    group = talk.broker.members.coordination.group("G")
     owners = {queue: (holding.member, holding.epoch) for queue, holding in group.owners.items()}
     assert owners.items() >= {queue: (claim.member, claim.epoch) for queue, claim in opened.items()}.items()
     talk.close()

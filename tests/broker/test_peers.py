@@ -186,18 +186,18 @@ def test_name_servers_are_queried_every_second_and_a_silent_one_is_skipped(node)
     (second,) = node.take(R.GET_ROUTEINFO_BY_TOPIC)
     assert (first.address, second.address) == NS
     node.answer(second, brokers(A, B))
-    assert node.broker.cluster.view.names == [A, B]
+    assert node.broker.cluster.others.view.names == [A, B]
     node.pass_by(999)
     assert node.take(R.GET_ROUTEINFO_BY_TOPIC) == []
     node.pass_by(1)
     (third,) = node.take(R.GET_ROUTEINFO_BY_TOPIC)
     node.answer(third, RequestTimeout("no"))
-    assert node.broker.cluster.view.names == [A, B], "a view lasts while nobody answers"
+    assert node.broker.cluster.others.view.names == [A, B], "a view lasts while nobody answers"
 
 
 def test_a_lost_peer_connection_queries_the_name_server_at_once_and_often(node):
     node.meet(B)
-    node.broker.cluster.lost(ADDRESSES[B])
+    node.broker.cluster.others.lost(ADDRESSES[B])
     node.settle()
     times = []
     for _ in range(3):
@@ -206,7 +206,7 @@ def test_a_lost_peer_connection_queries_the_name_server_at_once_and_often(node):
         times.append(node.clock.monotonic_ms())
         node.answer(questions[0], TopicNotExist(17, "nobody yet"))
     assert [later - sooner for sooner, later in itertools.pairwise(times)] == [50, 50]
-    assert node.broker.cluster.view.names == [A], "neither reported nor reached"
+    assert node.broker.cluster.others.view.names == [A], "neither reported nor reached"
 
 
 def test_a_peer_that_knows_more_brokers_triggers_another_query(node):
@@ -218,7 +218,7 @@ def test_a_peer_that_knows_more_brokers_triggers_another_query(node):
     node.told_by(B, [A, B, C_])
     (question,) = node.take(R.GET_ROUTEINFO_BY_TOPIC)
     node.answer(question, brokers(A, B, C_))
-    assert node.broker.cluster.view.names == [A, B, C_]
+    assert node.broker.cluster.others.view.names == [A, B, C_]
     node.told_by(B, [A, B])
     assert node.take(R.GET_ROUTEINFO_BY_TOPIC) == []
     node.pass_by(50)
@@ -310,7 +310,7 @@ def settled_group(node: Node) -> QueueGrant:
 def test_queues_of_other_brokers_are_granted_there(node):
     """Nothing is assigned before the queues of other brokers are known."""
     grant = settled_group(node)
-    assert grant.member == node.broker.coordination.group(HERE).members[0].member
+    assert grant.member == node.broker.members.coordination.group(HERE).members[0].member
     assert node.take(R.PEER_GRANT, ADDRESSES[C_]) == [], "it has no queue of the group"
 
 
@@ -353,9 +353,9 @@ def test_a_broker_that_was_out_of_reach_hears_of_static_members_that_returned(no
     """It recorded their queues as moved, to a client that it took for another member (seed 463400)."""
     settled_group(node)
     node.answer(node.granted, RequestTimeout("no"))
-    node.broker.cluster.peers.replaced(Replaced(HERE, "y-1", "y-2"))
-    node.broker.cluster.peers.replaced(Replaced(THERE, "z-1", "z-2"))
-    node.broker.cluster.peers.replaced(Replaced(HERE, "y-2", "y-3"))
+    node.broker.cluster.others.peers.replaced(Replaced(HERE, "y-1", "y-2"))
+    node.broker.cluster.others.peers.replaced(Replaced(THERE, "z-1", "z-2"))
+    node.broker.cluster.others.peers.replaced(Replaced(HERE, "y-2", "y-3"))
     node.pass_by(200)
     node.take(R.PEER_REBALANCE)
     (beat,) = node.take(R.PEER_MEMBERS, ADDRESSES[B])
@@ -375,7 +375,7 @@ def test_a_fence_with_a_higher_epoch_has_the_group_gathered_again(node):
     for question in asked:
         node.answer(question, bodies.PeerGathered(epoch=70))
     node.pass_by(30)
-    group = node.broker.coordination.group(HERE)
+    group = node.broker.members.coordination.group(HERE)
     assert group.epoch > 70
 
 
@@ -383,37 +383,37 @@ def test_a_fence_with_a_higher_epoch_has_the_group_gathered_again(node):
 def test_a_fence_with_an_impossible_epoch_is_left_out_of_a_gathering(node, epoch):
     """It used to be believed, and the coordinator's next epoch was one that no message can carry."""
     settled_group(node)
-    before = node.broker.coordination.group(HERE).epoch
+    before = node.broker.members.coordination.group(HERE).epoch
     node.answer(node.granted, before + 1)
     first, second = node.take(R.PEER_GATHER)
     node.answer(first, bodies.PeerGathered(epoch=epoch))
     grant = QueueGrant(topic="T", broker_name=C_, queue_id=0, epoch=epoch, member="forged")
     node.answer(second, bodies.PeerGathered(open=[grant], members=["forged"], members_epoch=epoch))
     node.pass_by(30)
-    group = node.broker.coordination.group(HERE)
+    group = node.broker.members.coordination.group(HERE)
     assert before < group.epoch < before + 10
 
 
 @pytest.mark.parametrize("epoch", [2**40, 2**63 - 1])
 def test_a_fence_that_is_far_ahead_is_approached_by_steps(node, epoch):
     settled_group(node)
-    before = node.broker.coordination.group(HERE).epoch
+    before = node.broker.members.coordination.group(HERE).epoch
     node.answer(node.granted, epoch)
     for question in node.take(R.PEER_GATHER):
         node.answer(question, bodies.PeerGathered(epoch=before))
     node.pass_by(30)
-    after = node.broker.coordination.group(HERE).epoch
+    after = node.broker.members.coordination.group(HERE).epoch
     assert EPOCHS_AHEAD_MAX // 2 < after - before < EPOCHS_AHEAD_MAX
 
 
 @pytest.mark.parametrize("epoch", [2**40, 2**63 - 1])
 def test_a_member_with_an_impossible_epoch_changes_nothing(node, epoch):
     settled_group(node)
-    before = node.broker.coordination.group(HERE).epoch
+    before = node.broker.members.coordination.group(HERE).epoch
     held = [QueueGrant(topic="T", broker_name=A, queue_id=0, epoch=epoch)]
     node.join(FakePeer(), HERE, held, client_id="claims")
     node.pass_by(30)
-    assert node.broker.coordination.group(HERE).epoch < before + 10
+    assert node.broker.members.coordination.group(HERE).epoch < before + 10
 
 
 # Removals
@@ -453,7 +453,7 @@ def test_a_topic_deleted_at_another_broker_is_granted_again_on_its_return(node):
     assert node.ask(peer(B), R.PEER_REMOVED, None, body).code == C.SUCCESS
     node.pass_by(30)
     assert node.take(R.PEER_GRANT, ADDRESSES[B]) == []
-    assert grant.queue not in node.broker.coordination.group(HERE).owners
+    assert grant.queue not in node.broker.members.coordination.group(HERE).owners
     node.routes("T", queues(a=1, b=1))
     node.pass_by(30)
     (question,) = node.take(R.PEER_GRANT, ADDRESSES[B])
@@ -483,13 +483,15 @@ def test_a_fence_that_does_not_answer_is_left_out_after_a_second(node):
     opened = QueueGrant(topic="T", broker_name=B, queue_id=0, epoch=40, member="other")
     node.answer(b, bodies.PeerGathered(epoch=41, open=[opened]))
     node.pass_by(900)
-    assert node.broker.coordination.group(HERE).epoch == 0
+    assert node.broker.members.coordination.group(HERE).epoch == 0
     node.pass_by(100)
-    assert node.broker.coordination.group(HERE).epoch == 0, "the member that reads there is waited for"
+    assert node.broker.members.coordination.group(HERE).epoch == 0, (
+        "the member that reads there is waited for"
+    )
     node.pass_by(10_000)
-    assert node.broker.coordination.group(HERE).epoch > 41
+    assert node.broker.members.coordination.group(HERE).epoch > 41
     node.answer(c, bodies.PeerGathered(epoch=99))
-    assert node.broker.coordination.group(HERE).epoch < 99, "too late"
+    assert node.broker.members.coordination.group(HERE).epoch < 99, "too late"
 
 
 def test_a_fence_that_does_not_know_us_yet_is_queried_again(node):
@@ -506,9 +508,11 @@ def test_a_fence_that_does_not_know_us_yet_is_queried_again(node):
     opened = QueueGrant(topic="T", broker_name=B, queue_id=0, epoch=40, member="other")
     node.answer(gather, bodies.PeerGathered(epoch=40, open=[opened]))
     node.pass_by(100)
-    assert node.broker.coordination.group(HERE).epoch == 0, "the member that reads there is waited for"
+    assert node.broker.members.coordination.group(HERE).epoch == 0, (
+        "the member that reads there is waited for"
+    )
     node.pass_by(10_000)
-    assert node.broker.coordination.group(HERE).epoch > 40
+    assert node.broker.members.coordination.group(HERE).epoch > 40
 
 
 def test_a_broker_that_refuses_us_is_left_out_after_a_second(node):
@@ -522,13 +526,15 @@ def test_a_broker_that_refuses_us_is_left_out_after_a_second(node):
         node.answer(gather, broker_error(C.NO_PERMISSION, "broker-a at 127.0.0.1 is no broker"))
         node.pass_by(AGAIN_MS)
     node.pass_by(100)
-    assert node.broker.coordination.group(HERE).epoch > 0
+    assert node.broker.members.coordination.group(HERE).epoch > 0
 
 
 def test_groups_that_moved_to_another_coordinator_are_dropped(node):
     """Their members are redirected to the new coordinator."""
     grant = settled_group(node)
-    (queue,) = (queue for queue in node.broker.coordination.group(HERE).owners if queue.broker_name == A)
+    (queue,) = (
+        queue for queue in node.broker.members.coordination.group(HERE).owners if queue.broker_name == A
+    )
     held = [grant, QueueGrant.of(queue, grant.epoch)]
     header = h.GroupPollHeader(consumer_group=HERE, lb_member=grant.member, lb_epoch=grant.epoch)
     member = FakePeer()
@@ -538,14 +544,14 @@ def test_groups_that_moved_to_another_coordinator_are_dropped(node):
     node.live(1, B, C_, *MORE)
     told = answer(member, poll)
     assert (told.code, told.remark) == (C.NOT_COORDINATOR, ADDRESSES[coordinator])
-    assert node.broker.coordination.group(HERE) is None
+    assert node.broker.members.coordination.group(HERE) is None
 
 
 def test_a_member_that_leaves_its_former_coordinator_is_not_awaited_by_the_next_one(node):
     """It had not learned of the next one yet: its queues had no owner for a session (seed 4002143)."""
     grant = settled_group(node)
     node.live(1, B, C_, *MORE)
-    assert node.broker.coordination.group(HERE) is None
+    assert node.broker.members.coordination.group(HERE) is None
     gather = bodies.PeerGatherBody(group=HERE)
 
     def members() -> list[str] | None:
@@ -566,7 +572,7 @@ def test_brokers_that_meet_take_no_queue_from_its_reader(node):
     member = FakePeer()
     assert node.join(member, HERE).code == C.SUCCESS
     node.pass_by(1_000)
-    ((queue, ours),) = node.broker.coordination.group(HERE).owners.items()
+    ((queue, ours),) = node.broker.members.coordination.group(HERE).owners.items()
     assert node.join(member, HERE, [QueueGrant.of(queue, ours.epoch)]).code == C.SUCCESS
     node.meet(B, C_)
     theirs = QueueGrant(topic="T", broker_name=B, queue_id=0, epoch=ours.epoch, member="b" * 32)
@@ -575,11 +581,11 @@ def test_brokers_that_meet_take_no_queue_from_its_reader(node):
     node.answer(c, bodies.PeerGathered())
     assert node.join(FakePeer(), HERE, [theirs], client_id="y", member=theirs.member).code == C.SUCCESS
     node.pass_by(500)
-    group = node.broker.coordination.group(HERE)
+    group = node.broker.members.coordination.group(HERE)
     assert {holding[:2] for holding in group.owners.values()} == {ours[:2], (theirs.member, theirs.epoch)}
     node.routes("T", queues(a=1, b=1))
     node.pass_by(30)
-    assert node.broker.coordination.group(HERE).owners == group.owners
+    assert node.broker.members.coordination.group(HERE).owners == group.owners
 
 
 @pytest.mark.parametrize("others", [(), (B, C_)])
@@ -590,7 +596,7 @@ def test_a_single_broker_trusts_its_recorded_groups(tmp_path, others):
     node.close()
     again = Node(tmp_path)
     again.meet(*others)
-    assert (again.broker.coordination.group(HERE) is None) is bool(others)
+    assert (again.broker.members.coordination.group(HERE) is None) is bool(others)
     again.close()
 
 
@@ -614,7 +620,7 @@ def test_connected_clients_are_reported_to_their_groups_coordinator(node):
     ]
     assert body.groups == {THERE: told}
     node.answer(beat, True)
-    node.broker.cluster.lost(ADDRESSES[B])
+    node.broker.cluster.others.lost(ADDRESSES[B])
     node.pass_by(200)
     (beat,) = node.take(R.PEER_MEMBERS, ADDRESSES[B])
     body = body_of(beat, bodies.PeerMembersBody)
@@ -632,9 +638,9 @@ def test_a_stock_client_anywhere_puts_the_group_into_client_mode(node):
     node.pass_by(10)
     modes = [body_of(each, bodies.PeerGrantBody).mode for each in node.take(R.PEER_GRANT, ADDRESSES[C_])]
     assert MODE_CLIENT in modes
-    assert node.broker.coordination.group(HERE).mode == MODE_CLIENT
+    assert node.broker.members.coordination.group(HERE).mode == MODE_CLIENT
     node.live(9, B, C_)
-    assert node.broker.coordination.group(HERE).mode == MODE_EPOCHS
+    assert node.broker.members.coordination.group(HERE).mode == MODE_EPOCHS
     assert node.told_by(B, [A, B, C_], complete=False) == "0"
 
 
@@ -665,11 +671,11 @@ def test_a_stock_client_that_joins_during_a_journal_write_counts(tmp_path):
     header = h.GroupJoinHeader(consumer_group=HERE, client_id="x", lb_session_ms=60_000)
     node.give(FakePeer(), node.command(R.GROUP_JOIN, header, GroupJoinBody(subscriptions={"T": "*"})))
     node.beat(FakePeer(), "java", HERE, stock=True)
-    assert node.broker.coordination.group(HERE).mode == MODE_CLIENT
+    assert node.broker.members.coordination.group(HERE).mode == MODE_CLIENT
     node.flush()
     node.pass_by(1_000)
     node.flush()
-    assert node.broker.coordination.group(HERE).mode == MODE_CLIENT
+    assert node.broker.members.coordination.group(HERE).mode == MODE_CLIENT
     node.close()
 
 
@@ -683,7 +689,7 @@ def test_grants_that_wait_for_the_disk_are_withdrawn_with_their_group(tmp_path):
     node.give(member, node.command(R.GROUP_JOIN, header, GroupJoinBody(subscriptions={"T": "*"})))
     node.flush()
     node.pass_by(1_000)
-    assert node.broker.coordination.group(THERE).is_settled
+    assert node.broker.members.coordination.group(THERE).is_settled
     assert (node.broker.fences.epoch(THERE), member.replies) == (0, [])
     node.routes(BROKERS_TOPIC, brokers(A, B))
     node.flush()
@@ -708,14 +714,14 @@ def test_a_member_list_is_published_when_all_brokers_agree(node):
     (told,) = node.take(R.PEER_LIST)
     assert told.address == ADDRESSES[B]
     assert body_of(told, bodies.PeerListBody).client_ids == ["mine", "theirs"]
-    group = node.broker.consumers.group(HERE)
-    assert node.broker.consumers.client_ids(group) == ["mine", "theirs"]
+    group = node.broker.members.consumers.group(HERE)
+    assert node.broker.members.consumers.client_ids(group) == ["mine", "theirs"]
     assert notifications(mine) == [HERE]
     node.told_by(B, [A, B, C_], complete=False, **{HERE: []})
     node.pass_by(10)
     (told,) = node.take(R.PEER_LIST)
     assert (told.address, body_of(told, bodies.PeerListBody).client_ids) == (ADDRESSES[B], [])
-    assert node.broker.consumers.client_ids(group) == ["mine"]
+    assert node.broker.members.consumers.client_ids(group) == ["mine"]
 
 
 def test_an_edge_serves_its_coordinators_member_list(node):

@@ -243,15 +243,15 @@ class Elsewhere:
         self.here = talk.broker.topics.queues
         broker = talk.broker
         assigner = Assigner(
-            consumers=broker.consumers,
+            consumers=broker.members.consumers,
             queues=self.queues,
             kernel=broker.kernel,
             view=ClusterView("broker-a", "127.0.0.1:10911", is_alone_for_good=True),
-            peers=broker.assigner._peers,
+            peers=broker.members.assigner._peers,
         )
         processor = QueryAssignment(
             tables=broker.tables,
-            clients=broker.consumers,
+            clients=broker.members.consumers,
             queues=self.queues,
             assigner=assigner,
             answer=broker.responder.answer,
@@ -283,7 +283,7 @@ def test_members_keep_their_queues_while_the_queues_of_others_are_unknown(talk, 
     talk.beat(peer, "alice", subscriptions=[subscription("T"), subscription("U")])
     elsewhere = Elsewhere(talk, U=None)
     assert assigned(talk, peer, "alice", "U") is None
-    assert talk.broker.consumers.server_assigned_topics() == {"T", "U"}  # Their routes are queried.
+    assert talk.broker.members.consumers.server_assigned_topics() == {"T", "U"}  # Their routes are queried.
     assert assigned(talk, peer, "alice", "T") is None
     elsewhere.counts["U"] = 0
     assert assigned(talk, peer, "alice", "T") == {0, 1}
@@ -291,7 +291,7 @@ def test_members_keep_their_queues_while_the_queues_of_others_are_unknown(talk, 
 
 def test_the_roster_has_the_connections_of_a_broker_that_is_alone(talk, peer, bob):
     talk.create_topic("T", 2)
-    roster = talk.broker.consumers.roster
+    roster = talk.broker.members.consumers.roster
     for who, client in (("alice", peer), ("bob", bob)):
         talk.beat(client, who)
         assigned(talk, client, who)

@@ -13,7 +13,6 @@ from libramq.broker.cluster.registration import (
     introduction,
 )
 from libramq.broker.config import BrokerConfig
-from libramq.broker.messages.drafts import Draft
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectFailed, broker_error
@@ -23,7 +22,6 @@ from libramq.remoting.command import Command
 from libramq.rpc.question import Question
 from libramq.rpc.requests import BROKER_REQUESTS
 from tests.broker.brokers import Conversation, find_answer, heartbeat, send_header
-from tests.broker.test_sending import Waiting
 from tests.fakes import FakePeer
 from tests.nameserver.test_processor import Server
 
@@ -88,7 +86,7 @@ def test_a_slaves_topics_count_at_a_name_server_that_has_never_seen_its_master(t
 
 
 def test_a_broker_serves_the_rows_of_its_table(talk):
-    assert {*talk.broker.processors(), *talk.broker.batch_processors()} == BROKER_REQUESTS.keys()
+    assert {*talk.broker.processors.singly, *talk.broker.processors.in_batches} == BROKER_REQUESTS.keys()
 
 
 def test_a_broker_sends_a_heartbeat_every_second_and_expires_after_ten(talk):
@@ -247,21 +245,6 @@ def test_a_send_that_creates_a_topic_is_answered_once_all_name_servers_know_it(t
     reply = find_answer(peer, creates)
     assert reply is not None
     assert (reply.code, reply.ext["queueOffset"]) == (ResponseCode.SUCCESS, "0")
-
-
-def test_any_protocols_send_that_creates_a_topic_is_answered_once_all_name_servers_know_it(talk):
-    talk.answer(ONE)
-    talk.answer(TWO)
-    waiter, clock = Waiting(), talk.clock
-    draft = Draft("T", 0, b"x", template="TBW102", template_queues=4)
-    talk.broker.sending.send_for([draft], waiter, wall_ms=clock.wall_ms(), now_ms=clock.monotonic_ms())
-    talk.advance(5)
-    talk.encode()
-    talk.answer(ONE)
-    assert waiter.answers == []
-    talk.answer(TWO)
-    ((stored,),) = waiter.answers
-    assert stored.queue_offset == 0
 
 
 def test_a_send_that_creates_a_topic_under_sync_flush_waits_for_the_disk_and_for_the_name_servers(

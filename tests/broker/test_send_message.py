@@ -330,7 +330,9 @@ def test_a_retry_of_an_ordered_group_becomes_a_dead_letter(talk, peer):
     from libramq.message.queue import MessageQueue
 
     talk.create_topic("T")
-    talk.broker.locks.lock("G", "c", [MessageQueue("T", "broker-a", 0)], now_ms=talk.clock.monotonic_ms())
+    talk.broker.members.locks.lock(
+        "G", "c", [MessageQueue("T", "broker-a", 0)], now_ms=talk.clock.monotonic_ms()
+    )
     retry(talk, peer, 1)
     assert len(talk.messages("%DLQ%G")) == 1
     talk.clock.advance(60_001)

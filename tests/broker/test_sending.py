@@ -50,7 +50,7 @@ def test_nothing_is_stored_if_one_of_several_messages_is_refused(talk, refused, 
     waiter = Waiting()
     clock = talk.clock
     with pytest.raises(MessageIllegal):
-        talk.broker.sending.append(drafts, waiter, wall_ms=clock.wall_ms(), now_ms=clock.monotonic_ms())
+        talk.broker.sends.sending.append(drafts, waiter, wall_ms=clock.wall_ms(), now_ms=clock.monotonic_ms())
     assert waiter.answers == []
     assert talk.messages("T") == []
 
@@ -60,7 +60,7 @@ def test_the_handle_of_a_pop_is_stored_with_no_protocols_messages(talk):
     waiter = Waiting()
     draft = Draft("T", 0, b"x", "POP_CK\x011 2 3\x02a\x01b\x02")
     clock = talk.clock
-    talk.broker.sending.append([draft], waiter, wall_ms=clock.wall_ms(), now_ms=clock.monotonic_ms())
+    talk.broker.sends.sending.append([draft], waiter, wall_ms=clock.wall_ms(), now_ms=clock.monotonic_ms())
     (message,) = talk.messages("T")
     assert message.properties["a"] == "b"
     assert "POP_CK" not in message.properties
@@ -70,6 +70,6 @@ def test_messages_that_no_file_holds_together_are_stored_nevertheless(talk):
     drafts = [Draft("T", 0, bytes([number]) * 20_000) for number in range(5)]
     waiter = Waiting()
     clock = talk.clock
-    talk.broker.sending.append(drafts, waiter, wall_ms=clock.wall_ms(), now_ms=clock.monotonic_ms())
+    talk.broker.sends.sending.append(drafts, waiter, wall_ms=clock.wall_ms(), now_ms=clock.monotonic_ms())
     assert len(waiter.answers) == 1
     assert [message.body for message in talk.messages("T")] == [draft.body for draft in drafts]

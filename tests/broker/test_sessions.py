@@ -13,7 +13,7 @@ from tests.fakes import FakePeer
 
 
 def is_member(talk: Conversation) -> bool:
-    return talk.broker.consumers.group("G") is not None
+    return talk.broker.members.consumers.group("G") is not None
 
 
 def question(peer: FakePeer) -> Command | None:

@@ -153,7 +153,7 @@ def test_who_is_ahead_of_its_heartbeat_is_not_served_unfiltered(talk, peer):
     fill(talk, 1, 5)
     subscribed(talk, peer, sql())
     assert talk.pull(peer, sys_flag=0, sub_version=2).code == C.SUBSCRIPTION_NOT_LATEST
-    talk.broker.filters._filters.get("G", "T").version = 0
+    talk.broker.members.filters._filters.get("G", "T").version = 0
     assert talk.pull(peer, **GROUPS_OWN).code == C.FILTER_DATA_NOT_LATEST
 
 
@@ -173,7 +173,7 @@ def test_a_group_that_returns_replaces_what_it_left(talk):
     alice = FakePeer()
     subscribed(talk, alice, sql("a > 3", version=9))
     talk.ask(alice, R.UNREGISTER_CLIENT, h.UnregisterClientHeader(client_id="alice", consumer_group="G"))
-    assert talk.broker.filters._filters.get("G", "T").dead_ms is not None
+    assert talk.broker.members.filters._filters.get("G", "T").dead_ms is not None
     bob = FakePeer()
     subscribed(talk, bob, sql("a < 3", version=2))
     assert bodies(talk.pull(bob, sys_flag=0, sub_version=2)) == [b"1"]
@@ -217,9 +217,9 @@ def test_a_held_pull_is_looked_at_with_its_expression_before_it_runs_again(talk,
     command = hold(talk, peer, "a > 3")
     other = hold(talk, FakePeer(), "a > 3")
     runs = []
-    run_again = talk.broker.reading._run_again
+    run_again = talk.broker.reads.reading._run_again
     monkeypatch.setattr(
-        talk.broker.reading,
+        talk.broker.reads.reading,
         "_run_again",
         lambda *args, **named: (runs.append(args), run_again(*args, **named)),
     )
@@ -314,12 +314,15 @@ def test_a_heartbeat_with_many_expressions_takes_turns_with_others(talk, peer):
     many = [sql(f"a > {number}", topic=f"T{number}") for number in range(300)]
     beat = talk.command(R.HEART_BEAT, None, heartbeat("alice", "G", subscriptions=many))
     steps = 0
-    for outcome in (talk.broker.filters.register("Other", many), talk.broker.filters.register("Other", many)):
+    for outcome in (
+        talk.broker.members.filters.register("Other", many),
+        talk.broker.members.filters.register("Other", many),
+    ):
         steps += sum(1 for _ in outcome)
     assert steps == 300
     talk.give(peer, beat)
     assert (find_answer(peer, beat) or talk.answer_later(peer, beat)).code == C.SUCCESS
-    assert talk.broker.filters._filters.get("G", "T299") is not None
+    assert talk.broker.members.filters._filters.get("G", "T299") is not None
 
 
 def test_the_filters_of_all_groups_are_bounded_and_dead_ones_go_first(monkeypatch):
@@ -396,7 +399,7 @@ def test_filters_are_in_apaches_file_and_are_loaded_from_it(tmp_path, peer):
         "bloomFilterData": {"bitNum": 112, "bitPos": [24, 26, 83]},
     }
     again = Conversation(tmp_path)
-    found = again.broker.filters._filters.get("G", "T")
+    found = again.broker.members.filters._filters.get("G", "T")
     assert (found.expression, found.version, found.dead_ms is not None) == ("a > 3", 7, True)
     subscribed(again, peer, sql(version=7))
     assert found.dead_ms is None
@@ -420,7 +423,7 @@ def test_a_filter_of_a_group_that_left_is_forgotten_after_a_day(tmp_path, peer):
     talk = Conversation(tmp_path)
     talk.create_topic("T")
     subscribed(talk, peer, sql())
-    filters, now_ms = talk.broker.filters._filters, talk.clock.wall_ms()
+    filters, now_ms = talk.broker.members.filters._filters, talk.clock.wall_ms()
     filters.unregister("G", wall_ms=now_ms)
     filters.clean(wall_ms=now_ms + DEAD_KEPT_MS - 1)
     assert filters.get("G", "T") is not None

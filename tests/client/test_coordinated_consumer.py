@@ -251,7 +251,7 @@ async def test_an_operator_removes_a_member_that_is_alive(home, group):
     """It joins again with the queues that it still holds, and every message is handled."""
     one, two = await group.join(), await group.join(instance_id="second")
     await group.shared(one, two)
-    coordination = home.broker.broker.coordination
+    coordination = home.broker.broker.members.coordination
     before = coordination.group("g").epoch
     async with Admin(namesrv=home.namesrv.address) as admin:
         await admin.remove_member("g", "second", operator="olga")

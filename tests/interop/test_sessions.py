@@ -47,7 +47,7 @@ async def test_javas_client_answers_a_session_probe(tmp_path: Path, monkeypatch:
         await asyncio.to_thread(program.wait_event, "queues", topic="TBW102")
         async with asyncio.timeout(PATIENCE_S):
             assert [await answers.get() for _ in range(3)] == [True] * 3
-        assert broker.broker.consumers.group("G") is not None
+        assert broker.broker.members.consumers.group("G") is not None
     finally:
         await asyncio.to_thread(program.stop)
         await broker.stop()

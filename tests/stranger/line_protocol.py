@@ -137,12 +137,12 @@ class LineTranslator:
 
     def __init__(self, broker: Broker) -> None:
         self._authenticator = broker.authenticator
-        self._heartbeats = broker.heartbeats
-        self._sending = broker.sending
-        self._reading = broker.reading
-        self._committing = broker.committing
-        self._opening = broker.opening
-        self._coordination = broker.coordination
+        self._heartbeats = broker.members.heartbeats
+        self._sending = broker.sends.sending
+        self._reading = broker.reads.reading
+        self._committing = broker.members.committing
+        self._opening = broker.members.opening
+        self._coordination = broker.members.coordination
         self._broker_name = broker.config.broker_name
         self._authorizer = broker.authorizer
         self._clock = broker.kernel.clock
@@ -234,7 +234,11 @@ class LineTranslator:
         self._require(Send(waiter.connection.principal, topic))
         draft = Draft(topic, int(queue_id), " ".join(text).encode(), properties)
         clock = self._clock
-        self._sending.send_for([draft], waiter, wall_ms=clock.wall_ms(), now_ms=clock.monotonic_ms())
+        sent = self._sending.send(
+            [draft], waiter.connection, wall_ms=clock.wall_ms(), now_ms=clock.monotonic_ms()
+        )
+        end = max((each.end for each in sent if isinstance(each, Stored) and each.waits), default=0)
+        self._sending.answer_when_safe(sent, end, waiter)
 
     def _poll(self, connection: Connection, words: Sequence[str]) -> None:
         group, topic, queue_id, offset, wait_ms, *claim = words

@@ -7,7 +7,7 @@
 Nothing here uses sockets, tasks or threads: a performer runs the engine, on real ones or in the simulator.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -34,7 +34,7 @@ from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Phase
 from libramq.remoting.credentials import is_signed_for
 from libramq.rpc.endpoint import Endpoint
-from libramq.rpc.request import BatchProcessor, Processor, Processors, served_by
+from libramq.rpc.request import Processors, served_by
 
 
 class Broker(Base):
@@ -71,7 +71,7 @@ class Broker(Base):
 
     def start(self, started: Callable[[], None]) -> None:
         """Start to serve; `started` is called once name servers were informed, or could not be reached."""
-        self.other_nodes.start_up.begin(started)
+        self.cluster.start_up.begin(started)
 
     def leave(self, left: Callable[[], None]) -> None:
         """Unregister from the name servers; `left` is called once all have answered or failed to."""
@@ -83,44 +83,30 @@ class Broker(Base):
             for feature in reversed(self._features):  # Last in, first out.
                 stack.callback(feature.close)
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the processor of each request that is served singly."""
-        return self._processors
-
-    def batch_processors(self) -> Mapping[int, BatchProcessor]:
-        """Return the processors that take all neighbouring requests of one read together."""
-        return self._batch_processors
-
     def _build_features(self) -> Sequence[Feature]:
         """Return the features in the order in which their hooks are called, and they are closed."""
-        groups = GroupFeature(self)
-        self._calls, self.foreign = groups.calls, groups.consumers.foreign
-        self.producers, self.consumers, self.locks = groups.producers, groups.consumers, groups.locks
-        self.coordination, self.assigner, self.health = groups.coordination, groups.assigner, groups.health
-        self.filters, self.committing = groups.filters, groups.committing
-        self.opening, self.removal, self.heartbeats = groups.opening, groups.removal, groups.heartbeats
-        self.transactions = TransactionFeature(self, groups.producers)
-        sending = SendingFeature(self, groups, self.transactions)
-        self.sending = sending.sending
-        self.pop = PopFeature(self, groups, sending.redelivery)
-        reading = ReadingFeature(self, groups)
-        self.reading, self.fetching = reading.reading, reading.fetching
+        self.members = GroupFeature(self)
+        self.transactions = TransactionFeature(self, self.members.producers)
+        self.sends = SendingFeature(self, self.members, self.transactions)
+        self.pop = PopFeature(self, self.members, self.sends.redelivery)
+        self.reads = ReadingFeature(self, self.members)
         delays = DelayFeature(self)
         self._slaves = SlaveFeature(self, self.transactions, delays, self.pop)
-        self.other_nodes = ClusterFeature(self, groups)
-        self.cluster = self.other_nodes.cluster
-        self._upkeep = UpkeepFeature(self)
-        administration = AdministrationFeature(self, groups, reading, delays, self._upkeep)
+        self.cluster = ClusterFeature(self, self.members)
+        upkeep = UpkeepFeature(self)
+        administration = AdministrationFeature(self, self.members, self.reads, delays, upkeep)
         return (
-            groups, self.transactions, sending, reading, self.pop, delays, self._slaves, self.other_nodes,
-            administration, self._upkeep,
+            self.members, self.transactions, self.sends, self.reads, self.pop, delays, self._slaves,
+            self.cluster, administration, upkeep,
         )  # fmt: skip
 
     def _build_engine(self) -> Engine:
         features, kernel, store = self._features, self.kernel, self.store
-        processors, batch_processors = served_by([each for feature in features for each in feature.services])
+        processors = served_by(each for feature in features for each in feature.services)
+        in_batches = [each for feature in features for each in feature.batch_services]
+        batch_processors = {code: do for each in in_batches for code, do in each.batch_processors().items()}
         DiskWaits(store, self.tables.journals, self.responder.answer).serve(processors)
-        self._processors, self._batch_processors = processors, batch_processors
+        self.processors = Processors(processors, batch_processors)
         arrivals = Arrivals(
             store,
             [each for feature in features for each in feature.listeners],
@@ -133,14 +119,14 @@ class Broker(Base):
             clock=kernel.clock,
             authorizer=self.authorizer,
             responder=self.responder,
-            processors=Processors(processors, batch_processors),
-            answered=self._calls.answered,
+            processors=self.processors,
+            answered=self.members.calls.answered,
             authenticator=self.authenticator,
             at_slave=at_slave.outcome if at_slave is not None else None,
             is_of_cluster=None
             if credentials is None
             else partial(is_signed_for, credentials=credentials, address=self.config.address),
-            require_peer=None if self.cluster is None else self.cluster.require_peer,
+            require_peer=None if self.cluster.others is None else self.cluster.others.require_peer,
         )
         hooks = [Hooks(connection_ended=[kernel.purgatory.connection_ended])]
         hooks += [feature.hooks for feature in features]

@@ -127,7 +127,7 @@ def name_server_engine(
         clock=clock,
         authorizer=authorizer,
         responder=responder,
-        processors=Processors(*served_by(services)),
+        processors=Processors(served_by(services)),
         answered=displacement.answered,
         authenticator=authenticator,
     )

@@ -1,8 +1,8 @@
 """The request: one command, its connection, time and principal; and the reply if it fails."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -53,16 +53,25 @@ class Processors(NamedTuple):
     in_batches: Mapping[int, BatchProcessor] = MappingProxyType({})
 
 
-def served_by(services: Sequence[Any]) -> tuple[dict[int, Processor], dict[int, BatchProcessor]]:
-    """Return the requests that services serve, singly and in batches."""
-    processors: dict[int, Processor] = {}
-    batch_processors: dict[int, BatchProcessor] = {}
-    for service in services:
-        if hasattr(service, "processors"):
-            processors.update(service.processors())
-        if hasattr(service, "batch_processors"):
-            batch_processors.update(service.batch_processors())
-    return processors, batch_processors
+class Service(Protocol):
+    """Serves requests singly."""
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the processors of its requests."""
+        ...
+
+
+class BatchService(Protocol):
+    """Serves all neighbouring requests of one read together."""
+
+    def batch_processors(self) -> Mapping[int, BatchProcessor]:
+        """Return the processors of its requests."""
+        ...
+
+
+def served_by(services: Iterable[Service]) -> dict[int, Processor]:
+    """Return the processors of all requests that services serve singly."""
+    return {code: each for service in services for code, each in service.processors().items()}
 
 
 def failure(error: Exception, request: Request) -> Reply:

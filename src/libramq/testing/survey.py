@@ -54,7 +54,7 @@ class Survey:
         for group in groups:
             coordinators = set()
             for name, node in self._cluster.brokers.items():
-                view = node.broker.coordination.group(group) if node.broker is not None else None
+                view = node.broker.members.coordination.group(group) if node.broker is not None else None
                 if view is None or not view.members:
                     continue
                 coordinators.add(name)

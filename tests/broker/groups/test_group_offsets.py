@@ -28,7 +28,7 @@ def test_a_brokers_own_offsets_take_no_place_of_others_copies(
 ):
     """A broker kept a copy of each of its own offsets, until there was no room for those that need one."""
     monkeypatch.setattr(group_offsets, "COPIES_MAX", 1)
-    offsets = talk.broker.other_nodes.offsets
+    offsets = talk.broker.cluster.offsets
     offsets._others = Away()
     own, other = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-b", 0)
     codes: list[object] = []

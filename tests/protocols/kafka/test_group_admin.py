@@ -228,7 +228,7 @@ def test_rocketmq_members_are_kept_out_of_a_group_with_kafka_members(endpoint: K
     refused = talk.beat(stock, "stock", "G")
     assert refused.code == C.NO_PERMISSION
     assert "group G has members of Kafka's clients" in (refused.remark or "")
-    assert talk.broker.consumers.group("G") is None
+    assert talk.broker.members.consumers.group("G") is None
     assert talk.beat(stock, "stock", "Other").code == C.SUCCESS
     for member in (first, second):
         member.leave()

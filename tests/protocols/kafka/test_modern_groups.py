@@ -456,7 +456,7 @@ def test_nothing_is_left_of_groups_that_other_brokers_coordinate(
     other = Member(endpoint, "c", group="H")
     endpoint.talk.advance(INITIAL_DELAY_MS)
     other.heard()
-    seen = endpoint.talk.broker.foreign.get("H")
+    seen = endpoint.talk.broker.members.consumers.foreign.get("H")
     assert seen is not None
     assert len(seen.members[0].queues) == 2
 

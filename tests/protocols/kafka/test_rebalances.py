@@ -270,7 +270,7 @@ def test_a_group_without_members_has_settled_and_is_forgotten(alone: Reader, tal
     alone.leave()
     found = history(talk)[-1]
     assert ([cause.reason for cause in found.causes], found.member_count) == (["member_left"], 0)
-    assert talk.broker.foreign.get("G") is None
+    assert talk.broker.members.consumers.foreign.get("G") is None
 
 
 def test_queues_are_followed_up_to_a_bound_in_all(
@@ -282,7 +282,7 @@ def test_queues_are_followed_up_to_a_bound_in_all(
         member = Reader(endpoint, name)
         talk.advance(INITIAL_DELAY_MS)
         settled((member, share(0, 1)))
-        found = talk.broker.foreign.get(name)
+        found = talk.broker.members.consumers.foreign.get(name)
         assert found is not None
         assert len(found.members[0].queues) == known
 
@@ -343,7 +343,7 @@ def test_a_deleted_group_is_not_shown_by_tools_any_more(alone: Reader, talk: Con
 
 def other_coordinator(talk: Conversation, group: str) -> None:
     """Have another broker join the cluster that coordinates a group."""
-    view = talk.broker.other_nodes.nodes.view
+    view = talk.broker.cluster.nodes.view
     name = next(
         name
         for name in map("broker-{}".format, range(100))
@@ -382,7 +382,7 @@ def test_a_group_that_continues_here_has_not_changed_until_somebody_joins(
         leader="m",
     )
     body = PeerGroupsBody(broker_name="broker-b", sequence=1, classic={"G": state})
-    assert talk.broker.other_nodes.copies.take(body)
+    assert talk.broker.cluster.copies.take(body)
     heartbeat = HeartbeatRequest(group_id="G", generation_id=7, member_id="m")
     peer = endpoint.peer()
     peer.tell(heartbeat)

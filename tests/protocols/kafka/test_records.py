@@ -212,7 +212,7 @@ def test_a_fetch_of_many_partitions_is_read_in_steps(endpoint: KafkaEndpoint):
     endpoint.talk.create_topic("Many", queues=READS_AT_ONCE_MAX + 1)
     peer = endpoint.peer()
     peer.produce(record(b"last"), topic="Many", partition=READS_AT_ONCE_MAX)
-    fetching = endpoint.talk.broker.fetching
+    fetching = endpoint.talk.broker.reads.fetching
     read: list[None] = []
     reading = fetching._read_each(
         Fetch(

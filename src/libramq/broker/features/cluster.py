@@ -27,15 +27,15 @@ from libramq.rpc.question import signing
 class ClusterFeature(Feature):
     """Communicates with the other brokers.
 
-    cluster: None without name servers, and at a slave, which coordinates nothing.
+    others: None without name servers, and at a slave, which coordinates nothing.
     """
 
     def __init__(self, base: Base, groups: GroupFeature) -> None:
         config, kernel, topics, tables = base.config, base.kernel, base.topics, base.tables
         self._groups, self._topics, peers = groups, topics, groups.peers
-        self.cluster: Cluster | None = None
+        self.others: Cluster | None = None
         if config.namesrv_addr and not config.is_slave:
-            self.cluster = Cluster(
+            self.others = Cluster(
                 peers=peers,
                 name_servers=base.name_servers,
                 coordination=groups.coordination,
@@ -57,11 +57,11 @@ class ClusterFeature(Feature):
         self.copies = GroupCopies(peers.view, kernel.clock)
         self.successors = GroupSuccessors(config.broker_name, peers.view, kernel, ask)
         topics.observe(self._topic_changed)
-        view = peers.view if self.cluster is not None else None
+        view = peers.view if self.others is not None else None
         self.start_up = StartUp(view, base.registration, kernel)
         self.hooks = Hooks(address_lost=[base.registration.lost])
-        if self.cluster is not None:
-            self._serve(base, self.cluster)
+        if self.others is not None:
+            self._serve(base, self.others)
 
     def _serve(self, base: Base, cluster: Cluster) -> None:
         groups = self._groups

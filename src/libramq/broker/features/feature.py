@@ -1,7 +1,6 @@
 """A feature of the broker: the services, hooks and listeners that it adds; and the base of all features."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from libramq.auth.authorizer import Authorizer
 from libramq.broker.cluster.name_server_list import Fetch, NameServerList
@@ -20,6 +19,7 @@ from libramq.catalog.requirements import Requirements
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Hooks
 from libramq.kernel.parts import Kernel
+from libramq.rpc.request import BatchService, Service
 from libramq.rpc.responder import Responder
 from libramq.waits import HeldPulls
 
@@ -27,12 +27,13 @@ from libramq.waits import HeldPulls
 class Feature:
     """A feature sets those of these that it has.
 
-    services     serve requests: `processors`, `batch_processors` or both
+    services     serve requests singly, batch_services those of one read together
     hooks        are called when connections end, as time passes, and after stalls
     listeners    are called with new messages of every topic, topic_listeners with those of one topic
     """
 
-    services: Sequence[Any] = ()
+    services: Sequence[Service] = ()
+    batch_services: Sequence[BatchService] = ()
     hooks: Hooks = Hooks()
     listeners: Sequence[Listener] = ()
     topic_listeners: Sequence[TopicListener] = ()

@@ -113,13 +113,15 @@ class GroupFeature(Feature):
         self.calls = ClientCalls(
             consumers, base.files, base.authorizer, base.kernel, base.responder, otherwise=clients.answered
         )
+        offsets = ConsumerOffsetRequests(self.committing, is_member=consumers.is_member)
+        self.batch_services = [offsets]
         self.services = [
             clients,
             self.calls,
             QueueLockRequests(self.locks, consumers, tables),
             GroupRequests(coordination, self.opening, tables, answer=answer),
             OpenQueue(self.opening, answer=answer),
-            ConsumerOffsetRequests(self.committing, is_member=consumers.is_member),
+            offsets,
             QueryAssignment(
                 tables=tables,
                 clients=consumers,

@@ -31,15 +31,14 @@ class SendingFeature(Feature):
             files,
             requirements=base.requirements,
             durability=base.replication.gate,
-            announcement=base.registration,
             redelivery=self.redelivery,
             transactions=transactions.transactions,
         )
         sends, calls = SendMessage(self.sending), groups.calls
         sending_back = SendingBack(files, self.redelivery, base.authorizer)
         address, stores = config.address, config.store_replies
+        self.batch_services = [sends]
         self.services = [
-            sends,
             SendBack(sending_back, files.log, calls),
             ReplyMessages(sends, groups.producers, calls, address=address, stores=stores),
         ]

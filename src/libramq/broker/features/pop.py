@@ -59,10 +59,9 @@ class PopFeature(Feature):
             self.at_slave = PopsAtSlave(
                 files, self.popping, acking, kernel, may_serve=lambda: slave.may_serve_pops
             )
-        self.services = [
-            PopMessage(self.popping, answer=base.responder.answer, broker_name=name, waits_for_disk=waits),
-            AckMessage(acking, waits_for_disk=waits),
-        ]
+        pops = PopMessage(self.popping, answer=base.responder.answer, broker_name=name, waits_for_disk=waits)
+        acks = AckMessage(acking, waits_for_disk=waits)
+        self.services, self.batch_services = [pops, acks], [acks]
         self.listeners = [self.popping]
         # What a slave has to do also depends on time, on other brokers, and on its other parts.
         self.hooks = Hooks(settle=[self.settle] if slave is not None else [])

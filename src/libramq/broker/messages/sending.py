@@ -98,29 +98,8 @@ Sent = Stored | Exception | Steps
 T = TypeVar("T")
 
 
-class _Announcing:
-    """The waiter of messages that have created a topic: they are answered when name servers know it.
-
-    Upstream: TopicConfigManager.createTopicInSendMessageMethod, which registers the topic before it returns.
-    """
-
-    def __init__(self, waiter: Waiter[Sequence[Sent]], announcement: Gate) -> None:
-        self.connection = waiter.connection
-        self.refuse = waiter.refuse
-        self._waiter = waiter
-        self._announcement = announcement
-
-    def answer(self, result: Sequence[Sent]) -> None:
-        """Answer now, or when the name servers know the topic; if they do not in time, all the same."""
-        answer = partial(self._waiter.answer, result)
-        self._announcement.wait(Gated(self.connection, answer, lambda _: answer()))
-
-
 class Sending:
-    """Stores messages. durability: the gate at which they wait until they are safe.
-
-    announcement: the gate at which they wait until the name servers know the topics that they have created.
-    """
+    """Stores messages. durability: the gate at which they wait until they are safe."""
 
     def __init__(
         self,
@@ -130,7 +109,6 @@ class Sending:
         *,
         requirements: Requirements,
         durability: Gate,
-        announcement: Gate,
         redelivery: Redelivery,
         transactions: Transactions,
     ) -> None:
@@ -138,7 +116,6 @@ class Sending:
         self._schedule, self._timers = files.schedule, files.timers.timers
         self._requirements = requirements
         self._durability = durability
-        self._announcement = announcement
         self._redelivery = redelivery
         self._transactions = None if config.reject_transaction_message else transactions
         self.creations = CreationRate(machine.clock.monotonic_ms())
@@ -205,25 +182,6 @@ class Sending:
         if isinstance(ready, Prepared):
             return self._stored(ready, self._log.append(ready.messages))
         return ready
-
-    def send_for(
-        self,
-        drafts: Sequence[Draft],
-        waiter: Waiter[Sequence[Sent]],
-        *,
-        wall_ms: WallMs,
-        now_ms: MonotonicMs,
-    ) -> None:
-        """Store messages like `send`; the waiter gets what became of them once all that wait are safe.
-
-        Where they have created a topic it also waits until the name servers know that.
-        """
-        sent = self.send(drafts, waiter.connection, wall_ms=wall_ms, now_ms=now_ms)
-        stored = [each for each in sent if isinstance(each, Stored)]
-        end = max((each.end for each in stored if each.waits), default=0)
-        if any(each.creates_topic for each in stored):
-            waiter = _Announcing(waiter, self._announcement)
-        self.answer_when_safe(sent, end, waiter)
 
     def append(
         self,

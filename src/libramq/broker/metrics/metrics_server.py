@@ -164,6 +164,6 @@ class MetricsServer:
                 held_pulls=len(broker.held),
                 connections=connection_count,
                 longest_turn_us=broker.engine.longest_turn.take_us(METRICS),
-                diagnoses=broker.health.kinds(),
+                diagnoses=broker.members.health.kinds(),
             )
         )

@@ -46,7 +46,7 @@ class KafkaServer:
     async def start(self) -> None:
         """Listen; raises ConfigError when the port is taken, StoreCorrupt where a file cannot be read."""
         translator = KafkaTranslator(self._broker.broker, self._node, self._filesystem)
-        nodes = self._broker.broker.other_nodes.nodes
+        nodes = self._broker.broker.cluster.nodes
         await asyncio.to_thread(translator.producers.recover)
         await asyncio.to_thread(nodes.load)
         self._server = self._broker.server(translator, FrameReader)

@@ -86,7 +86,7 @@ class KafkaTranslator:
         self.producers = Producers(
             broker.store, broker.topics, broker.kernel, filesystem, directory, secret_bits
         )
-        nodes = KafkaNodes(node, broker.other_nodes.nodes)
+        nodes = KafkaNodes(node, broker.cluster.nodes)
         ids = TopicIds(nodes.cluster)
         for services in (
             *self._messages(broker, nodes, ids),
@@ -98,15 +98,15 @@ class KafkaTranslator:
     def _messages(self, broker: Broker, nodes: KafkaNodes, ids: TopicIds) -> Sequence[Services]:
         """Build the services of topics and their messages."""
         config, kernel, authorizer = broker.config, broker.kernel, broker.authorizer
-        store, topics, cluster = broker.store, broker.topics, broker.other_nodes.topics
-        creation = CreationOnUse(config, topics, broker.sending.creations, kernel.clock)
+        store, topics, cluster = broker.store, broker.topics, broker.cluster.topics
+        creation = CreationOnUse(config, topics, broker.sends.sending.creations, kernel.clock)
         lists = OffsetLists(store, Requirements(topics, broker.groups), authorizer, nodes)
         topics.observe(lists.forget)
         return [
             Metadata(nodes, ids, creation, authorizer),
-            Produces(broker.sending, store, self.producers, authorizer, kernel, nodes),
+            Produces(broker.sends.sending, store, self.producers, authorizer, kernel, nodes),
             self.producers,
-            Fetches(broker.fetching, authorizer, kernel.clock, nodes),
+            Fetches(broker.reads.fetching, authorizer, kernel.clock, nodes),
             lists,
             TopicRequests(config, topics, cluster, authorizer, kernel.clock, nodes),
             TopicChanges(topics, store, cluster, authorizer, kernel.effects, nodes),
@@ -117,13 +117,17 @@ class KafkaTranslator:
     ) -> Sequence[Services]:
         """Build the services of groups, their members and their offsets."""
         kernel, record, grace_ms = broker.kernel, broker.events.record, broker.config.kafka_member_grace_ms
-        offsets, removal = broker.other_nodes.offsets, broker.other_nodes.group_removal
-        groups = BrokerGroups(broker.groups, broker.topics, broker.coordination, nodes, broker.authorizer)
-        rebalances = Rebalances(groups.classic, nodes, broker.foreign, kernel, record)
-        passed_on = broker.other_nodes.successors, broker.other_nodes.copies
+        offsets, removal = broker.cluster.offsets, broker.cluster.group_removal
+        groups = BrokerGroups(
+            broker.groups, broker.topics, broker.members.coordination, nodes, broker.authorizer
+        )
+        rebalances = Rebalances(groups.classic, nodes, broker.members.consumers.foreign, kernel, record)
+        passed_on = broker.cluster.successors, broker.cluster.copies
         classic_records = ClassicGroupRecords(groups, *passed_on)
         self.groups = GroupRequests(groups, rebalances, classic_records, kernel, secret_bits, grace_ms)
-        modern_rebalances = ModernRebalances(groups.modern, nodes, broker.foreign, kernel, record)
+        modern_rebalances = ModernRebalances(
+            groups.modern, nodes, broker.members.consumers.foreign, kernel, record
+        )
         records, beats = ModernGroupRecords(broker.tables, groups, *passed_on), Beats(ids, secret_bits)
         self.modern_groups = ModernGroupRequests(groups, modern_rebalances, records, beats, kernel, grace_ms)
         return [

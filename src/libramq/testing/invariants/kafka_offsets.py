@@ -120,7 +120,7 @@ class KafkaCommitsAreKept(Invariant):
         blocked = self.cluster.world.network.blocked
         is_open = (broker, other) not in blocked and (other, broker) not in blocked
         is_running = node is not None and self.cluster.brokers[other].broker is not None
-        return is_open and is_running and node is not None and node.other_nodes.nodes.is_linked(other)
+        return is_open and is_running and node is not None and node.cluster.nodes.is_linked(other)
 
 
 class KafkaConsumedAtLeastOnce(Invariant):

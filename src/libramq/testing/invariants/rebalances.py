@@ -117,7 +117,7 @@ class HistoryAgreesWithFences(Invariant):
         """Return who has opened its granted queues, by client id; None if a member is unknown."""
         names: dict[str, str] = {}
         for node in self.cluster.brokers.values():
-            view = node.broker.coordination.group(group) if node.broker is not None else None
+            view = node.broker.members.coordination.group(group) if node.broker is not None else None
             names |= {each.member: each.client_id for each in view.members} if view is not None else {}
         openings = broker.fences.openings(group)
         owners = {}
@@ -154,7 +154,7 @@ class HistoryAgreesWithFences(Invariant):
             recorded[self._name(member)] += load
         recorded = +recorded  # Without those that have none.
         running = self.cluster.brokers[broker].broker
-        is_here = running is not None and running.coordination.group(event.group) is not None
+        is_here = running is not None and running.members.coordination.group(event.group) is not None
         if recorded != opened if is_here else recorded - opened:
             self._note(f"{broker} records loads {recorded} of {event.group}; opened are {opened}")
 

@@ -20,7 +20,7 @@ class KafkaPort:
         self, broker: Broker, config: BrokerConfig, filesystem: FileSystem, secret_bits: SecretBits
     ) -> None:
         node = Node(config.broker_ip, config.kafka_listen_port, config.cluster_name)
-        self._nodes = broker.other_nodes.nodes
+        self._nodes = broker.cluster.nodes
         self._node = node
         self.translator = KafkaTranslator(broker, node, filesystem, secret_bits)
         self.translator.producers.recover()

@@ -218,7 +218,7 @@ class Faults(KafkaFaults):
         if node.broker is None:
             return
         for group in self._groups:
-            view = node.broker.coordination.group(group.name)
+            view = node.broker.members.coordination.group(group.name)
             if view is not None and view.members and not view.is_settled:
                 self._happened(Happening.HANDOVER_LOST, group.name)
 
