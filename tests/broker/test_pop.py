@@ -695,6 +695,24 @@ def test_a_message_in_order_can_be_invisible_for_longer(broker: Conversation):
     assert bodies(popper.pop()) == [b"a"]
 
 
+def test_an_acknowledgement_in_order_lets_a_held_pop_have_the_others_sooner(broker: Conversation):
+    """As Apache's PopOrderlyIT.testPopMessageOrderlyThenChangeInvisibleTimeMidMessage."""
+    first, second = Orderly(broker), Orderly(broker)
+    sent(broker, b"a", b"b", b"c", b"d")
+    a, b, c = first.pop(max_msg_nums=3, invisible_time=5_000)
+    held = [(popper, popper.command(wait_ms=15_000)) for popper in (first, second)]
+    for popper, command in held:
+        broker.give(popper.peer, command)
+    first.ack(a)
+    first.change(b, 3_000)
+    first.ack(c)
+    broker.advance(2_999)
+    assert not any(find_answer(popper.peer, command) for popper, command in held)
+    broker.advance(1)
+    assert bodies(popped(answer(first.peer, held[0][1])))[0] == b"b"
+    assert find_answer(second.peer, held[1][1]) is None
+
+
 def test_a_queue_stays_blocked_across_a_kill(tmp_path: Path):
     broker = Conversation(tmp_path)
     broker.create_topic("T", queues=1)

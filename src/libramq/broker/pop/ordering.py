@@ -85,6 +85,7 @@ class Ordering:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"offset is illegal, key:{topic}@{group}@{queue_id}, old:{committed}, commit:{offset}",
             )
+        free_ms = pop.free_ms
         pop.done |= 1 << index
         if pop.is_done:
             self._table.remove(queue)
@@ -93,6 +94,8 @@ class Ordering:
         self._offsets.commit(group, topic, queue_id, pop.next_offset)
         if pop.is_done or pop.free_ms <= self._clock.monotonic_ms():
             self.visible(topic, group)
+        elif pop.free_ms < free_ms:  # The others are visible sooner.
+            self._await(queue, pop)
 
     def in_flight(self, queue: QueueOfGroup, pop_time_ms: int) -> Sequence[int]:
         """Return the messages of a queue's last pop, if it was at this time."""
