@@ -7,7 +7,7 @@ when the next owner begins: after a crash, order across owners is not guaranteed
 Upstream: broker/client/rebalance/RebalanceLockManager.java.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,12 +85,15 @@ class QueueLocks:
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Unlock queues; those that other clients hold stay locked."""
+        self._unlock(group, {client_id}, queues)
+
+    def _unlock(self, group: str, clients: Set[str], queues: Iterable[MessageQueue]) -> None:
         locks, reserved = self._locks.get(group, {}), self._reserved.get(group, {})
         for queue in queues:
-            if queue in reserved and reserved[queue].client_id == client_id:
+            if queue in reserved and reserved[queue].client_id in clients:
                 del reserved[queue]
             lock = locks.get(queue)
-            if lock is not None and lock.client_id == client_id:
+            if lock is not None and lock.client_id in clients:
                 del locks[queue]
         if not locks:
             self._locks.pop(group, None)
@@ -147,11 +150,13 @@ class QueueLocks:
         return any(not self._is_expired(lock, now_ms) for lock in locks.values())
 
     def _forget_vanished(self, group: str, now_ms: MonotonicMs) -> None:
-        """Free the locks of clients whose grace period is over."""
-        for client_id, vanished_at_ms in list(self._vanished.get(group, {}).items()):
-            if now_ms - vanished_at_ms >= self._grace_ms:
-                self.returned(group, client_id)
-                self.unlock(group, client_id, list(self._locks.get(group, {})))
+        """Free the locks of clients whose grace period is over; thousands may have vanished together."""
+        vanished = self._vanished.get(group, {})
+        gone = {client_id for client_id, at_ms in vanished.items() if now_ms - at_ms >= self._grace_ms}
+        for client_id in gone:
+            self.returned(group, client_id)
+        if gone:
+            self._unlock(group, gone, list(self._locks.get(group, {})))
 
     def _is_reserved(self, group: str, client_id: str, queue: MessageQueue, now_ms: MonotonicMs) -> bool:
         """Return whether a reservation keeps this client out; locking a reserved queue uses it up."""
