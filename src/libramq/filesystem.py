@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import resource
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -35,6 +36,10 @@ FLUSHES_AT_ONCE: Final = 16
 ZEROED_BYTES: Final = 1 << 20
 #: Of the page cache; more is written once it is flushed.
 PAGE_BYTES: Final = 4096
+#: The errors of `open` when the process or the machine has too many open files.
+NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+#: Ours: descriptors of a broker without clients and queues: what listens, journals, logs, the loop's own.
+DESCRIPTORS_IDLE: Final = 32
 #: The errors of writes on a full disk, or one on which the user's quota is used up.
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: Why a directory above may not be flushed that somebody else made: no permission, or no such disk.
@@ -67,6 +72,15 @@ class FileSystem(Protocol):
     @property
     def zeroed_bytes(self) -> int:
         """The bytes of a file to fill with zeroes before data is written and flushed there; 0: none."""
+        ...
+
+    @property
+    def open_max(self) -> int:
+        """The number of descriptors that the process may have."""
+        ...
+
+    def closes_if_short(self, close_one: Callable[[], bool]) -> None:
+        """Have `close_one` called when no descriptor is left; it returns whether it closed a file."""
         ...
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
@@ -181,6 +195,8 @@ class FileSystem(Protocol):
 class LocalFileSystem:
     """The machine's own files."""
 
+    _closers: tuple[Callable[[], bool], ...] = ()
+
     @property
     def flushes_at_once(self) -> int:
         """Return FLUSHES_AT_ONCE."""
@@ -191,10 +207,31 @@ class LocalFileSystem:
         """Return ZEROED_BYTES."""
         return ZEROED_BYTES
 
+    @property
+    def open_max(self) -> int:
+        """Return the soft limit of descriptors."""
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return sys.maxsize if limit == resource.RLIM_INFINITY else limit
+
+    def closes_if_short(self, close_one: Callable[[], bool]) -> None:
+        """Add a function that closes a file which can be opened again."""
+        self._closers = (*self._closers, close_one)
+
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
         """Return a descriptor for reading, or for both."""
-        flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
-        return os.open(path, flags, 0o644)
+        return self._descriptor(path, (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0))
+
+    def _descriptor(self, path: Path, flags: int) -> int:
+        return self._with_room(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+    def _with_room(self, opens: Callable[[], T]) -> T:
+        """Call what needs a descriptor; others are closed for it where none is left."""
+        while True:
+            try:
+                return opens()
+            except OSError as failed:
+                if failed.errno not in NO_DESCRIPTORS or not any(close() for close in self._closers):
+                    raise
 
     def close(self, file: int) -> None:
         """Close the descriptor."""
@@ -306,7 +343,7 @@ class LocalFileSystem:
     def listdir(self, path: Path) -> list[str]:
         """Return the names in a directory, sorted."""
         try:
-            return sorted(os.listdir(path))
+            return sorted(self._with_room(lambda: os.listdir(path)))
         except FileNotFoundError:
             return []
 
@@ -334,7 +371,7 @@ class LocalFileSystem:
 
     def sync_directory(self, path: Path) -> None:
         """Flush the names in the directory to the disk."""
-        directory = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        directory = self._descriptor(path, os.O_RDONLY)
         try:
             _full_fsync(directory)
         finally:
@@ -342,7 +379,7 @@ class LocalFileSystem:
 
     def lock(self, path: Path) -> int | None:
         """Lock the first byte (`file_locks`)."""
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = self._descriptor(path, os.O_RDWR | os.O_CREAT)
         try:
             if file_locks.try_lock(file):
                 return file
@@ -355,7 +392,7 @@ class LocalFileSystem:
     def is_locked(self, path: Path) -> bool:
         """Return whether a process holds the lock of `lock`, Java's included."""
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            file = self._descriptor(path, os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:
@@ -366,7 +403,7 @@ class LocalFileSystem:
     def read_text(self, path: Path) -> str | None:
         """Return the content of a small UTF-8 file."""
         try:
-            return path.read_bytes().decode(errors="replace")  # Unchanged, including "\r".
+            return self._with_room(path.read_bytes).decode(errors="replace")  # Unchanged, including "\r".
         except FileNotFoundError:
             return None
 
@@ -380,7 +417,7 @@ class LocalFileSystem:
             make_directory(self, path.parent)
         for each in (path, backup_of(path)) if backup else (path,):
             fresh = path.with_name(path.name + ".tmp")
-            file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            file = self._descriptor(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
                 self.pwrite(file, text.encode(), 0)
                 _full_fsync(file)

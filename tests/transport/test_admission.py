@@ -10,7 +10,7 @@ SAID = "from libramq.transport.admission import *; print(raise_limit(), for_conn
 
 @pytest.mark.parametrize(
     ("soft", "hard", "limit", "connections"),
-    [(100, 2000, 2000, 1616), (100, 400, 400, 200), (50, 50, 50, 25)],
+    [(100, 2000, 2000, 1616), (100, 400, 400, 262), (64, 64, 64, 52)],
 )
 def test_the_soft_limit_is_raised_and_files_keep_their_part(soft, hard, limit, connections):
     script = f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"'

@@ -22,10 +22,9 @@ import msgspec
 
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import SyncFailed
-from libramq.filesystem import FileSystem
+from libramq.filesystem import NO_DESCRIPTORS, FileSystem
 from libramq.store.config import PAGE_BYTES, FlushDiskType, StoreConfig
 from libramq.store.log.commit_log import CommitLog
-from libramq.store.open_files import NO_DESCRIPTORS
 from libramq.store.queues.consume_queue import ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 from libramq.store.queues.queue_round import QueueRound, thorough_checkpoint

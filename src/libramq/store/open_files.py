@@ -2,19 +2,21 @@
 
 A broker may have ten thousand queues but only a thousand descriptors. The commit log's files that are still
 written or flushed are held: their descriptors stay open in any case, and a thread may flush them. All others
-are used by the event loop alone; threads open their own, so that no descriptor is closed under them.
+are used by the event loop alone; threads open their own, so that no descriptor is closed under them. Whatever
+else the loop opens has one of these closed where the process has no descriptor left.
 """
 
-import errno
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
+from threading import get_ident
 from typing import Final
 
-from libramq.filesystem import FileSystem
+from libramq.filesystem import DESCRIPTORS_IDLE, NO_DESCRIPTORS, FileSystem
 
-#: The errors of `open` when the process or the machine has too many open files.
-NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+#: Ours: the share of these in a process's descriptors, where there are few, and how many they may always be.
+SHARE: Final = 4
+COUNT_MIN: Final = 4
 
 
 class OpenFiles:
@@ -25,6 +27,9 @@ class OpenFiles:
         self._count_max = count_max
         self._files: OrderedDict[Path, int] = OrderedDict()
         self._held: dict[Path, int] = {}
+        #: The thread of the event loop.
+        self._thread = get_ident()
+        filesystem.closes_if_short(self._close_one)
         #: Whether reads may wait for the disk; see `StoreContents.without_waiting`.
         self.may_wait = True
 
@@ -79,14 +84,22 @@ class OpenFiles:
                 self._filesystem.close(files.popitem()[1])
 
     def _open(self, path: Path) -> int:
+        self._thread = get_ident()
         while True:
             try:
                 return self._filesystem.open(path, write=True)
             except OSError as failed:  # The process has no more: close some of ours.
-                if failed.errno not in NO_DESCRIPTORS or not self._files:
+                if failed.errno not in NO_DESCRIPTORS or not self._close_one():
                     raise
-                self._filesystem.close(self._files.popitem(last=False)[1])
+
+    def _close_one(self) -> bool:
+        """Close the least recently used file, and return whether there was one, unless a thread asks."""
+        if not self._files or get_ident() != self._thread:
+            return False
+        self._filesystem.close(self._files.popitem(last=False)[1])
+        return True
 
     def _make_room(self) -> None:
-        while len(self._files) >= self._count_max:
+        share = (self._filesystem.open_max - DESCRIPTORS_IDLE) // SHARE
+        while len(self._files) >= min(self._count_max, max(COUNT_MIN, share)):
             self._filesystem.close(self._files.popitem(last=False)[1])

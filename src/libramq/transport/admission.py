@@ -9,6 +9,7 @@ import resource
 from collections.abc import Callable
 from typing import Final
 
+from libramq.filesystem import DESCRIPTORS_IDLE
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
@@ -21,8 +22,10 @@ ROOM_SHARE: Final = 0.9
 DESCRIPTORS_WANTED: Final = 65_536
 #: OPEN_MAX of macOS, which refuses a higher soft limit even if the hard one is infinite.
 DESCRIPTORS_WANTED_ON_MACOS: Final = 10_240
-#: Ours: 256 for the store's files, journals, files of threads, connections to other brokers.
+#: Ours: 256 for the store's files, journals, files of threads, connections to other brokers. Where there are
+#: few, three eighths are for all of them, and the store's files take a quarter of all (`store.open_files`).
 DESCRIPTORS_RESERVED: Final = 384
+RESERVED_SHARE: Final = 3 / 8
 
 
 def raise_limit() -> int:
@@ -40,11 +43,11 @@ def raise_limit() -> int:
 
 
 def for_connections() -> int:
-    """Return the descriptor number from which on no connection is accepted; at least half are theirs."""
+    """Return the descriptor number from which on no connection is accepted; more than half are below it."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return DESCRIPTORS_WANTED
-    return soft - min(DESCRIPTORS_RESERVED, soft // 2)
+    return soft - min(DESCRIPTORS_RESERVED, int(max(soft - DESCRIPTORS_IDLE, 8) * RESERVED_SHARE))
 
 
 class Admission:

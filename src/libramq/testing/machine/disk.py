@@ -10,8 +10,9 @@ a file is: what lies in one whose name was not synced is lost with it, whatever 
 
 import errno
 import random
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -270,6 +271,14 @@ class MemoryDisk:
     def flushes_at_once(self) -> int:
         """Return 1: a seed has one history."""
         return 1
+
+    @property
+    def open_max(self) -> int:
+        """Return more than any process needs."""
+        return sys.maxsize
+
+    def closes_if_short(self, close_one: Callable[[], bool]) -> None:
+        """Do nothing: it is never short of them."""
 
     def sync_directory(self, path: Path) -> None:
         """Flush the directory's names to the platter."""
