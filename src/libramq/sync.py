@@ -12,7 +12,6 @@ arguments and errors. The methods may be called from any thread.
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import CancelledError
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
@@ -46,6 +45,7 @@ class PushConsumer(BlockingClient):
     """
 
     _advice = "make the handler or hook a plain function: it runs on a thread that may wait"
+    _stops_when_dropped = False  # Its handlers are still called.
 
     def __init__(self, **options: Unpack[PushConsumerOptions]) -> None:
         super().__init__("consumer")
@@ -89,8 +89,8 @@ class PushConsumer(BlockingClient):
         Returns when another thread has stopped it; raises as libramq.client.PushConsumer.wait_closed does.
         """
         thread = self._running("wait_closed")
-        with contextlib.suppress(CancelledError, asyncio.CancelledError):  # It was stopped.
-            thread.run(self._consumer.wait_closed()).result()
+        with contextlib.suppress(asyncio.CancelledError):  # It was stopped.
+            thread.begin(self._consumer.wait_closed()).result()
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues that this consumer owns now; none while it does not run."""

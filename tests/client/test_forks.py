@@ -15,6 +15,7 @@ from libramq.client.idempotence import ClaimResult, SqliteStore
 from libramq.codes import RequestCode
 from libramq.errors import LibraError, LocalProtocolError
 from libramq.message import Message
+from libramq.testing import Broker
 
 CHILDREN = 2
 
@@ -98,6 +99,16 @@ def test_brokers_see_each_childs_consumer_under_its_own_id(cluster):
     identities(run)
     ids = {request.ext["clientID"] for request in broker.of(RequestCode.UNREGISTER_CLIENT)}
     assert len(ids) == CHILDREN
+
+
+async def test_a_child_may_leave_the_blocks_of_its_parent(namesrv):
+    """As `sys.exit` does there: it raised an error of the parent's clients."""
+    consumer = client.PushConsumer(group="g", namesrv=namesrv.address)
+    consumer.subscribe("T", "*", print)
+    with Broker() as broker:
+        async with consumer:
+            assert start_in_child(lambda: str(asyncio.run(consumer.stop()))) == "None"
+            assert start_in_child(lambda: str(broker.__exit__(None, None, None))) == "None"
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -6,7 +6,9 @@ import pytest
 
 import libramq.sync
 from libramq import Message, MessageExt, Producer, SimpleConsumer, Sql
-from libramq.errors import BrokerError, ConfigError, LocalProtocolError, RequestCodeNotSupported
+from libramq.client import Admin
+from libramq.codes import RequestCode
+from libramq.errors import BrokerError, ConfigError, LibraError, LocalProtocolError, RequestCodeNotSupported
 from libramq.rpc import pop_calls
 from libramq.testing import Broker
 from tests.client.older_brokers import unserved
@@ -310,3 +312,26 @@ def test_blocking_code_receives_and_acknowledges():
         (again,) = consumer.receive(await_ms=60_000)
         consumer.ack([again])
         assert consumer.receive(await_ms=0) == []
+
+
+async def test_a_receive_that_another_task_stops_says_so(namesrv, broker, until):
+    """Nothing had come over its connection yet, which is no sign of TLS."""
+    broker.silence(RequestCode.POP_MESSAGE)
+    consumer = SimpleConsumer(group="G", namesrv=namesrv.address)
+    consumer.subscribe("T")
+    await consumer.start()
+    receiving = asyncio.create_task(consumer.receive())
+    await until(lambda: broker.count(RequestCode.POP_MESSAGE))
+    await consumer.stop()
+    with pytest.raises(LibraError, match=r"^this client was stopped$|does not run"):
+        await receiving
+
+
+async def test_a_client_on_another_loop_than_its_own_is_refused(namesrv):
+    """Its answers would arrive on the first one."""
+    async with SimpleConsumer(group="G", namesrv=namesrv.address) as consumer:
+        consumer.subscribe("T")
+        async with Admin(namesrv=namesrv.address) as admin:
+            for work in (consumer.receive, admin.topics, admin.stop, consumer.stop):
+                with pytest.raises(LocalProtocolError, match="another event loop"):
+                    await asyncio.to_thread(lambda work=work: asyncio.run(work()))

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import sys
 import threading
+import warnings
+from types import SimpleNamespace
 
 import pytest
 
@@ -328,6 +330,34 @@ def test_concurrent_starts_make_one_client(cluster):
     assert refused == ["this consumer runs already"] * 3
     consumer.stop()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("libramq-sync-consumer")]
+
+
+def test_a_dropped_client_is_named_and_leaves_nothing_behind(cluster):
+    """What it has queued is sent."""
+    namesrv, broker = cluster
+    producer = Producer(namesrv=namesrv.address)
+    producer.start()
+    (thread,) = [each for each in threading.enumerate() if each.name == "libramq-sync-producer"]
+    producer.send_nowait(Message("T", b"x"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del producer
+        thread.join(60)
+    assert [str(each.message) for each in caught] == [
+        "a producer was dropped while it ran; stop() it, or use `with`"
+    ]
+    assert not thread.is_alive()
+    assert broker.count(*SENDS) == 1
+
+
+def test_where_threads_are_greenlets_a_client_is_refused(monkeypatch):
+    """Its event loop would block them all; this stands in for gevent, with which it was tried."""
+    gevent = SimpleNamespace(is_module_patched=lambda name: name == "threading")
+    monkeypatch.setitem(sys.modules, "gevent.monkey", gevent)
+    producer = Producer()
+    for _ in range(2):
+        with pytest.raises(LocalProtocolError, match=r"gevent has replaced .*thread=False"):
+            producer.start()
 
 
 def test_wait_closed_returns_at_a_stop(cluster):

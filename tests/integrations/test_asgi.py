@@ -100,15 +100,17 @@ async def test_a_client_that_cannot_start_stops_those_before_it():
 
 
 @pytest.mark.parametrize("phase", ["startup", "shutdown"])
-async def test_the_server_is_sent_the_error_of_a_client(phase: str):
+@pytest.mark.parametrize("error", [NameServerUnavailable("no name server"), OSError("no file")])
+async def test_the_server_is_sent_the_error_of_a_client(phase: str, error: Exception):
+    """Of whatever kind: servers take an exception for an application without a lifespan."""
     sent: list[dict[str, Any]] = []
 
     @asynccontextmanager
     async def client() -> AsyncIterator[None]:
         if phase == "startup":
-            raise NameServerUnavailable("no name server")
+            raise error
         yield
-        raise NameServerUnavailable("no name server")
+        raise error
 
     async def receive() -> dict[str, Any]:
         return {"type": "lifespan"}
@@ -121,4 +123,5 @@ async def test_the_server_is_sent_the_error_of_a_client(phase: str):
 
     await LifespanMiddleware(app, client())({"type": "lifespan"}, receive, send)
 
-    assert sent[-1] == {"type": f"lifespan.{phase}.failed", "message": "no name server"}
+    assert sent[-1]["type"] == f"lifespan.{phase}.failed"
+    assert sent[-1]["message"].rstrip().endswith(str(error))

@@ -88,9 +88,13 @@ class Admin:
 
     async def stop(self) -> None:
         """Close all connections."""
-        remotes, self._remotes = self._remotes, None
-        if remotes is not None:
-            await remotes.aclose()
+        remotes = self._remotes
+        if remotes is None:
+            return
+        if not remotes.is_parents:
+            remotes.require_loop("admin")
+        self._remotes = None
+        await remotes.aclose()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -280,9 +284,13 @@ class Admin:
         raise RouteNotFound(f"topic {queue.topic} is not at broker {queue.broker_name}; it is at: {known}")
 
     async def _reply(self, address: str, call: Call[Any]) -> Command:
+        return await self._running().call(address, call.command(), timeout_ms=self._timeout_ms)
+
+    def _running(self) -> AsyncioRemotes:
         if self._remotes is None:
             raise ConfigError("this admin does not run; use `async with` or await start()")
-        return await self._remotes.call(address, call.command(), timeout_ms=self._timeout_ms)
+        self._remotes.require_loop("admin")
+        return self._remotes
 
     async def _ask(self, address: str, call: Call[T]) -> T:
         """Make a call at one broker."""
@@ -310,14 +318,17 @@ class Admin:
 
     async def _ask_name_server(self, call: Call[T]) -> T:
         """Make a call at one name server; another is asked if it does not answer."""
+        self._running()
         return await answer_of(partial(self._name_servers.ask, call))
 
     async def _ask_name_servers(self, call: Call[None]) -> object:
         """Make a call at every name server, since they share nothing."""
+        self._running()
         return await answer_of(partial(self._name_servers.ask_each, call))
 
     async def _route(self, topic: str) -> TopicRouteData:
         """Return a topic's route; raises RouteNotFound."""
+        self._running()
         return await answer_of(partial(self._name_servers.route, topic))
 
     async def _group_route(self, group: str) -> TopicRouteData:

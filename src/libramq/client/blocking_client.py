@@ -1,42 +1,71 @@
 """The blocking client: an asynchronous one on a thread of its own, whose methods wait for their results.
 
-A call that could only wait for itself, or for a thread that does not exist here, is refused.
+    start ─► [ the network thread: _start ─► ... ─► _stop ] ─► it ends, and `stop` returns
+
+What starts and stops it runs on that thread, whoever waits: a signal handler may call `stop` in the middle of
+any method, of `start` and of another `stop` too. A call that could only wait for itself, or for a thread that
+does not exist here, is refused.
 """
 
 import asyncio
+import contextlib
 import threading
+import warnings
 from collections.abc import Coroutine
-from concurrent.futures import CancelledError
 from typing import Any, ClassVar, Self, TypeVar
 
-from libramq.client.network_thread import NetworkThread
+from libramq.client.network_thread import NetworkThread, Work
 from libramq.errors import LocalProtocolError
 from libramq.transport.asyncio_remotes import FORKED
 
 T = TypeVar("T")
 
 
+class Life:
+    """A client's life, from its start to its stop."""
+
+    def __init__(self) -> None:
+        self.thread: NetworkThread | None = None
+        self.start: Work[None] | None = None
+        self.end: Work[None] | None = None
+        self.is_stopping = False
+
+
 class BlockingClient:
     """An asynchronous client on a thread of its own."""
 
+    #: Whether it is stopped when the program drops it; a client that goes on by itself is not.
+    _stops_when_dropped: ClassVar[bool] = True
+
     def __init__(self, name: str) -> None:
         self._name = name
-        self._thread: NetworkThread | None = None
-        self._change = threading.Lock()  # Held during start and stop.
+        self._life: Life | None = None
+        self._begins = threading.RLock()  # Held for a moment.
 
     def start(self) -> None:
         """Start the client."""
         self._refuse("start", self._thread)
-        with self._change:
-            if self._thread is not None:
+        life = Life()
+        with self._begins:
+            if self._life is not None:
                 raise LocalProtocolError(f"this {self._name} runs already")
-            thread = self._thread = NetworkThread(f"libramq-sync-{self._name}")
-            try:
-                thread.run(self._start()).result()
-            except BaseException:
-                thread.stop()
-                self._thread = None
-                raise
+            self._life = life
+        try:
+            life.thread = NetworkThread(f"libramq-sync-{self._name}")
+            life.start = Work(life.thread, self._start())
+            life.start.submit()
+            if not life.is_stopping:  # Otherwise a signal handler came when there was nothing to cancel.
+                life.start.result()
+            if life.is_stopping:
+                raise asyncio.CancelledError
+        except BaseException as error:
+            if life.thread is not None:
+                life.thread.stop()
+            self._forget(life)
+            if life.is_stopping and isinstance(error, asyncio.CancelledError | LocalProtocolError):
+                error = LocalProtocolError(f"this {self._name} was stopped while it was being started")
+                raise error from None
+            raise
 
     def __enter__(self) -> Self:
         self.start()
@@ -45,27 +74,73 @@ class BlockingClient:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def stop(self) -> None:
-        """Stop the client. In the child of a fork this does nothing: the client is the parent's."""
-        thread = self._thread
-        if thread is None or thread.is_parents:
+    def __del__(self) -> None:
+        """Warn of a client that runs and that nobody can stop any more."""
+        life = getattr(self, "_life", None)
+        if life is None or life.thread is None or life.thread.is_parents or life.is_stopping:
             return
-        self._refuse("stop", thread)
-        with self._change:
-            thread = self._thread
-            if thread is None:
-                return
-            try:
-                thread.run(self._stop()).result()
-            finally:
-                thread.stop()
-                self._thread = None
+        warnings.warn(
+            f"a {self._name} was dropped while it ran; stop() it, or use `with`", ResourceWarning, 2, self
+        )
+        if self._stops_when_dropped:
+            self._begin_end(life, life.thread)
+
+    def stop(self) -> None:
+        """Stop the client; a second call waits for the first. In the child of a fork this does nothing."""
+        life = self._life
+        if life is None or (life.thread is not None and life.thread.is_parents):
+            return
+        self._refuse("stop", life.thread)
+        life.is_stopping = True
+        if life.thread is None:
+            return  # The caller is a signal handler within `start`, which will see it.
+        self._begin_end(life, life.thread)
+        try:
+            life.thread.join()
+        except BaseException:  # Ctrl-C: nobody has the patience.
+            life.thread.stop()
+            raise
+        finally:
+            self._forget(life)
+        if life.end is not None:
+            life.end.result()
+
+    def _begin_end(self, life: Life, thread: NetworkThread) -> None:
+        """Begin to end a life, unless that has begun."""
+
+        def begin() -> None:
+            if life.end is None:
+                life.end = Work(thread, self._end(life, thread))
+                life.end.begin()
+
+        with contextlib.suppress(LocalProtocolError):  # It has ended.
+            thread.call_soon(begin)
+
+    async def _end(self, life: Life, thread: NetworkThread) -> None:
+        try:
+            start = None if life.start is None else life.start.task
+            if start is not None:
+                start.cancel()
+                await asyncio.wait([start])
+                if not start.cancelled() and start.exception() is None:
+                    await self._stop()
+        finally:
+            thread.end()
+
+    def _forget(self, life: Life) -> None:
+        if self._life is life:
+            self._life = None
 
     async def _start(self) -> None:
         raise NotImplementedError
 
     async def _stop(self) -> None:
         raise NotImplementedError
+
+    @property
+    def _thread(self) -> NetworkThread | None:
+        life = self._life
+        return None if life is None else life.thread
 
     def _wait(self, what: str, work: Coroutine[Any, Any, T]) -> T:
         """Run a method on the thread and wait for its result. what: its name."""
@@ -75,8 +150,8 @@ class BlockingClient:
             work.close()
             raise
         try:
-            return thread.run(work).result()
-        except (CancelledError, asyncio.CancelledError):
+            return thread.begin(work).result()
+        except asyncio.CancelledError:
             raise LocalProtocolError(
                 f"this {self._name} was stopped before {what}() ended; whether it took effect is not known"
             ) from None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
-from libramq.client.network_thread import NetworkThread
+from libramq.client.network_thread import STOPPED, NetworkThread
 from libramq.errors import LocalProtocolError
 
 T = TypeVar("T")
@@ -55,28 +55,33 @@ class NetworkShare:
         self._is_open = True
         self._running: set[Future[Any]] = set()
 
+    @property
+    def is_parents(self) -> bool:
+        """Return whether it was made before a fork, in the parent process."""
+        return self._thread.is_parents
+
     def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the thread; the future has its result. Raises LocalProtocolError."""
-        with self._lock:
-            if self._is_open:
-                future = self._thread.run(work)
-                self._running.add(future)
-                future.add_done_callback(self._running.discard)
-                return future
-        work.close()
-        raise LocalProtocolError("this client has been stopped")
+        if not self._is_open:
+            work.close()
+            raise LocalProtocolError(STOPPED)
+        future = self._thread.run(work)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        if not self._is_open:  # It was closed just now, and may not have seen this.
+            future.cancel()
+            raise LocalProtocolError(STOPPED)
+        return future
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call a function on the thread. Raises LocalProtocolError."""
-        with self._lock:
-            if self._is_open:
-                self._thread.call_soon(function)
-                return
-        raise LocalProtocolError("this client has been stopped")
+        if not self._is_open:
+            raise LocalProtocolError(STOPPED)
+        self._thread.call_soon(lambda: self._is_open and function())
 
     def stop(self) -> None:
         """Cancel what runs, and give the share back; called from another thread."""
-        if self._thread.is_parents or not self._close():
+        if self.is_parents or not self._close():
             return
         for future in tuple(self._running):
             future.cancel()

@@ -6,11 +6,13 @@ No call waits for its own thread, nor for a thread that does not exist here: dea
 import asyncio
 import contextlib
 import os
+import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from libramq.errors import LocalProtocolError
 from libramq.logs import get_logger
@@ -19,6 +21,7 @@ from libramq.transport.asyncio_remotes import FORKED
 log = get_logger(__name__)
 T = TypeVar("T")
 
+STOPPED: Final = "this client has been stopped"
 #: Ours: how long cancelled tasks may take to end; a user's handler may never end.
 CANCEL_SECONDS: Final = 1.0
 
@@ -32,15 +35,91 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+class Latch:
+    """An event that happens once. Nobody holds a lock while waiting for it.
+
+    A signal handler runs on top of whatever the main thread was doing. That may be the inside of
+    `threading.Event.wait` or `Future.result`, which hold a lock for a moment: no other thread can set them
+    until the handler returns, so one that waits for that thread would wait for ever.
+    """
+
+    __slots__ = ("_is_set", "_waiting")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiting: deque[threading.Lock] = deque()
+
+    def set(self) -> None:
+        """Let every waiter continue."""
+        self._is_set = True
+        with contextlib.suppress(IndexError):  # None is left. Two threads may set it at once.
+            while True:
+                self._waiting.popleft().release()
+
+    def wait(self) -> None:
+        """Wait until it has happened."""
+        if not self._is_set:
+            mine = threading.Lock()
+            mine.acquire()
+            self._waiting.append(mine)
+            if not self._is_set:  # If it is set from here on, `mine` is released.
+                mine.acquire()
+
+
+class Work(Generic[T]):
+    """A coroutine that runs on a network thread, for whose result another thread waits."""
+
+    def __init__(self, thread: "NetworkThread", coroutine: Coroutine[Any, Any, T]) -> None:
+        self._thread = thread
+        self._coroutine = coroutine
+        #: Made on the thread.
+        self.task: asyncio.Task[T] | None = None
+        self._ended = Latch()
+
+    def submit(self) -> None:
+        """Have the thread begin. Raises LocalProtocolError."""
+        self._thread.submit(self._coroutine, self.begin)
+
+    def begin(self) -> None:
+        """Begin; called on the thread."""
+        self._thread.at_work.add(self)
+        self.task = self._thread.loop.create_task(self._coroutine)
+        self.task.add_done_callback(lambda _: self.end())
+
+    def end(self) -> None:
+        """Release whoever waits; called on the thread."""
+        self._thread.at_work.discard(self)
+        self._ended.set()
+
+    def result(self) -> T:
+        """Wait for the result; raises asyncio.CancelledError if the thread ended first."""
+        self._ended.wait()
+        if self.task is None or not self.task.done():  # It ignored its cancellation.
+            raise asyncio.CancelledError
+        return self.task.result()
+
+    def cancel(self) -> None:
+        """Cancel it, unless it has ended."""
+        with contextlib.suppress(LocalProtocolError):
+            self._thread.call_soon(lambda: self.task is not None and self.task.cancel())
+
+
 class NetworkThread:
-    """Runs coroutines for other threads."""
+    """Runs coroutines for other threads.
+
+    Signal handlers may call its methods whatever they interrupt: none holds a lock (`Latch`).
+    """
 
     def __init__(self, name: str) -> None:
+        _refuse_green_threads()
         self.loop: asyncio.AbstractEventLoop = new_event_loop()
         #: Whether it was started before a fork, in the parent process.
         self.is_parents = False
-        self._lock = threading.Lock()
+        self.at_work: set[Work[Any]] = set()
+        self._submitted: deque[Callable[[], object]] = deque()
         self._is_open = True
+        self._is_stopping = False
+        self._ended = Latch()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         _threads.add(self)
         self._thread.start()
@@ -52,49 +131,119 @@ class NetworkThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the thread; the future has its result. Raises LocalProtocolError."""
-        if self.is_parents:
-            work.close()
-            raise LocalProtocolError(FORKED)
-        with self._lock:
-            if self._is_open:
-                return asyncio.run_coroutine_threadsafe(work, self.loop)
-        work.close()
-        raise LocalProtocolError("this client has been stopped")
+        future: Future[T] = Future()
+
+        def begin() -> None:
+            task = self.loop.create_task(work)
+            task.add_done_callback(lambda _: _settle(future, task))
+            future.add_done_callback(lambda _: self._cancel(task))
+
+        self.submit(work, begin)
+        return future
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Work[T]:
+        """Run a coroutine on the thread, for another one that waits. Raises LocalProtocolError."""
+        begun = Work(self, work)
+        begun.submit()
+        return begun
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call a function on the thread. Raises LocalProtocolError."""
         if self.is_parents:
             raise LocalProtocolError(FORKED)
-        with self._lock:
-            if self._is_open:
-                self.loop.call_soon_threadsafe(function)
-                return
-        raise LocalProtocolError("this client has been stopped")
+        self._submitted.append(function)
+        with contextlib.suppress(RuntimeError):  # The loop is closed.
+            self.loop.call_soon_threadsafe(self._call_submitted)
+        if not self._is_open:
+            with contextlib.suppress(ValueError):  # The thread took it while it ended.
+                self._submitted.remove(function)
+                raise LocalProtocolError(STOPPED)
 
     def stop(self) -> None:
         """End the thread; called from another one. Does nothing in the child of a fork."""
         if self.is_parents:
             return
-        with self._lock:
-            if self._is_open:
-                self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
+        with contextlib.suppress(LocalProtocolError):  # It has ended.
+            self.call_soon(self._stop_loop)
+        self.join()
 
     def end(self) -> None:
         """End the thread after its current work; called on it."""
-        self.loop.call_soon(self.loop.stop)
+        self.loop.call_soon(self._stop_loop)
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+        self._ended.wait()
+        self._thread.join()
+
+    def submit(self, work: Coroutine[Any, Any, Any], begin: Callable[[], None]) -> None:
+        """Have the thread begin a coroutine, which is closed if it cannot. Raises LocalProtocolError."""
+        try:
+            self.call_soon(begin)
+        except LocalProtocolError:
+            work.close()
+            raise
+
+    def _call_submitted(self) -> None:
+        # All: one that a signal handler has submitted may be behind one that it has interrupted before it
+        # could wake us. Once closed, nothing: what is left is called at the end, or refused.
+        while self._submitted and self._is_open:
+            self._submitted.popleft()()
+
+    def _stop_loop(self) -> None:
+        if not self._is_stopping:
+            self._is_stopping = True
+            self.loop.stop()
+
+    def _cancel(self, task: asyncio.Task[Any]) -> None:
+        if not task.done():
+            with contextlib.suppress(LocalProtocolError):  # Whatever runs on an ending thread is cancelled.
+                self.call_soon(task.cancel)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
-            with self._lock:  # Later calls are refused; earlier ones are completed below.
-                self._is_open = False
+            self._is_open = False  # Later calls are refused; earlier ones are completed.
+            with contextlib.suppress(IndexError):
+                while True:
+                    self.loop.call_soon(self._submitted.popleft())
             self.loop.run_until_complete(_cancel_all())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         finally:
             self._is_open = False
+            for work in list(self.at_work):
+                work.end()
             self.loop.close()
+            self._ended.set()
+
+
+def _settle(future: Future[T], task: asyncio.Task[T]) -> None:
+    """Resolve a future with a task's result."""
+    if task.cancelled():
+        future.cancel()
+    if not future.set_running_or_notify_cancel():
+        return
+    error = task.exception()
+    if error is None:
+        future.set_result(task.result())
+    else:
+        future.set_exception(error)
+
+
+def _refuse_green_threads() -> None:
+    """Raise LocalProtocolError where a library has replaced threads: an event loop would block them all."""
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    for name, is_patched in (
+        ("gevent", gevent is not None and gevent.is_module_patched("threading")),
+        ("eventlet", eventlet is not None and eventlet.is_monkey_patched("thread")),
+    ):
+        if is_patched:
+            raise LocalProtocolError(
+                f"{name} has replaced this process's threads by greenlets, and a client's event loop would "
+                "block them all: have it leave threads alone (thread=False), or use the client in a process "
+                "without it"
+            )
 
 
 async def _cancel_all() -> None:

@@ -8,6 +8,7 @@ app = FastAPI(lifespan=lifespan(producer))
 Upstream: the ASGI specification's lifespan protocol, 2.0.
 """
 
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, TypeAlias
@@ -65,7 +66,8 @@ class LifespanMiddleware:
                 await send({"type": "lifespan.startup.complete"})
                 await receive()  # lifespan.shutdown
                 phase = "shutdown"
-        except LibraError as error:
-            await send({"type": f"lifespan.{phase}.failed", "message": str(error)})
+        except Exception as error:  # Otherwise servers take it for an application without a lifespan.
+            message = str(error) if isinstance(error, LibraError) else traceback.format_exc()
+            await send({"type": f"lifespan.{phase}.failed", "message": message})
         else:
             await send({"type": "lifespan.shutdown.complete"})

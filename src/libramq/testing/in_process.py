@@ -127,6 +127,8 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         thread, self._thread = self._thread, None
         assert thread is not None
+        if thread.is_parents:  # The child of a fork exits.
+            return
         try:
             thread.run(self.stop()).result()
         finally:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, cast
 
 from libramq.clock import MonotonicMs
-from libramq.errors import ConnectFailed, RemoteError
+from libramq.errors import ConnectFailed, LocalProtocolError, RemoteError
 from libramq.remoting.command import Command
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.runtime.seams import Dialed, Filled
@@ -26,6 +26,19 @@ FORKED: Final = (
 )
 #: Ours: time for a loop that was late to look at its sockets once.
 LATE_MS: Final = 100
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs on this thread, if any."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def other_loop(client: str) -> str:
+    """Return the error of a client that is used on another event loop than its own."""
+    return f"this {client} was started on another event loop; make one for each loop, or use libramq.sync"
 
 
 class _Link(asyncio.BaseProtocol):
@@ -197,6 +210,7 @@ class AsyncioRemotes(Remotes):
         self._sockets = SocketDialer(access.tls)
         #: Whether it was made before a fork, in the parent process.
         self.is_parents = False
+        self._loop = running_loop()
         _made.add(self)
         super().__init__(
             self._sockets,
@@ -207,6 +221,13 @@ class AsyncioRemotes(Remotes):
             access=access,
             outages=outages,
         )
+
+    def require_loop(self, client: str) -> None:
+        """Raise LocalProtocolError where no answer would arrive: on another loop, in a fork's child."""
+        if self.is_parents:
+            raise LocalProtocolError(FORKED)
+        if running_loop() is not self._loop:
+            raise LocalProtocolError(other_loop(client))
 
     async def call(self, address: str, request: Command, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
         """Make a request and wait for its reply; raises RemoteError."""

@@ -154,7 +154,9 @@ class _Remote:
         was_wanted = self._remotes.keeps(self)
         self._remotes.ended(self)
         self._link = None
-        lost = self._remotes.access.lost(self.address, is_silent=self._is_silent, reason=reason)
+        lost = self._remotes.why_closed or self._remotes.access.lost(
+            self.address, is_silent=self._is_silent, reason=reason
+        )
         if self._is_silent and was_wanted:
             self._remotes.unanswered(self, lost)
         for done in self.pending.drain():
@@ -211,21 +213,21 @@ class Remotes:
         self._ending: dict[_Remote, None] = {}
         self._expiry: Timer | None = None
         self._expiry_ms = self._expiry_due_ms = MonotonicMs(0)
-        self._is_closed = False
-        self._why_closed = STOPPED
+        #: Why no request is answered any more; "" while it is open.
+        self.why_closed = ""
 
     def send(
         self, address: str, request: Command, done: Done, *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> None:
         """Send a request; `done` is called exactly once, with the reply or a RemoteError."""
-        if self._is_closed:
-            done(ConnectionLost(self._why_closed))
+        if self.why_closed:
+            done(ConnectionLost(self.why_closed))
         else:
             self._remote(address).send(request, done, timeout_ms)
 
     def send_oneway(self, address: str, request: Command) -> None:
         """Send a one-way request; dropped if there is no connection and none can be made."""
-        if not self._is_closed:
+        if not self.why_closed:
             self._remote(address).send(request, None, 0)
 
     def is_connected(self, address: str) -> bool:
@@ -241,11 +243,11 @@ class Remotes:
 
     def refuse_all(self, reason: str) -> None:
         """Have every request fail from now on."""
-        self._is_closed, self._why_closed = True, reason
+        self.why_closed = reason
 
     def close(self) -> None:
         """Close every connection; requests in flight fail with ConnectionLost."""
-        self._is_closed = True
+        self.why_closed = self.why_closed or STOPPED
         if self._expiry is not None:
             self._expiry.cancel()
         for remote in list(self._remotes.values()):
@@ -261,7 +263,7 @@ class Remotes:
 
     def unanswered(self, remote: _Remote, reason: str) -> None:
         """Note that an address was not reached, or its connection ended without a byte."""
-        if self.outages is not None and not self._is_closed:
+        if self.outages is not None and not self.why_closed:
             self.outages.unanswered(remote.address, reason)
 
     def keeps(self, remote: _Remote) -> bool:
@@ -272,7 +274,7 @@ class Remotes:
         """Make the next request connect again."""
         if self.keeps(remote):
             del self._remotes[remote.address]
-            if remote.is_open and self._lost is not None and not self._is_closed:
+            if remote.is_open and self._lost is not None and not self.why_closed:
                 self._lost(remote.address)
 
     def end(self, remote: _Remote) -> None:
@@ -316,7 +318,7 @@ class Remotes:
                 log.warning("connection closed: the peer is silent", peer=remote.address)
                 remote.abort()
             deadline_ms = remote.pending.next_deadline_ms
-            if deadline_ms is not None and not self._is_closed:
+            if deadline_ms is not None and not self.why_closed:
                 self.expect(deadline_ms)
 
     def _remote(self, address: str) -> _Remote:

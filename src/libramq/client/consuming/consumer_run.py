@@ -26,6 +26,7 @@ from libramq.client.consuming.handling.queue_listener import Hooks, QueueListene
 from libramq.client.consuming.member_network import MemberNetwork
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.network_share import NetworkShare
+from libramq.client.network_thread import run_on_thread
 from libramq.errors import LibraError, LocalProtocolError, LoopClosed
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -139,7 +140,12 @@ class ConsumerRun(Generic[N]):
         self._thread.run(self._watch_loop())
 
     async def stop(self, timeout_ms: int) -> None:
-        """Leave the group. A second call waits for the first, and one during the start for its end."""
+        """Leave the group. A second call waits for the first, and one during the start for its end.
+
+        In the child of a fork this does nothing: the consumer is the parent's.
+        """
+        if self._thread.is_parents:
+            return
         self.refuse_in_handler()
         if self._stage is Stage.STARTING:
             await _outcome(self._started)
@@ -221,8 +227,8 @@ class ConsumerRun(Generic[N]):
         finally:
             try:
                 await self._listener.close()
-            finally:  # Runs to its end even where the loop ends before.
-                await asyncio.to_thread(self._end_threads)
+            finally:  # Runs to its end even where the loop ends before, and handlers fill its executor.
+                await run_on_thread(self._end_threads)
 
     def _end_threads(self) -> None:
         self._receiver.close()

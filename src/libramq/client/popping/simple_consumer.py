@@ -54,7 +54,7 @@ from libramq.remoting.pop_headers import PopMessageHeader
 from libramq.rpc import pop_calls
 from libramq.rpc.call import Call
 from libramq.transport.access import Access
-from libramq.transport.asyncio_remotes import FORKED, AsyncioRemotes
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.tls import Tls
 
 T = TypeVar("T")
@@ -132,6 +132,8 @@ class SimpleConsumer:
 
     async def stop(self) -> None:
         """Close all connections. Messages that were not acknowledged are visible again after their time."""
+        if self._remotes is not None and not self._remotes.is_parents:
+            self._remotes.require_loop("consumer")
         try:
             if self._remotes is not None and not self._remotes.is_parents:
                 await self._ahead.aclose()
@@ -383,8 +385,7 @@ class SimpleConsumer:
     def _running(self) -> AsyncioRemotes:
         if self._remotes is None:
             raise LocalProtocolError("this consumer does not run; use `async with` or await start()")
-        if self._remotes.is_parents:
-            raise LocalProtocolError(FORKED)
+        self._remotes.require_loop("consumer")
         return self._remotes
 
 

@@ -5,13 +5,13 @@ send_nowait ─► handed over ─► taken in, some at a time, on the producer'
 
 import asyncio
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, Unpack
 
 from libramq.client.blocking_client import BlockingClient
+from libramq.client.network_thread import Latch
 from libramq.client.options import ProducerOptions
 from libramq.client.producing import producer as asynchronous_producer
 from libramq.client.producing.producer import check_hand_over, hand_over, is_full, report_failure
@@ -46,8 +46,8 @@ class Producer(BlockingClient):
         self._handed_over: deque[tuple[Message, Callback | None, MessageQueue | None, QueueSelector | None]]
         self._handed_over = deque()
         self._announced = False
-        self._room = threading.Event()
-        self._room.set()
+        #: Set when there is room again; None while there is.
+        self._room: Latch | None = None
 
     @property
     def group(self) -> str:
@@ -71,7 +71,7 @@ class Producer(BlockingClient):
         super().stop()
         if self._thread is None:
             self._announced = False
-            self._room.set()
+            self._has_room()
             self._fail_late_ones()
 
     def _fail_late_ones(self) -> None:
@@ -181,7 +181,8 @@ class Producer(BlockingClient):
 
         callback: called on the producer's thread, which it must not block.
         """
-        thread = self._thread
+        life = self._life
+        thread = None if life is None else life.thread
         if thread is None or thread.is_parents:
             thread = self._running("send_nowait")
         self._producer.check(message)
@@ -193,8 +194,8 @@ class Producer(BlockingClient):
                     "the send buffer is full, and a callback or selector, which runs on the "
                     "producer's own thread, cannot wait for room"
                 )
-        else:
-            self._room.wait()
+        elif (room := self._room) is not None:
+            room.wait()
         handed_over = (message, callback, queue, selector)
         self._handed_over.append(handed_over)
         if not self._announced:
@@ -251,12 +252,17 @@ class Producer(BlockingClient):
                 hand_over(self._producer, *handed_over)
             except BaseException as error:  # A user's selector may raise anything, SystemExit included.
                 report_failure(self._producer, handed_over[1], error)
-        if not self._producer.has_room and self._room.is_set() and self._thread is not None:
-            self._room.clear()
+        if not self._producer.has_room and self._room is None and self._thread is not None:
+            self._room = Latch()
             self._thread.run(self._reopen())
 
     async def _reopen(self) -> None:
         try:
             await self._producer.wait_for_room()
         finally:
-            self._room.set()
+            self._has_room()
+
+    def _has_room(self) -> None:
+        room, self._room = self._room, None
+        if room is not None:
+            room.set()

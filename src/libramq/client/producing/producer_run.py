@@ -24,7 +24,7 @@ from libramq.errors import LocalProtocolError
 from libramq.message.ids import UniqueIdGenerator
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.transport.access import Access
-from libramq.transport.asyncio_remotes import SocketDialer
+from libramq.transport.asyncio_remotes import SocketDialer, other_loop, running_loop
 
 #: Kept as they are in a child of a fork: what forgets a socket may end its parent's reading.
 _parents: Final[list[ProducerNetwork]] = []
@@ -171,14 +171,8 @@ class ProducerRun:
         """Raise LocalProtocolError unless it runs, and on this event loop."""
         if not self.is_running:
             raise LocalProtocolError(_NOT_RUNNING)
-        try:
-            is_here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:  # No loop runs on this thread.
-            is_here = False
-        if not is_here:
-            raise LocalProtocolError(
-                "this producer was started on another event loop; make one for each loop, or use libramq.sync"
-            )
+        if running_loop() is not self._loop:
+            raise LocalProtocolError(other_loop("producer"))
 
 
 _runs: Final[weakref.WeakSet[ProducerRun]] = weakref.WeakSet()

@@ -1,15 +1,15 @@
 """The name servers of a client that finds them on a page, once at its start: `name_server_lookup`."""
 
-import asyncio
 from collections.abc import Sequence
 
+from libramq.client.network_thread import run_on_thread
 from libramq.transport.name_server_lookup import NameServerLookup
 
 
 async def look_up(name_servers: Sequence[str]) -> None:
     """Wait for the list of name servers if it is to be fetched; raises NameServerUnavailable."""
     if isinstance(name_servers, NameServerLookup):
-        await asyncio.to_thread(name_servers.look)
+        await run_on_thread(name_servers.look)
 
 
 def first_server(name_servers: Sequence[str]) -> str:

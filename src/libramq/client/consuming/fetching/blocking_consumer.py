@@ -7,7 +7,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
 from datetime import datetime
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
@@ -131,13 +130,14 @@ class Consumer(BlockingClient):
             waiting = self._consumer.source()
             await waiting.wait(None if seconds is None else waiting.now() + seconds)
 
-        future = self._running(what).run(wait())
+        waiting = self._running(what).begin(wait())
         try:
-            future.result()
-        except (CancelledError, asyncio.CancelledError):
+            waiting.result()
+        except asyncio.CancelledError:
             raise LocalProtocolError("this consumer was stopped") from None
-        finally:
-            future.cancel()  # Ctrl-C: nobody waits any more.
+        except BaseException:  # Ctrl-C: nobody waits any more.
+            waiting.cancel()
+            raise
 
     def _finish(self, *, is_done: bool) -> None:
         """Note what became of what was returned, unless another thread is still at work on it."""

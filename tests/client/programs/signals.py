@@ -1,0 +1,102 @@
+"""Programs whose signal handlers use blocking clients: `python signals.py NAME NAMESRV`."""
+
+import contextlib
+import random
+import signal
+import sys
+
+from libramq import Message
+from libramq.errors import LocalProtocolError
+from libramq.sync import Admin, Consumer, Producer, PushConsumer
+
+#: How often a handler interrupts the main thread, wherever it is.
+INTERRUPTIONS = 200
+
+
+def client_of(name: str, namesrv: str) -> Consumer | Producer | PushConsumer:
+    """Return a client that has something to do at its start and its stop."""
+    if name == "push":
+        consumer = PushConsumer(group="g", namesrv=namesrv)
+        consumer.subscribe("T", "*", print)
+        return consumer
+    if name == "fetching":
+        fetching = Consumer(group="g", namesrv=namesrv)
+        fetching.subscribe("T")
+        return fetching
+    return Producer(namesrv=namesrv, send_timeout_ms=500)
+
+
+def stopping(client: Consumer | Producer | PushConsumer) -> None:
+    """Stop it, and again at a SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: client.stop())
+    client.start()
+    if isinstance(client, Producer):
+        client.send_nowait(Message("T", b"x"), lambda outcome: None)  # What becomes of it is known then.
+    client.stop()
+    client.start()  # Nothing is left of the life before.
+    client.stop()
+
+
+def starting(client: Consumer | Producer | PushConsumer) -> None:
+    """Start it, and stop it at a SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: client.stop())
+    try:
+        client.start()
+    except LocalProtocolError as error:
+        print(error)
+
+
+def calling(namesrv: str) -> None:
+    """Call a producer's methods in a handler that interrupts calls of the same."""
+    with Producer(namesrv=namesrv) as producer, Admin(namesrv=namesrv) as admin:
+        left = INTERRUPTIONS
+
+        def interrupt(*_: object) -> None:
+            nonlocal left
+            left -= 1
+            producer.publish_queues("T")
+            producer.send_nowait(Message("T", b"x"))
+            if not left % 50:
+                admin.topics()
+            if left:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 1e-3))
+
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 1e-3)
+        while left > 0:
+            producer.send_nowait(Message("T", b"x"))
+            producer.publish_queues("T")
+
+
+def ending(namesrv: str) -> None:
+    """Stop a producer in the middle of whatever it does, again and again."""
+    for _ in range(30):
+        producer = Producer(namesrv=namesrv, buffer_bytes_max=2_000)
+        signal.signal(signal.SIGALRM, lambda *_, producer=producer: producer.stop())
+        with contextlib.suppress(LocalProtocolError), producer:
+            producer.publish_queues("T")
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-3))
+            while True:
+                producer.send_nowait(Message("T", bytes(100)))
+
+
+def receiving(namesrv: str) -> None:
+    """End the loop of a program that fetches."""
+    with Consumer(group="g", namesrv=namesrv) as consumer:
+        consumer.assign(consumer.queues("T"))
+        signal.signal(signal.SIGALRM, lambda *_: consumer.stop())
+        signal.setitimer(signal.ITIMER_REAL, 1e-2)
+        for message in consumer:
+            print(message)
+
+
+def main() -> None:
+    """Run one of them, and say that it has ended."""
+    name, namesrv, *kind = sys.argv[1:]
+    function = globals()[name]
+    function(client_of(*kind, namesrv) if kind else namesrv)
+    print("ended", flush=True)
+
+
+if __name__ == "__main__":
+    main()
