@@ -11,7 +11,9 @@ from libramq.broker.pop.taking import PopSelection, Taking
 from libramq.client.popping.popped import messages_of
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
+from libramq.formats.document import decode_body
 from libramq.formats.tables import SubscriptionGroupConfig, TopicConfig
+from libramq.groups.rebalance_event import decode_event
 from libramq.message import MessageExt, decode_records
 from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.names import TIMER_TOPIC
@@ -20,6 +22,7 @@ from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry
 from libramq.remoting import headers as h
 from libramq.remoting import pop_headers
 from libramq.remoting.body.assignment import MessageRequestModeBody
+from libramq.remoting.body.consumers import ConsumeStats
 from libramq.remoting.command import Command
 from libramq.rpc.pop_calls import pop_message
 from tests.broker.brokers import Conversation, answer, find_answer, send_header
@@ -563,6 +566,48 @@ def test_a_held_pop_does_not_wait_behind_messages_that_it_does_not_want(broker: 
         if found:
             break
     assert found == [b"wanted"]
+
+
+def progress(broker: Conversation, topic: str | None = None) -> dict[str, tuple[int, int]]:
+    """Return how far the group is behind in each topic, and how much it has in flight."""
+    header = h.ConsumeStatsHeader(consumer_group="G", topic=topic)
+    reply = broker.ask(FakePeer(), RequestCode.GET_CONSUME_STATS, header)
+    found: dict[str, tuple[int, int]] = {}
+    for queue, row in decode_body(reply.body, ConsumeStats).offset_table.items():
+        behind, in_flight = found.get(queue.topic, (0, 0))
+        behind += row.broker_offset - row.consumer_offset
+        found[queue.topic] = behind, in_flight + row.pull_offset - row.consumer_offset
+    return found
+
+
+def test_progress_counts_what_is_in_flight_and_what_waits_for_a_retry(broker: Conversation):
+    """It said that nothing was, from the pop on."""
+    sent(broker, b"a", b"b", b"c", b"d")
+    popper = Popper(broker)
+    first, *others = popper.pop(max_msg_nums=3)
+    assert progress(broker, "T") == {"T": (4, 3)}, "before the commit"
+    popper.ack(first)
+    broker.advance(1_000)
+    broker.flush()
+    broker.advance(1_000)
+    assert progress(broker)["T"] == (3, 2)
+    broker.advance(20_000)
+    assert progress(broker) == {"T": (1, 0), "%RETRY%G_T": (2, 0)}
+    assert len(others) == 2
+
+
+def test_history_does_not_say_that_nothing_was_redelivered_after_a_popping_member_died(broker: Conversation):
+    sent(broker, b"a")
+    alice, bob = FakePeer("10.0.0.1:1"), FakePeer("10.0.0.2:1")
+    broker.beat(alice, "alice")
+    broker.beat(bob, "bob")
+    Popper(broker).pop()
+    broker.advance(30_000)
+    broker.performer.closed(alice)
+    broker.advance(30_000)
+    events = [decode_event(each.body) for each in broker.messages("LIBRA_REBALANCE_EVENTS")]
+    bounds = [each.redelivered_upper_bound for each in events if each.kind == "settled"]
+    assert bounds == [0, None]
 
 
 def test_a_group_that_pops_settles_and_is_healthy(broker: Conversation):

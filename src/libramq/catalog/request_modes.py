@@ -50,6 +50,11 @@ class RequestModes:
         mode = self._modes.get((topic, group))
         return mode.mode == MODE_POP if mode is not None else (topic, group) in self._seen_popping
 
+    def pops(self, group: str) -> bool:
+        """Return whether a group pops any topic."""
+        known = (*self._modes, *self._seen_popping)
+        return any(name == group and self.is_popped(topic, name) for topic, name in known)
+
     def popped(self, topic: str, group: str) -> None:
         """Note that a group pops a topic."""
         if len(self._seen_popping) < MODES_MAX:

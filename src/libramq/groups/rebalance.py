@@ -93,7 +93,7 @@ class GroupRebalance:
         epoch: the group's, if it has a coordinator; else changes are counted. is_part: the coordinator is
         another broker, which reports the whole.
         """
-        self._members = sorted(set(members))
+        former, self._members = self._members, sorted(set(members))
         self.contested.clear()
         self._epoch = epoch if epoch is not None else self._epoch + 1
         if self._early is not None and self._unsettled is None:
@@ -102,6 +102,7 @@ class GroupRebalance:
         elif self._unsettled is None:
             self._unsettled = Unsettled(now.monotonic_ms, now.monotonic_ms, dict(self.owners))
         self._unsettled.changed_at_ms = now.monotonic_ms
+        self._unsettled.has_lost_members |= not set(former).issubset(self._members)
         self._unsettled.is_complete = False
         self._unsettled.is_part = is_part
         return self._event(
@@ -240,13 +241,15 @@ class GroupRebalance:
         queues: Iterable[MessageQueue] | None,
         *,
         openings: Mapping[MessageQueue, bool] | None = None,
+        pops: Callable[[], bool] = lambda: False,
         now: Now,
     ) -> list[RebalanceEvent]:
         """Return the last events of the rebalance if it has settled.
 
         queues: those the group should own here; None if none of its members is connected. openings: queues
         that are open or granted, and whether they are open to the member of the last grant; None if members
-        allocate for themselves.
+        allocate for themselves. pops: returns whether the group pops: messages of members that are gone come
+        back, and nobody knows which had them.
         """
         unsettled = self._unsettled
         if unsettled is None or now.monotonic_ms - unsettled.changed_at_ms < QUIET_MS:
@@ -275,7 +278,7 @@ class GroupRebalance:
         if self._members and not is_over and now.monotonic_ms - unsettled.started_at_ms < SETTLE_MS_MAX:
             return []
         self._owners = {queue: owner for queue, owner in self._owners.items() if queue in wanted}
-        return self._settled(unsettled, loads, unowned, now)
+        return self._settled(unsettled, loads, unowned, pops, now)
 
     def _name_owners(
         self, unsettled: Unsettled, openings: Mapping[MessageQueue, bool], now_ms: MonotonicMs
@@ -319,7 +322,12 @@ class GroupRebalance:
         return [queue for queue in queues if queue not in owned]
 
     def _settled(
-        self, unsettled: Unsettled, loads: Counter[str], unowned: int, now: Now
+        self,
+        unsettled: Unsettled,
+        loads: Counter[str],
+        unowned: int,
+        pops: Callable[[], bool],
+        now: Now,
     ) -> list[RebalanceEvent]:
         self._unsettled = None
         not_begun = {q for q, each in self._owners.items() if not each.has_begun and each.sent_before != 0}
@@ -340,6 +348,9 @@ class GroupRebalance:
             (max(move.resumed_ms, returned_ms.get(queue, move.resumed_ms)) for queue, move in moved.items()),
             default=unsettled.changed_at_ms,
         )
+        redelivered = sum_bounds(move.redelivered for move in settled_moves.values())
+        if unsettled.has_lost_members and pops():
+            redelivered = None
         settled = self._event(
             now,
             kind="settled",
@@ -349,7 +360,7 @@ class GroupRebalance:
             minimum=unsettled.least(before, loads),
             time_to_stable_ms=max(0, last_move_ms - unsettled.started_at_ms),
             worst_pause_ms=max((move.pause_ms for move in moves), default=0),
-            redelivered_upper_bound=sum_bounds(move.redelivered for move in settled_moves.values()),
+            redelivered_upper_bound=redelivered,
             duplicates_reported=unsettled.duplicates,
             peak_catch_up_rate=unsettled.catch_up.peak_rate,
             unowned=unowned,

@@ -109,6 +109,7 @@ class Unsettled:
     holders: Mapping[MessageQueue, str] = field(default_factory=dict)
     uncommitted: set[MessageQueue] = field(default_factory=set)
     is_part: bool = False
+    has_lost_members: bool = False
     minimum: int | None = None
 
     def begin(self, now_ms: MonotonicMs, *, first_since_ms: MonotonicMs) -> None:

@@ -189,7 +189,9 @@ class ObservedRebalances:
             goes_by_openings = self._fences.goes_by_epochs(name) or not self.allocates(name)
             openings = self._openings(name) if goes_by_openings else None
             queues = self._queues_of(group) if group is not None else None
-            for event in rebalance.settle(queues, openings=openings, now=now):
+            for event in rebalance.settle(
+                queues, openings=openings, pops=partial(self._modes.pops, name), now=now
+            ):
                 self._record(event)
             if rebalance.is_forgettable and group is None:
                 del self._rebalances[name]

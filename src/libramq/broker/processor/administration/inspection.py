@@ -11,7 +11,7 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.metrics.throughput import Throughput, Window
-from libramq.broker.processor.messages.stored_times import consume_offsets
+from libramq.broker.processor.messages.stored_times import Popped, consume_offsets, popped_unfinished
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import encode_body
@@ -51,6 +51,7 @@ class Inspection:
         self._clients = clients
         self._producers = producers
         self._throughput = throughput
+        self._in_flight = files.pop.in_flight
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -66,6 +67,7 @@ class Inspection:
         """Return the progress of every group, topic by topic."""
         header: a.BrokerConsumeStatsHeader = request.header
         found: list[dict[str, list[ConsumeStats]]] = []
+        popped = yield from popped_unfinished(self._in_flight)
         queue_count = total_diff = total_inflight = 0
         for group in [config.group_name for config in self._groups]:
             yield None
@@ -78,7 +80,7 @@ class Inspection:
                         f"over {QUEUES_MAX} queues of groups; ask group by group (GET_CONSUME_STATS)",
                     )
                 yield None
-                table = yield from self._offset_table(group, topic)
+                table = yield from self._offset_table(group, topic, popped)
                 gets = self._throughput.gets_per_second(group, topic.topic_name)
                 stats.append(ConsumeStats(offset_table=table, consume_tps=gets))
                 total_diff += sum(each.broker_offset - each.consumer_offset for each in table.values())
@@ -105,13 +107,17 @@ class Inspection:
             and (not subscribed or topic.topic_name in subscribed)
         ]
 
-    def _offset_table(self, group: str, topic: TopicConfig) -> Work[dict[MessageQueue, OffsetWrapper]]:
+    def _offset_table(
+        self, group: str, topic: TopicConfig, popped: Popped
+    ) -> Work[dict[MessageQueue, OffsetWrapper]]:
         committed = self._offsets.offsets(group, topic.topic_name)
         table = {}
         for queue_id in range(topic.write_queue_nums):
             queue = MessageQueue(topic.topic_name, self._clients.broker_name, queue_id)
             offset = committed.get(queue_id, 0)
-            table[queue] = yield from consume_offsets(self._store, self._offsets, group, queue, offset)
+            table[queue] = yield from consume_offsets(
+                self._store, self._offsets, group, queue, offset, popped
+            )
             yield None
         return table
 

@@ -5,7 +5,7 @@ Upstream: AdminBrokerProcessor.java.
 
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -15,12 +15,13 @@ from libramq.broker.groups.group_health import GroupHealth
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.metrics.throughput import Throughput
 from libramq.broker.processor.groups.foreign_groups import foreign_connections
-from libramq.broker.processor.messages.stored_times import consume_offsets, stored_ms
+from libramq.broker.processor.messages.stored_times import consume_offsets, popped_unfinished, stored_ms
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.tables import TopicConfig
 from libramq.groups.consumer_group import ConsumerGroup, Member
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.work import Work
+from libramq.message.names import pop_retry_topic
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import (
     ClientConnection,
@@ -74,6 +75,7 @@ class Statistics:
         self._throughput = throughput
         self._instances = instances
         self._foreign = consumers.foreign
+        self._in_flight = files.pop.in_flight
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -110,10 +112,10 @@ class Statistics:
         header: ConsumeStatsHeader = request.header
         group = header.consumer_group
         if header.topic:
-            topics: Iterable[str] = [header.topic]
+            topics: list[str] = [header.topic]
         elif header.topic_list:
             # A topic that is named several times is processed once.
-            topics = dict.fromkeys(topic for topic in header.topic_list.split(";") if topic)
+            topics = [topic for topic in header.topic_list.split(";") if topic]
         else:
             subscribed, foreign = self._consumers.group(group), self._foreign.get(group)
             topics = sorted(
@@ -121,7 +123,9 @@ class Statistics:
                 | (set(subscribed.subscriptions) if subscribed else set())
                 | (set(foreign.topics) if foreign else set())
             )
-        known = [config for topic in topics if (config := self._topics.get(topic)) is not None]
+            # What came back unfinished waits there, and nobody may have popped that yet.
+            topics += [pop_retry_topic(topic, group, is_new=new) for topic in topics for new in (False, True)]
+        known = [config for topic in dict.fromkeys(topics) if (config := self._topics.get(topic)) is not None]
         queue_count = sum(config.read_queue_nums for config in known)
         if queue_count > QUEUES_MAX:
             return Reply(
@@ -132,6 +136,7 @@ class Statistics:
 
     def _consume_stats(self, group: str, topics: Sequence[TopicConfig]) -> Work[Outcome]:
         table: dict[MessageQueue, OffsetWrapper] = {}
+        popped = yield from popped_unfinished(self._in_flight, group)
         gets = 0.0
         for config in topics:
             gets += self._throughput.gets_per_second(group, config.topic_name)
@@ -139,7 +144,7 @@ class Statistics:
             for queue_id in self._queue_ids(config, committed):
                 queue = MessageQueue(config.topic_name, self._broker_name, queue_id)
                 table[queue] = yield from consume_offsets(
-                    self._store, self._offsets, group, queue, committed.get(queue_id, 0)
+                    self._store, self._offsets, group, queue, committed.get(queue_id, 0), popped
                 )
                 yield None
         return reply_rows(lambda: ConsumeStats(offset_table=table, consume_tps=gets), len(table))

@@ -3,13 +3,29 @@
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.kernel.work import Work
 from libramq.message.queue import MessageQueue
+from libramq.pop.check_point import CheckPoint
+from libramq.pop.in_flight import InFlight
 from libramq.remoting.body.consumers import OffsetWrapper
 from libramq.store.message_store import MessageStore
+
+#: Check points by group, topic and queue.
+Popped = dict[tuple[str, str, int], list[CheckPoint]]
 
 
 def stored_ms(store: MessageStore, topic: str, queue_id: int, offset: int) -> Work[int]:
     """Return a message's store time; -1 if there is no message."""
     return store.reading(lambda: store.store_timestamp_ms(topic, queue_id, offset))
+
+
+def popped_unfinished(in_flight: InFlight, group: str | None = None) -> Work[Popped]:
+    """Return what a group, or each, has popped and not acknowledged."""
+    popped: Popped = {}
+    if group is None or in_flight.count_of(group):
+        for each in list(in_flight):
+            if group in (None, each.group):
+                popped.setdefault((each.group, each.topic, each.queue_id), []).append(each)
+            yield None
+    return popped
 
 
 def consume_offsets(
@@ -18,16 +34,29 @@ def consume_offsets(
     group: str,
     queue: MessageQueue,
     committed: int,
+    popped: Popped,
 ) -> Work[OffsetWrapper]:
-    """Return a group's progress in one queue, given its committed offset."""
+    """Return a group's progress in one queue, given its committed offset.
+
+    A group that pops commits that it popped, soon after: messages in flight are subtracted, as if it had read
+    them.
+    """
     topic, queue_id = queue.topic, queue.queue_id
     pulled = offsets.pull_offsets.get(group, topic, queue_id)
     # Deleted messages do not count as lag: the group continues with the first that exists.
     offset = max(committed, store.min_offset(topic, queue_id))
     read_ms = (yield from stored_ms(store, topic, queue_id, offset - 1)) if offset else 0
+    before = behind = 0
+    for each in popped.get((group, topic, queue_id), ()):
+        count = len(each.diffs) - each.done.bit_count()
+        if each.start_offset < offset:
+            before += count
+        else:
+            behind += count
+        yield None
     return OffsetWrapper(
         broker_offset=store.max_offset(topic, queue_id),
-        consumer_offset=offset,
-        pull_offset=max(offset, pulled or 0),
+        consumer_offset=max(0, offset - before),
+        pull_offset=max(offset + behind, pulled or 0),
         last_timestamp=max(0, read_ms),
     )
