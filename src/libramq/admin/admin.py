@@ -156,9 +156,8 @@ class Admin:
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return the first and last offsets of a topic's queues, at all its brokers."""
         validate_topic(topic)
-        tables = await self._ask_each(
-            addresses((await self._route(topic)).broker_datas), admin_calls.topic_stats(topic)
-        )
+        brokers = addresses((await self._route(topic)).broker_datas)
+        tables = await self._ask_each(brokers, admin_calls.topic_stats(topic))
         return {queue: ends for table in tables for queue, ends in table.offset_table.items()}
 
     async def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
@@ -228,12 +227,11 @@ class Admin:
         for answer in answers:
             for member in answer.connection_set:
                 members[member.client_id] = _merged(members.get(member.client_id), member)
+        diagnoses = {(one.kind, one.about): one for answer in answers for one in answer.diagnoses}
         return msgspec.structs.replace(
             answers[0],
             connection_set=[members[client_id] for client_id in sorted(members)],
-            diagnoses=list(
-                {(one.kind, one.about): one for answer in answers for one in answer.diagnoses}.values()
-            ),
+            diagnoses=list(diagnoses.values()),
         )
 
     async def running_info(self, group: str, client_id: str, *, threads: bool = False) -> ConsumerRunningInfo:

@@ -12,6 +12,7 @@ from libramq.admin.operator import Operator
 from libramq.errors import BrokerError, RemoteError
 from libramq.filter.subscription import CONSUME_PASSIVELY
 from libramq.message.names import groups_of
+from libramq.message.properties import whole_number
 from libramq.message.queue import MessageQueue
 from libramq.remoting.admin_headers import GROUP_GET_NUMS, TOPIC_PUT_NUMS
 from libramq.remoting.body.administration import BrokerStatsData, BrokerStatsItem
@@ -65,9 +66,8 @@ async def _members(admin: Operator, group: str) -> dict[str, ConsumerRunningInfo
     found: dict[str, ConsumerRunningInfo] = {}
     for address in await admin.brokers_of_group(group):
         with contextlib.suppress(RemoteError):  # The broker is away.
-            for member in sorted(
-                {one.client_id for one in await admin.connected(address, group)} - set(found)
-            ):
+            connected = {one.client_id for one in await admin.connected(address, group)}
+            for member in sorted(connected - set(found)):
                 with contextlib.suppress(RemoteError):  # It does not answer, or has left meanwhile.
                     found[member] = await admin.ask(address, calls.running_info(group, member))
     return found
@@ -85,8 +85,8 @@ def notices_of(group: str, members: Mapping[str, ConsumerRunningInfo], now_ms: i
         frozenset((each.topic, each.sub_string, each.expression_type) for each in info.subscription_set)
         for info in pushed.values()
     }
-    started_ms = [_number(info.properties.get("PROP_CONSUMER_START_TIMESTAMP")) for info in pushed.values()]
-    if len(wanted) > 1 and now_ms - started_ms[0] > DEPLOYING_MS:
+    started = [info.properties.get("PROP_CONSUMER_START_TIMESTAMP", "") for info in pushed.values()]
+    if len(wanted) > 1 and now_ms - (whole_number(started[0]) or 0) > DEPLOYING_MS:
         notices.append(f"group {group}: members' subscriptions differ")
     for client_id, info in pushed.items():
         is_orderly = info.properties.get("PROP_CONSUMEORDERLY") == "true"
@@ -98,10 +98,6 @@ def notices_of(group: str, members: Mapping[str, ConsumerRunningInfo], now_ms: i
             elif not is_orderly and state.cached_msg_count > 0 and idle_ms > STUCK_MS:
                 notices.append(f"{where}: nothing handled for {idle_ms} ms, perhaps it is blocked")
     return notices
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else 0
 
 
 async def rates(admin: Operator, topic: str) -> list[dict[str, Any]]:

@@ -146,10 +146,6 @@ class Operator(Admin):
         """Return the address of each broker that has a group."""
         return addresses((await self.group_route(group)).broker_datas)
 
-    async def masters(self, cluster: str) -> list[str]:
-        """Return the addresses of a cluster's masters; raises ConfigError when there is no such cluster."""
-        return await self._masters(cluster)
-
     async def targets(self, target: Target) -> list[str]:
         """Return the addresses of the brokers that are named; raises ConfigError for none, or for both."""
         if target.broker is not None and target.cluster is None:
@@ -160,6 +156,7 @@ class Operator(Admin):
             "name the brokers: -c CLUSTER for all brokers of a cluster, or -b HOST:PORT for one"
         )
 
+    masters = Admin._masters
     # The same for the methods of an Admin.
 
     _ask = ask

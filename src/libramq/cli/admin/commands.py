@@ -323,7 +323,6 @@ async def consumer_connection(*, group: options.Group, admin: Operator) -> Answe
         "messageModel": connection.message_model,
         "consumeFromWhere": connection.consume_from_where,
     }
-
     texts = [{"topic": topic, "subscription": text} for topic, text in subscriptions.items()]
     return Answer(
         found,

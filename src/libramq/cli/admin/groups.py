@@ -208,7 +208,6 @@ async def consumer_status(
                 }
     if not found:
         raise ConfigError(f"no such member of the group {group} is connected")
-
     shown: list[Any] = []
     for member, info in found.items():
         shown += [f"============{member}============", info["properties"]]
