@@ -150,7 +150,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     """Everything that may happen to a group."""
 
     @initialize(
-        may_lie=st.booleans(), work_ms=st.sampled_from([None, 5, 300]), at_once=st.sampled_from([1, 32])
+        may_lie=st.booleans(), work_ms=st.sampled_from([None, 5, 300]), at_once=st.sampled_from([1, 8])
     )
     def begin(self, may_lie, work_ms, at_once) -> None:
         """work_ms: how long a thread takes for an assignment; None: there is no thread.
@@ -168,7 +168,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "at_once_max"):
             assigning.SUBSCRIPTIONS_AT_ONCE_MAX = self.at_once_max
-            coordinated_group.ANSWERED_AT_ONCE = 32
+            coordinated_group.ANSWERED_AT_ONCE = 8
 
     def pick(self, n: int) -> Consumer:
         consumers = list(self.cluster.consumers.values())

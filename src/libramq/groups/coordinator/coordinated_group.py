@@ -29,9 +29,9 @@ from libramq.groups.rebalance_event import Reason
 from libramq.groups.tag_conflict import tag_conflict
 from libramq.message.queue import MessageQueue
 
-#: Ours: members that are answered before others are served, each in up to 0.2 ms, with the queues that are
-#: opened for it.
-ANSWERED_AT_ONCE: Final = 32
+#: Ours: members that one publication answers, each in up to 0.2 ms with the queues that are opened for it.
+#: The others are due at once: a group does not know how long a turn has lasted.
+ANSWERED_AT_ONCE: Final = 8
 
 P = TypeVar("P", bound=Hashable)
 T = TypeVar("T")
