@@ -1,6 +1,7 @@
 """Bodies that do not match their checksums: pulled again, and taken as they are if they are stored so."""
 
 import asyncio
+import logging
 import random
 
 import pytest
@@ -90,3 +91,25 @@ def test_checksums_are_checked_on_request(fields):
         PulledRecords.of(data, "a", check_crc=True)
     assert [head.queue_offset for head in damaged_records(data)] == [1]
     assert [message.body for message in decode_records(data)] == [GOOD, BAD, GOOD]
+
+
+async def test_a_reply_at_which_the_consumer_fails_is_pulled_again(namesrv, broker):
+    """A filter of the program's log raises in the middle of it: the queue was never pulled again."""
+    broker.put("T", 0, GOOD)
+    damage(broker, times=2)
+    raised = []
+
+    def refuse(record):
+        if "pulled again" in record.getMessage() and not raised:
+            raised.append(record)
+            raise RuntimeError("the log is full")
+        return True
+
+    pulling = logging.getLogger("libramq.client.consuming.pulling.pulling")
+    pulling.addFilter(refuse)
+    try:
+        async with asyncio.timeout(60), consumer(namesrv) as reader:
+            assert (await reader.getone()).body == GOOD
+    finally:
+        pulling.removeFilter(refuse)
+    assert raised

@@ -21,7 +21,7 @@ from libramq.client.consuming.requests.ask import Performers
 from libramq.client.consuming.requests.broker_requests import BrokerRequests, Served
 from libramq.client.routing.name_servers import NameServers
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
-from libramq.errors import LibraError, NameServerUnavailable
+from libramq.errors import LibraError, NameServerUnavailable, RemoteError
 from libramq.filter.selector import Selector
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
@@ -264,8 +264,14 @@ class MemberNetwork(ABC, Generic[E]):
 
     def _tick(self) -> None:
         self._timer = None
-        if self._is_running:
-            self._perform(self._core.tick(self._clock.monotonic_ms()))
+        if not self._is_running:
+            return
+        effects: Sequence[E] = ()
+        try:
+            effects = self._core.tick(self._clock.monotonic_ms())
+        except Exception as error:  # The timer is set again, for what else becomes due.
+            self._failed("what was due could not be done", error)
+        self._perform(effects)
 
     # Effects.
 
@@ -311,12 +317,15 @@ class MemberNetwork(ABC, Generic[E]):
             if not self._is_running:
                 return
             outcome = call.outcome(reply, where=f"broker {address}")
-            try:
-                effects = answered(outcome, self._clock.monotonic_ms())
-            except Exception as error:  # A fault in one response must not close the connection for all.
-                self._failed(f"a response of {address} could not be processed", error)
-            else:
-                self._perform(effects)
+            fault = RemoteError(f"the response of broker {address} could not be processed")
+            for each in (outcome, fault):  # Who asked asks again, as after every failed request.
+                try:
+                    effects = answered(each, self._clock.monotonic_ms())
+                except Exception as error:  # A fault in one response must not close the connection for all.
+                    self._failed(f"a response of {address} could not be processed", error)
+                else:
+                    self._perform(effects)
+                    return
 
         self._remotes.send(address, call.command(), done, timeout_ms=timeout_ms)
 
