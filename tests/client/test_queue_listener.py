@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from libramq.client import ConsumeFrom, PushConsumer
+from libramq.client import ConsumeFrom, Consumer, PushConsumer
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling import queue_listener
 from libramq.client.consuming.handling.queue_listener import QueueListener
@@ -201,3 +201,43 @@ async def test_a_cancelled_hook_cancels_no_other():
         await asyncio.wait(tasks)
     assert [of_topic(queues) for queues in revoked] == [[0]]
     await listener.close()
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_messages_of_a_queue_wait_until_on_assigned_has_returned(
+    namesrv, broker, watch, orderly, monkeypatch, caplog
+):
+    """As with Kafka's, a hook may seek or load what its handlers need. One that takes long is named."""
+    monkeypatch.setattr(queue_listener, "SLOW_SECONDS", 0.01)
+    broker.put("T", 0, b"1")
+    events = []
+
+    async def prepare(queues):
+        await watch.until(lambda: broker.count(RequestCode.QUERY_CONSUMER_OFFSET) >= 4)
+        while "prepare" not in caplog.text:  # noqa: ASYNC110 # No event tells of a log line.
+            await asyncio.sleep(0.01)
+        assert not broker.count(RequestCode.PULL_MESSAGE)
+        events.append("ready")
+
+    def handle(messages):
+        events.append(messages[0].body)
+        watch.touch()
+
+    async with member(namesrv, handle, orderly=orderly, on_assigned=prepare):
+        await watch.until(lambda: len(events) > 1)
+    assert events == ["ready", b"1"]
+
+
+async def test_a_seek_in_on_assigned_comes_before_the_first_message(namesrv, broker):
+    for body in (b"1", b"2", b"3"):
+        broker.put("T", 0, body)
+
+    async def assigned(queues):
+        for queue in queues:
+            await consumer.assignment()
+            await consumer.seek(queue, 2 if queue == MessageQueue("T", "a", 0) else 0)
+
+    consumer = Consumer(group="g", namesrv=namesrv.address, consume_from="earliest", on_assigned=assigned)
+    consumer.subscribe("T")
+    async with asyncio.timeout(60), consumer:
+        assert (await consumer.getone()).body == b"3"

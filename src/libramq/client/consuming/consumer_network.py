@@ -108,10 +108,15 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
 
     # Events.
 
-    def revoke_hook_done(self, queues: Sequence[MessageQueue]) -> None:
-        """Note that the listener has finished with revoked queues."""
-        if self._is_running:
-            self._perform(self.core.revoke_hook_done(queues, self._clock.monotonic_ms()))
+    def hook_done(self, change: fx.QueueChange) -> None:
+        """Note that the listener has finished with queues."""
+        if not self._is_running:
+            return
+        now_ms = self._clock.monotonic_ms()
+        if isinstance(change, fx.Revoked):
+            self._perform(self.core.revoke_hook_done(change.queues, now_ms))
+        elif isinstance(change, fx.Assigned):
+            self._perform(self.core.assigned_hook_done(change.queues, now_ms))
 
     def pause(self, queues: Sequence[MessageQueue] | None) -> None:
         """Start no more handlers for queues."""

@@ -29,7 +29,6 @@ from libramq.client.network_share import NetworkShare
 from libramq.client.network_thread import run_on_thread
 from libramq.errors import LibraError, LocalProtocolError, LoopClosed
 from libramq.logs import get_logger
-from libramq.message.queue import MessageQueue
 from libramq.runtime.seams import Dialer
 from libramq.transport.asyncio_remotes import FORKED, SocketDialer
 from libramq.transport.tls import Tls
@@ -112,7 +111,7 @@ class ConsumerRun(Generic[N]):
         self._dialer = SocketDialer(tls)
         self._results: deque[tuple[Delivery, Ending]] = deque()
         self._results_announced = False
-        self._listener = QueueListener(hooks, loop=self._loop, hook_done=self._revoke_hook_done)
+        self._listener = QueueListener(hooks, loop=self._loop, hook_done=self._hook_done)
         self.notify = self._listener.notify
         self._network = network(self, self._dialer)
         self._receiver = receiver(loop=self._loop, report=self._report, loop_closed=self.loop_closed)
@@ -267,10 +266,10 @@ class ConsumerRun(Generic[N]):
             results.append(self._results.popleft())
         self._network.handled(results)
 
-    def _revoke_hook_done(self, queues: Sequence[MessageQueue]) -> None:
-        """Note that the listener has finished with revoked queues. Called from any thread."""
+    def _hook_done(self, change: fx.QueueChange) -> None:
+        """Note that the listener has finished with queues. Called from any thread."""
         with contextlib.suppress(LocalProtocolError):  # It has stopped: nothing waits for this.
-            self._thread.call_soon(lambda: self._network.revoke_hook_done(queues))
+            self._thread.call_soon(lambda: self._network.hook_done(change))
 
     async def _watch_loop(self) -> None:
         while not self._loop.is_closed():  # noqa: ASYNC110 # No event reports it.

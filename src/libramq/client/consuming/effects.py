@@ -199,7 +199,10 @@ class UnlockQueues:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Notify the listener of queues that are ours now."""
+    """Notify the listener of queues that are ours now.
+
+    → `assigned_hook_done`, if there is a listener: until then the queues are not read.
+    """
 
     queues: tuple[MessageQueue, ...]
 

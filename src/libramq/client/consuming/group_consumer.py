@@ -112,7 +112,11 @@ class GroupConsumer(Generic[N]):
         await look_up(self._name_server_addresses)
         if self._run is not None and self._run.stage is not Stage.ENDED:
             raise LocalProtocolError(f"this consumer {self._run.stage.value}")
-        self._settings = replace(self._settings, client_id=self.client_id)
+        self._settings = replace(
+            self._settings,
+            client_id=self.client_id,
+            waits_for_assigned=self._hooks[fx.Assigned] is not None,
+        )
         self._run = ConsumerRun(
             self.group,
             self._hooks,

@@ -188,8 +188,8 @@ class MemberNetwork(ABC, Generic[E]):
         """Continue queues (None: all)."""
 
     @abstractmethod
-    def revoke_hook_done(self, queues: Sequence[MessageQueue]) -> None:
-        """Note that the listener has finished with revoked queues."""
+    def hook_done(self, change: fx.QueueChange) -> None:
+        """Note that the listener has finished with queues."""
 
     # Start and stop.
 

@@ -301,6 +301,14 @@ class PushConsumerCore:
         """Handle a request of a program that fetches messages itself; raises LocalProtocolError."""
         return self._settled(self._fetching.handle(request, now_ms), now_ms)
 
+    def assigned_hook_done(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Effects:
+        """Read queues for which the listener has returned."""
+        steps: Steps = []
+        for queue in queues:
+            self._table.hook_ended(queue)
+            steps += self._own.handle_queue(queue, ev.Resumed(), now_ms)
+        return self._settled(steps, now_ms)
+
     def revoke_hook_done(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Effects:
         """Note that the listener has finished with revoked queues."""
         steps: Steps = []

@@ -1,5 +1,6 @@
 """The hooks of blocking clients: plain functions run on threads, where they may wait."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, Final, Literal
@@ -18,6 +19,7 @@ def on_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
     if not callable(hook) or inspect.iscoroutinefunction(hook):
         return hook
 
+    @functools.wraps(hook)
     async def call(*arguments: Any) -> Any:
         return await awaited(await run_on_thread(hook, *arguments))
 

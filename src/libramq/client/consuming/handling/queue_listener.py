@@ -13,12 +13,14 @@ from typing import Any, Final
 from libramq.client.awaiting import awaited, current_task, is_from_outside
 from libramq.client.consuming import effects as fx
 from libramq.logs import get_logger
-from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
 
 #: Ours: how long a cancelled hook may take to end; it may never do so.
 CANCEL_SECONDS: Final = 1.0
+
+#: Ours: a hook that takes longer is named in the log, as what it keeps waiting does not say why.
+SLOW_SECONDS: Final = 10.0
 
 Change = fx.Assigned | fx.Revoked | fx.Lost
 #: The hooks, by the change they are called for.
@@ -26,14 +28,14 @@ Hooks = Mapping[type[Change | fx.Trouble], Callable[[Any], Any] | None]
 
 
 class QueueListener:
-    """Calls the hooks. hook_done: called with revoked queues when their hook has returned."""
+    """Calls the hooks. hook_done: called with a change of queues when its hook has returned."""
 
     def __init__(
         self,
         hooks: Hooks,
         *,
         loop: asyncio.AbstractEventLoop,
-        hook_done: Callable[[tuple[MessageQueue, ...]], None],
+        hook_done: Callable[[Change], None],
     ) -> None:
         self._hooks = {change: hook for change, hook in hooks.items() if hook is not None}
         self._loop = loop
@@ -93,13 +95,17 @@ class QueueListener:
             self._go_on()
 
     async def _call(self, change: Change | fx.Trouble) -> None:
+        hook = self._hooks[type(change)]
+        slow = self._loop.call_later(SLOW_SECONDS, _log_slow, hook, change)
         try:
             about = change.error if isinstance(change, fx.Trouble) else change.queues
-            await awaited(self._hooks[type(change)](about))
+            await awaited(hook(about))
         except BaseException as error:  # SystemExit would end the user's loop.
             if is_from_outside(error):
                 raise
             log.exception("a listener failed", kind=type(change).__name__)
+        finally:
+            slow.cancel()
 
     def _finish_current(self) -> None:
         change, self._current = self._current, None
@@ -107,5 +113,15 @@ class QueueListener:
             self._finished(change)
 
     def _finished(self, change: Change | fx.Trouble) -> None:
-        if isinstance(change, fx.Revoked):
-            self._hook_done(change.queues)
+        if not isinstance(change, fx.Trouble):
+            self._hook_done(change)
+
+
+def _log_slow(hook: Callable[[Any], Any], change: Change | fx.Trouble) -> None:
+    queues = () if isinstance(change, fx.Trouble) else change.queues
+    log.warning(
+        "a listener has not returned yet; the other hooks wait for it, and so do its queues",
+        listener=getattr(hook, "__qualname__", repr(hook)),
+        kind=type(change).__name__,
+        queues=", ".join(map(str, queues)),
+    )

@@ -166,6 +166,8 @@ class Ownership:
         if owned.is_announced:
             return []
         owned.is_announced = True
+        if self.settings.waits_for_assigned:
+            self.table.hook_begins(owned.queue)
         return [fx.Assigned((owned.queue,))]
 
     def unlock(self, owned: OwnedQueue) -> Steps:

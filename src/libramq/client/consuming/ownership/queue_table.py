@@ -1,5 +1,6 @@
 """The queue table: the queues that are ours or being given up, and which of them the user has paused."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -24,6 +25,8 @@ class QueueTable:
         self._generation = 0
         self._all_paused = False
         self._paused: set[MessageQueue] = set()
+        #: Hooks that have not returned: a queue may be lost and assigned again meanwhile.
+        self._hooks: Counter[MessageQueue] = Counter()
         self._left_behind: set[Delivery] = set()  # Their queues are gone, but their handlers run.
 
     def __len__(self) -> int:
@@ -107,8 +110,18 @@ class QueueTable:
         return self._all_paused
 
     def is_paused(self, queue: MessageQueue) -> bool:
-        """Return whether the user has paused a queue, whether it is ours or not."""
-        return self._all_paused or queue in self._paused
+        """Return whether the user has paused a queue, ours or not, or has not prepared for it yet."""
+        return self._all_paused or queue in self._paused or queue in self._hooks
+
+    def hook_begins(self, queue: MessageQueue) -> None:
+        """Note that the listener is notified of a queue, which is read when it has returned."""
+        self._hooks[queue] += 1
+
+    def hook_ended(self, queue: MessageQueue) -> None:
+        """Note that the listener has returned."""
+        self._hooks[queue] -= 1
+        if self._hooks[queue] <= 0:
+            del self._hooks[queue]
 
     def pause(self, queues: Iterable[MessageQueue] | None) -> None:
         """Mark queues as paused; None for every queue."""

@@ -112,7 +112,7 @@ class PopNetwork(MemberNetwork[PopEffect]):
         _refuse(queues)
         self._perform(self.core.resume(self._clock.monotonic_ms()))
 
-    def revoke_hook_done(self, queues: Sequence[MessageQueue]) -> None:
+    def hook_done(self, change: fx.QueueChange) -> None:
         """Do nothing: no queue is revoked."""
 
     def _pop(self, effect: Pop) -> None:
