@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from libramq.catalog.config_ledger import ConfigLedger, run_fold
 from libramq.catalog.topic_table import TopicRules, TopicsFile, TopicTable
-from libramq.errors import StoreCorrupt
+from libramq.errors import ServiceNotAvailable, StoreCorrupt
 from libramq.formats import fastjson
 from libramq.formats.tables import TopicConfig
 from libramq.offsets.fence_file import Opening
@@ -164,7 +164,7 @@ def test_a_line_cut_off_by_a_full_disk_spoils_none_after_it(tmp_path):
     topics = Topics(tmp_path)
     topics.put("T")
     topics.disk.bytes_left = 50
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(ServiceNotAvailable, match="no space"):
         topics.put("U")
     topics.disk.bytes_left = None
     topics.put("V")

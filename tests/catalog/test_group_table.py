@@ -5,7 +5,7 @@ import json
 import pytest
 
 from libramq.catalog import GroupTable
-from libramq.errors import BrokerError, ConfigError, SubscriptionGroupNotExist
+from libramq.errors import BrokerError, ConfigError, ServiceNotAvailable, SubscriptionGroupNotExist
 from libramq.formats.document import decode_body, encode_body
 from libramq.formats.tables import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from libramq.message.names import SYSTEM_GROUPS
@@ -65,7 +65,7 @@ def test_a_change_that_cannot_be_journalled_has_no_effect():
         lambda: table.put(config("G"), 1),
         lambda: table.delete("TOOLS_CONSUMER", 1),
     ):
-        with pytest.raises(OSError, match="no space"):
+        with pytest.raises(ServiceNotAvailable, match="no space"):
             change()
     assert "G" not in table
     assert "TOOLS_CONSUMER" in table

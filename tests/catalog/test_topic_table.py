@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.catalog.topic_table import QUEUES_MAX, TopicRules, TopicsFile, TopicTable
-from libramq.errors import BrokerError, ConfigError, TopicNotExist
+from libramq.errors import BrokerError, ConfigError, ServiceNotAvailable, TopicNotExist
 from libramq.formats.tables import DataVersion, TopicConfig
 
 
@@ -60,7 +60,7 @@ def test_a_change_that_cannot_be_journalled_has_no_effect():
         lambda: table.for_send("T", "TBW102", 1, 1),
         lambda: table.delete("BenchmarkTest", 1),
     ):
-        with pytest.raises(OSError, match="no space"):
+        with pytest.raises(ServiceNotAvailable, match="no space"):
             change()
     assert "T" not in table
     assert "BenchmarkTest" in table
