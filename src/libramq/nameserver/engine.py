@@ -32,7 +32,8 @@ from libramq.rpc.responder import Responder
 
 log = get_logger(__name__)
 
-#: NamesrvConfig.scanNotActiveBrokerInterval.
+#: NamesrvConfig.scanNotActiveBrokerInterval, which is the most here: a broker is missed when its time is up,
+#: since the groups that it coordinates wait for that.
 SCAN_INTERVAL_MS: Final = 5_000
 #: Ours: Apache's name server waits for no answer. A broker that is out of reach finds out by itself.
 NOTIFY_TIMEOUT_MS: Final = 3_000
@@ -69,7 +70,8 @@ class Routes:
             self._is_tidying = True
             self._work(self._tidy())
         if self._scan.due_ms is None and self._route_info.has_brokers:
-            self._scan.at(self._clock.monotonic_ms() + SCAN_INTERVAL_MS)
+            next_ms = self._clock.monotonic_ms() + SCAN_INTERVAL_MS
+            self._scan.at(min(next_ms, self._route_info.expires_ms))
 
     def _tidy(self) -> Iterator[None]:
         while self._route_info.is_untidy:

@@ -187,6 +187,11 @@ class RouteInfo:
         """Return whether any broker is registered."""
         return bool(self._live)
 
+    @property
+    def expires_ms(self) -> MonotonicMs:
+        """Return when the first broker will have been silent too long, if none is heard of before."""
+        return min(broker.last_seen_ms + broker.timeout_ms + 1 for broker in self._live.values())
+
     def expire(self, now_ms: MonotonicMs) -> tuple[list[BrokerAddress], list[object]]:
         """Remove brokers that were silent too long; return also the connections without another broker."""
         late = [

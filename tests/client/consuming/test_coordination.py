@@ -725,13 +725,13 @@ def test_an_answer_from_before_the_sleep_renews_nothing():
 
 
 def test_an_expelled_member_loses_everything_and_joins_again():
-    """It joins as a new member, without queues."""
+    """It says which member it was, so that a new coordinator does not wait for that one."""
     talk, _ = asleep()
     talk.polled(refusal(UNKNOWN_MEMBER))
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
     assert talk.of(fx.CommitOffset) == []
     join = talk.question
-    assert (join.header.lb_member, join.body.held) == (None, [])
+    assert (join.header.lb_member, join.body.held) == ("m1", [])
     talk.group_joined(member="m2")
     talk.polled(assigned(q(0), epoch=2))
     (request,) = talk.of(fx.OpenQueue)

@@ -271,7 +271,6 @@ class MemberCoordination:
         if assignment is None:
             if held and self._membership.is_on:
                 return []  # We rejoin with the queues that we hold.
-            self._membership.forget_member()
             return self._lose_all(now_ms)
         if assignment.warning:
             self._troubles.begin("subscriptions", SubscriptionsDiffer(assignment.warning))

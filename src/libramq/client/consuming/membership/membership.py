@@ -6,7 +6,9 @@
                         ├────────────────┴► no answer: ask the next broker, after a pause
                         │       ▲────────┴► another client has our instance id: retry until it is free
 
-One question at a time. An answer to an earlier one (`number` tells) comes too late and is ignored.
+One question at a time. An answer to an earlier one (`number` tells) comes too late and is ignored. Only while
+a coordinator that was silent is asked again, other brokers are asked who coordinates now: a frozen one never
+says that it does not.
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
@@ -39,6 +41,8 @@ log = get_logger(__name__)
 #: Ours: how soon to retry after no answer, or a useless one; doubled each time.
 ASK_AGAIN_MS: Final = 50
 ASK_AGAIN_MS_MAX: Final = 1_000
+#: Ours: how often other brokers are asked who coordinates, while a silent coordinator is asked again.
+LOOK_MS: Final = 1_000
 #: Ours: a poll that is answered at once without news is not repeated at once.
 POLL_AGAIN_MS: Final = 100
 #: Ours: the shortest timeout of a request, however short the session is.
@@ -88,6 +92,8 @@ class Membership:
         self._failures = 0
         self._due_ms = MonotonicMs(0)
         self._finds = 0
+        #: When to look for another coordinator beside the question under way, if at all.
+        self._look_due_ms: MonotonicMs | None = None
         self._logged = ""
         self._last: GroupAssignment | None = None
         #: The coordinator's address, as far as known.
@@ -134,18 +140,18 @@ class Membership:
         slow: bool = False,
     ) -> fx.FindGroup | fx.JoinGroup | fx.PollGroup | None:
         """Return the next request; None while one is under way, or during a pause."""
+        if self._is_asking and self._look_due_ms is not None and now_ms >= self._look_due_ms:
+            return self._look(now_ms)
         if self._step is Step.OFF or self._is_asking or now_ms < self._due_ms:
             return None
         session_ms = self._settings.session_ms
         timeout_ms = max(ANSWER_MS_MIN, session_ms // 3)
         question: fx.FindGroup | fx.JoinGroup | fx.PollGroup
         if self._step is Step.FIND:
-            brokers = self._brokers()
-            if not brokers:
+            address = self._next_broker()
+            if address is None:
                 self._pause(now_ms, ASK_AGAIN_MS_MAX)
                 return None
-            self._finds += 1
-            address = brokers[self._finds % len(brokers)]
             question = fx.FindGroup(address, self._number + 1, timeout_ms)
         elif self._step is Step.JOIN:
             header = GroupJoinHeader(
@@ -172,16 +178,42 @@ class Membership:
             )
         self._number += 1
         self._is_asking = True
+        self._look_due_ms = None
+        if self._step is not Step.FIND and self._failures:
+            self._look_later(now_ms)
         return question
+
+    def _next_broker(self) -> str | None:
+        """Return a broker to ask for the coordinator: another one than the coordinator if that was silent."""
+        brokers = self._brokers()
+        others = [each for each in brokers if each != self.coordinator] if self._failures else brokers
+        candidates = others or brokers
+        self._finds += 1
+        return candidates[self._finds % len(candidates)] if candidates else None
+
+    def _look(self, now_ms: MonotonicMs) -> fx.FindGroup | None:
+        """Return the question who coordinates now, beside the one under way, whose number it has."""
+        self._look_later(now_ms)
+        address = self._next_broker()
+        if address is None or address == self.coordinator:
+            return None
+        return fx.FindGroup(address, self._number, LOOK_MS)
+
+    def _look_later(self, now_ms: MonotonicMs) -> None:
+        self._look_due_ms = now_ms + LOOK_MS
+        self._timers.at(self._look_due_ms, MembershipDue())
 
     # Answers.
 
     def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> None:
         """Handle a broker's answer to where the coordinator is."""
-        if not self._is_awaited(request.number):
-            return
         if isinstance(outcome, NotCoordinator) and outcome.remark:
             outcome = outcome.remark
+        is_beside = self._step is not Step.FIND
+        if is_beside and (isinstance(outcome, LibraError) or outcome in ("", self.coordinator)):
+            return  # What the silent coordinator was asked goes on.
+        if not self._is_awaited(request.number):
+            return
         if isinstance(outcome, LibraError) or not outcome:
             self._look_again(now_ms, outcome)
             return
@@ -224,12 +256,9 @@ class Membership:
 
     def rearm(self, now_ms: MonotonicMs) -> None:
         """Set the timers again after all were cleared."""
-        if self._due_ms > now_ms:
-            self._timers.at(self._due_ms, MembershipDue())
-
-    def forget_member(self) -> None:
-        """Join as a new member next time."""
-        self.member = ""
+        for due_ms in (self._due_ms, self._look_due_ms):
+            if due_ms is not None and due_ms > now_ms:
+                self._timers.at(due_ms, MembershipDue())
 
     def _is_awaited(self, number: int) -> bool:
         is_awaited = self._is_asking and number == self._number
