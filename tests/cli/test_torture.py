@@ -13,7 +13,7 @@ LATER = (
 
 def test_a_broker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     result = libra("torture", "--rounds", "2", "--dir", str(tmp_path / "new"), seconds=300)
-    assert result.code == 0, result
+    assert result.code == 0, result.out + result.err
     *rounds, verdict, later = result.out.splitlines()
     assert [line.startswith(f"round {number}: killed after ") for number, line in enumerate(rounds, 1)] == [
         True,
@@ -28,7 +28,7 @@ def test_a_broker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
 def test_a_pair_loses_nothing_whatever_happens_to_it_and_its_link(tmp_path: Path) -> None:
     """Our slave has every acknowledged message, takes its master's place, and has the same log."""
     result = libra("torture", "--replicated", "--rounds", "3", "--dir", str(tmp_path / "pair"), seconds=380)
-    assert result.code == 0, result
+    assert result.code == 0, result.out + result.err
     lines = [line for line in result.out.splitlines() if not line.startswith("the link is not")]
     *rounds, verdict, later = lines
     faults = "killed the master|killed the slave|killed both|cut the link|cut the link, killed both and .*"

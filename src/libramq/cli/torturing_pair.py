@@ -155,6 +155,7 @@ class PairTorturer:
     async def _cut_link(self, loading: asyncio.Task[None]) -> None:
         """Cut the link, and keep it cut for a while under load."""
         is_long = not random.randrange(LONG_CUTS)
+        self.later.note_parted()
         self._link.cut(random.choice(list(Cut)))
         await asyncio.wait([loading], timeout=random.uniform(*(LONG_CUT_SECONDS if is_long else CUT_SECONDS)))
         if loading.done():

@@ -132,21 +132,15 @@ class Client:
         physical_offset = decode_offset_id(reply.offset_message_id).physical_offset
         return Half(identity, reply.queue_offset, physical_offset, reply.code == ResponseCode.SUCCESS)
 
-    async def end_transaction(self, half: Half, *, is_commit: bool) -> bool:
-        """Commit or roll back; return whether it is as safe as it should be."""
+    async def end_transaction(self, half: Half, *, is_commit: bool) -> None:
+        """Commit or roll back."""
         header = h.EndTransactionHeader(
             producer_group=TRANSACTIONS_GROUP,
             tran_state_table_offset=half.queue_offset,
             commit_log_offset=half.physical_offset,
             commit_or_rollback=TRANSACTION_COMMIT if is_commit else TRANSACTION_ROLLBACK,
         )
-        try:
-            await self.make(broker_calls.end_transaction(header))
-        except BrokerError as error:
-            if error.response_code not in _NOT_SAFE:
-                raise
-            return False
-        return True
+        await self.make(broker_calls.end_transaction(header))
 
     async def _send(
         self,
