@@ -5,14 +5,19 @@ from typing import Any
 import pytest
 
 from libramq.admin.offset_resets import reset_queue, reset_topic
+from libramq.admin.operator import Operator
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
-from libramq.errors import BrokerError, FeatureNotSupported
+from libramq.errors import BrokerError, ConnectFailed, FeatureNotSupported
 from libramq.formats.document import encode_body
 from libramq.message.queue import MessageQueue
+from libramq.nameserver import NameServer
 from libramq.remoting.body.consumers import ConsumerConnection, TopicOffset, TopicStatsTable
 from libramq.remoting.command import VERSION, VERSION_5_0, Command
+from libramq.rpc import name_server_calls
 from libramq.rpc.call import Call
+from libramq.transport.access import Access
+from tests.interop.ports import free_port
 
 V4_9_7 = VERSION_5_0 - 5
 QUEUES = [MessageQueue("T", "a", number) for number in range(2)]
@@ -113,6 +118,33 @@ async def test_one_queue_of_a_group_with_members_is_refused() -> None:
     with pytest.raises(FeatureNotSupported, match=r"broker a answers as RocketMQ 4\.9\.7"):
         await reset_queue(broker.ask, "G", QUEUES[1], 5, timestamp_ms=-1, where="broker a")
     assert broker.resets == 0
+
+
+async def test_the_commands_reset_as_the_admin_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`libra admin skipAccumulatedMessage` and `resetOffsetByTime` failed at these brokers."""
+    broker = OldBroker(online=False)
+    operator = Operator("127.0.0.1:9876", Access())
+
+    async def ask(_: str, call: Call[Any]) -> Any:
+        return await broker.ask(call)
+
+    async def brokers_of(_: str) -> list[str]:
+        return ["127.0.0.1:10911"]
+
+    monkeypatch.setattr(operator, "ask", ask)
+    monkeypatch.setattr(operator, "brokers_of", brokers_of)
+    assert await operator.reset("G", "T") == dict.fromkeys(QUEUES, 100)
+    assert broker.committed == {0: 100, 1: 100}
+
+
+async def test_a_broker_that_is_away_keeps_a_call_from_no_other() -> None:
+    """`libra admin deleteTopic -c` ended at the first one."""
+    absent = f"127.0.0.1:{free_port()}"
+    async with NameServer(port=0) as other, Operator("127.0.0.1:9876", Access()) as operator:
+        call = name_server_calls.cluster_info()
+        with pytest.raises(ConnectFailed, match=absent) as failed:
+            await operator.ask_each([absent, other.address], call)
+    assert failed.value.__notes__ == [f"These have answered: {other.address}"]
 
 
 @pytest.mark.parametrize("config", ["", "useServerSideResetOffset=true\n", C.NO_PERMISSION])

@@ -1,14 +1,17 @@
 """The operator: an admin that can put any call to any server of a cluster, for mqadmin's commands.
 
 A call (`rpc/admin_calls.py`) is what is asked, and typed; the operator knows whom to ask: the brokers of a
-topic, a group or a cluster, one after the other. Its errors name the command that helps.
+topic, a group or a cluster. Its errors name the command that helps.
 """
 
+import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from libramq.admin.admin import QUEUES_MAX, Admin
 from libramq.admin.admin import addresses as addresses
+from libramq.admin.offset_resets import reset_queue, reset_topic
 from libramq.errors import (
     BrokerError,
     ConfigError,
@@ -79,8 +82,61 @@ class Operator(Admin):
             ) from None
 
     async def ask_each(self, brokers: Sequence[str], call: Call[T]) -> dict[str, T]:
-        """Put a call to brokers, one after the other; raises the first failure at once."""
-        return {address: await self.ask(address, call) for address in brokers}
+        """Put a call to brokers at once; then raise the first failure, which says where it has succeeded."""
+        found = await asyncio.gather(
+            *(self.ask(address, call) for address in brokers), return_exceptions=True
+        )
+        answers = {
+            each: answer
+            for each, answer in zip(brokers, found, strict=True)
+            if not isinstance(answer, BaseException)
+        }
+        for answer in found:
+            if isinstance(answer, BaseException):
+                if answers:
+                    answer.add_note(f"These have answered: {', '.join(answers)}")
+                raise answer
+        return answers
+
+    async def reset(
+        self,
+        group: str,
+        topic: str,
+        *,
+        timestamp_ms: int = -1,
+        force: bool = True,
+        broker: str | None = None,
+        queue_id: int | None = None,
+        offset: int | None = None,
+    ) -> dict[MessageQueue, int]:
+        """Move a group's offsets in a topic, or in a queue of a broker; return where it continues.
+
+        Whatever the brokers' versions do with such a request: see `offset_resets`.
+        """
+        validate_group(group)
+        brokers = await self.brokers_of(topic) if broker is None else [broker]
+        if queue_id is None:
+            resets = (
+                reset_topic(partial(self.ask, each), group, topic, timestamp_ms=timestamp_ms, force=force)
+                for each in brokers
+            )
+            return {queue: at for lot in await asyncio.gather(*resets) for queue, at in lot.items()}
+        if len(brokers) != 1:
+            raise ConfigError(
+                f"the topic {topic} has a queue {queue_id} at each of its brokers; name one with -b: "
+                + ", ".join(brokers)
+            )
+        (address,) = brokers
+        for each in (await self.route(topic)).broker_datas:
+            if address in each.broker_addrs.values():
+                queue, ask = MessageQueue(topic, each.broker_name, queue_id), partial(self.ask, address)
+                reached = await reset_queue(
+                    ask, group, queue, offset, timestamp_ms=timestamp_ms, where=f"broker {address}"
+                )
+                return {queue: reached}
+        raise ConfigError(
+            f"the topic {topic} is not at {address}; it is at: {', '.join(await self.brokers_of(topic))}"
+        )
 
     async def ask_targets(self, call: Call[T], target: Target) -> dict[str, T]:
         """Put a call to the brokers that are named."""

@@ -321,7 +321,7 @@ def failure_line(error: Exception) -> str | None:
     from libramq.errors import LibraError
 
     if isinstance(error, LibraError):
-        return " ".join(str(error).split())
+        return " ".join(" ".join([str(error), *getattr(error, "__notes__", ())]).split())
     if isinstance(error, ModuleNotFoundError) and error.name in _POSIX_MODULES:
         return f"LibraMQ runs on Linux and macOS; this Python ({sys.platform}) has no module {error.name}"
     if isinstance(error, ExceptionGroup):

@@ -267,11 +267,16 @@ async def reset_offset_by_time(
         raise ConfigError("name the target: -s TIME, or -q QUEUE -o OFFSET")
     timestamp_ms = options.timestamp_of(timestamp or "now")
     forwards = options.truth_of("-f", force)
-    if queue is None:
-        call = calls.reset_offsets(group, topic, timestamp_ms=timestamp_ms, force=forwards)
-    else:
-        call = calls.reset_offsets(group, topic, timestamp_ms=timestamp_ms, queue_id=queue, offset=offset)
-    found = await groups.reset(admin, call, group, topic, broker=broker, queue_id=queue)
+    reached = await admin.reset(
+        group,
+        topic,
+        timestamp_ms=timestamp_ms,
+        force=forwards,
+        broker=broker,
+        queue_id=queue,
+        offset=offset,
+    )
+    found = groups.reset_rows(reached)
     if queue is not None:
         return Answer(found, f"reset consumer offset to {found[0]['offset']}")
     text = (

@@ -12,8 +12,9 @@ from libramq.cli.admin.topics import read_file
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from libramq.message.queue import MessageQueue
-    from libramq.rpc.call import Call
 
 app = Typer()
 
@@ -152,28 +153,11 @@ async def skip_accumulated_message(
     admin: Operator,
 ) -> Answer:
     """Move a group's offsets in a topic to the end: what it has not consumed yet is skipped."""
-    return rows(await reset(admin, calls.reset_offsets(group, topic), group, topic), RESETS)
+    return rows(reset_rows(await admin.reset(group, topic)), RESETS)
 
 
-async def reset(
-    admin: Operator,
-    call: "Call[dict[MessageQueue, int]]",
-    group: str,
-    topic: str,
-    *,
-    broker: str | None = None,
-    queue_id: int | None = None,
-) -> list[dict[str, Any]]:
-    """Move a group's offsets at every broker of a topic, or at one; return where it continues."""
-    names.validate_group(group)
-    brokers = await admin.brokers_of(topic) if broker is None else [broker]
-    if queue_id is not None and len(brokers) != 1:
-        raise ConfigError(
-            f"the topic {topic} has a queue {queue_id} at each of its brokers; name one with -b: "
-            + ", ".join(brokers)
-        )
-    answers = (await admin.ask_each(brokers, call)).values()
-    found = {queue: offset for offsets in answers for queue, offset in offsets.items()}
+def reset_rows(found: "Mapping[MessageQueue, int]") -> list[dict[str, Any]]:
+    """Return where a group continues after a reset, queue by queue."""
     return [
         {"broker": queue.broker_name, "queueId": queue.queue_id, "offset": offset}
         for queue, offset in sorted(found.items())
