@@ -1,5 +1,7 @@
 """Messages delivered later: delay levels, send-backs, retry topics and dead letters."""
 
+import itertools
+
 import pytest
 
 from libramq.broker.messages.schedule import DelaySchedule
@@ -11,7 +13,7 @@ from libramq.message.properties import properties_to_text
 from libramq.remoting import headers as h
 from libramq.store.log.append import StoreMessage
 from tests.broker.brokers import Conversation, send_header
-from tests.fakes import FakePeer
+from tests.fakes import FakePeer, turns_of
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 
@@ -97,6 +99,24 @@ def test_many_due_messages_are_all_delivered_in_order(talk, peer):
     while talk.broker.schedule.deliver(talk.clock.monotonic_ms()):
         pass
     assert [int(message.body) for message in talk.messages("T")] == list(range(1_200))
+
+
+def test_a_level_with_many_due_messages_lets_others_and_other_levels_go_on(talk, peer):
+    """Its first 512 used to be one turn of 15 ms."""
+    talk.create_topic("T", queues=1)
+    for _ in range(200):
+        talk.send(peer, properties={"DELAY": "2"})
+    talk.advance(4_000)
+    talk.send(peer, properties={"DELAY": "1"}, body=b"of another level")
+    talk.broker.kernel.workload.begin_turn = turns_of(1)
+    ends = [0]
+    while ends[-1] < 201:
+        talk.clock.advance(100)
+        talk.tick()
+        ends.append(talk.broker.store.max_offset("T", 0))
+    assert max(after - before for before, after in itertools.pairwise(ends)) <= 32
+    bodies = [message.body for message in talk.messages("T")]
+    assert bodies.index(b"of another level") < 200
 
 
 @pytest.mark.parametrize("set_by_ms", [-3_600_000, 3_600_000], ids=["back", "forward"])
