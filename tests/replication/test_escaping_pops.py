@@ -435,7 +435,7 @@ def test_a_journal_is_read_in_slices_and_sent_on_in_their_order(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(escaping_pops, "READ_MAX", 7)
-    monkeypatch.setattr(escaping_pops, "SORTED_MAX", 3)
+    monkeypatch.setattr(escaping_pops, "PORTION", 3)
     monkeypatch.setattr(escaping_pops, "WINDOW_MAX", 1)
     pair.slave.close()
     pair.open_slave(**ACTING, enable_remote_escape=True)

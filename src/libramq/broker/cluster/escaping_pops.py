@@ -28,6 +28,7 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.messages.stored_records import undamaged
 from libramq.broker.pop.loading import JournalReader
 from libramq.clock import Clock, MonotonicMs, read_clock
+from libramq.kernel.work import PORTION
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
@@ -36,11 +37,9 @@ from libramq.pop.check_point import AckSet, Key
 from libramq.store.log.segments import ColdRead
 from libramq.store.reading.read import ReadStatus
 
-#: Ours: messages that are sent at once, but for the last check point's; entries that are read, and check
-#: points that are sorted, in one turn.
+#: Ours: messages that are sent at once, but for the last check point's; entries that one read takes.
 WINDOW_MAX: Final = 32
 READ_MAX: Final = 128
-SORTED_MAX: Final = 1_000
 #: Ours: check points that others pass; with more of them, those behind wait, too.
 WAITING_MAX: Final = 4_096
 #: Ours: how often it is looked whether another master has those topics by now.
@@ -203,14 +202,14 @@ class EscapingPops:
     def _sort(self, unsorted: Iterator[CheckPoint]) -> None:
         """Sort some of what is in flight, without what was done before the slave was restarted."""
         assert self._in_flight is not None
-        some = list(islice(unsorted, SORTED_MAX))
+        some = list(islice(unsorted, PORTION))
         passed_on = {each.origin for each in self._file.content.of(some)}
         for check_point in some:
             self._in_flight.acknowledge(check_point, self._file.acknowledged(check_point.origin))
             self._origins.add(check_point.origin)
             if check_point.origin >= 0 and check_point.origin not in passed_on:
                 self._add(check_point)
-        if len(some) < SORTED_MAX:
+        if len(some) < PORTION:
             self._unsorted = None
             self._file.keep(self._origins)
             self._origins = set()

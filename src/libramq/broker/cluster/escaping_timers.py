@@ -29,7 +29,7 @@ from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.timers.due_message import rolled_key
 
-#: Ours: messages that are sent at once, and read in one turn.
+#: Ours: messages that are sent at once, and that one read takes.
 WINDOW_MAX: Final = 32
 READ_MAX: Final = 128
 
