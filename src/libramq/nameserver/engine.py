@@ -74,10 +74,12 @@ class Routes:
             self._scan.at(min(next_ms, self._route_info.expires_ms))
 
     def _tidy(self) -> Iterator[None]:
-        while self._route_info.is_untidy:
-            self._route_info.tidy()
-            yield
-        self._is_tidying = False
+        try:
+            while self._route_info.is_untidy:
+                self._route_info.tidy()
+                yield
+        finally:
+            self._is_tidying = False
 
     def connection_ended(self, connection: Connection) -> None:
         """Remove the brokers that registered over a connection that ended."""

@@ -115,15 +115,13 @@ class PopJournal:
         )
         self._require(self._log.append(self._messages([(entry, 0, int(wall_ms))], wall_ms)))
 
-    def compact(self, wall_ms: WallMs) -> bool:
-        """Write the oldest check points again where most of the journal is settled; return whether it did."""
+    def compact(self, wall_ms: WallMs) -> None:
+        """Write the oldest check points again where most of the journal is settled."""
         if not self._in_flight.reaches_back(self.end - SETTLED_MAX):
-            return False
+            return
         oldest = self._in_flight.oldest_place
-        if oldest is None or self.end - oldest <= SETTLED_MAX + 4 * len(self._in_flight):
-            return False
-        self.write_again(self._in_flight.oldest(PORTION), wall_ms)
-        return True
+        if oldest is not None and self.end - oldest > SETTLED_MAX + 4 * len(self._in_flight):
+            self.write_again(self._in_flight.oldest(PORTION), wall_ms)
 
     def write_again(self, check_points: Sequence[CheckPoint], wall_ms: WallMs) -> None:
         """Write check points again as they are now, at the journal's end."""

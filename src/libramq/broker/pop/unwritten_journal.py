@@ -56,6 +56,5 @@ class UnwrittenJournal(PopJournal):
     def mark(self, topic: str, group: str, queue_id: int, offset: int, wall_ms: WallMs) -> None:
         """Do nothing: no start reads this."""
 
-    def compact(self, wall_ms: WallMs) -> bool:
-        """Return False: nothing is written."""
-        return False
+    def compact(self, wall_ms: WallMs) -> None:
+        """Do nothing: nothing is written."""
