@@ -45,6 +45,7 @@ SLAVE_S = 12.0
 #: Of the broker that is recorded, and of those that answer the recording again.
 SETTINGS: Mapping[str, object] = {
     "brokerIP1": CLIENT_HOST,
+    "bindAddress": "127.0.0.1",
     # Nothing is delivered by a clock, so that offsets of the log are the same in each run.
     "messageDelayLevel": "1h 1h 1h 1h",
     "transactionTimeOut": 1_000,
