@@ -148,10 +148,10 @@ class ManualTimers:
         self.due.pop(0).action()
 
 
-def turns_of(steps: int) -> Callable[[], Callable[[], bool]]:
+def turns_of(steps: int) -> Callable[..., Callable[[], bool]]:
     """Return what begins turns that have time for so many steps of long work (`Workload.begin_turn`)."""
 
-    def begin() -> Callable[[], bool]:
+    def begin(_: int | None = None) -> Callable[[], bool]:
         left = iter(range(steps - 1))
         return lambda: next(left, None) is None
 

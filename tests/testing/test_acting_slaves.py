@@ -42,7 +42,7 @@ from libramq.testing.simulation import Report, Simulation
 
 SEEDS_MAX = 12
 #: A seed in which the master is away for long.
-LONG = 4
+LONG = 12
 #: A seed in which many acknowledgements reach the slave.
 BUSY = 27
 #: A seed in which a slave takes acknowledgements just before it is restarted.

@@ -117,8 +117,9 @@ class Workload:
         self._soon = soon
         self._works: deque[UnderWay] = deque()
         self._rest = deadlines.new(lambda _: soon(self._take_steps), "long work")
-        #: Begins a turn, and returns what says whether its time is over. The performer sets it.
-        self.begin_turn: Callable[[], Callable[[], bool]] = lambda: lambda: False
+        #: Begins a turn, of requests' work too, and returns what says whether its time is over. The performer
+        #: sets it; it takes when the turn began, if that is past.
+        self.begin_turn: Callable[..., Callable[[], bool]] = lambda _=None: lambda: False
 
     def begin(self, steps: Iterator[None] | Work[None]) -> None:
         """Take the first steps after this event, unless other work is left from an earlier one."""

@@ -76,7 +76,8 @@ class Performer:
         self._deadlines = engine.deadlines
         self._effects = engine.effects
         self._longest_turn = engine.longest_turn
-        engine.workload.begin_turn = self._begin_turn
+        self._workload = engine.workload
+        self._workload.begin_turn = self._begin_turn
         self._remotes, self._timers, self._threads, self._dialer = seams
         self._monotonic_ms = monotonic_ms
         self._listen = listen
@@ -252,9 +253,9 @@ class Performer:
                     connection.resume_reading()
         self.follow(began_us)
 
-    def _begin_turn(self) -> Callable[[], bool]:
-        """Begin a turn of long work; return what says whether its time is over."""
-        end_us = self._timers.elapsed_us() + TURN_US_MAX
+    def _begin_turn(self, began_us: int | None = None) -> Callable[[], bool]:
+        """Begin a turn of long work, or join one; return what says whether its time is over."""
+        end_us = (self._timers.elapsed_us() if began_us is None else began_us) + TURN_US_MAX
         return lambda: self._timers.elapsed_us() >= end_us
 
     def _go_on(self, work: UnderWay) -> None:
@@ -269,6 +270,7 @@ class Performer:
     def _advance(self, connection: Channel, began_us: int) -> None:
         """Take steps of a connection's work, as many as a turn has time for."""
         self._has_stepped = True
+        is_over = self._workload.begin_turn(began_us)
         while (work := self._busy.first(connection)) is not None:
             try:
                 must_wait = work.step(self._must_wait)
@@ -283,7 +285,7 @@ class Performer:
             else:
                 if must_wait:
                     self._busy.remove_first(connection)
-            if self._timers.elapsed_us() - began_us >= TURN_US_MAX:
+            if is_over():
                 break
         self._perform()
         if self._busy.first(connection) is not None:

@@ -41,10 +41,10 @@ class SimulatedTimers:
         return int(self._process.time.now_ms) * 1_000
 
 
-def drawn_turns(randomness: random.Random) -> Callable[[], Callable[[], bool]]:
+def drawn_turns(randomness: random.Random) -> Callable[..., Callable[[], bool]]:
     """Return what begins a turn of long work: as time stands still, it is over after some steps."""
 
-    def begin() -> Callable[[], bool]:
+    def begin(_: int | None = None) -> Callable[[], bool]:
         left = iter(range(int(STEPS_MAX ** randomness.random()) - 1))
         return lambda: next(left, None) is None
 
