@@ -318,9 +318,8 @@ def test_without_descriptors_connections_are_refused_and_accepted_again_later(
     run_on(loop, scenario)
 
 
-def test_an_error_of_one_connection_costs_the_others_nothing(loop, caplog, monkeypatch):
-    """Linux hands pending errors of the network over with `accept`; they are no shortage."""
-    failures = [errno.EPROTO, errno.ENETUNREACH]
+def failing_accepts(monkeypatch, failures: list[int]) -> None:
+    """Have listening sockets fail with these errors, the last one first."""
 
     class Listening(socket.socket):
         def accept(self):
@@ -330,6 +329,12 @@ def test_an_error_of_one_connection_costs_the_others_nothing(loop, caplog, monke
 
     create = socket.create_server
     monkeypatch.setattr(socket, "create_server", lambda *a, **k: Listening(fileno=create(*a, **k).detach()))
+
+
+def test_an_error_of_one_connection_costs_the_others_nothing(loop, caplog, monkeypatch):
+    """Linux hands pending errors of the network over with `accept`; they are no shortage."""
+    failures = [errno.EPROTO, errno.ENETUNREACH]
+    failing_accepts(monkeypatch, failures)
 
     async def scenario() -> None:
         server, port = await serve(Echo())
@@ -342,3 +347,21 @@ def test_an_error_of_one_connection_costs_the_others_nothing(loop, caplog, monke
     run_on(loop, scenario)
     assert not failures
     assert "refused" not in caplog.text
+
+
+def test_an_error_of_one_connection_among_those_refused_is_no_shortage(loop, monkeypatch):
+    """Nothing was accepted for a second."""
+    monkeypatch.setattr(listener_module, "ACCEPT_RETRY_S", 3_600)
+    failing_accepts(monkeypatch, [errno.EPROTO, errno.EMFILE])
+
+    async def scenario() -> None:
+        server, port = await serve(Echo())
+        refused = await Client.connect(port)
+        assert await refused.is_ended()
+        client = await Client.connect(port)
+        assert await client.ask() == b"hi"
+        await client.close()
+        await refused.close()
+        await server.close()
+
+    run_on(loop, scenario)
