@@ -261,6 +261,13 @@ def test_what_only_a_master_does_is_refused_as_apaches_slave_does(pair: Pair) ->
     assert created.remark == (
         "Can't modify topic or subscription group from slave broker, please execute it from master broker."
     )
+    recalled = slave.ask(
+        peer, RequestCode.RECALL_MESSAGE, h.RecallMessageHeader(topic="T", recall_handle="h")
+    )
+    assert (recalled.code, recalled.ext) == (
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        {"MSG_REGION": "DefaultRegion"},
+    )
     mode = {"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 1}
     assert slave.ask(peer, RequestCode.SET_MESSAGE_REQUEST_MODE, None, mode).remark == created.remark
     assert slave.broker.store.end == 0

@@ -52,7 +52,6 @@ class AtSlave(Enum):
     REFUSE_BUSY = auto()  # Clients turn to another broker.
     REFUSE_CHANGE = auto()
     REFUSE_RESET = auto()
-    REFUSE_RECALL = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +280,7 @@ _BROKER_ROWS: Final = (
     Row(R.NOTIFICATION, pop.NotificationHeader, _consume),
     Row(R.POLLING_INFO, pop.PollingInfoHeader, _consume),
     Row(R.PEEK_MESSAGE, pop.PeekMessageHeader, _consume),
-    Row(R.RECALL_MESSAGE, h.RecallMessageHeader, _send, at_slave=AtSlave.REFUSE_RECALL),
+    Row(R.RECALL_MESSAGE, h.RecallMessageHeader, _send),
     # Offsets.
     Row(R.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffsetHeader, _consume, reads_cold=True),
     Row(R.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffsetHeader, _consume),

@@ -2,7 +2,7 @@
 
     sends, messages sent back                SYSTEM_BUSY, as clients then turn to another broker
     changes of topics, groups and offsets    SYSTEM_ERROR, for the operator
-    recalls of timer messages                SLAVE_NOT_AVAILABLE
+    recalls of timer messages                SLAVE_NOT_AVAILABLE, by `timer_requests.py`
     pulls, unless slaveReadEnable            SYSTEM_BUSY
     openings, coordinators                   SYSTEM_BUSY; ours: a slave must not own any of these
     locks, pops, assignments                 served by an acting master, else SYSTEM_BUSY
@@ -62,7 +62,6 @@ _REFUSALS: Final = {
     AtSlave.REFUSE_BUSY: _BUSY,
     AtSlave.REFUSE_CHANGE: _UNCHANGEABLE,
     AtSlave.REFUSE_RESET: Reply(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker"),
-    AtSlave.REFUSE_RECALL: Reply(ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, broker is slave"),
 }
 #: Ours: requests under way, and how long the master has for one beside the time that it holds a pop.
 FORWARDED_MAX: Final = 1_000

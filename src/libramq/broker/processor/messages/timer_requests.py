@@ -33,7 +33,7 @@ class TimerRequests:
         self._broker_name = config.broker_name
         #: Whether producers may take messages back; changes while the broker runs.
         self.recall_enabled = config.recall_message_enable
-        self._region = config.region_id
+        self._region, self._is_slave = config.region_id, config.is_slave
         self._max_delay_ms = config.timer_max_delay_sec * 1000
 
     def processors(self) -> Mapping[int, Processor]:
@@ -53,6 +53,8 @@ class TimerRequests:
             return Reply(refused.response_code, refused.remark, region)
 
     def _recall(self, request: Request, region: dict[str, str]) -> Outcome:
+        if self._is_slave:
+            raise broker_error(ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, broker is slave")
         if not self.recall_enabled:
             raise broker_error(
                 ResponseCode.NO_PERMISSION,
