@@ -9,6 +9,7 @@ Upstream: PullMessageProcessor.processRequest, ClientManageProcessor.checkClient
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from libramq.broker.config import BrokerConfig
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -20,7 +21,6 @@ from libramq.filter.message_filter import MessageFilter
 from libramq.filter.subscription import SubscriptionData
 from libramq.filter.tag import ALL, parse_tag_filter
 from libramq.message.names import RETRY_PREFIX
-from libramq.waits.shared_tag_codes import SharedTagCodes
 
 
 class PullSelection(NamedTuple):
@@ -44,7 +44,8 @@ class PullFilters:
         self._is_enabled = config.enable_property_filter
         self._for_retries = config.filter_support_retry
         self._clock = clock
-        self._shared = SharedTagCodes()
+        #: The sets in use, by their hashes; all members of a group use the same. A thousand tags are 64 KB.
+        self._tag_codes: WeakValueDictionary[int, frozenset[int]] = WeakValueDictionary()
         clients.observe_members(self._members_changed)
 
     def register(self, group_name: str, subscriptions: Sequence[SubscriptionData]) -> Iterator[None]:
@@ -128,7 +129,12 @@ class PullFilters:
         return subscription
 
     def _by_codes(self, codes: frozenset[int] | None) -> PullSelection:
-        return PullSelection(self._shared.share(codes)) if codes is not None else _EVERYTHING
+        if codes is None:
+            return _EVERYTHING
+        found = self._tag_codes.get(hash(codes))
+        if found != codes:
+            found = self._tag_codes[hash(codes)] = codes
+        return PullSelection(found)
 
     def _check_enabled(self, expression_type: str | None) -> None:
         if not self._is_enabled:
