@@ -402,10 +402,14 @@ class GroupRemoveHeader(Header):
 
 
 class GroupPollHeader(GroupMemberHeader):
-    """GROUP_POLL. lb_epoch: of the member's assignment. lb_takes_openings: as in GROUP_JOIN."""
+    """GROUP_POLL. lb_epoch: of the member's assignment. lb_takes_openings: as in GROUP_JOIN.
+
+    lb_hold_ms: how long it may be held, if the way to the coordinator is long; 0.2.0.
+    """
 
     lb_epoch: Long
     lb_takes_openings: bool | None = None
+    lb_hold_ms: Int | None = None
 
 
 class OpenQueueHeader(Header):

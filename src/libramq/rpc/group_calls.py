@@ -40,14 +40,22 @@ def join_group(header: h.GroupJoinHeader, body: GroupJoinBody) -> Call[Joined]:
     )
 
 
-def poll_group(group: str, member: str, epoch: int, body: GroupPollBody) -> Call[GroupAssignment]:
-    """Heartbeat and assignment in one, held until there is news or a third of the session has passed.
+def poll_group(
+    group: str, member: str, epoch: int, body: GroupPollBody, hold_ms: int
+) -> Call[GroupAssignment]:
+    """Heartbeat and assignment in one, held until there is news, for hold_ms or a third of the session.
 
     Raises UnknownMember, NotCoordinator.
     """
     return group_call(
         RequestCode.GROUP_POLL,
-        h.GroupPollHeader(consumer_group=group, lb_member=member, lb_epoch=epoch, lb_takes_openings=True),
+        h.GroupPollHeader(
+            consumer_group=group,
+            lb_member=member,
+            lb_epoch=epoch,
+            lb_takes_openings=True,
+            lb_hold_ms=hold_ms,
+        ),
         lambda reply: decode_body(reply.body, GroupAssignment),
         body=encode_body(body),
     )

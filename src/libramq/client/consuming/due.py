@@ -104,6 +104,11 @@ class MembershipDue:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseDue:
+    """Look whether our lease has ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseDue:
     """Release queues that have waited to be released with others."""
 
@@ -134,6 +139,7 @@ Due = (
     | SuspendOver
     | RevokeOver
     | MembershipDue
+    | LeaseDue
     | ReleaseDue
     | ProcessingDue
     | StopDue

@@ -269,6 +269,7 @@ class PollGroup:
     member: str
     epoch: int
     body: GroupPollBody
+    hold_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,8 +72,9 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     on_error: called once at the beginning of each problem that stops deliveries: MemberReplaced (another
     client has its instance_id), NoPermission, FilterRefused (a broker does not filter by SQL92),
-    RequestCodeNotSupported (a broker before 5.0 has no POP), HandlerTooSlow, SubscriptionsDiffer
-    (members of the group subscribe to different messages of a topic, and the group loses some). The consumer
+    RequestCodeNotSupported (a broker before 5.0 has no POP), HandlerTooSlow, RequestTimeout (the
+    coordinator has not answered for session_ms), SubscriptionsDiffer (members of the group subscribe to
+    different messages of a topic, and the group loses some). The consumer
     continues when the problem is over; `wait_closed` raises the first two meanwhile.
     tuning: further fields of ConsumerSettings, each a whole number.
     """

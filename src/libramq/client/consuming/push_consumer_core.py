@@ -149,6 +149,8 @@ class PushConsumerCore:
                 return self._deadlines.due(now_ms)
             case due.ProcessingDue():
                 return self._coordination.check_handlers(now_ms)
+            case due.LeaseDue():
+                return self._coordination.check_lease(now_ms)
             case due.MembershipDue() | due.ReleaseDue():
                 return []  # `_settled` collects the requests to the coordinator.
             case due.StopDue():

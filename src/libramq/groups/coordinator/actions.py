@@ -131,7 +131,7 @@ def _hold_poll(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
     if member.poll is not None:
         group.answer(member, now_ms)
     group.members.seen(member, event.peer, now_ms=now_ms)
-    member.hold(event.ticket, poll.epoch, now_ms=now_ms)
+    member.hold(event.ticket, poll.epoch, poll.hold_ms, now_ms=now_ms)
 
 
 def release(group: Group, event: ev.Released, now_ms: MonotonicMs) -> None:

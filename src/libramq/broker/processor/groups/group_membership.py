@@ -149,6 +149,7 @@ class GroupRequests:
             duplicates=body.duplicates,
             is_leaving=body.leaving,
             is_slow=body.slow,
+            hold_ms=header.lb_hold_ms,
         )
         waiter = self._waiter(request, header, poll.member, poll.held)
         self._coordination.ask(waiter, poll, cost_bytes=len(request.command.body))

@@ -16,11 +16,11 @@ from typing import Final
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming import signals as sg
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import PersistDue, ReleaseDue
+from libramq.client.consuming.due import LeaseDue, PersistDue, ReleaseDue
 from libramq.client.consuming.handling.duplicates import Duplicates
 from libramq.client.consuming.handling.overdue import Overdue
 from libramq.client.consuming.membership.broker_contacts import BrokerContacts
-from libramq.client.consuming.membership.lease import Lease
+from libramq.client.consuming.membership.lease import FOREVER, Lease
 from libramq.client.consuming.membership.membership import CoordinatorAnswer, Membership
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.claims import Claims
@@ -36,6 +36,7 @@ from libramq.errors import (
     LibraError,
     MemberReplaced,
     RequestCodeNotSupported,
+    RequestTimeout,
     SubscriptionsDiffer,
     VersionNotSupported,
 )
@@ -83,6 +84,7 @@ class MemberCoordination:
         self._is_offered = False
         self._release_due_ms: MonotonicMs | None = None
         self._is_leaving = self._is_leave_sent = False
+        self._is_lease_watched = False
         self._overdue = Overdue(settings, own.timers, own.table)
         #: What the coordinator was told last; it is repeated with each poll.
         self._is_slow_sent = False
@@ -284,10 +286,34 @@ class MemberCoordination:
                 found = self._allocate_ourselves(now_ms)
         else:
             self._lease.renew(answer.requested_ms + self._settings.session_ms)
+            self._troubles.over("lease")
+            self._watch_lease()
             found = self._apply(assignment, now_ms)
         if not held:  # The lease had expired.
             found += self._own.handle_each(ev.Continued(), now_ms) + self._own.let_commit(now_ms)
         return found
+
+    def _watch_lease(self) -> None:
+        if not self._is_lease_watched:
+            self._is_lease_watched = True
+            self._timers.at(self._lease.until_ms, LeaseDue())
+
+    def check_lease(self, now_ms: MonotonicMs) -> Steps:
+        """Report that our lease has ended: nothing is handled until the coordinator answers."""
+        self._is_lease_watched = False
+        is_explained = any(self._troubles.present.values()) or not self._membership.is_on
+        if self._lease.until_ms == FOREVER or self._mode != MODE_EPOCHS or self._own.closing or is_explained:
+            return []
+        if self._lease.holds_at(now_ms):
+            self._watch_lease()
+            return []
+        coordinator, session_ms = self._membership.coordinator, self._settings.session_ms
+        error = RequestTimeout(
+            f"this member of group {self._settings.group} handles no messages: its lease has ended, because "
+            f"the coordinator at {coordinator} has not renewed it for session_ms={session_ms}"
+        )
+        self._troubles.begin("lease", error)
+        return []
 
     def _apply(self, assignment: GroupAssignment, now_ms: MonotonicMs) -> Steps:
         """Release queues that are no longer ours, and open those that are ours now."""

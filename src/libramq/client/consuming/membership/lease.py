@@ -23,6 +23,11 @@ class Lease:
         self.monotonic_ms = monotonic_ms
         self._until_ms = FOREVER
 
+    @property
+    def until_ms(self) -> MonotonicMs:
+        """Return when it ends."""
+        return self._until_ms
+
     def holds(self) -> bool:
         """Return whether handlers may begin and offsets be committed."""
         return self.holds_at(self.monotonic_ms())

@@ -26,6 +26,7 @@ from libramq.errors import (
     Fenced,
     LibraError,
     NotCoordinator,
+    RequestTimeout,
     UnknownMember,
     VersionNotSupported,
 )
@@ -45,10 +46,12 @@ ASK_AGAIN_MS_MAX: Final = 1_000
 LOOK_MS: Final = 1_000
 #: Ours: a poll that is answered at once without news is not repeated at once.
 POLL_AGAIN_MS: Final = 100
-#: Ours: the shortest timeout of a request, however short the session is.
+#: Ours: the shortest timeout of a request, however short the session is. Timeouts grow with the round trip.
 ANSWER_MS_MIN: Final = 500
 
 
+#: Ours: heartbeats come three times a session, so that one may be lost.
+POLLS_PER_SESSION: Final = 3
 #: Ours: how often a fenced instance checks whether its name is free; the other's session is as long or
 #: longer.
 NAME_AGAIN_MS: Final = 5_000
@@ -88,6 +91,8 @@ class Membership:
         self._brokers = brokers
         self._step = Step.OFF
         self._is_asking = False
+        self._requested_ms = MonotonicMs(0)
+        self._round_trip_ms = self._timeouts = 0
         self._number = 0
         self._failures = 0
         self._due_ms = MonotonicMs(0)
@@ -145,7 +150,7 @@ class Membership:
         if self._step is Step.OFF or self._is_asking or now_ms < self._due_ms:
             return None
         session_ms = self._settings.session_ms
-        timeout_ms = max(ANSWER_MS_MIN, session_ms // 3)
+        timeout_ms = self._patient(max(ANSWER_MS_MIN, session_ms // 3))
         question: fx.FindGroup | fx.JoinGroup | fx.PollGroup
         if self._step is Step.FIND:
             address = self._next_broker()
@@ -170,14 +175,22 @@ class Membership:
             question = fx.JoinGroup(self.coordinator, self._number + 1, timeout_ms, now_ms, header, body)
         else:
             body_of_poll = GroupPollBody(held=held(), duplicates=duplicates, leaving=leaving, slow=slow)
-            # It is held for a third of the session; the second half is for finding another coordinator.
-            timeout_ms = max(session_ms // 3 + ANSWER_MS_MIN, session_ms // 2)
+            # The second half of the session is for finding another coordinator.
+            way_ms = max(ANSWER_MS_MIN, session_ms // 2 - session_ms // 3, 2 * self._round_trip_ms)
+            timeout_ms = self._patient(self._hold_ms + way_ms)
             epoch = self._last.epoch if self._last is not None else 0
             question = fx.PollGroup(
-                self.coordinator, self._number + 1, timeout_ms, now_ms, self.member, epoch, body_of_poll
+                self.coordinator,
+                self._number + 1,
+                timeout_ms,
+                now_ms,
+                self.member,
+                epoch,
+                body_of_poll,
+                self._hold_ms,
             )
         self._number += 1
-        self._is_asking = True
+        self._is_asking, self._requested_ms = True, now_ms
         self._look_due_ms = None
         if self._step is not Step.FIND and self._failures:
             self._look_later(now_ms)
@@ -203,6 +216,18 @@ class Membership:
         self._look_due_ms = now_ms + LOOK_MS
         self._timers.at(self._look_due_ms, MembershipDue())
 
+    @property
+    def _hold_ms(self) -> int:
+        """Return how long a poll may be held: the next one's answer is to arrive before our lease ends."""
+        session_ms = self._settings.session_ms
+        spare_ms = session_ms // 2 - session_ms // 12 - self._round_trip_ms
+        return min(session_ms // POLLS_PER_SESSION, max(0, spare_ms))
+
+    def _patient(self, timeout_ms: int) -> int:
+        """Return a timeout, longer after others were over at every broker: the way may be that long."""
+        longer_ms = timeout_ms << min(self._timeouts // max(1, len(self._brokers())), 8)
+        return max(timeout_ms, min(longer_ms, self._settings.session_ms))
+
     # Answers.
 
     def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> None:
@@ -214,6 +239,8 @@ class Membership:
             return  # What the silent coordinator was asked goes on.
         if not self._is_awaited(request.number):
             return
+        if not is_beside:
+            self._measure(outcome, now_ms)
         if isinstance(outcome, LibraError) or not outcome:
             self._look_again(now_ms, outcome)
             return
@@ -226,6 +253,7 @@ class Membership:
         """Handle the coordinator's answer to a join."""
         if not self._is_awaited(request.number):
             return None
+        self._measure(outcome, now_ms)
         if isinstance(outcome, Fenced):
             return self._replaced(request.requested_ms, outcome, now_ms)
         if isinstance(outcome, LibraError):
@@ -240,6 +268,7 @@ class Membership:
         """Handle the coordinator's answer to a poll."""
         if not self._is_awaited(request.number):
             return None
+        self._measure(outcome, now_ms, request.hold_ms)
         if isinstance(outcome, UnknownMember):
             self._step, self._last, self._failures = Step.JOIN, None, 0
             return CoordinatorAnswer(request.requested_ms, None)
@@ -265,6 +294,18 @@ class Membership:
         if is_awaited:
             self._is_asking = False
         return is_awaited
+
+    def _measure(self, outcome: object, now_ms: MonotonicMs, hold_ms: int = 0) -> None:
+        """Note how long the way is; an answer before hold_ms is over was held for an unknown time."""
+        took_ms = now_ms - self._requested_ms
+        if isinstance(outcome, RequestTimeout):
+            self._timeouts += 1
+        elif not isinstance(outcome, LibraError):
+            self._timeouts = 0
+            if took_ms >= hold_ms:
+                self._round_trip_ms = took_ms - hold_ms
+            else:
+                self._round_trip_ms = min(self._round_trip_ms, took_ms)
 
     def _answered(self, requested_ms: MonotonicMs, assignment: GroupAssignment) -> CoordinatorAnswer:
         self._step, self._last, self._failures = Step.POLL, assignment, 0

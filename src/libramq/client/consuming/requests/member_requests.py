@@ -62,7 +62,7 @@ class MemberRequests:
     def _poll(self, effect: fx.PollGroup) -> None:
         self._ask(
             effect.address,
-            calls.poll_group(self._group, effect.member, effect.epoch, effect.body),
+            calls.poll_group(self._group, effect.member, effect.epoch, effect.body, effect.hold_ms),
             partial(self._core.group_polled, effect),
             effect.timeout_ms,
         )

@@ -96,10 +96,13 @@ class GroupMember(Generic[P, T]):
             return Reason.CONNECTION_CLOSED
         return None
 
-    def hold(self, ticket: T, epoch: int, *, now_ms: MonotonicMs) -> None:
-        """Hold a poll; an earlier one has been answered."""
+    def hold(self, ticket: T, epoch: int, hold_ms: int | None, *, now_ms: MonotonicMs) -> None:
+        """Hold a poll, for hold_ms at most if the member says so; an earlier one has been answered."""
         assert self.poll is None
-        self.poll = HeldPoll(ticket, epoch, now_ms + self.profile.session_ms // POLLS_PER_SESSION)
+        longest_ms = self.profile.session_ms // POLLS_PER_SESSION
+        if hold_ms is not None:
+            longest_ms = min(longest_ms, max(0, hold_ms))
+        self.poll = HeldPoll(ticket, epoch, now_ms + longest_ms)
 
     def is_news(self, assignment: Assignment, mode_epoch: int, *, now_ms: MonotonicMs) -> bool:
         """Return whether the held poll has to be answered with this assignment now.

@@ -67,6 +67,7 @@ class Poll:
     """A member polls for its assignment. epoch: its current one's; duplicates: seen since the last poll.
 
     is_leaving: it stops, and releases its queues as they are drained. is_slow: a handler takes too long.
+    hold_ms: how long it may be held; None: a third of the session.
     """
 
     group: str
@@ -76,6 +77,7 @@ class Poll:
     duplicates: int = 0
     is_leaving: bool = False
     is_slow: bool = False
+    hold_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,99 @@
+"""A member of a coordinated group that is far from its broker, or cut off from it."""
+
+import asyncio
+import contextlib
+
+from libramq import Message, Producer, PushConsumer
+from libramq.errors import RequestTimeout
+from libramq.testing import Broker
+from tests.interop.ports import free_broker_port
+
+#: Where the broker listens, and the address that it announces, at which the way to it begins.
+NEAR, FAR = "127.0.0.1", "127.0.0.2"
+SESSION_MS = 2_000
+#: More than half a second and than a sixth of the session.
+ROUND_TRIP_S = 0.6
+
+
+class LongWay:
+    """The way to a broker: all bytes take half a round trip. While it is cut they wait."""
+
+    def __init__(self, port):
+        self._port = port
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+        self._tasks, self._writers = set(), []
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._connected, FAR, self._port)
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _connected(self, reader, writer):
+        broker_reader, broker_writer = await asyncio.open_connection(NEAR, self._port)
+        self._writers += writer, broker_writer
+        for source, sink in ((reader, broker_writer), (broker_reader, writer)):
+            self._tasks.add(asyncio.create_task(self._pass_on(source, sink)))
+
+    async def _pass_on(self, source, sink):
+        loop, on_the_way = asyncio.get_running_loop(), asyncio.Queue()
+
+        async def arrive():
+            while (sent := await on_the_way.get()) is not None:
+                data, at = sent
+                await asyncio.sleep(at - loop.time())
+                await self.is_open.wait()
+                sink.write(data)
+            sink.close()
+
+        arriving = asyncio.create_task(arrive())
+        self._tasks.add(arriving)
+        with contextlib.suppress(ConnectionError):
+            while data := await source.read(1 << 16):
+                on_the_way.put_nowait((data, loop.time() + ROUND_TRIP_S / 2))
+        on_the_way.put_nowait(None)
+
+
+async def test_a_member_far_away_handles_messages_and_says_so_when_it_is_cut_off():
+    """Polls were given up before their answers, which were dropped: it handled nothing, silently."""
+    port = free_broker_port()
+    handled, errors = asyncio.Queue(), asyncio.Queue()
+
+    async def handle(messages):
+        for message in messages:
+            handled.put_nowait(message.body)
+
+    async with (
+        asyncio.timeout(120),
+        Broker(broker_ip=FAR, bind_address=NEAR, listen_port=port) as broker,
+        LongWay(port) as way,
+        Producer(namesrv=broker.namesrv) as producer,
+    ):
+        await producer.send(Message("T", b"1"))
+        consumer = PushConsumer(
+            group="g", namesrv=broker.namesrv, consume_from="earliest", session_ms=SESSION_MS,
+            on_error=errors.put_nowait,
+        )  # fmt: skip
+        consumer.subscribe("T", "*", handle)
+        async with consumer:
+            assert await handled.get() == b"1"
+            await asyncio.sleep(SESSION_MS / 1000 * 1.5)  # Its lease is renewed meanwhile.
+            assert errors.empty()
+
+            way.is_open.clear()
+            error = await errors.get()
+            assert isinstance(error, RequestTimeout)
+            assert "lease" in str(error)
+            way.is_open.set()
+
+            await producer.send(Message("T", b"2"))
+            assert await handled.get() == b"2"
