@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from libramq.errors import BrokerError, Fenced, NotYetGranted
 from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_CLIENT, Claim, FenceGrant, FenceReport
 from libramq.message.queue import MessageQueue
-from libramq.offsets import fence
+from libramq.offsets import fence, removed_openings
 from libramq.offsets.fence import Fences
 from libramq.offsets.fence_file import FencesFile, Opening
 from libramq.offsets.group_fence import NOBODY
+from libramq.offsets.removed_openings import RemovedOpenings
 
 Granted = tuple[MessageQueue, Claim]
 
@@ -267,6 +268,34 @@ def test_a_deleted_group_leaves_its_epoch_behind(removal: str):
         assert one.grant(word(6, queue(0, "bob", 6))) == 7
         one.grant(word(8, queue(0, "bob", 8), complete=True))
         assert one.open("G", "T", 0, Claim("bob", 8)) == NOBODY
+
+
+@pytest.mark.parametrize("removal", ["topic", "group"])
+def test_only_the_last_reader_of_a_deleted_queue_may_open_it_again(removal: str):
+    """Alice was frozen while Bob had her queue, and its next coordinator believed her (seed 8310205)."""
+    fences = Fences("b")
+    for member, epoch in (("alice", 1), ("bob", 3)):
+        fences.grant(word(epoch, queue(0, member, epoch), complete=True))
+        fences.open("G", "T", 0, Claim(member, epoch))
+    if removal == "topic":
+        fences.remove_topic("T")
+    else:
+        fences.remove_group("G")
+    assert fences.grant(word(4, queue(0, "alice", 1), complete=True)) == 4
+    assert outcome(fences.open, "G", "T", 0, Claim("alice", 1)) is Fenced
+    fences.grant(word(5, queue(0, "bob", 3), complete=True))
+    assert outcome(fences.open, "G", "T", 0, Claim("bob", 3)) == (Fenced if removal == "topic" else NOBODY)
+    fences.grant(word(6, queue(0, "alice", 6), complete=True))
+    former = NOBODY if removal == "topic" else Claim("bob", 3)
+    assert fences.open("G", "T", 0, Claim("alice", 6)) == former
+
+
+def test_removed_openings_are_limited(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(removed_openings, "OPENINGS_MAX", 2)
+    removed = RemovedOpenings()
+    for epoch in (1, 2, 3):
+        removed.keep("G", {("T", epoch): Claim("alice", epoch)})
+    assert [removed.last("G", ("T", epoch)).epoch for epoch in (1, 2, 3)] == [0, 2, 3]
 
 
 def test_a_queue_closed_by_an_operator_needs_a_later_epoch():

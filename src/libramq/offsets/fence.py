@@ -9,7 +9,8 @@ An opening is replaced only by one under a higher epoch. So a queue has one read
 coordinators send: one may be wrong, or there may be two.
 
 When a topic or the group itself is removed, the group's epoch stays: the group's next coordinator continues
-above it, or members would take its grants for old ones.
+above it, or members would take its grants for old ones. Claims before the last opening are refused as ever,
+until a restart (`removed`).
 
 `record` is called with every change of an opening before it takes effect (None: it is forgotten); what it
 raises keeps things as they are. A change of mode is recorded too, and takes effect all the same: a broker
@@ -216,6 +217,9 @@ class Fences:
             fence.unconfirmed.discard(key)
             return None
         assert opening is None or claim.epoch > opening.epoch, "a grant older than an opening was applied"
+        removed = self.removed.last(group, key)
+        if opening is None and claim.epoch <= removed.epoch and claim != removed:
+            raise fenced(group, topic, queue_id, claim, removed)  # Its coordinator could not learn of that.
         self._record(entry_name(group, key), Opening(member=claim.member, epoch=claim.epoch))
         fence.openings[key] = claim
         if key not in fence.unconfirmed:  # Else the member may repeat this opening, unanswered.
@@ -328,7 +332,7 @@ class Fences:
                 self._leave_behind(group, fence.epoch)
             for key in opened:
                 self._record(entry_name(group, key), None)
-                del fence.openings[key]
+                self.removed.keep(group, {key: Claim("", fence.openings.pop(key).epoch)})
                 fence.recovered_ends.pop(key, None)
                 fence.committed_over.pop(key, None)
             fence.grants = {key: claim for key, claim in fence.grants.items() if key[0] != topic}

@@ -125,7 +125,7 @@ class QueueOpening:
         if former is not None:
             was_open = former != NOBODY
             if not was_open:  # Its group may have been deleted meanwhile, and made again.
-                former = self._fences.removed.take(group, (topic, queue_id)) or NOBODY
+                former = self._fences.removed.take(group, (topic, queue_id))
             client = partial(client_of, claim.member)
             self._rebalances.opened(connection, group, topic, queue_id, client, was_open=was_open)
             if former != NOBODY:
