@@ -6,9 +6,10 @@ Each is a function of a number, so that variations follow each other.
 import json
 import random
 import socket
+import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ TARGETS = "(20 ms, 50 ms, +100 MB)"
 HEART_BEAT, GET_MAX_OFFSET, GET_ALL_TOPIC_CONFIG, GET_ALL_GROUPS, CREATE_TOPIC = 34, 30, 21, 201, 17
 RUNTIME_INFO, SEND_V2, SEND_BATCH, PULL, CONSUME_STATS, TOPIC_STATS = 28, 310, 320, 11, 208, 202
 REGISTER_BROKER, CLUSTER_INFO, LOCK_BATCH, GROUP_JOIN = 103, 106, 41, 9001
+BROKER_CONSUME_STATS, CORRECTION_OFFSET, LIST_OFFSETS = 317, 308, 2
 POP, NOTIFICATION, BATCH_ACK, END_TRANSACTION, PUT_KV, CREATE_TOPIC_LIST = 200050, 200054, 200151, 37, 100, 18
 WIDE, STORED, LARGE = "W", "Stored", "Large"
 #: A body that fills a message of the largest size (maxMessageSize, 4 MiB) nearly.
@@ -29,7 +31,11 @@ WIDE_QUEUES, STORED_MESSAGES = 1_024, 2_048
 
 @dataclass(frozen=True)
 class Attack:
-    """data: what one round sends. answers: how many it waits for; 0 and reads=False: it does not read."""
+    """data: what one round sends. answers: how many it waits for; 0 and reads=False: it does not read.
+
+    config: files of the broker's config directory, by name. crowd: how many connections send `data` in a
+    round, and end together.
+    """
 
     name: str
     data: Callable[[int], bytes]
@@ -38,6 +44,9 @@ class Attack:
     reads: bool = True
     needs_topics: bool = False
     at_name_server: bool = False
+    at_kafka: bool = False
+    config: Callable[[], Mapping[str, str]] = dict
+    crowd: int = 0
 
 
 def frame(code: int, body: bytes = b"", **fields: str) -> bytes:
@@ -45,6 +54,11 @@ def frame(code: int, body: bytes = b"", **fields: str) -> bytes:
     command = {"code": code, "language": "JAVA", "version": 479, "opaque": 1, "flag": 0}
     header = json.dumps(command | {"extFields": fields, "serializeTypeCurrentRPC": "JSON"}).encode()
     return (4 + len(header) + len(body)).to_bytes(4) + len(header).to_bytes(4) + header + body
+
+
+def read_kafka_answer(line: socket.socket) -> None:
+    """Read the next answer of the Kafka port."""
+    _read(line, int.from_bytes(_read(line, 4)))
 
 
 def read_answer(line: socket.socket) -> tuple[dict[str, object], bytes]:
@@ -120,6 +134,20 @@ def corpus(seed: int) -> Sequence[Attack]:
         Attack("1,024 acknowledgements in a batch, 16 pipelined", _same(_acks(1_024) * 16), 16),
         Attack("values of 64 KB, 64 pipelined", _values, 64, at_name_server=True),
         Attack("lists of 5,000 topics", _topic_list),
+        Attack(
+            "progress of 8,000 groups",
+            _same(frame(BROKER_CONSUME_STATS, isOrder="false", timeoutMillis="0")),
+            config=_groups_config,
+        ),
+        Attack(
+            "smallest offsets of 200 groups, 4,096 queues",
+            _same(frame(CORRECTION_OFFSET, topic="Read", compareGroup="G0", filterGroups="")),
+            config=_read_config,
+        ),
+        Attack("pulls held by SQL of 250 tests, messages of 32 KB", _sql_held),
+        Attack("offsets by time, 400 times one partition", _same(_list_offsets(400)), at_kafka=True),
+        Attack("1,000 members that end together", _member, connections=1, crowd=1_000),
+        Attack("1,000 producers of 100 groups that end together", _producer, connections=1, crowd=1_000),
     )
 
 
@@ -334,6 +362,76 @@ def _topic_list(number: int) -> bytes:
         for index in range(5_000)
     ]
     return frame(CREATE_TOPIC_LIST, json.dumps({"topicConfigList": topics}).encode())
+
+
+def _groups_config() -> Mapping[str, str]:
+    names = [f"Group{number}" for number in range(8_000)]
+    groups = {name: {"groupName": name} for name in names}
+    offsets = {f"{STORED}@{name}": {"0": 0} for name in names}
+    return {
+        "subscriptionGroup": json.dumps({"subscriptionGroupTable": groups}),
+        "consumerOffset": json.dumps({"offsetTable": offsets}),
+    }
+
+
+def _read_config() -> Mapping[str, str]:
+    queues = {str(number): 0 for number in range(4_096)}
+    topic = {"topicName": "Read", "readQueueNums": 4_096, "writeQueueNums": 4_096, "perm": 6}
+    return {
+        "topics": json.dumps({"topicConfigTable": {"Read": topic}}),
+        "consumerOffset": json.dumps({"offsetTable": {f"Read@G{number}": queues for number in range(200)}}),
+    }
+
+
+def _sql_held(number: int) -> bytes:
+    """Pulls whose filters look for 250 long properties, and a message that has them; its answer comes."""
+    numbers = {"queueId": "3", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "6"}
+    fixed = {
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "15000",
+        "subVersion": "0",
+        "expressionType": "SQL92",
+    }
+    held = b"".join(
+        frame(
+            PULL,
+            consumerGroup=f"Held{index}",
+            topic=WIDE,
+            subscription=" OR ".join(f"a{test:03} = '{number}-{index}'" for test in range(250)),
+            **numbers,
+            **fixed,
+        )
+        for index in range(11)
+    )
+    properties = "".join(f"a{test:03}\x01{'x' * 110}\x02" for test in range(250))
+    return (held if number < 20 else b"") + frame(SEND_V2, b"x", **_send(WIDE, e="3", i=properties))
+
+
+def _list_offsets(count: int) -> bytes:
+    """The first version of ListOffsets, for a time behind which no record was made: all are looked at."""
+    partitions = struct.pack(">iq", 0, 2) * count
+    name = STORED.encode()
+    body = struct.pack(">iih", -1, 1, len(name)) + name + struct.pack(">i", count) + partitions
+    header = struct.pack(">hhih", LIST_OFFSETS, 1, 7, 1) + b"c"
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def _member(number: int) -> bytes:
+    subscription = {"topic": STORED, "subString": "*", "subVersion": 1}
+    consumer = {
+        "groupName": "Crowd",
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "subscriptionDataSet": [subscription],
+    }
+    data = {"clientID": f"10.0.0.1@{number}", "producerDataSet": [], "consumerDataSet": [consumer]}
+    return frame(HEART_BEAT, json.dumps(data).encode())
+
+
+def _producer(number: int) -> bytes:
+    groups = [{"groupName": f"P{index}"} for index in range(100)]
+    data = {"clientID": f"10.0.0.1@{number}", "producerDataSet": groups, "consumerDataSet": []}
+    return frame(HEART_BEAT, json.dumps(data).encode())
 
 
 def _mutated(seed: int) -> Callable[[int], bytes]:
