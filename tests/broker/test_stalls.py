@@ -23,6 +23,7 @@ from libramq.remoting.body.administration import CorrectionOffsets
 from libramq.remoting.body.coordination import GroupJoinBody
 from libramq.remoting.body.heartbeat import HeartbeatData, ProducerData
 from libramq.remoting.command import Command
+from libramq.remoting.pop_headers import PopMessageHeader
 from tests.broker.brokers import Conversation, answer, find_answer, notifications, send_header
 from tests.fakes import FakePeer, ManualTimer
 
@@ -149,29 +150,44 @@ def test_the_smallest_offsets_of_a_topic_are_found_in_short_turns(broker: Callab
     assert loop.longest_ms < ROUND_MS_MAX
 
 
-def test_a_message_with_long_properties_for_many_held_filters(broker: Callable[..., Loop]):
+NAMES = [f"a{each:03}" for each in range(250)]
+
+
+def held_pull(talk: Conversation, number: int, expression: str) -> Command:
+    return talk.pull_command(subscription=expression, expression_type="SQL92", suspend_timeout_millis=60_000)
+
+
+def held_pop(talk: Conversation, number: int, expression: str) -> Command:
+    header = PopMessageHeader(
+        consumer_group=f"G{number}",
+        topic="T",
+        queue_id=-1,
+        max_msg_nums=32,
+        invisible_time=60_000,
+        poll_time=60_000,
+        born_time=int(talk.clock.wall_ms()),
+        init_mode=0,
+        exp_type="SQL92",
+        exp=expression,
+    )
+    return talk.command(R.POP_MESSAGE, header)
+
+
+@pytest.mark.parametrize(("hold", "count"), [(held_pull, 2), (held_pop, 1)], ids=["pulls", "pops"])
+def test_a_message_with_long_properties_for_many_held_filters(
+    hold: Callable[[Conversation, int, str], Command], count: int, broker: Callable[..., Loop]
+):
     """220 filters of 250 tests and 32 such messages: 12.1 s, and others waited for 3.9 s."""
     loop = broker(topics=topics(T=1))
     talk, peer = loop.talk, FakePeer()
-    names = [f"a{each:03}" for each in range(250)]
-    pulls = [
-        talk.pull_command(
-            subscription=" OR ".join(f"{name} = '{number}'" for name in names),
-            expression_type="SQL92",
-            suspend_timeout_millis=60_000,
-        )
-        for number in range(20)
-    ]
-    loop.ask_later(peer, *pulls)
+    held = [hold(talk, number, " OR ".join(f"{name} = '{number}'" for name in NAMES)) for number in range(20)]
+    loop.ask_later(peer, *held)
     assert not peer.replies
     loop.longest_ms = 0.0
     for value in ("x", "7"):
-        properties = dict.fromkeys(names, value + "y" * 110)
-        properties["a249"] = value
-        sends = [talk.command(R.SEND_MESSAGE_V2, send_header("T", properties=properties), b"")] * 2
-        loop.ask(*sends)
-    found = [pull for pull in pulls if find_answer(peer, pull)]
-    assert found == [pulls[7]]
+        properties = dict.fromkeys(NAMES, value + "y" * 110) | {NAMES[-1]: value}
+        loop.ask(*[talk.command(R.SEND_MESSAGE_V2, send_header("T", properties=properties), b"")] * count)
+    assert [command for command in held if find_answer(peer, command)] == [held[7]]
     assert loop.longest_ms < ROUND_MS_MAX
 
 
