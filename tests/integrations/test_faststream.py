@@ -291,6 +291,23 @@ async def test_a_stop_refuses_no_messages(one):
     assert {times for _, times in calls.all} == {0}
 
 
+async def test_a_handler_may_stop_the_broker(one):
+    """It waited for the handler itself, for graceful_timeout and longer; another task does it."""
+    broker, calls = RocketMQBroker(one.namesrv, graceful_timeout=2 * PATIENCE_S), Calls()
+
+    @broker.subscriber("Orders", consume_from="earliest")
+    async def handle(body: str):
+        await broker.stop()
+        calls(body)
+
+    await broker.start()
+    await broker.publish("last", "Orders")
+    async with asyncio.timeout(PATIENCE_S):
+        await calls.wait(1)
+        while await broker.ping(timeout=1):  # noqa: ASYNC110 # No event tells of the end.
+            await asyncio.sleep(0.01)
+
+
 async def test_an_application_runs_in_memory():
     """No server is there; handlers, publishers and requests are called at once."""
     broker = RocketMQBroker("127.0.0.1:9")

@@ -102,6 +102,14 @@ def as_function(returned: Callable[[], Any]) -> Any:
     return handle
 
 
+def as_object(returned: Callable[[], Any]) -> Any:
+    class Handler:
+        async def __call__(self, messages: list[MessageExt]) -> Any:
+            return returned()
+
+    return Handler()
+
+
 def as_function_of_an_awaitable(returned: Callable[[], Any]) -> Any:
     handle = as_coroutine(returned)
     return functools.partial(lambda inner, messages: inner(messages), handle)
@@ -121,7 +129,7 @@ RETURNED: list[tuple[Callable[[], Any], list[int]]] = [
 ]
 
 
-@pytest.mark.parametrize("form", [as_coroutine, as_function, as_function_of_an_awaitable])
+@pytest.mark.parametrize("form", [as_coroutine, as_object, as_function, as_function_of_an_awaitable])
 @pytest.mark.parametrize(("returned", "codes"), RETURNED)
 async def test_a_handlers_call_is_recorded_message_by_message(form: Any, returned: Any, codes: list[int]):
     """Before it and after it, under one id; what it returns or raises is passed on."""
@@ -175,6 +183,7 @@ class Kept:
 def test_a_plain_handler_with_asyncios_producer_is_refused():
     with pytest.raises(ConfigError, match=r"libramq\.sync\.Producer"):
         traced_handler(as_function(lambda: None), group="kitchen", producer=Producer())
+    traced_handler(as_object(lambda: None), group="kitchen", producer=Producer())  # Its call is a coroutine.
 
 
 async def test_records_that_cannot_be_sent_disturb_nobody():

@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Final, TypeVar, cast
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome, ending_of
-from libramq.client.consuming.handling.handlers import Handler
+from libramq.client.consuming.handling.handlers import Handler, is_async
 from libramq.client.producing.send_result import SendResult
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, LibraError, RemoteProtocolError
@@ -65,12 +65,12 @@ def traced_handler(handler: Handler, *, group: str, producer: Any) -> Handler:
     after it. Raises ConfigError for a plain handler, which runs on a thread, with asyncio's producer.
     """
     records = _records_of(producer)
-    if inspect.iscoroutinefunction(handler):
+    if is_async(handler):
 
         @functools.wraps(handler)
         async def recorded_coroutine(messages: list[MessageExt]) -> Any:
             call = _Call(records, group, messages)
-            return await call.until(handler(messages))
+            return await call.until(cast(Awaitable[Any], handler(messages)))
 
         return recorded_coroutine
     if records.is_asyncio:

@@ -22,7 +22,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Tracer, TracerProvider
 from opentelemetry.util.types import AttributeValue
 
 from libramq import __version__
-from libramq.client.consuming.handling.handlers import Handler
+from libramq.client.consuming.handling.handlers import Handler, is_async
 from libramq.client.producing.send_result import SendResult
 from libramq.integrations.wrapped_producer import WrappedProducer
 from libramq.message.message import Message, MessageExt
@@ -61,12 +61,12 @@ def traced_handler(
     """
     tracer = _tracer(tracer_provider)
 
-    if inspect.iscoroutinefunction(handler):
+    if is_async(handler):
 
         @functools.wraps(handler)
         async def traced_coroutine(messages: list[MessageExt]) -> Any:
             with _Processing(tracer, messages, group) as processing, processing.current():
-                return await handler(messages)
+                return await cast(Awaitable[Any], handler(messages))
 
         return traced_coroutine
 

@@ -1,5 +1,6 @@
 """The broker of an application: its connection, its settings, and publishing."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final
@@ -23,6 +24,7 @@ from libramq.integrations.faststream.message import Received, RocketMQMessage
 from libramq.integrations.faststream.producer import RocketMQProducer
 from libramq.integrations.faststream.registrator import RocketMQRegistrator
 from libramq.integrations.faststream.response import RocketMQPublishCommand
+from libramq.integrations.faststream.subscriber import RocketMQSubscriber
 from libramq.remoting.credentials import Credentials
 from libramq.transport.tls import Tls
 
@@ -115,7 +117,10 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, Rock
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> None:
-        """Stop the subscribers, then the connection."""
+        """Stop the subscribers, then the connection. From a handler it is done by another task."""
+        if any(isinstance(each, RocketMQSubscriber) and each.is_in_handler for each in self.subscribers):
+            self._stopping = asyncio.create_task(self.stop(exc_type, exc_val, exc_tb))
+            return
         await super().stop(exc_type, exc_val, exc_tb)
         await self.config.broker_config.connection.disconnect()
         self._connection = None

@@ -116,13 +116,10 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
         From a handler, which it would wait for, it is done by another task.
         """
         consumer, fetching = self._consumer, self._fetching
-        if consumer is not None:
-            try:
-                consumer.refuse_stop_in_handler()
-            except LocalProtocolError:
-                self.running = False
-                self._stopping = asyncio.create_task(self.stop())
-                return
+        if self.is_in_handler:
+            self.running = False
+            self._stopping = asyncio.create_task(self.stop())
+            return
         self._consumer = self._fetching = None
         timeout_s = self._outer_config.graceful_timeout
         timeout_ms = STOP_TIMEOUT_MS if timeout_s is None else int(timeout_s * 1000)
@@ -132,6 +129,16 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
         if fetching is not None:  # As at the end of a block: what was read is done, by whichever task.
             await fetching.__aexit__(None, None, None)
         await super().stop()
+
+    @property
+    def is_in_handler(self) -> bool:
+        """Return whether the caller is one of its handlers, for which `stop` waits."""
+        try:
+            if self._consumer is not None:
+                self._consumer.refuse_stop_in_handler()
+        except LocalProtocolError:
+            return True
+        return False
 
     async def get_one(self, *, timeout: float = 5.0) -> StreamMessage[Received] | None:
         """Return the next message; None if none came in time. Only without handlers."""
