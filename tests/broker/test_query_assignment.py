@@ -256,7 +256,7 @@ class Elsewhere:
             assigner=assigner,
             answer=broker.responder.answer,
         )
-        broker._processors[R.QUERY_ASSIGNMENT] = processor.query
+        broker.processors.singly[R.QUERY_ASSIGNMENT] = processor.query  # type: ignore[index]
 
     def queues(self, topic: str) -> list[MessageQueue] | None:
         count = self.counts.get(topic, 0)

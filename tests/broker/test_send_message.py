@@ -382,7 +382,7 @@ def test_a_full_disk_is_answered_and_nothing_of_the_message_stays(talk, peer):
 
 def test_a_topic_that_cannot_be_journalled_is_not_created(talk, peer):
     talk.disk.bytes_left = 5
-    assert talk.send(peer, "New").code == C.SYSTEM_ERROR
+    assert talk.send(peer, "New").code == C.SERVICE_NOT_AVAILABLE
     assert "New" not in talk.broker.topics
     talk.disk.bytes_left = None
     assert talk.send(peer, "New").code == C.SUCCESS

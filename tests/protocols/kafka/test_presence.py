@@ -273,7 +273,7 @@ class _Purgatory:
     def has_room(self, connection: object) -> bool:
         return True
 
-    def park(self, parked: object) -> None:
+    def park(self, parked: object, *, unlink: object) -> None:
         """Keep nothing."""
 
 
