@@ -99,7 +99,7 @@ def test_a_broker_with_one_file_never_checks_the_disk(tmp_path, peer):
     clean(talk)
     deadlines = len(talk.broker.kernel.deadlines)
     assert not any(thread is Thread.DISK for thread, *_ in talk.threads.work)
-    assert talk.broker._upkeep.old_files._deadline.due_ms is None
+    assert talk.broker.upkeep.old_files._deadline.due_ms is None
     assert deadlines == len(talk.broker.kernel.deadlines)
     talk.close()
 

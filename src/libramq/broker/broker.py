@@ -93,11 +93,11 @@ class Broker(Base):
         delays = DelayFeature(self)
         self._slaves = SlaveFeature(self, self.transactions, delays, self.pop)
         self.cluster = ClusterFeature(self, self.members)
-        upkeep = UpkeepFeature(self)
-        administration = AdministrationFeature(self, self.members, self.reads, delays, upkeep)
+        self.upkeep = UpkeepFeature(self)
+        administration = AdministrationFeature(self, self.members, self.reads, delays, self.upkeep)
         return (
             self.members, self.transactions, self.sends, self.reads, self.pop, delays, self._slaves,
-            self.cluster, administration, upkeep,
+            self.cluster, administration, self.upkeep,
         )  # fmt: skip
 
     def _build_engine(self) -> Engine:
