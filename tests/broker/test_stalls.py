@@ -26,6 +26,8 @@ from libramq.remoting.command import Command
 from libramq.remoting.pop_headers import PopMessageHeader
 from tests.broker.brokers import Conversation, answer, find_answer, notifications, send_header
 from tests.fakes import FakePeer, ManualTimer
+from tests.protocols.kafka.peers import KafkaEndpoint
+from tests.protocols.kafka.test_groups import Member
 
 ROUND_MS_MAX = 30
 
@@ -194,13 +196,16 @@ def test_a_message_with_long_properties_for_many_held_filters(
 MEMBERS = 400
 
 
-def end_many(loop: Loop, begin: Callable[[FakePeer, int], object]) -> None:
+def end_many(
+    loop: Loop, begin: Callable[[FakePeer, int], object], before: Callable[[], object] = lambda: None
+) -> None:
     """Begin many connections, and end them in one round, as when a switch is lost."""
     peers = [FakePeer(f"10.0.{number // 250}.{number % 250}:1") for number in range(MEMBERS)]
     for number, peer in enumerate(peers):
         begin(peer, number)
         loop.run()
     loop.longest_ms = 0.0
+    before()
     loop.end(peers)
     assert loop.longest_ms < ROUND_MS_MAX
 
@@ -219,20 +224,37 @@ def test_the_members_of_a_large_group_end_together(broker: Callable[..., Loop]):
 
 def test_producers_of_many_groups_end_together(broker: Callable[..., Loop]):
     loop = broker(topics=topics(T=1))
-    data = [ProducerData(group_name=f"P{each}") for each in range(50)]
+    data = [ProducerData(group_name=f"P{each}") for each in range(250)]
 
     def begin(peer: FakePeer, number: int) -> None:
         loop.talk.ask(peer, R.HEART_BEAT, None, HeartbeatData(client_id=f"c{number}", producer_data_set=data))
 
-    end_many(loop, begin)
-    reply = loop.talk.ask(FakePeer(), R.GET_ALL_PRODUCER_INFO)
-    assert json.loads(reply.body) == {"data": {}}
+    def listed() -> dict[str, list[object]]:
+        (reply,) = loop.ask(loop.talk.command(R.GET_ALL_PRODUCER_INFO))
+        found: dict[str, list[object]] = json.loads(reply.body)["data"]
+        return found
+
+    end_many(loop, begin, listed)
+    assert listed() == {}
+    assert loop.longest_ms < ROUND_MS_MAX
 
 
 def join(talk: Conversation, peer: FakePeer, client_id: str) -> None:
     talk.beat(peer, client_id, stock=False)
     header = h.GroupJoinHeader(consumer_group="G", client_id=client_id, lb_session_ms=10_000)
     talk.give(peer, talk.command(R.GROUP_JOIN, header, GroupJoinBody(subscriptions={"T": "*"})))
+
+
+def test_kafka_members_end_together(broker: Callable[..., Loop]):
+    loop = broker(topics=topics(T=8))
+    endpoint = KafkaEndpoint(loop.talk)
+    members = [Member(endpoint) for _ in range(MEMBERS)]
+    loop.talk.advance(5_000)
+    loop.longest_ms = 0.0
+    loop.end([member.peer for member in members])
+    loop.talk.clock.advance(1_000)  # Each has a grace period.
+    loop.run()
+    assert loop.longest_ms < ROUND_MS_MAX
 
 
 def test_coordinated_members_end_together(broker: Callable[..., Loop]):
