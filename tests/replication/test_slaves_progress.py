@@ -294,3 +294,20 @@ def test_a_slave_that_was_restarted_keeps_what_it_did_until_its_master_asks(pair
     pair.leaves_master_alone = False
     pair.run(60 * SECONDS)
     assert pair.master.messages("T") == []
+
+
+def test_a_slave_that_acted_for_a_moment_keeps_what_it_did_until_its_master_asks(pair: Pair) -> None:
+    """Its master was back before it had looked for one, each 3 s (seed 8310215)."""
+    pair.is_master_unlisted = True
+    pair.run(33 * SECONDS)
+    send(pair, *numbered("delayed"), DELAY="1")
+    pair.run(900)
+    lose_master(pair)
+    pair.run(1_500)
+    assert delivered(pair.other) == numbered("delayed")
+    pair.is_master_unlisted, pair.leaves_master_alone = False, True
+    pair.return_master()
+    pair.run(15 * SECONDS)
+    pair.leaves_master_alone = False
+    pair.run(10 * SECONDS)
+    assert pair.master.messages("T") == []

@@ -248,13 +248,13 @@ class Slave:
         return True
 
     def _look(self, now_ms: MonotonicMs) -> None:
-        if not self.is_copying:
-            self._kept_until_ms = now_ms + KEPT_MS
         if not (self.is_copying and self._has_master):
             self._registration.announce()
         self._search.at(now_ms + SEARCH_MS)
 
     def _compare(self, done: Callable[[Shared], None]) -> None:
+        """Compare the logs before each copying; what the master's tables say waits until it has asked."""
+        self._kept_until_ms = self._clock.monotonic_ms() + KEPT_MS
         self._work(self._compared(done))
 
     def _compared(self, done: Callable[[Shared], None]) -> Work[None]:
