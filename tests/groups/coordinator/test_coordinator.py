@@ -891,6 +891,32 @@ def test_a_group_deleted_at_another_broker_is_gathered_and_granted_again():
     assert (grant.grant.complete, len(grant.grant.claims)) == (True, 8)
 
 
+def test_a_member_that_has_just_left_is_not_awaited():
+    """A broker was found in the moment between its leave and the next grant (seed 8310179)."""
+    group = group_of("alice", "bob")
+    claims = {queue: Claim(each.member, each.epoch) for queue, each in group.view.owners.items()}
+    group.fences = {"b": FenceReport(epoch=group.view.epoch, openings=claims)}
+    group.leave(group.consumers["bob"])
+    group.happen(ev.FencesInDoubt())
+    group.run(100)
+    assert group.loads() == {"alice": 8}
+
+
+def test_those_who_left_are_remembered_in_limits(monkeypatch: pytest.MonkeyPatch):
+    """Each is awaited for a session at most, as before."""
+    monkeypatch.setattr(group_membership, "LEFT_MAX", 1)
+    group = group_of("alice", "bob", "carol")
+    claims = {queue: Claim(each.member, each.epoch) for queue, each in group.view.owners.items()}
+    group.fences = {"b": FenceReport(epoch=group.view.epoch, openings=claims)}
+    group.leave(group.consumers["bob"])
+    group.leave(group.consumers["carol"])
+    group.happen(ev.FencesInDoubt())
+    group.run(100)
+    assert group.loads()["alice"] < 8
+    group.run(SESSION_MS)
+    assert group.loads() == {"alice": 8}
+
+
 def test_queues_reset_by_an_operator_are_granted_again():
     """Only queues of this group move; those of another group with the topic stay."""
     group = group_of("alice", "bob")

@@ -430,6 +430,7 @@ def change_while_reconciling() -> None:
     changed.join(alice, claims=True)
     changed, alice = group()
     changed.do(changed.coordinator.happened(ev.GrantRefused(-1, 0), GROUP, now_ms=changed.now_ms))
+    changed.remove("nobody")
 
 
 def come_with_a_later_epoch() -> None:

@@ -161,6 +161,8 @@ def leave(group: Group, event: ev.Left, now_ms: MonotonicMs) -> None:
     group.balance.queues.release(event.member.id, committed, committed, event.leave.attempts)
     is_timeout = event.leave.reason == Reason.PROCESSING_TIMEOUT
     reason = Reason.PROCESSING_TIMEOUT if is_timeout else Reason.MEMBER_LEFT
+    if not is_timeout:  # Else it joins again, perhaps another coordinator.
+        group.members.note_left(event.member.id)
     _expel(group, event.member, reason, event.member.profile.client_id, now_ms)
 
 

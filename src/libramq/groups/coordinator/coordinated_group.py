@@ -128,7 +128,7 @@ class CoordinatedGroup(Generic[P, T]):
 
     def begin_inquiry(self, state: State, until_ms: MonotonicMs, epoch: int) -> None:
         """Start an inquiry, or replace the one under way, and wait for its answers."""
-        self.inquiry = GroupInquiry(state, until_ms, epoch)
+        self.inquiry = GroupInquiry(state, until_ms, epoch, gone=set(self.members.left))
 
     def change_mode(self, mode: str, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
         """Change the way in which queues are assigned."""

@@ -36,7 +36,7 @@ Claims = Mapping[str, Mapping[MessageQueue, int]]
 class GroupInquiry:
     """An inquiry under way. awaited: members not seen yet; epoch: the highest that was seen.
 
-    gone: members that have returned and left meanwhile.
+    gone: members that have left before or meanwhile, though fences may still name them.
     """
 
     state: State

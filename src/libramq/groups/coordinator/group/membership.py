@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 #: Ours: how many former instances of static members are remembered, to be fenced by name.
 REPLACED_MAX: Final = 1_000
+#: Ours: how many members that have left are remembered, which fences may still name.
+LEFT_MAX: Final = 1_000
 
 
 #: 128 bits.
@@ -79,6 +81,8 @@ class GroupMembership(Generic[P, T]):
         self._replaced: dict[str, str] = {}
         #: Ids of members that stop: they get no more queues, and release those they hold.
         self.leaving: set[str] = set()
+        #: Ids of the last members that have left; nobody waits for them.
+        self.left: dict[str, None] = {}
         #: Ids of members with a handler that takes too long: others get their queues, if there are any.
         self.slow: set[str] = set()
 
@@ -226,6 +230,12 @@ class GroupMembership(Generic[P, T]):
         if member.profile.instance is not None:
             del self._instances[member.profile.instance]
 
+    def note_left(self, member: str) -> None:
+        """Note that a member says that it has left."""
+        self.left[member] = None
+        if len(self.left) > LEFT_MAX:
+            del self.left[next(iter(self.left))]
+
     @property
     def profiles(self) -> list[MemberProfile]:
         """Return the profiles of all members."""
@@ -262,6 +272,7 @@ class GroupMembership(Generic[P, T]):
     def _add(self, profile: MemberProfile, peer: P | None, now_ms: MonotonicMs) -> GroupMember[P, T]:
         member: GroupMember[P, T] = GroupMember(profile.member, profile, now_ms)
         self.members[member.id] = member
+        self.left.pop(member.id, None)
         self._shared.member_count += 1
         self._shared.subscription_bytes += profile.subscription_bytes
         if profile.instance is not None:
