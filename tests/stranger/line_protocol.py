@@ -61,7 +61,7 @@ from libramq.fencing import Claim, Opened
 from libramq.groups.consumer_group import Consumer
 from libramq.groups.coordinator.effect import Answer
 from libramq.groups.coordinator.group.request import Join, Leave, Poll
-from libramq.groups.pending_notifications import GroupChanged, Notice
+from libramq.groups.pending_notifications import AreYouThere, GroupChanged, Notice, TransactionCheck
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects
 from libramq.message import decode_records
@@ -187,7 +187,7 @@ class LineTranslator:
     def _hello(self, connection: Connection, words: Sequence[str]) -> None:
         client, group = words
         self._require(Membership(connection.principal, {}, (group,)))
-        self._beat(connection, Heartbeat(client_id=client, producer_groups=[group]))
+        self._beat(connection, Heartbeat(client_id=client, producer_groups=[group], notify=self._notify))
 
     def _follow(self, connection: Connection, words: Sequence[str]) -> None:
         client, group = words
@@ -198,9 +198,9 @@ class LineTranslator:
         )
 
     def _notify(self, notice: Notice[Connection]) -> None:
-        """Tell a member that its group has changed, or ask a silent one whether it is there."""
-        verb = "CHANGED" if isinstance(notice, GroupChanged) else "THERE?"
-        self._effects.send(notice.peer, f"{verb} {notice.group}\n".encode())
+        """Tell a member that its group has changed, or ask whether it is there, or about a transaction."""
+        verbs = {GroupChanged: "CHANGED", AreYouThere: "THERE?", TransactionCheck: "COMMITTED?"}
+        self._effects.send(notice.peer, f"{verbs[type(notice)]} {notice.group}\n".encode())
 
     def _beat(self, connection: Connection, heartbeat: Heartbeat) -> None:
         waiter = LineWaiter(connection, self._effects, _heartbeat_answer)

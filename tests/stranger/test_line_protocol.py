@@ -28,6 +28,7 @@ from tests.auth.guards import Guard, Users
 from tests.broker.brokers import Conversation, answer
 from tests.broker.test_coordinated_groups import COLLECT_MS, alone
 from tests.broker.test_shell import Client
+from tests.broker.test_transactions import INTERVAL_MS, prepare
 from tests.fakes import FakePeer
 from tests.interop.ports import free_broker_port
 from tests.stranger.line_protocol import LineReader, LineTranslator
@@ -140,6 +141,15 @@ def test_a_stranger_hears_of_changes_of_its_group_in_its_own_protocol(talk: Conv
     assert stranger.lines() == ["CHANGED Shared"]
     talk.advance(SILENCE_MS_MAX)
     assert "THERE? Shared" in stranger.lines()
+
+
+def test_a_stranger_is_asked_about_transactions_in_its_own_protocol(talk: Conversation):
+    stranger = LinePeer(talk)
+    stranger.say("HELLO c-1 P")
+    prepare(talk, FakePeer())
+    talk.flush()
+    talk.advance(INTERVAL_MS)
+    assert stranger.lines() == ["COMMITTED? P"]
 
 
 def test_a_rocketmq_long_poll_wakes_in_the_turn_of_a_strangers_append(talk: Conversation):

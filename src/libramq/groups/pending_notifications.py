@@ -17,6 +17,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from libramq.clock import MonotonicMs
+from libramq.message.message import MessageExt
 
 P = TypeVar("P", bound=Hashable)
 
@@ -51,7 +52,16 @@ class AreYouThere(Generic[P]):
     number: int
 
 
-Notice = GroupChanged[P] | AreYouThere[P]
+@dataclass(frozen=True, slots=True)
+class TransactionCheck(Generic[P]):
+    """A question to a producer of a group: what has become of a half message?"""
+
+    peer: P
+    group: str
+    message: MessageExt
+
+
+Notice = GroupChanged[P] | AreYouThere[P] | TransactionCheck[P]
 
 
 class _Notified(msgspec.Struct, gc=False):

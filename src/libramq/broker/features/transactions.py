@@ -3,10 +3,11 @@
 from typing import Final
 
 from libramq.broker.features.feature import Base, Feature
-from libramq.broker.processor.messages.end_transaction import EndTransaction, check_request
+from libramq.broker.processor.messages.end_transaction import EndTransaction
 from libramq.broker.transactions.checking import Checking, CheckRules
 from libramq.broker.transactions.ending import Ending
 from libramq.broker.transactions.transactions import Transactions
+from libramq.groups.pending_notifications import TransactionCheck
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection
 from libramq.logs import get_logger
@@ -23,7 +24,7 @@ class TransactionFeature(Feature):
 
     def __init__(self, base: Base, producers: ProducerGroups[Connection]) -> None:
         config, files, store = base.config, base.files, base.store
-        self._broker_name, self._responder, self._producers = config.broker_name, base.responder, producers
+        self._producers = producers
         self._check_count = 0
         rules = CheckRules(
             interval_ms=config.transaction_check_interval_ms,
@@ -48,10 +49,14 @@ class TransactionFeature(Feature):
     def _ask(self, message: MessageExt) -> None:
         """Ask one of the group's producers, each in its turn."""
         group = message.properties.get(p.PRODUCER_GROUP, "")
-        peers = [member.peer for member in self._producers.members(group) if member.peer.is_open]
-        if not peers:
+        producers = [
+            (each.peer, each.notify)
+            for each in self._producers.members(group)
+            if each.peer.is_open and each.notify is not None
+        ]
+        if not producers:
             log.warning("no producer can be asked about a transaction", group=group, id=message.message_id)
             return
         self._check_count += 1
-        peer = peers[self._check_count % len(peers)]
-        self._responder.notify([check_request(message, peer, self._broker_name)])
+        peer, notify = producers[self._check_count % len(producers)]
+        notify(TransactionCheck(peer, group, message))

@@ -35,7 +35,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     language, version: of its library. is_stock: it knows no coordinator. fingerprint: of its subscriptions;
     0: unknown. without_subscriptions: they are as they were, and left out. notify: sends it notices of
-    changes of its groups, and probes; None: its protocol has none.
+    changes of its groups, probes, and checks of its transactions; None: its protocol has none.
     """
 
     client_id: str

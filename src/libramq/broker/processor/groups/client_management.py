@@ -1,6 +1,7 @@
 """HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG, GET_CONSUMER_LIST_BY_GROUP: connected clients.
 
-Members get notices: NOTIFY_CONSUMER_IDS_CHANGED, and GET_CONSUMER_RUNNING_INFO to silent ones.
+They get notices: NOTIFY_CONSUMER_IDS_CHANGED, GET_CONSUMER_RUNNING_INFO if they are silent, and producers
+CHECK_TRANSACTION_STATE.
 
 Upstream: ClientManageProcessor.java, ConsumerManageProcessor.java.
 """
@@ -12,11 +13,12 @@ from typing import Final
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat, Heartbeats
 from libramq.broker.messages.pull_filters import PullFilters
+from libramq.broker.processor.messages.end_transaction import check_request
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
 from libramq.groups.consumer_group import Consumer
-from libramq.groups.pending_notifications import GroupChanged, Notice
+from libramq.groups.pending_notifications import AreYouThere, GroupChanged, Notice, TransactionCheck
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects
 from libramq.kernel.work import Work
@@ -41,7 +43,7 @@ class ClientManagement:
         self._heartbeats = heartbeats
         self._consumers = consumers
         self._filters = filters
-        self._notify = partial(_send_notice, effects)
+        self._notify = partial(_send_notice, effects, consumers.broker_name)
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -117,20 +119,23 @@ class ClientManagement:
         self._consumers.answered_question(connection, answer.opaque, knows_group=knows_group, now_ms=now_ms)
 
 
-def _send_notice(effects: Effects, notice: Notice[Connection]) -> None:
-    """Send a member a notice.
+def _send_notice(effects: Effects, broker_name: str, notice: Notice[Connection]) -> None:
+    """Send a client a notice.
 
     A change is announced again until the member has fetched the list, so a member that does not read needs
     no second one behind those that it has not read.
     """
     ext = {"consumerGroup": notice.group}
-    if isinstance(notice, GroupChanged):
-        code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-        effects.offer(notice.peer, encode_frame(Command(code=code, flag=FLAG_ONEWAY, ext=ext)))
-    else:
-        ext |= {"clientId": notice.client_id, "jstackEnable": "false"}
-        code = RequestCode.GET_CONSUMER_RUNNING_INFO
-        effects.send(notice.peer, encode_frame(Command(code=code, opaque=notice.number, ext=ext)))
+    match notice:
+        case GroupChanged():
+            code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+            effects.offer(notice.peer, encode_frame(Command(code=code, flag=FLAG_ONEWAY, ext=ext)))
+        case AreYouThere():
+            ext |= {"clientId": notice.client_id, "jstackEnable": "false"}
+            code = RequestCode.GET_CONSUMER_RUNNING_INFO
+            effects.send(notice.peer, encode_frame(Command(code=code, opaque=notice.number, ext=ext)))
+        case TransactionCheck():
+            effects.send(notice.peer, encode_frame(check_request(notice.message, broker_name)))
 
 
 def _consumer(data: ConsumerData) -> Consumer:

@@ -15,7 +15,6 @@ from libramq.broker.transactions.transactions import Transactions
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
-from libramq.kernel.connection import Connection
 from libramq.kernel.work import Work
 from libramq.message import names
 from libramq.message import properties as p
@@ -24,6 +23,7 @@ from libramq.message.message import MessageExt
 from libramq.message.record import encode_record
 from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from libramq.remoting.admin_headers import ResumeCheckHeader
+from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.remoting.headers import (
     CheckTransactionStateHeader,
     EndTransactionHeader,
@@ -32,7 +32,6 @@ from libramq.remoting.headers import (
 from libramq.rpc.outcome import (
     HOLD,
     SUCCESS,
-    Notify,
     Outcome,
     ReplyWhenDurable,
 )
@@ -102,7 +101,7 @@ class EndTransaction:
         return self._decide(request)
 
 
-def check_request(message: MessageExt, peer: Connection, broker_name: str) -> Notify:
+def check_request(message: MessageExt, broker_name: str) -> Command:
     """Return the request that asks a producer about a half message, which is sent with it."""
     key = message.properties.get(p.UNIQ_KEY)
     header = CheckTransactionStateHeader(
@@ -131,4 +130,5 @@ def check_request(message: MessageExt, peer: Connection, broker_name: str) -> No
         store_host=encode_host(message.store_host),
         reconsume_times=message.reconsume_times,
     )
-    return Notify(peer, RequestCode.CHECK_TRANSACTION_STATE, encode_header(header), body=record)
+    code = RequestCode.CHECK_TRANSACTION_STATE
+    return Command(code=code, flag=FLAG_ONEWAY, ext=encode_header(header), body=record)
