@@ -119,7 +119,7 @@ async def test_every_broker_names_a_groups_coordinator(cluster):
             assert await ask(remotes, address, group_calls.find_group(group)) == addresses[coordinator]
             if name != coordinator:
                 with pytest.raises(NotCoordinator) as refused:
-                    await ask(remotes, address, group_calls.poll_group(group, "m", 0, GroupPollBody()))
+                    await ask(remotes, address, group_calls.poll_group(group, "m", 0, GroupPollBody(), 1_000))
                 assert refused.value.remark == addresses[coordinator]
     await remotes.aclose()
 
