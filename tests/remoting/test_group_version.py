@@ -19,7 +19,7 @@ JOIN = h.GroupJoinHeader(consumer_group="g", client_id="c", lb_session_ms=10_000
 CALLS: tuple[Call[object], ...] = (
     group_calls.find_group("g"),
     group_calls.join_group(JOIN, bodies.GroupJoinBody()),
-    group_calls.poll_group("g", "m", 1, bodies.GroupPollBody()),
+    group_calls.poll_group("g", "m", 1, bodies.GroupPollBody(), 0),
     group_calls.release_queues("g", "m", ()),
     group_calls.leave_group("g", "m", "member_left"),
     group_calls.remove_member("g", "m", None),
