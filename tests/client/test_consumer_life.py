@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -330,3 +331,28 @@ def test_waiting_callers_get_an_error_when_the_loop_closes(cluster):
             await reader.wait_closed()
 
     asyncio.run(wait())
+
+
+async def test_a_consumer_stops_while_handlers_fill_the_loops_executor(namesrv, broker, watch):
+    """They await `asyncio.to_thread`; the stop had waited for a thread of the same."""
+    broker.put("T", 0, b"x")
+    gate, entered = threading.Event(), []
+
+    def work():
+        entered.append(True)
+        watch.touch()
+        gate.wait(60)
+
+    async def handle(messages):
+        await asyncio.to_thread(work)
+
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", handle)
+    try:
+        async with asyncio.timeout(30):
+            await reader.start()
+            await watch.until(lambda: entered)
+            await reader.stop(timeout_ms=50)
+    finally:
+        gate.set()

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 
 from libramq import Message, Producer, PushConsumer
+from libramq.client import Admin
 from libramq.errors import RequestTimeout
 from libramq.testing import Broker
 from tests.interop.ports import free_broker_port
@@ -18,8 +19,9 @@ ROUND_TRIP_S = 0.6
 class LongWay:
     """The way to a broker: all bytes take half a round trip. While it is cut they wait."""
 
-    def __init__(self, port):
+    def __init__(self, port, round_trip_s=ROUND_TRIP_S):
         self._port = port
+        self._way_s = round_trip_s / 2
         self.is_open = asyncio.Event()
         self.is_open.set()
         self._tasks, self._writers = set(), []
@@ -59,7 +61,7 @@ class LongWay:
         self._tasks.add(arriving)
         with contextlib.suppress(ConnectionError):
             while data := await source.read(1 << 16):
-                on_the_way.put_nowait((data, loop.time() + ROUND_TRIP_S / 2))
+                on_the_way.put_nowait((data, loop.time() + self._way_s))
         on_the_way.put_nowait(None)
 
 
@@ -97,3 +99,25 @@ async def test_a_member_far_away_handles_messages_and_says_so_when_it_is_cut_off
 
             await producer.send(Message("T", b"2"))
             assert await handled.get() == b"2"
+
+
+async def test_a_member_that_is_cut_off_stops_after_its_timeout():
+    """It waits for one answer that does not come, and not for the next one of the same broker."""
+    port = free_broker_port()
+    async with (
+        asyncio.timeout(60),
+        Broker(broker_ip=FAR, bind_address=NEAR, listen_port=port) as broker,
+        LongWay(port, round_trip_s=0) as way,
+        Admin(namesrv=broker.namesrv) as admin,
+    ):
+        await admin.create_topic("T", queues=1)
+        assigned = asyncio.Event()
+        consumer = PushConsumer(group="g", namesrv=broker.namesrv, on_assigned=lambda queues: assigned.set())
+        consumer.subscribe("T", "*", print)
+        await consumer.start()
+        await assigned.wait()
+        way.is_open.clear()
+        began_s = asyncio.get_running_loop().time()
+        await consumer.stop(timeout_ms=1_000)
+        assert asyncio.get_running_loop().time() - began_s < 1.9
+        way.is_open.set()

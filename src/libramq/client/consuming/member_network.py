@@ -21,7 +21,7 @@ from libramq.client.consuming.requests.ask import Performers
 from libramq.client.consuming.requests.broker_requests import BrokerRequests, Served
 from libramq.client.routing.name_servers import NameServers
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
-from libramq.errors import LibraError, NameServerUnavailable, RemoteError
+from libramq.errors import LibraError, NameServerUnavailable, RemoteError, RequestTimeout
 from libramq.filter.selector import Selector
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
@@ -174,6 +174,8 @@ class MemberNetwork(ABC, Generic[E]):
         self._is_running = False
         self._stopped: Callable[[None], None] | None = None
         self._stop_timer: Timer | None = None
+        #: Brokers that have not answered during the stop, which waits for no more of theirs.
+        self._silent: set[str] = set()
 
     @abstractmethod
     def assignment(self) -> list[MessageQueue]:
@@ -317,6 +319,8 @@ class MemberNetwork(ABC, Generic[E]):
             if not self._is_running:
                 return
             outcome = call.outcome(reply, where=f"broker {address}")
+            if self._stopped is not None and isinstance(outcome, RequestTimeout):
+                self._silent.add(address)
             fault = RemoteError(f"the response of broker {address} could not be processed")
             for each in (outcome, fault):  # Who asked asks again, as after every failed request.
                 try:
@@ -344,7 +348,7 @@ class MemberNetwork(ABC, Generic[E]):
         call = unregister_client(
             self._settings.client_id, producer_group=None, consumer_group=self._settings.group
         )
-        waiting = len(effect.addresses)
+        waiting = len([each for each in effect.addresses if each not in self._silent])
 
         def answered(_: object) -> None:
             nonlocal waiting
@@ -352,7 +356,11 @@ class MemberNetwork(ABC, Generic[E]):
             if not waiting and self._is_running:
                 self._perform(self._core.unregistered())
 
+        def ignored(_: object) -> None:
+            pass
+
         for address in effect.addresses:
-            self._remotes.send(address, call.command(), answered, timeout_ms=LEAVE_TIMEOUT_MS)
-        if not effect.addresses:
+            done = ignored if address in self._silent else answered
+            self._remotes.send(address, call.command(), done, timeout_ms=LEAVE_TIMEOUT_MS)
+        if not waiting and self._is_running:
             self._perform(self._core.unregistered())
