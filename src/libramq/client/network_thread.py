@@ -196,9 +196,10 @@ class NetworkThread:
             self.loop.stop()
 
     def _cancel(self, task: asyncio.Task[Any]) -> None:
+        # In a later turn: a coroutine that is cancelled before it has begun would clean nothing up.
         if not task.done():
-            with contextlib.suppress(LocalProtocolError):  # Whatever runs on an ending thread is cancelled.
-                self.call_soon(task.cancel)
+            with contextlib.suppress(RuntimeError):  # The loop is closed.
+                self.loop.call_soon_threadsafe(task.cancel)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -210,12 +211,15 @@ class NetworkThread:
                     self.loop.call_soon(self._submitted.popleft())
             self.loop.run_until_complete(_cancel_all())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.run_until_complete(asyncio.sleep(0))  # What was closed last ends in the next turn.
         finally:
             self._is_open = False
             for work in list(self.at_work):
                 work.end()
-            self.loop.close()
-            self._ended.set()
+            try:
+                self.loop.close()
+            finally:  # It raises ResourceWarning where warnings are errors.
+                self._ended.set()
 
 
 def _settle(future: Future[T], task: asyncio.Task[T]) -> None:
