@@ -4,6 +4,7 @@ import contextlib
 import random
 import signal
 import sys
+import time
 
 from libramq import Message
 from libramq.errors import LocalProtocolError
@@ -32,6 +33,9 @@ def stopping(client: Consumer | Producer | PushConsumer) -> None:
     client.start()
     if isinstance(client, Producer):
         client.send_nowait(Message("T", b"x"), lambda outcome: None)  # What becomes of it is known then.
+    else:
+        while not client.assignment():  # The broker knows it then.
+            time.sleep(0.01)
     client.stop()
     client.start()  # Nothing is left of the life before.
     client.stop()
