@@ -337,9 +337,10 @@ def test_a_refused_request_with_acks_0_ends_the_connection(endpoint: KafkaEndpoi
     assert (peer.is_open, peer.answers()) == (False, [])
 
 
-def test_a_fetch_beyond_the_end_of_an_empty_partition_is_answered_at_once(endpoint: KafkaEndpoint):
+@pytest.mark.parametrize("offset", [5, -5])
+def test_a_fetch_outside_an_empty_partition_is_answered_at_once(endpoint: KafkaEndpoint, offset: int):
     peer = endpoint.peer()
-    fetched = peer.fetch(5, max_wait_ms=500)
+    fetched = peer.fetch(offset, max_wait_ms=500)
     assert fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     peer.tell(peer.fetch_request(0, max_wait_ms=500))
     assert peer.answers() == []

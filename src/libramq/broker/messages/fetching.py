@@ -238,7 +238,7 @@ _EMPTY: Final = frozenset({ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESS
 
 def is_out_of_range(offset: int, result: ReadResult) -> bool:
     """Return whether a queue has no such offset."""
-    return result.status in _OUT_OF_RANGE or (offset > 0 and result.status in _EMPTY)
+    return result.status in _OUT_OF_RANGE or (offset != 0 and result.status in _EMPTY)
 
 
 def _must_answer(read: QueueRead, result: ReadResult | BrokerError) -> bool:
