@@ -15,6 +15,7 @@ from libramq.message.properties import encode_properties
 from libramq.message.record import RecordHead
 from libramq.store.log.log_scan import Damage
 from libramq.store.recovery.check import StoreReport, check_store
+from libramq.store.retention.deletions import Deletions
 from tests.store.stores import Disk, bodies, flush, kill, message, open_store, remove_old_files
 
 
@@ -32,9 +33,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def flip(path: Path, at: int) -> None:
+def flip(path: Path, at: int, bit: int = 1) -> None:
     data = bytearray(path.read_bytes())
-    data[at] ^= 1
+    data[at] ^= bit
     path.write_bytes(data)
 
 
@@ -269,6 +270,23 @@ def test_what_was_deleted_stays_deleted_and_is_no_damage(root: Path, lost: str, 
     caplog.clear()
     assert not check(root).is_damaged
     assert not caplog.text
+
+
+def test_no_flipped_bit_brings_back_what_was_deleted(tmp_path: Path):
+    """One between the two lines of a note made one of them, and both were lost."""
+    store = open_store(tmp_path / "store")
+    store.append_batch([message("old", "Deleted")])
+    store.delete_topic("Deleted")
+    store.close()
+    notes = (tmp_path / "store" / "libra.deletions").read_bytes()
+    (tmp_path / "libra.deletions").write_bytes(notes)
+    end = notes.split()[1]
+    for bit in range(8 * len(notes)):
+        (tmp_path / "libra.deletions").write_bytes(notes)
+        flip(tmp_path / "libra.deletions", bit // 8, 1 << bit % 8)
+        deletions = Deletions(LocalFileSystem(), tmp_path)
+        deletions.load()
+        assert (deletions.end_of("Deleted"), deletions.is_stale) == (int(end), True), bit
 
 
 def test_deleted_files_are_no_damage(root: Path, caplog):

@@ -16,7 +16,10 @@ The file lies beside Apache's, whose brokers do not know it: they give such reco
 
 import contextlib
 import json
+import re
 import zlib
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +33,7 @@ FILE_NAME: Final = "libra.deletions"
 COPIED_AS: Final = "libraDeletions"
 #: Ours: the size from which the file is rewritten without outdated lines.
 REWRITE_BYTES: Final = 1 << 20
+_NOTE: Final = re.compile(r'([0-9a-f]{8}) (([0-9]+) ("(?:[^"\\]|\\.)*"))')
 
 
 class Deletions:
@@ -66,17 +70,18 @@ class Deletions:
         """Read the lines that are whole: a power cut leaves others at the end, and bits flip anywhere."""
         text = self._filesystem.read_text(self._path) or ""
         *lines, rest = text.split("\n")
-        found = [each for each in map(_decode, lines) if each is not None]
-        for name, end in found:
+        notes = [list(_notes(line)) for line in lines]
+        for name, end in chain.from_iterable(notes):
             self._ends[name] = max(end, self.end_of(name))
-        if len(found) < len(lines):
+        unreadable = notes.count([])
+        if unreadable:
             log.warning(
                 "notes of deletions cannot be read; what one without a copy deleted may come back",
                 path=str(self._path),
-                unreadable=len(lines) - len(found),
+                unreadable=unreadable,
             )
         self._size = len(text)
-        self.is_stale = len(found) < len(lines) or rest != ""
+        self.is_stale = rest != "" or any(len(found) != 1 for found in notes)
 
     def note(self, topic: str, end: int) -> None:
         """Note a deleted topic whose records lie before an offset; OSError if the disk refuses."""
@@ -150,10 +155,9 @@ def _encode(topic: str, end: int) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(rest), rest) * 2
 
 
-def _decode(line: str) -> tuple[str, int] | None:
-    """Return name and offset of one line; None if it is incomplete or invalid."""
-    crc, _, rest = line.partition(" ")
-    if f"{zlib.crc32(rest.encode()):08x}" != crc:
-        return None
-    end, _, topic = rest.partition(" ")
-    return json.loads(topic), int(end)
+def _notes(line: str) -> Iterator[tuple[str, int]]:
+    """Yield name and offset of each note in a line: two, where a flipped bit has joined their lines."""
+    for note in _NOTE.finditer(line):
+        crc, rest, end, topic = note.groups()
+        if f"{zlib.crc32(rest.encode()):08x}" == crc:
+            yield json.loads(topic), int(end)
