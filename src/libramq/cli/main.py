@@ -332,6 +332,8 @@ def failure_line(error: Exception) -> str | None:
         named = f"{error.filename}: " if error.filename else ""
         if isinstance(error, FileExistsError | NotADirectoryError):
             return f"{named}this is a file; name a directory"
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            return f"{named}too many open files; raise the limit (ulimit -n)"
         return f"{named}{error.strerror}; check that the path exists and is yours"
     format_message = getattr(error, "format_message", None)  # The command-line library's own errors.
     if format_message is None:

@@ -9,6 +9,7 @@ import resource
 from collections.abc import Callable
 from typing import Final
 
+from libramq.errors import ConfigError
 from libramq.filesystem import DESCRIPTORS_IDLE
 from libramq.logs import get_logger
 
@@ -26,10 +27,25 @@ DESCRIPTORS_WANTED_ON_MACOS: Final = 10_240
 #: few, three eighths are for all of them, and the store's files take a quarter of all (`store.open_files`).
 DESCRIPTORS_RESERVED: Final = 384
 RESERVED_SHARE: Final = 3 / 8
+#: Ours: with fewer a server would come up and refuse its clients.
+DESCRIPTORS_MIN: Final = DESCRIPTORS_IDLE + 16
 
 
 def raise_limit() -> int:
-    """Raise this process's soft limit of descriptors as far as wanted and allowed; return the limit."""
+    """Raise this process's soft limit of descriptors as far as wanted and allowed; return the limit.
+
+    Raises ConfigError if that is too low for a server.
+    """
+    limit = _raised_limit()
+    if limit < DESCRIPTORS_MIN and limit != resource.RLIM_INFINITY:
+        raise ConfigError(
+            f"this process may open {limit} files and connections, and a server needs at least "
+            f"{DESCRIPTORS_MIN}; raise the limit (ulimit -n)"
+        )
+    return limit
+
+
+def _raised_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return soft
