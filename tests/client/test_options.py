@@ -48,7 +48,7 @@ def test_a_push_consumer_has_every_option_of_its_settings():
     named = keywords(PushConsumer)
     assert named.keys() | ConsumerTuning.__annotations__.keys() == PushConsumerOptions.__annotations__.keys()
     assert not named.keys() & ConsumerTuning.__annotations__.keys()
-    ours = {"client_id", "group_strategy", "has_revoke_hook"}
+    ours = {"client_id", "group_strategy", "has_assigned_hook", "has_revoke_hook"}
     ours |= {"fetches", "assigns", "auto_commit", "pull_threshold_for_all"}  # Of a Consumer.
     assert ConsumerSettings.__annotations__.keys() - ours <= PushConsumerOptions.__annotations__.keys()
 

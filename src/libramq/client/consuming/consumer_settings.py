@@ -74,7 +74,7 @@ class ConsumerSettings:
     revoke_timeout_ms: how long running handlers and the listener may take, together, for a revoked queue;
     then the coordinator gives it to another member. It waits at least 1 s.
     max_processing_ms: while a handler runs longer than this, others get the member's queues.
-    waits_for_assigned: messages of a queue wait until the program's hook for it has returned.
+    has_assigned_hook: messages of a queue wait until the program's hook for it has returned.
     fetches: the program fetches messages itself (`Consumer`); they are not passed to handlers.
     auto_commit: offsets are committed without a request of the program. assigns: the program chooses its
     queues, and is no member of the group.
@@ -116,7 +116,7 @@ class ConsumerSettings:
     pop: bool = False
     invisible_ms: int = INVISIBLE_MS
     fetches: bool = False
-    waits_for_assigned: bool = False
+    has_assigned_hook: bool = False
     auto_commit: bool = True
     assigns: bool = False
     has_revoke_hook: bool = False

@@ -92,6 +92,7 @@ class GroupConsumer(Generic[N]):
             group_strategy=strategy if isinstance(strategy, str) else GROUP_STRATEGY,
             instance_id=options.instance_id,
             broadcasting=options.broadcasting,
+            has_assigned_hook=options.on_assigned is not None,
             has_revoke_hook=options.on_revoked is not None,
             **settings,
         )
@@ -112,11 +113,7 @@ class GroupConsumer(Generic[N]):
         await look_up(self._name_server_addresses)
         if self._run is not None and self._run.stage is not Stage.ENDED:
             raise LocalProtocolError(f"this consumer {self._run.stage.value}")
-        self._settings = replace(
-            self._settings,
-            client_id=self.client_id,
-            waits_for_assigned=self._hooks[fx.Assigned] is not None,
-        )
+        self._settings = replace(self._settings, client_id=self.client_id)
         self._run = ConsumerRun(
             self.group,
             self._hooks,

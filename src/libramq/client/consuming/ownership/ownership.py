@@ -166,7 +166,7 @@ class Ownership:
         if owned.is_announced:
             return []
         owned.is_announced = True
-        if self.settings.waits_for_assigned:
+        if self.settings.has_assigned_hook:
             self.table.hook_begins(owned.queue)
         return [fx.Assigned((owned.queue,))]
 
