@@ -88,6 +88,24 @@ def test_a_broadcasting_consumer_joins_no_group():
     assert talk.question is None
 
 
+def test_a_silent_coordinator_is_asked_again_once_the_others_do_not_know():
+    """The only other broker was its slave, which never knows: the group stood still (seed 8320081)."""
+    talk = Member().looking(brokers=("a", "b"))
+    talk.found_group("a:1")
+    talk.group_joined(ConnectionLost("a:1 is gone"))
+    number = talk.question.number
+    talk.group_joined(ConnectionLost("a:1 is gone"))
+    asked = []
+    for _ in range(4):
+        while talk.question.number == number:
+            talk.at(talk.core.next_due_ms)
+        asked.append(talk.question.address)
+        number = talk.question.number
+        talk.found_group(refusal(2, "this is a slave"))
+    assert asked[0] == "b:1"
+    assert "a:1" in asked
+
+
 def test_brokers_are_queried_for_the_coordinator_in_turn():
     """The pause is 50 ms, doubles each time, and is a second at most."""
     talk = Member().looking(brokers=("a", "b"))

@@ -197,12 +197,15 @@ class Membership:
         return question
 
     def _next_broker(self) -> str | None:
-        """Return a broker to ask for the coordinator: another one than the coordinator if that was silent."""
+        """Return a broker to ask for the coordinator, in turn: one that was silent after all others.
+
+        These may be slaves, which never know.
+        """
         brokers = self._brokers()
-        others = [each for each in brokers if each != self.coordinator] if self._failures else brokers
-        candidates = others or brokers
+        if self._failures and self.coordinator in brokers:
+            brokers = [*(each for each in brokers if each != self.coordinator), self.coordinator]
         self._finds += 1
-        return candidates[self._finds % len(candidates)] if candidates else None
+        return brokers[self._finds % len(brokers)] if brokers else None
 
     def _look(self, now_ms: MonotonicMs) -> fx.FindGroup | None:
         """Return the question who coordinates now, beside the one under way, whose number it has."""
@@ -346,7 +349,8 @@ class Membership:
         else:
             log.warning(event, group=self._settings.group, reason=reason)
         self._logged = str(reason)
-        self._step = Step.FIND
+        if self._step is not Step.FIND:
+            self._step, self._finds = Step.FIND, -1
         self._pause(now_ms, min(ASK_AGAIN_MS << min(self._failures, 8), ASK_AGAIN_MS_MAX))
         self._failures += 1
 
