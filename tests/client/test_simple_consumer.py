@@ -8,9 +8,17 @@ import libramq.sync
 from libramq import Message, MessageExt, Producer, SimpleConsumer, Sql
 from libramq.client import Admin
 from libramq.codes import RequestCode
-from libramq.errors import BrokerError, ConfigError, LibraError, LocalProtocolError, RequestCodeNotSupported
+from libramq.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectionLost,
+    LibraError,
+    LocalProtocolError,
+    RequestCodeNotSupported,
+)
 from libramq.rpc import pop_calls
 from libramq.testing import Broker
+from tests.client.fake_cluster import FakeBroker, FakeNameServer
 from tests.client.older_brokers import unserved
 from tests.client.test_pop_consumer import Skewed
 
@@ -325,6 +333,21 @@ async def test_a_receive_that_another_task_stops_says_so(namesrv, broker, until)
     await consumer.stop()
     with pytest.raises(LibraError, match=r"^this client was stopped$|does not run"):
         await receiving
+
+
+async def test_the_route_is_asked_for_again_where_its_broker_was_silent(one, start):
+    """For 30 s acknowledgements went to a master that was gone, though its slave acted for it."""
+    await fill(one.namesrv, b"popped")
+    async with simple(one) as consumer:
+        (message,) = await received(consumer, 1)
+    broker = await start(FakeBroker(message.broker_name, **{TOPIC: 1}))
+    namesrv = await start(FakeNameServer(broker))
+    broker.cut(RequestCode.ACK_MESSAGE, times=2)
+    async with SimpleConsumer(group="G", namesrv=namesrv.address) as consumer:
+        for _ in range(2):
+            with pytest.raises(ConnectionLost):
+                await consumer.ack(message)
+    assert namesrv.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) == 2
 
 
 async def test_a_client_on_another_loop_than_its_own_is_refused(namesrv):

@@ -38,9 +38,11 @@ from libramq.errors import (
     BrokerError,
     ConfigError,
     ConnectFailed,
+    ConnectionLost,
     LocalProtocolError,
     RemoteError,
     RequestCodeNotSupported,
+    RequestTimeout,
     RouteNotFound,
 )
 from libramq.filter.selector import Selector, Sql, kind_of, selector
@@ -379,7 +381,11 @@ class SimpleConsumer:
             self._routes.pop(topic, None)
             raise ConnectFailed(f"broker {broker_name} is not known, or has no master now")
         send = partial(remotes.send, address, call.command(), timeout_ms=timeout_ms)
-        reply = await answer_of(send)
+        try:
+            reply = await answer_of(send)
+        except (ConnectFailed, ConnectionLost, RequestTimeout):
+            self._routes.pop(topic, None)  # Another may act for it by now.
+            raise
         return call.result(reply, where=f"broker {broker_name} at {address}")
 
     def _running(self) -> AsyncioRemotes:
