@@ -109,6 +109,27 @@ def test_a_signal_ends_a_server_gracefully(number):
         end(process)
 
 
+def test_a_broker_without_its_store_ends_with_a_failure(up, tmp_path):
+    """Its tables were not written, and it ended as if they were."""
+    store = tmp_path / "store"
+    port = free_broker_port()
+    (tmp_path / "broker.conf").write_text(
+        f"brokerName=broker-lost\nlistenPort={port}\nstorePathRootDir={store}\n"
+    )
+    process = start(["broker", "-c", str(tmp_path / "broker.conf"), "-n", up.namesrv])
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        store.rename(tmp_path / "elsewhere")
+        shutil.copytree(tmp_path / "elsewhere", store)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=SECONDS_MAX)
+        assert process.returncode == 2
+        assert f"libra: the broker's last state was not written: {store} was removed or exchanged" in err
+    finally:
+        end(process)
+
+
 def test_a_broker_reads_apaches_file(up, tmp_path):
     """Apache's option names work; an unknown one is reported and has no effect."""
     port = free_broker_port()

@@ -236,6 +236,27 @@ def test_a_slave_with_files_of_another_size_says_so(pair: Pair, caplog: pytest.L
     assert "mappedFileSizeCommitLog" in caplog.text
 
 
+def test_a_slave_whose_store_is_gone_leaves_its_master_alone(
+    pair: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It connected again each second, with three lines there and two at the master."""
+    pair.run(100)
+    assert is_copying(pair)
+    root = pair.slave.broker.store.config.root
+    root.rename(tmp_path / "elsewhere")
+    root.mkdir()
+    send(pair, "not noticed yet")
+    pair.run(3_000)
+    send(pair, "refused")
+    pair.run(3_000)
+    said = [each for each in caplog.messages if "cannot be copied" in each]
+    assert len(said) == 1
+    assert "was removed or exchanged" in said[0]
+    caplog.clear()
+    pair.run(30_000)
+    assert not caplog.messages
+
+
 def test_under_sync_flush_a_slave_reports_what_is_on_its_disk(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.slave.close()

@@ -16,7 +16,7 @@ from libramq.broker.cluster.registration import FIRST_ROUND_MS_MAX
 from libramq.broker.config import CREDENTIALS_OPTION, VIP_DISTANCE, BrokerConfig
 from libramq.broker.machine import Machine
 from libramq.clock import Clock
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, StoreError
 from libramq.filesystem import FileSystem
 from libramq.kernel.engine import Translator
 from libramq.logs import get_logger
@@ -147,7 +147,10 @@ class BrokerServer:
             raise
 
     async def stop(self) -> None:
-        """Unregister, close connections and store; a failure does not stop the rest."""
+        """Unregister, close connections and store; a failure does not stop the rest.
+
+        Raises StoreError if the store was lost, so that nothing could be written.
+        """
         if self._metrics_timer is not None:
             self._metrics_timer.cancel()
         if self._listening is not None:
@@ -165,6 +168,8 @@ class BrokerServer:
             if self._performer is not None:
                 stack.callback(self._performer.stop)
                 await self._leave(self._performer)
+        if self._broker is not None and (lost := self._broker.store.lost) is not None:
+            raise StoreError(f"the broker's last state was not written: {lost}")
 
     def _started(self) -> None:
         if not self._is_started.done():

@@ -32,6 +32,8 @@ RETRY_MS: Final = 1_000
 #: Ours: the first and the longest pause while logs have nothing in common; a comparison may read all of ours.
 NOTHING_SHARED_MS: Final = 10_000
 NOTHING_SHARED_MS_MAX: Final = 60_000
+#: Ours: how soon a master is asked again whose data was refused twice, for the same reason.
+REFUSED_AGAIN_MS: Final = 10_000
 #: MessageStoreConfig.haSendHeartbeatInterval.
 HEARTBEAT_MS: Final = 5_000
 #: MessageStoreConfig.haHousekeepingInterval.
@@ -148,7 +150,11 @@ class HAClient:
                 if block.data:
                     copy.append(block.offset, block.data)
         except (ProtocolError, StoreError) as error:
-            self._give_up(str(error))
+            reason = self._store.failure or str(error)
+            self._give_up(reason, again_ms=REFUSED_AGAIN_MS if reason == self._failure else RETRY_MS)
+        else:
+            if blocks:
+                self._failure = ""
 
     def ended(self, connection: Connection, reason: str) -> None:
         """Handle the end of the connection."""
@@ -189,7 +195,9 @@ class HAClient:
         """Connect, show that we are alive, or give up a master that is silent."""
         match self.state:
             case State.IDLE:
-                if self._address is not None:
+                if self._store.copy.is_refused:
+                    self._due.at(self._clock.monotonic_ms() + RETRY_MS)
+                elif self._address is not None:
                     self.state = State.CONNECTING
                     self._effects.add(Dial(self._address, self))
             case State.COPYING:
@@ -229,7 +237,7 @@ class HAClient:
     def _begin_copying(self) -> None:
         """Report where our log ends; the master sends from there."""
         copy = self._store.copy
-        self.state, self._failure, self._nothing_shared_ms = State.COPYING, "", NOTHING_SHARED_MS
+        self.state, self._nothing_shared_ms = State.COPYING, NOTHING_SHARED_MS
         self._copyings += 1
         position = 0 if copy.is_empty else copy.end
         log.info("copying the master's log", master=self._address, begins_at=position)

@@ -125,6 +125,11 @@ class LogCopy:
         """Return the offset of the byte to come next."""
         return self._log.end + len(self._partial)
 
+    @property
+    def is_refused(self) -> bool:
+        """Return whether the store takes nothing now: there is no use in asking a master for more."""
+        return not self._may_append()
+
     def forget_partial(self) -> None:
         """Drop an incomplete record: the connection that brought it has ended."""
         self._partial.clear()
