@@ -122,7 +122,7 @@ def test_a_file_is_read_as_java_reads_it(text, tmp_path):
         ("brokerName=b".encode("utf-16"), "line 1: the file begins with a byte order mark"),
         ("# größe\na=\\\n  b\nstorePathRootDir=/größe".encode(), "line 4: UTF-8, .* as .uXXXX"),
         (b"\n\na=C:\\users", "line 3: .u needs the four hexadecimal digits"),
-        (b"a=\\ud83d", "line 1: .u needs"),
+        (b"a=\\ud83d", "line 1: half a character: "),
         (b"brokerName my broker", "the brokerName 'my broker' has characters other than"),
         (b"listenPort=many", "listenPort=many; a whole number"),
     ],

@@ -7,7 +7,11 @@ import pytest
 import typer
 
 import libramq
+from libramq.broker.broker_conf import broker_config
+from libramq.cli.access import access
 from libramq.cli.main import app, run
+from libramq.errors import ConfigError
+from libramq.nameserver.config import name_server_config
 from tests.cli.commands import libra, one_line
 
 
@@ -74,6 +78,10 @@ def test_impossible_requests_are_one_clear_line(arguments, line):
     ("text", "line"),
     [
         ("listenPort=many", "listenPort=many; a whole number is needed"),
+        ("listenPort=30_911", "listenPort=30_911; a whole number is needed"),
+        (f"listenPort={'9' * 5_000}", f"listenPort={'9' * 64}… (5000 characters); a whole number is needed"),
+        ("namesrvAddr=127.0.0.1:99999", "broker.conf: namesrvAddr: '127.0.0.1:99999' is not an address"),
+        ("namesrvAddr=::::", "broker.conf: namesrvAddr: '::::' is not an address"),
         ("autoCreateTopicEnable=yes", "autoCreateTopicEnable=yes; true or false"),
         ("flushDiskType=SOMETIMES", "flushDiskType 'SOMETIMES'; ASYNC_FLUSH or SYNC_FLUSH"),
         ("bindAddress=0.0.0.0", "refusing to listen on 0.0.0.0"),
@@ -95,7 +103,34 @@ def test_a_data_directory_that_cannot_be_created_is_named():
 @pytest.mark.parametrize("data", ["file", "file/below"])
 def test_a_data_directory_that_is_a_file_is_named(tmp_path, data):
     (tmp_path / "file").touch()
-    assert one_line(libra("up", "--data", data, cwd=tmp_path)).endswith("this is a file; name a directory")
+    said = one_line(libra("up", "--data", data, cwd=tmp_path))
+    assert said.endswith("file: this is a file; name a directory")
+
+
+@pytest.mark.parametrize("text", ["listenPort=30_911", "listenPort=-1", f"listenPort={'9' * 5_000}"])
+def test_an_impossible_port_of_a_name_server_is_named(tmp_path, text):
+    (tmp_path / "namesrv.conf").write_text(text + "\n")
+    line = one_line(libra("nameserver", "-c", "namesrv.conf", cwd=tmp_path))
+    assert f"namesrv.conf: {text[:70]}" in line
+    assert len(line) < 200
+
+
+def test_signs_of_numbers_are_read_as_java_reads_them():
+    assert broker_config({"listenPort": "+30911"})[0].listen_port == 30_911
+    assert name_server_config({"listenPort": "+30911"})[0].listen_port == 30_911
+
+
+def test_a_fault_in_the_file_of_access_is_named_once(tmp_path, monkeypatch):
+    file = tmp_path / "access"
+    monkeypatch.setenv("LIBRA_ACCESS", str(file))
+    for content, why in ((None, "No such file"), ("a=\\u12", "line 1"), ("a=b", "access has no a")):
+        if content is not None:
+            file.write_text(content)
+        with pytest.raises(ConfigError) as caught:
+            access()
+        assert str(caught.value).startswith("LIBRA_ACCESS")
+        assert why in str(caught.value)
+        assert str(caught.value).count(str(file)) == 1
 
 
 def test_help_is_quick_because_nothing_is_loaded_for_it():

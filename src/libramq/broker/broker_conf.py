@@ -13,8 +13,9 @@ from typing import Any
 from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
 from libramq.broker.refused_options import check_refused, is_harmless
 from libramq.errors import ConfigError
-from libramq.formats.properties_file import read_properties
+from libramq.formats.properties_file import read_properties, shown, whole_number
 from libramq.remoting.credentials import parse_credentials
+from libramq.transport.address import is_lookup, split_name_servers
 from libramq.transport.bind import bind_address, check_announced
 
 
@@ -39,6 +40,12 @@ def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[Brok
         check_announced(announced, "brokerIP1")
         remedy = f"bindAddress={announced} and allowPublic=true"
         values["bind_address"] = bind_address(announced, "brokerIP1", remedy)
+    name_servers = values.get("namesrv_addr")
+    if name_servers and not is_lookup(name_servers):
+        try:
+            split_name_servers(name_servers)
+        except ConfigError as error:
+            raise ConfigError(f"namesrvAddr: {error}") from None
     values.update({name: value for name, value in overrides.items() if value is not None})
     return BrokerConfig(**values), unknown
 
@@ -66,11 +73,11 @@ def option_value(name: str, text: str, default: object) -> object:
         return parse_credentials(name, text) if text else None
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{name}={text}; true or false is allowed")
+            raise ConfigError(f"{name}={shown(text)}; true or false is allowed")
         return text.lower() == "true"
     if isinstance(default, int):
-        try:
-            return int(text)
-        except ValueError:
-            raise ConfigError(f"{name}={text}; a whole number is needed") from None
+        number = whole_number(text)
+        if number is None:
+            raise ConfigError(f"{name}={shown(text)}; a whole number is needed")
+        return number
     return text

@@ -17,15 +17,19 @@ VARIABLE: Final = "LIBRA_ACCESS"
 
 
 def properties() -> dict[str, str]:
-    """Return the properties in the file; empty if the environment names none."""
+    """Return the properties in the file; empty if the environment names none. Raises ConfigError."""
     file = os.environ.get(VARIABLE)
-    return read_properties(Path(file)) if file else {}
+    try:
+        return read_properties(Path(file)) if file else {}
+    except ConfigError as error:  # It names the file.
+        raise ConfigError(f"{VARIABLE}: {error}") from None
 
 
 def access() -> Access:
     """Return the commands' credentials and TLS; ConfigError names a fault in the file."""
+    found = properties()
     try:
-        return access_of(properties())
+        return access_of(found)
     except ConfigError as error:
         raise ConfigError(f"{VARIABLE}={os.environ[VARIABLE]}: {error}") from None
 

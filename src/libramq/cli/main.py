@@ -331,6 +331,9 @@ def failure_line(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.strerror:
         named = f"{error.filename}: " if error.filename else ""
         if isinstance(error, FileExistsError | NotADirectoryError):
+            if error.filename:
+                path = Path(str(error.filename))
+                named = f"{next((each for each in (path, *path.parents) if each.is_file()), path)}: "
             return f"{named}this is a file; name a directory"
         if error.errno in (errno.EMFILE, errno.ENFILE):
             return f"{named}too many open files; raise the limit (ulimit -n)"

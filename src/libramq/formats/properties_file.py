@@ -13,6 +13,8 @@ from typing import Final
 
 from libramq.errors import ConfigError
 
+#: Ours: how much of a value a message shows.
+SHOWN_MAX: Final = 64
 #: java.util.Properties ends a line nowhere else; str.splitlines() does, for example at U+2028.
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _BLANKS: Final = " \t\f"
@@ -28,7 +30,7 @@ def read_properties(path: Path) -> dict[str, str]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
     try:
         return _decode(data)
     except ConfigError as error:
@@ -43,6 +45,11 @@ def parse_properties(text: str) -> dict[str, str]:
         assert match is not None, "a logical line ends with no backslash of its own"
         try:
             name, value = map(_unescaped, match.groups())
+        except UnicodeDecodeError:
+            raise ConfigError(
+                f"line {number}: half a character: \\ud800 to \\udbff are written only before one of "
+                "\\udc00 to \\udfff, and those only behind"
+            ) from None
         except ValueError:
             raise ConfigError(
                 f"line {number}: \\u needs the four hexadecimal digits of a character, and a backslash "
@@ -50,6 +57,16 @@ def parse_properties(text: str) -> dict[str, str]:
             ) from None
         properties[name] = value.strip(_TRIMMED)
     return properties
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a value means to Java, whose numbers have no underscores; None if it is none."""
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,19}", text) else None
+
+
+def shown(text: str) -> str:
+    """Return a value as a message shows it: the beginning, if it is long."""
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}… ({len(text)} characters)"
 
 
 def property_line(name: str, value: str) -> str:

@@ -3,14 +3,13 @@
 Upstream: NamesrvConfig.java.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from libramq.codes import ResponseCode
 from libramq.errors import ConfigError, broker_error
-from libramq.formats.properties_file import property_line
+from libramq.formats.properties_file import property_line, shown, whole_number
 
 
 def _option(name: str, default: Any, about: str, *, changes: bool = True) -> Any:
@@ -109,13 +108,14 @@ def config_text(config: NameServerConfig) -> str:
 def _value(name: str, text: str) -> object:
     default = _FIELDS[name].default
     if type(default) is int:
-        if not re.fullmatch("[0-9]{1,5}", text) or int(text) > PORT_MAX:
-            raise ConfigError(f"{name}={text}; a port is needed, 0 to {PORT_MAX}")
-        return int(text)
+        number = whole_number(text)
+        if number is None or not 0 <= number <= PORT_MAX:
+            raise ConfigError(f"{name}={shown(text)}; a port is needed, 0 to {PORT_MAX}")
+        return number
     if type(default) is str:
         return text
     if text.lower() not in ("true", "false"):
-        raise ConfigError(f"{name}={text}; true or false is allowed")
+        raise ConfigError(f"{name}={shown(text)}; true or false is allowed")
     return text.lower() == "true"
 
 

@@ -92,7 +92,7 @@ async def up(
     )
     children = BrokerChildren(configs[1:], log_level)
     option = _option(ports.nameserver, host, namesrv)
-    named = ", ".join(f"{config.broker_name} {config.address}" for config in configs)
+    named = ", ".join(f"{config.broker_name} {_named(config)}" for config in configs)
     lines = [
         *ports.remarks,
         *remarks,
@@ -190,11 +190,16 @@ async def broker(
     await _serve(
         [server, *kafka_servers(server, config)],
         [
-            f"Broker {config.broker_name} of cluster {config.cluster_name} listens on {server.address}, "
+            f"Broker {config.broker_name} of cluster {config.cluster_name} listens on {_named(config)}, "
             f"name server {config.namesrv_addr}, data in {_absolute(config.store_path)}. "
             "Ctrl-C stops it."
         ],
     )
+
+
+def _named(config: BrokerConfig) -> str:
+    """Return a broker's address as users write it: with brackets, unlike the one that clients get."""
+    return join_address(config.broker_ip, config.listen_port)
 
 
 def broker_server(config: BrokerConfig) -> BrokerServer:
