@@ -222,6 +222,23 @@ async def test_the_listener_may_seek(namesrv, broker):
         assert await reader.position(T0) == 10
 
 
+async def test_a_fetch_in_a_hook_is_refused(namesrv, broker):
+    """It would wait for messages that wait for the hook."""
+    broker.put("T", 0, b"x")
+    refused = []
+
+    async def assigned(queues):
+        for fetch in (reader.getmany, reader.getone, reader.__anext__):
+            with pytest.raises(LocalProtocolError, match="a hook cannot fetch"):
+                await fetch()
+            refused.append(fetch)
+
+    reader = subscribed(namesrv, on_assigned=assigned)
+    async with asyncio.timeout(60), reader:
+        assert (await reader.getone()).body == b"x"
+    assert refused
+
+
 async def test_one_task_fetches_at_a_time(namesrv):
     async with subscribed(namesrv) as reader:
         waiting = asyncio.create_task(reader.getone())

@@ -74,3 +74,10 @@ def test_a_handler_may_call_clients_whatever_it_interrupts(cluster, name):
     """No lock of theirs is held when it runs: it had waited for ever in some of a hundred interruptions."""
     namesrv, broker = cluster
     assert Running(broker, name, namesrv.address).said() == ["ended"]
+
+
+@pytest.mark.parametrize("name", ["queueing", "beginning", "starting_again"])
+def test_a_handler_may_raise_or_stop_the_client_wherever_it_comes(cluster, name):
+    """Later messages leave, no thread stays, and only errors of ours are raised."""
+    namesrv, broker = cluster
+    assert Running(broker, name, namesrv.address).said() == ["ended"]

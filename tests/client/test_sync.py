@@ -178,6 +178,28 @@ def test_a_hook_may_call_the_consumer(cluster, hook):
     assert {name for _, name in seen} == {"libramq-hook"}
 
 
+@pytest.mark.parametrize("hook", ["on_assigned", "on_revoked"])
+def test_a_fetch_in_a_hook_is_refused(cluster, hook):
+    """It had waited for the main thread's fetch, whose messages wait for the hook."""
+    namesrv, broker = cluster
+    broker.put("T", 0, b"x")
+    broker.put("T", 0, b"y")
+    refused = []
+
+    def fetch(queues):
+        refused.extend(refusal(each) for each in (consumer.getmany, consumer.getone, lambda: next(consumer)))
+        if hook == "on_assigned" and MessageQueue("T", "a", 0) in queues:
+            consumer.seek(MessageQueue("T", "a", 0), 1)
+            consumer.commit()
+
+    consumer = Consumer(group="g", namesrv=namesrv.address, consume_from="earliest", **{hook: fetch})
+    consumer.subscribe("T")
+    with consumer:
+        assert consumer.getone().body == (b"y" if hook == "on_assigned" else b"x")
+    assert refused
+    assert all("a hook cannot fetch" in each for each in refused)
+
+
 def test_a_hook_that_exits_or_stops_the_consumer_hangs_nobody(cluster):
     """Its failure is logged, and a stop ends the consumer."""
     namesrv, _ = cluster

@@ -45,22 +45,24 @@ class BlockingClient:
     def start(self) -> None:
         """Start the client."""
         self._refuse("start", self._thread)
-        life = Life()
-        with self._begins:
-            if self._life is not None:
-                raise LocalProtocolError(f"this {self._name} runs already")
-            self._life = life
+        life, thread = Life(), None
         try:
-            life.thread = NetworkThread(f"libramq-sync-{self._name}")
-            life.start = Work(life.thread, self._start())
+            with self._begins:
+                if self._life is not None:
+                    raise LocalProtocolError(f"this {self._name} runs already")
+                self._life = life
+            thread = NetworkThread(f"libramq-sync-{self._name}")
+            thread.start()
+            life.thread = thread
+            life.start = Work(thread, self._start())
             life.start.submit()
             if not life.is_stopping:  # Otherwise a signal handler came when there was nothing to cancel.
                 life.start.result()
             if life.is_stopping:
                 raise asyncio.CancelledError
         except BaseException as error:
-            if life.thread is not None:
-                life.thread.stop()
+            if thread is not None:
+                thread.stop()
             self._forget(life)
             if life.is_stopping and isinstance(error, asyncio.CancelledError | LocalProtocolError):
                 error = LocalProtocolError(f"this {self._name} was stopped while it was being started")
@@ -79,9 +81,8 @@ class BlockingClient:
         life = getattr(self, "_life", None)
         if life is None or life.thread is None or life.thread.is_parents or life.is_stopping:
             return
-        warnings.warn(
-            f"a {self._name} was dropped while it ran; stop() it, or use `with`", ResourceWarning, 2, self
-        )
+        named = f"{'an' if self._name == 'admin' else 'a'} {self._name}"
+        warnings.warn(f"{named} was dropped while it ran; stop() it, or use `with`", ResourceWarning, 2, self)
         if self._stops_when_dropped:
             self._begin_end(life, life.thread)
 
@@ -103,7 +104,8 @@ class BlockingClient:
         finally:
             self._forget(life)
         if life.end is not None:
-            life.end.result()
+            with contextlib.suppress(asyncio.CancelledError):  # An interrupted call has ended the thread.
+                life.end.result()
 
     def _begin_end(self, life: Life, thread: NetworkThread) -> None:
         """Begin to end a life, unless that has begun."""

@@ -49,6 +49,7 @@ class NetworkShare:
         with shared.lock:
             if shared.thread is None:
                 shared.thread = NetworkThread(THREAD_NAME)
+                shared.thread.start()
             shared.shares += 1
             self._thread = shared.thread
         self._lock = threading.Lock()

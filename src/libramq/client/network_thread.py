@@ -117,12 +117,17 @@ class NetworkThread:
         self.is_parents = False
         self.at_work: set[Work[Any]] = set()
         self._submitted: deque[Callable[[], object]] = deque()
+        self._has_started = False
         self._is_open = True
         self._is_stopping = False
         self._ended = Latch()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         _threads.add(self)
+
+    def start(self) -> None:
+        """Begin. If a signal handler raises meanwhile, `stop` ends it, without waiting."""
         self._thread.start()
+        self._has_started = True
 
     @property
     def is_current(self) -> bool:
@@ -165,7 +170,8 @@ class NetworkThread:
             return
         with contextlib.suppress(LocalProtocolError):  # It has ended.
             self.call_soon(self._stop_loop)
-        self.join()
+        if self._has_started:  # Otherwise it ends at once, if it begins at all.
+            self.join()
 
     def end(self) -> None:
         """End the thread after its current work; called on it."""

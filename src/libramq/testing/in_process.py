@@ -117,6 +117,7 @@ class Broker:
     def __enter__(self) -> Self:
         thread = NetworkThread("libramq-testing-broker")
         try:
+            thread.start()
             thread.run(self.start()).result()
         except BaseException:
             thread.stop()

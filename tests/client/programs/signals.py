@@ -1,10 +1,15 @@
 """Programs whose signal handlers use blocking clients: `python signals.py NAME NAMESRV`."""
 
 import contextlib
+import itertools
 import random
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
 
 from libramq import Message
 from libramq.errors import LocalProtocolError
@@ -92,6 +97,84 @@ def receiving(namesrv: str) -> None:
         signal.setitimer(signal.ITIMER_REAL, 1e-2)
         for message in consumer:
             print(message)
+
+
+class Interrupted(Exception):
+    """What a signal handler raises."""
+
+
+@contextlib.contextmanager
+def interruption(handler: Callable[[], object], *at: int) -> Iterator[None]:
+    """Call a signal's handler when a client has called or returned so often.
+
+    A signal comes anywhere: this is where Python looks for one, without chance.
+    """
+    seen = 0
+
+    def look(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+        nonlocal seen
+        if event in ("call", "return") and frame.f_globals["__name__"].startswith("libramq"):
+            seen += 1
+            if seen in at:
+                handler()
+        return look
+
+    sys.settrace(look)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+
+
+def interrupt() -> None:
+    """Be a handler that raises."""
+    raise Interrupted
+
+
+def queueing(namesrv: str) -> None:
+    """Interrupt `send_nowait` everywhere: the next message leaves by itself."""
+    with Producer(namesrv=namesrv) as producer:
+        for at in itertools.count(1):
+            try:
+                with interruption(interrupt, at):
+                    producer.send_nowait(Message("T", b"x"))
+                return
+            except Interrupted:
+                left = threading.Event()
+                producer.send_nowait(Message("T", b"y"), lambda _, left=left: left.set())
+                if not left.wait(10):
+                    print("interrupted at", at, "and nothing leaves")
+                    return
+
+
+def beginning(namesrv: str) -> None:
+    """Interrupt a start and a stop everywhere: no thread stays."""
+    for at in itertools.count(1):
+        producer = Producer(namesrv=namesrv)
+        try:
+            with interruption(interrupt, at):
+                producer.start()
+                producer.stop()
+            break
+        except Interrupted:
+            producer.stop()
+    for thread in threading.enumerate():
+        if thread.name.startswith("libramq"):
+            thread.join(5)
+            print(thread)
+
+
+def starting_again(namesrv: str) -> None:
+    """Stop a client in the middle of its start, and once more: the start alone says so."""
+    for first, second in itertools.product((8, 12), range(9, 50)):
+        producer = Producer(namesrv=namesrv)
+        try:
+            with interruption(producer.stop, first, second):
+                producer.start()
+            producer.stop()
+        except LocalProtocolError as error:
+            if "was stopped while it was being started" not in str(error):
+                print(error)
 
 
 def main() -> None:

@@ -111,8 +111,8 @@ class ConsumerRun(Generic[N]):
         self._dialer = SocketDialer(tls)
         self._results: deque[tuple[Delivery, Ending]] = deque()
         self._results_announced = False
-        self._listener = QueueListener(hooks, loop=self._loop, hook_done=self._hook_done)
-        self.notify = self._listener.notify
+        self.listener = QueueListener(hooks, loop=self._loop, hook_done=self._hook_done)
+        self.notify = self.listener.notify
         self._network = network(self, self._dialer)
         self._receiver = receiver(loop=self._loop, report=self._report, loop_closed=self.loop_closed)
 
@@ -148,7 +148,7 @@ class ConsumerRun(Generic[N]):
         self.refuse_in_handler()
         if self._stage is Stage.STARTING:
             await _outcome(self._started)
-        self._listener.let_others_go_first()
+        self.listener.let_others_go_first()
         if self._enter(Stage.STOPPING):
             await self._leave(timeout_ms)
         else:
@@ -177,7 +177,7 @@ class ConsumerRun(Generic[N]):
             self.problem = trouble.error
             self._kept_out.set_exception(trouble.error)
             self._receiver.kept_out()
-        self._listener.notify(trouble)
+        self.listener.notify(trouble)
 
     def end_trouble(self, recovered: fx.Recovered) -> None:
         """Report that the problem is over."""
@@ -225,7 +225,7 @@ class ConsumerRun(Generic[N]):
             await asyncio.wrap_future(leaving)
         finally:
             try:
-                await self._listener.close()
+                await self.listener.close()
             finally:  # Runs to its end even where the loop ends before, and handlers fill its executor.
                 await run_on_thread(self._end_threads)
 

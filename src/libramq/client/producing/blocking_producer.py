@@ -203,9 +203,13 @@ class Producer(BlockingClient):
             try:
                 thread.call_soon(self._take_in)
             except LocalProtocolError:
+                self._announced = False
                 with contextlib.suppress(ValueError):  # Reported already, as queued too late.
                     self._handed_over.remove(handed_over)
                     raise
+            except BaseException:  # A signal handler's: the next message is announced.
+                self._announced = False
+                raise
 
     def flush(self) -> None:
         """Wait until everything passed to `send_nowait` has been answered."""

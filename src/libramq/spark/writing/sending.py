@@ -42,6 +42,7 @@ class Sender:
             tls=access.tls,
         )
         self._thread = NetworkThread("libramq-spark-sink")
+        self._thread.start()
         self._thread.run(self._producer.start()).result()
 
     def send(self, messages: Iterable[tuple[Message, str, QueueSelector | None]]) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from libramq.client.blocking_client import BlockingClient
 from libramq.client.consuming.fetching import consumer as asynchronous_consumer
-from libramq.client.consuming.fetching.consumer import POLL_TIMEOUT_MS
+from libramq.client.consuming.fetching.consumer import FETCH_IN_HOOK, POLL_TIMEOUT_MS
 from libramq.client.consuming.fetching.decoding import BlockingDecodedMessages, Value
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, Taken
 from libramq.client.consuming.fetching.positions import check_offsets
@@ -35,17 +35,20 @@ class Consumer(BlockingClient):
     """Returns messages to a program that asks for them; see libramq.client.Consumer.
 
     One thread fetches at a time; others wait for it. What it was given last is in its hands: if another
-    thread stops the consumer, that is waited for. Plain hooks run on threads, and may call its methods.
+    thread stops the consumer, that is waited for. Plain hooks run on threads, and may call its methods,
+    except those that fetch.
     """
 
     _advice = "make the hook a plain function: it runs on a thread that may wait"
 
     def __init__(self, **options: Unpack[ConsumerOptions]) -> None:
         super().__init__("consumer")
+        #: The threads that run hooks just now.
+        self._hook_threads: set[int] = set()
         for name in HOOKS:
             hook = options.get(name)
             if hook is not None:
-                options[name] = on_thread(hook)
+                options[name] = on_thread(hook, self._hook_threads)
         self._consumer = asynchronous_consumer.Consumer(**options)
         self._stop_timeout_ms = STOP_TIMEOUT_MS
         self._lock = threading.RLock()
@@ -111,6 +114,8 @@ class Consumer(BlockingClient):
             yield record_batch(*taken, schema)
 
     def _fetch(self, what: str, take: Callable[[FetchBuffer], T], seconds: float | None) -> T | None:
+        if self._hook_threads and threading.get_ident() in self._hook_threads:
+            raise LocalProtocolError(FETCH_IN_HOOK)
         until = None if seconds is None else time.monotonic() + seconds
         with self._lock:
             self._running(what)

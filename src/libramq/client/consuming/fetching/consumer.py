@@ -57,6 +57,10 @@ POLL_TIMEOUT_MS: Final = 5_000
 PULL_THRESHOLD_FOR_ALL: Final = 10_000
 #: Ours: how long `commit` waits for the brokers, as long as Java's client for each request.
 COMMIT_TIMEOUT_MS: Final = 5_000
+FETCH_IN_HOOK: Final = (
+    "a hook cannot fetch: messages wait until it has returned; it may use seek(), pause(), position() and "
+    "commit(), and what fetches is the program outside the hook"
+)
 #: No limit on the messages of one call: what may be buffered is limited anyway.
 ALL: Final = 1 << 31
 #: Ours: after so many messages that were there at once the loop's other tasks have their turn.
@@ -267,11 +271,14 @@ class Consumer(Positions):
     def _fetching(self) -> FetchWaiting:
         """Return where messages come from, for the current task; raises what keeps them away."""
         waiting = self.source()
+        task = asyncio.current_task()
+        if self._run is not None and self._run.listener.task is task:
+            raise LocalProtocolError(FETCH_IN_HOOK)
         if waiting.is_awaited:
             raise LocalProtocolError(
                 "another task waits for messages of this consumer; one at a time fetches"
             )
-        self._task = asyncio.current_task()
+        self._task = task
         return waiting
 
     def source(self) -> FetchWaiting:

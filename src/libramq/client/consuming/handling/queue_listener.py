@@ -41,7 +41,8 @@ class QueueListener:
         self._loop = loop
         self._hook_done = hook_done
         self._waiting: deque[Change | fx.Trouble] = deque()
-        self._task: asyncio.Task[None] | None = None
+        #: The task that calls hooks, while it does.
+        self.task: asyncio.Task[None] | None = None
         self._current: Change | fx.Trouble | None = None
         self._is_closed = False
 
@@ -57,29 +58,29 @@ class QueueListener:
 
     def let_others_go_first(self) -> None:
         """Call the next hooks while the calling one continues: it is about to wait for their work."""
-        if self._task is not None and current_task() is self._task:
-            self._task = None
+        if self.task is not None and current_task() is self.task:
+            self.task = None
             self._finish_current()
             self._go_on()
 
     async def close(self) -> None:
         """End a hook that still runs."""
         self._is_closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=CANCEL_SECONDS)
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task], timeout=CANCEL_SECONDS)
 
     def _accept(self, change: Change | fx.Trouble) -> None:
         self._waiting.append(change)
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._task is None and self._waiting and not self._is_closed:
-            self._task = self._loop.create_task(self._work())
-            self._task.add_done_callback(self._ended)
+        if self.task is None and self._waiting and not self._is_closed:
+            self.task = self._loop.create_task(self._work())
+            self.task.add_done_callback(self._ended)
 
     async def _work(self) -> None:
-        while self._waiting and self._task is asyncio.current_task():
+        while self._waiting and self.task is asyncio.current_task():
             self._current = change = self._waiting.popleft()
             try:
                 await self._call(change)
@@ -90,8 +91,8 @@ class QueueListener:
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
             task.exception()  # Only Ctrl-C, which the loop has raised already.
-        if self._task is task:  # A cancelled hook does not stop the others.
-            self._task = None
+        if self.task is task:  # A cancelled hook does not stop the others.
+            self.task = None
             self._go_on()
 
     async def _call(self, change: Change | fx.Trouble) -> None:
