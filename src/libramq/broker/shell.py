@@ -149,7 +149,7 @@ class BrokerServer:
     async def stop(self) -> None:
         """Unregister, close connections and store; a failure does not stop the rest.
 
-        Raises StoreError if the store was lost, so that nothing could be written.
+        Raises StoreError if the store's directory is gone, so that nothing could be written.
         """
         if self._metrics_timer is not None:
             self._metrics_timer.cancel()
@@ -168,7 +168,7 @@ class BrokerServer:
             if self._performer is not None:
                 stack.callback(self._performer.stop)
                 await self._leave(self._performer)
-        if self._broker is not None and (lost := self._broker.store.lost) is not None:
+        if self._broker is not None and (lost := self._broker.store.lost_directory()) is not None:
             raise StoreError(f"the broker's last state was not written: {lost}")
 
     def _started(self) -> None:

@@ -134,14 +134,6 @@ class MessageStore(AppendedContents):
         return self._refusal.reason
 
     @property
-    def lost(self) -> str | None:
-        """Return why what is written is lost; None if it is not."""
-        if self._refusal.is_final:
-            return self.failure
-        lost = self.lost_directory()
-        return None if lost is None else str(lost)
-
-    @property
     def is_flush_wanted(self) -> bool:
         """Return whether the log has to be flushed at once, because a reply waits for it."""
         flushed = self._log.flushed
