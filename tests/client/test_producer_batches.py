@@ -1,6 +1,7 @@
 """Which messages of a producer travel together, and what happens to their batches."""
 
 import asyncio
+import gc
 import random
 import time
 
@@ -232,8 +233,8 @@ async def test_hundreds_of_batches_that_fail_at_once_are_all_reported(
 
 
 async def test_messages_for_thousands_of_chosen_queues_leave_while_others_have_the_loop(namesrv, broker):
-    """4,000 took 0.46 s of one turn, in which all that waited was gone through for each."""
-    count, longest_s = 2_500, 0.0
+    """A third of the work was one turn, in which all that waited was gone through for each: 0.46 s."""
+    count, longest_s, all_s = 4_000, 0.0, 0.0
     for code in SENDS:
         broker.silence(code, times=count)
     sender = producer(namesrv, send_timeout_ms=60_000)
@@ -241,16 +242,21 @@ async def test_messages_for_thousands_of_chosen_queues_leave_while_others_have_t
     await sender.publish_queues("T")
     for number in range(count):
         sender.send_nowait(Message("T", b"x"), queue=MessageQueue("T", "a", number))
-    while broker.count(*SENDS) < count:
-        began = time.thread_time()
-        await asyncio.sleep(0)
-        longest_s = max(longest_s, time.thread_time() - began)
+    gc.disable()  # A collection takes a tenth of a second in a process that has run many tests.
+    try:
+        while broker.count(*SENDS) < count:
+            began = time.thread_time()
+            await asyncio.sleep(0)
+            took_s = time.thread_time() - began
+            longest_s, all_s = max(longest_s, took_s), all_s + took_s
+    finally:
+        gc.enable()
     stopping = asyncio.create_task(sender.stop())
     await asyncio.sleep(0)
     stopping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await stopping
-    assert longest_s < 0.1
+    assert longest_s < all_s / 4
 
 
 async def test_batches_that_wait_behind_one_without_an_answer_time_out_with_it(namesrv, broker, monkeypatch):
