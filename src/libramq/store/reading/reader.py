@@ -95,8 +95,7 @@ class StoreReader:
         if abort_text is not None:
             self._survey_unclosed(found, point, abort_text)
         deletions = Deletions(self._filesystem, self._root)
-        deletions.load()
-        deletions.bound(end=deletions_end(point, abort_text))
+        deletions.load(end=deletions_end(point, abort_text))
         return {
             key: Extent(
                 self._min_offset(key, queue, deletions), queue.max_offset, queue.written, bytes(queue.tail)

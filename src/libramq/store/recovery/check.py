@@ -131,8 +131,7 @@ class _Check:
         self._is_closed_by_another = False
         self._point = point if abort is None or (point is not None and point.is_of(abort)) else None
         self._deletions = Deletions(filesystem, root)
-        self._deletions.load()
-        self._deletions.bound(end=deletions_end(point, abort))
+        self._deletions.load(end=deletions_end(point, abort))
         self.report = StoreReport(state=_state(is_closed=self._is_closed, point=self._point))
 
     def run(self) -> StoreReport:

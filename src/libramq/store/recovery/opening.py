@@ -71,8 +71,7 @@ class StoreOpening:
         # Before files are repaired, so that an opening after a kill here starts from the same knowledge.
         if not clean:
             self._mark(trusted or (point or RecoveryPoint()).next_generation(self._now_ms), abort)
-        self._deletions.load()
-        self._deletions.bound(end=deletions_end(point, abort_text))
+        self._deletions.load(end=deletions_end(point, abort_text))
         self._queues.removal.remove_left()
         self._log.segments.load(clean=clean)
         self._queues.load(clean=clean, physical_min=self._log.min_offset)

@@ -64,11 +64,12 @@ def deletions_end(point: RecoveryPoint | None, abort_text: str | None) -> int | 
 
     Another broker that was not closed may have cut the log, and continued below the notes.
     """
-    mark = (abort_text or "").splitlines()[1:2]
-    is_ours = mark == [point.mark] if point is not None else bool(mark) and mark[0].startswith(_MARK)
-    if abort_text is None or is_ours:
+    if abort_text is None:
         return None
-    return point.flushed if point is not None else 0
+    if point is not None:
+        return None if point.is_of(abort_text) else point.flushed
+    is_ours = any(line.startswith(_MARK) for line in abort_text.splitlines()[1:2])
+    return None if is_ours else 0
 
 
 def lost_before(point: RecoveryPoint, log_start: int, known_end: int) -> int:

@@ -66,8 +66,11 @@ class Deletions:
         """Return the end of every deleted topic, queue and group, by its name in the file."""
         return dict(self._ends)
 
-    def load(self) -> None:
-        """Read the lines that are whole: a power cut leaves others at the end, and bits flip anywhere."""
+    def load(self, *, end: int | None = None) -> None:
+        """Read the lines that are whole: a power cut leaves others at the end, and bits flip anywhere.
+
+        end: up to where they hold; None: all of them do.
+        """
         text = self._filesystem.read_text(self._path) or ""
         *lines, rest = text.split("\n")
         notes = [list(_notes(line)) for line in lines]
@@ -82,6 +85,8 @@ class Deletions:
             )
         self._size = len(text)
         self.is_stale = rest != "" or any(len(found) != 1 for found in notes)
+        if end is not None:
+            self.bound(end=end)
 
     def note(self, topic: str, end: int) -> None:
         """Note a deleted topic whose records lie before an offset; OSError if the disk refuses."""
@@ -113,10 +118,9 @@ class Deletions:
         self.is_dirty = False
         return paths
 
-    def bound(self, *, first: int = 0, end: int | None) -> None:
+    def bound(self, *, first: int = 0, end: int) -> None:
         """Forget deletions before the log's first record; records from `end` on are of later topics."""
-        ends = {topic: at if end is None else min(at, end) for topic, at in self._ends.items()}
-        bounded = {topic: at for topic, at in ends.items() if at > first}
+        bounded = {topic: min(at, end) for topic, at in self._ends.items() if min(at, end) > first}
         self.is_stale = self.is_stale or bounded != self._ends
         self._ends = bounded
 
