@@ -102,8 +102,8 @@ def reply_encoded(encode: Callable[[], bytes], ext: dict[str, str] | None = None
     return Reply(ext=ext, body=(yield InThread(Thread.COMPUTE, encode)))
 
 
-def reply_rows(make: Callable[[], Any], row_count: int) -> Outcome:
+def reply_rows(make: Callable[[], Any], row_count: int, *, inline_max: int = ROWS_INLINE_MAX) -> Outcome:
     """Reply with the body that `make` returns; a thread makes and encodes one of many rows."""
-    if row_count <= ROWS_INLINE_MAX:
+    if row_count <= inline_max:
         return Reply(body=encode_body(make()))
     return reply_encoded(lambda: encode_body(make()))
