@@ -5,7 +5,7 @@
         yield Room(size)            a large request waits for memory, and has it until it ends; once at most
         yield Callback(begin)       something else calls back: an answer of another process, a deadline
 
-What cannot even begin is raised at its `yield`, as is what it brings.
+If what a work waits for fails, or cannot even begin, the error is raised at its `yield`.
 
     Kernel.work(steps)                     for no request: what one event causes for many
     Effects.proceed(connection, steps)     for a request, whose connection is not served meanwhile
@@ -77,7 +77,8 @@ class UnderWay:
     def step(self, must_wait: Callable[["UnderWay", Any], bool]) -> bool:
         """Take the next step; return whether it has to wait now. Raises StopIteration at the end.
 
-        must_wait: gets a work what it wants, and returns that; what fails there is raised in the next step.
+        must_wait: gets the work what it wants, and returns whether it has to wait for that; an error there is
+        raised in the next step.
         """
         result, self._result = self._result, None
         if not isinstance(result, BaseException):
@@ -138,11 +139,10 @@ class Workload:
             while works:
                 work = works.popleft()
                 try:
-                    goes_on = not work.step(self._must_wait)
+                    if not work.step(self._must_wait):
+                        works.append(work)
                 except StopIteration:
-                    goes_on = False
-                if goes_on:
-                    works.append(work)
+                    pass
                 if works and is_over():
                     break
         finally:
