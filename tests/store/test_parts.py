@@ -77,10 +77,13 @@ class FewDescriptors(LocalFileSystem):
         self.left = left
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
-        if not self.left:
-            raise OSError(errno.EMFILE, "Too many open files", str(path))
-        self.left -= 1
-        return super().open(path, write=write, create=create)
+        def take() -> int:
+            if not self.left:
+                raise OSError(errno.EMFILE, "Too many open files", str(path))
+            self.left -= 1
+            return LocalFileSystem.open(self, path, write=write, create=create)
+
+        return self._with_room(take)
 
     def close(self, file: int) -> None:
         self.left += 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import Final
 
-from libramq.filesystem import DESCRIPTORS_IDLE, NO_DESCRIPTORS, FileSystem
+from libramq.filesystem import DESCRIPTORS_IDLE, FileSystem
 
 #: Ours: the share of these in a process's descriptors, where there are few, and how many they may always be.
 SHARE: Final = 4
@@ -85,12 +85,7 @@ class OpenFiles:
 
     def _open(self, path: Path) -> int:
         self._thread = get_ident()
-        while True:
-            try:
-                return self._filesystem.open(path, write=True)
-            except OSError as failed:  # The process has no more: close some of ours.
-                if failed.errno not in NO_DESCRIPTORS or not self._close_one():
-                    raise
+        return self._filesystem.open(path, write=True)  # It may close one of ours for that.
 
     def _close_one(self) -> bool:
         """Close the least recently used file, and return whether there was one, unless a thread asks."""
