@@ -119,6 +119,19 @@ def test_a_client_that_reconnects_causes_no_rebalance(talk, peer, bob):
     assert members(talk) == []
 
 
+def test_a_client_that_unregisters_and_is_back_in_one_read_has_left_before_it_joins(talk, peer):
+    """The other way round, its coordinator heard last that nobody allocates for itself."""
+    stock: list[object] = []
+    talk.broker.members.consumers.observe_stock(lambda *change: stock.append(change))
+    talk.beat(peer, "alice")
+    header = h.UnregisterClientHeader(client_id="alice", producer_group=None, consumer_group="G")
+    talk.give(
+        peer, talk.command(R.UNREGISTER_CLIENT, header), talk.command(R.HEART_BEAT, None, heartbeat("alice"))
+    )
+    assert stock == [("G", ["alice"]), ("G", []), ("G", ["alice"])]
+    assert [event.reason for event in events(talk)] == ["member_joined", "member_left", "member_joined"]
+
+
 def test_members_of_a_group_whose_configuration_was_deleted_hear_of_those_who_go(talk, peer, bob):
     """Apache's broker does the same; the next heartbeat creates the group again."""
     talk.beat(peer, "alice")

@@ -36,9 +36,9 @@ QUEUES_ANNOUNCED_MS: Final = 200
 
 @dataclass(slots=True)
 class _Departures:
-    """The members that leave a group in one event, for one reason, of which the others hear once.
+    """The members that leave a group in one event, for one reason; the others are notified once.
 
-    clients: those that have no other connection. grace_ms: for which their locks last.
+    clients: those that have no other connection. grace_ms: how long their locks last.
     """
 
     group: ConsumerGroup[Connection]
@@ -153,6 +153,7 @@ class ConsumerClients:
         """Apply one group of a heartbeat; its members are notified if the group changed."""
         group = self._groups.get(consumer.group)
         if group is None or member.peer not in group.members:
+            self._announce_departures()  # Perhaps its own, in the same read: it has left before it joins.
             member_count = len(group.members) if group is not None else 0
             if member_count >= MEMBERS_MAX or self._groups.group_count(member.peer) >= GROUPS_PER_PEER_MAX:
                 log.warning("member refused", group=consumer.group, client=member.client_id)
