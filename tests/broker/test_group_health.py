@@ -115,6 +115,26 @@ def test_an_orderly_member_beside_another_is_reported(talk):
     assert kinds(talk) == []
 
 
+def test_what_was_seen_of_a_group_whose_members_have_gone_does_not_count(talk):
+    """It was kept for ever, and counted as the look before when they were back."""
+    talk.create_topic("T", 2)
+    talk.beat(FakePeer("10.1.0.0:1000"), "carol", "H")
+    body = LockBatchBody(
+        consumer_group="G",
+        client_id="alice",
+        mq_set=[QueueRef(topic="T", broker_name="broker-a", queue_id=0)],
+    )
+    for _ in range(2):
+        alice, bob = join(talk, "alice", "bob")
+        assert talk.ask(alice, R.LOCK_BATCH_MQ, None, body).code == 0
+        talk.pull(alice, queue_id=0)
+        talk.pull(bob, queue_id=1)
+        assert (Kind.STRATEGIES_DIFFER, "order") not in kinds(talk)
+        for peer in (alice, bob):
+            talk.performer.closed(peer)
+        talk.advance(LOOK_MS)
+
+
 def test_members_with_different_subscriptions_are_reported(talk):
     talk.create_topic("T", 4)
     alice, bob = join(talk, "alice", "bob")

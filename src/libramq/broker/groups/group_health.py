@@ -47,9 +47,11 @@ class GroupHealth:
         self._clients = clients
         self._strategies = strategies
         self._locks = locks
-        #: When a topic was last seen popped and pulled by a group, and who has read without locks lately.
+        #: When a topic was last seen popped and pulled by a group.
         self._mixed: dict[tuple[str, str], MonotonicMs] = {}
+        #: By group, the members that read without locks beside others with locks: at this look, and the last.
         self._unlocked: dict[str, set[str]] = {}
+        self._unlocked_before: dict[str, set[str]] = {}
         self._here = here
         self._queues = queues
         self._clock = clock
@@ -83,6 +85,7 @@ class GroupHealth:
             return
         self._looked_at_ms = now_ms
         self._found, self._topics_found = {}, set()
+        self._unlocked_before, self._unlocked = self._unlocked, {}
         self._mixed |= dict.fromkeys(self._clients.rebalances.take_mixed(), now_ms)
         self._mixed = {key: at_ms for key, at_ms in self._mixed.items() if now_ms - at_ms < MIXED_MS}
         for name in [group.name for group in self._clients.groups()]:
@@ -119,11 +122,8 @@ class GroupHealth:
         orderly = self._locks.holders(group.name, now_ms=now_ms)
         unlocked = self._clients.rebalances.readers(group) - orderly if orderly else set()
         # A member locks a queue a moment after it got it: who has none at two looks wants none.
-        unordered = unlocked & self._unlocked.get(group.name, set())
-        if unlocked:
-            self._unlocked[group.name] = unlocked
-        else:
-            self._unlocked.pop(group.name, None)
+        unordered = unlocked & self._unlocked_before.get(group.name, set())
+        self._unlocked[group.name] = unlocked
         return diagnose(
             GroupSeen(
                 connected=[_connected(member) for member in group.members.values()],

@@ -208,7 +208,7 @@ class ObservedRebalances:
 
     def readers(self, group: ConsumerGroup[Connection]) -> set[str]:
         """Return the members that read queues here which the group owns."""
-        owners = self._rebalance(group.name).owners
+        owners = self.owners(group.name)
         return {owners[queue] for queue in self._queues_of(group) if queue in owners} & set(group.client_ids)
 
     def read_by_two_and_by_none(
