@@ -9,7 +9,6 @@ from libramq.broker.groups import client_watch, group_health
 from libramq.broker.groups import notifications as notices
 from libramq.broker.messages import drafts, sending
 from libramq.broker.processor.administration import listing, statistics
-from libramq.broker.processor.groups import queue_lock
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
@@ -27,7 +26,7 @@ from libramq.message.batch import BATCH_ITEMS_MAX, BatchItem, encode_batch
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumeStats, LockBatchBody, LockBatchReply, QueueRef
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
-from libramq.rpc import request_body
+from libramq.rpc import outcome, request_body
 from libramq.runtime import large_requests
 from libramq.runtime.outgoing import OFFERED_BEHIND_BYTES_MAX
 from libramq.runtime.performer import TURN_US_MAX
@@ -406,7 +405,7 @@ def test_taking_queues_to_read_looks_at_each_queue_once_and_not_for_each_group(t
 
 
 def test_thousands_of_queues_are_locked_in_slices_and_encoded_by_a_thread(talk, peer, monkeypatch):
-    monkeypatch.setattr(queue_lock, "ENCODED_AT_ONCE_MAX", 3 * PORTION)
+    monkeypatch.setattr(outcome, "ROWS_INLINE_MAX", 3 * PORTION)
     count = 3 * PORTION + 5
     talk.broker.topics.put(
         TopicConfig(topic_name="T", read_queue_nums=count, write_queue_nums=count), talk.clock.wall_ms()
@@ -420,7 +419,7 @@ def test_thousands_of_queues_are_locked_in_slices_and_encoded_by_a_thread(talk, 
         return lock(group, client_id, queues, now_ms=now_ms)
 
     talk.broker.members.locks.lock = counted
-    encoded = count_calls(monkeypatch, queue_lock, "encode_body")
+    encoded = count_calls(monkeypatch, outcome, "encode_body")
     refs = [QueueRef(topic="T", broker_name="broker-a", queue_id=number) for number in range(count)]
     command = talk.command(
         R.LOCK_BATCH_MQ, None, LockBatchBody(consumer_group="G", client_id="alice", mq_set=refs)

@@ -3,27 +3,23 @@
 Upstream: AdminBrokerProcessor.java, RebalanceLockManager.java.
 """
 
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Final
 
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.codes import RequestCode, ResponseCode
-from libramq.formats.document import encode_body
 from libramq.groups.consumer_group import ConsumerGroup
 from libramq.groups.queue_lock import QueueLocks
 from libramq.kernel.work import Work, portions
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import LockBatchBody, LockBatchReply, QueueRef
-from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_encoded
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_rows
 from libramq.rpc.request import Processor, Request
 from libramq.transport.server_connection import Peer
 
 #: Ours: a client's queues at one broker, over all its topics; each takes 2 µs.
 QUEUES_MAX: Final = 4_096
-#: Ours: queues that are encoded on the loop, in 1 ms; more on a thread.
-ENCODED_AT_ONCE_MAX: Final = 256
 
 
 class QueueLockRequests:
@@ -62,9 +58,9 @@ class QueueLockRequests:
             )
         if held:
             self._clients.locked(request.peer, body.consumer_group, body.client_id)
-        if len(held) <= ENCODED_AT_ONCE_MAX:
-            return Reply(body=_encode_held(held))
-        return (yield from reply_encoded(partial(_encode_held, held)))
+        return reply_rows(
+            lambda: LockBatchReply(lock_ok_mq_set=[QueueRef.of(queue) for queue in held]), len(held)
+        )
 
     def _may_lock(self, group: str) -> bool:
         """Return whether a group exists, or was deleted under members that will make it again."""
@@ -101,10 +97,6 @@ class QueueLockRequests:
             and ref.broker_name == self._clients.broker_name
             and 0 <= ref.queue_id < topic.read_queue_nums
         )
-
-
-def _encode_held(held: Iterable[MessageQueue]) -> bytes:
-    return encode_body(LockBatchReply(lock_ok_mq_set=[QueueRef.of(queue) for queue in held]))
 
 
 def _too_many(body: LockBatchBody) -> Reply:
