@@ -99,6 +99,22 @@ def test_shares_that_come_and_go_at_once_never_meet_an_ending_thread():
     assert threads() == []
 
 
+def test_a_thread_that_cannot_start_is_shared_by_nobody(monkeypatch):
+    """The next client had waited for it for ever."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            NetworkShare()
+
+    share = NetworkShare()
+    assert share.run(current()).result(60) == threads()[0].ident
+    share.stop()
+
+
 def _in_child(share: NetworkShare, answer: "multiprocessing.SimpleQueue[str]") -> None:
     share.stop()  # The parent's: nothing happens.
     own = NetworkShare()

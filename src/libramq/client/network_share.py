@@ -48,8 +48,9 @@ class NetworkShare:
         self._shared = shared = _shared
         with shared.lock:
             if shared.thread is None:
-                shared.thread = NetworkThread(THREAD_NAME)
-                shared.thread.start()
+                thread = NetworkThread(THREAD_NAME)
+                thread.start()
+                shared.thread = thread
             shared.shares += 1
             self._thread = shared.thread
         self._lock = threading.Lock()

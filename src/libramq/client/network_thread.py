@@ -125,8 +125,12 @@ class NetworkThread:
         _threads.add(self)
 
     def start(self) -> None:
-        """Begin. If a signal handler raises meanwhile, `stop` ends it, without waiting."""
-        self._thread.start()
+        """Begin. If that fails, or a signal handler raises meanwhile, the thread ends as soon as it can."""
+        try:
+            self._thread.start()
+        except BaseException:
+            self.stop()
+            raise
         self._has_started = True
 
     @property
