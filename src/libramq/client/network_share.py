@@ -53,7 +53,6 @@ class NetworkShare:
                 shared.thread = thread
             shared.shares += 1
             self._thread = shared.thread
-        self._lock = threading.Lock()
         self._is_open = True
         self._running: set[Future[Any]] = set()
 
@@ -99,7 +98,7 @@ class NetworkShare:
             self._thread.end()
 
     def _close(self) -> bool:
-        with self._lock:
+        with self._shared.lock:
             was_open, self._is_open = self._is_open, False
         return was_open
 
