@@ -321,12 +321,13 @@ class MemberNetwork(ABC, Generic[E]):
             outcome = call.outcome(reply, where=f"broker {address}")
             if self._stopped is not None and isinstance(outcome, RequestTimeout):
                 self._silent.add(address)
-            fault = RemoteError(f"the response of broker {address} could not be processed")
-            for each in (outcome, fault):  # Who asked asks again, as after every failed request.
+            for _ in range(2):
                 try:
-                    effects = answered(each, self._clock.monotonic_ms())
+                    effects = answered(outcome, self._clock.monotonic_ms())
                 except Exception as error:  # A fault in one response must not close the connection for all.
                     self._failed(f"a response of {address} could not be processed", error)
+                    # The core asks again, as after every failed request.
+                    outcome = RemoteError(f"the response of broker {address} could not be processed")
                 else:
                     self._perform(effects)
                     return
