@@ -22,9 +22,8 @@ CANCEL_SECONDS: Final = 1.0
 #: Ours: a hook that takes longer is named in the log, as what it keeps waiting does not say why.
 SLOW_SECONDS: Final = 10.0
 
-Change = fx.Assigned | fx.Revoked | fx.Lost
 #: The hooks, by the change they are called for.
-Hooks = Mapping[type[Change | fx.Trouble], Callable[[Any], Any] | None]
+Hooks = Mapping[type[fx.QueueChange | fx.Trouble], Callable[[Any], Any] | None]
 
 
 class QueueListener:
@@ -35,18 +34,18 @@ class QueueListener:
         hooks: Hooks,
         *,
         loop: asyncio.AbstractEventLoop,
-        hook_done: Callable[[Change], None],
+        hook_done: Callable[[fx.QueueChange], None],
     ) -> None:
         self._hooks = {change: hook for change, hook in hooks.items() if hook is not None}
         self._loop = loop
         self._hook_done = hook_done
-        self._waiting: deque[Change | fx.Trouble] = deque()
+        self._waiting: deque[fx.QueueChange | fx.Trouble] = deque()
         #: The task that calls hooks, while it does.
         self.task: asyncio.Task[None] | None = None
-        self._current: Change | fx.Trouble | None = None
+        self._current: fx.QueueChange | fx.Trouble | None = None
         self._is_closed = False
 
-    def notify(self, change: Change | fx.Trouble) -> None:
+    def notify(self, change: fx.QueueChange | fx.Trouble) -> None:
         """Call the hook for a change; called on the network thread."""
         if type(change) not in self._hooks:
             return
@@ -70,7 +69,7 @@ class QueueListener:
             self.task.cancel()
             await asyncio.wait([self.task], timeout=CANCEL_SECONDS)
 
-    def _accept(self, change: Change | fx.Trouble) -> None:
+    def _accept(self, change: fx.QueueChange | fx.Trouble) -> None:
         self._waiting.append(change)
         self._go_on()
 
@@ -95,7 +94,7 @@ class QueueListener:
             self.task = None
             self._go_on()
 
-    async def _call(self, change: Change | fx.Trouble) -> None:
+    async def _call(self, change: fx.QueueChange | fx.Trouble) -> None:
         hook = self._hooks[type(change)]
         slow = self._loop.call_later(SLOW_SECONDS, _log_slow, hook, change)
         try:
@@ -113,12 +112,12 @@ class QueueListener:
         if change is not None:
             self._finished(change)
 
-    def _finished(self, change: Change | fx.Trouble) -> None:
+    def _finished(self, change: fx.QueueChange | fx.Trouble) -> None:
         if not isinstance(change, fx.Trouble):
             self._hook_done(change)
 
 
-def _log_slow(hook: Callable[[Any], Any], change: Change | fx.Trouble) -> None:
+def _log_slow(hook: Callable[[Any], Any], change: fx.QueueChange | fx.Trouble) -> None:
     queues = () if isinstance(change, fx.Trouble) else change.queues
     log.warning(
         "a listener has not returned yet; the other hooks wait for it, and so do its queues",
