@@ -48,8 +48,6 @@ LOOK_MS: Final = 1_000
 POLL_AGAIN_MS: Final = 100
 #: Ours: the shortest timeout of a request, however short the session is. Timeouts grow with the round trip.
 ANSWER_MS_MIN: Final = 500
-
-
 #: Ours: heartbeats come three times a session, so that one may be lost.
 POLLS_PER_SESSION: Final = 3
 #: Ours: how often a fenced instance checks whether its name is free; the other's session is as long or
@@ -174,20 +172,14 @@ class Membership:
             )
             question = fx.JoinGroup(self.coordinator, self._number + 1, timeout_ms, now_ms, header, body)
         else:
-            body_of_poll = GroupPollBody(held=held(), duplicates=duplicates, leaving=leaving, slow=slow)
+            poll = GroupPollBody(held=held(), duplicates=duplicates, leaving=leaving, slow=slow)
             # The second half of the session is for finding another coordinator.
-            way_ms = max(ANSWER_MS_MIN, session_ms // 2 - session_ms // 3, 2 * self._round_trip_ms)
-            timeout_ms = self._patient(self._hold_ms + way_ms)
+            spare_ms = session_ms // 2 - session_ms // POLLS_PER_SESSION
+            hold_ms = self._hold_ms
+            timeout_ms = self._patient(hold_ms + max(ANSWER_MS_MIN, spare_ms, 2 * self._round_trip_ms))
             epoch = self._last.epoch if self._last is not None else 0
             question = fx.PollGroup(
-                self.coordinator,
-                self._number + 1,
-                timeout_ms,
-                now_ms,
-                self.member,
-                epoch,
-                body_of_poll,
-                self._hold_ms,
+                self.coordinator, self._number + 1, timeout_ms, now_ms, self.member, epoch, poll, hold_ms
             )
         self._number += 1
         self._is_asking, self._requested_ms = True, now_ms
@@ -197,9 +189,9 @@ class Membership:
         return question
 
     def _next_broker(self) -> str | None:
-        """Return a broker to ask for the coordinator, in turn: one that was silent after all others.
+        """Return the next broker to ask for the coordinator; a coordinator that was silent comes last.
 
-        These may be slaves, which never know.
+        It is asked too: all others may be slaves, which never know.
         """
         brokers = self._brokers()
         if self._failures and self.coordinator in brokers:
@@ -208,7 +200,7 @@ class Membership:
         return brokers[self._finds % len(brokers)] if brokers else None
 
     def _look(self, now_ms: MonotonicMs) -> fx.FindGroup | None:
-        """Return the question who coordinates now, beside the one under way, whose number it has."""
+        """Return a lookup of the coordinator beside the request under way, with the number of that."""
         self._look_later(now_ms)
         address = self._next_broker()
         if address is None or address == self.coordinator:
@@ -227,7 +219,7 @@ class Membership:
         return min(session_ms // POLLS_PER_SESSION, max(0, spare_ms))
 
     def _patient(self, timeout_ms: int) -> int:
-        """Return a timeout, longer after others were over at every broker: the way may be that long."""
+        """Return a timeout, longer once requests to every broker timed out: the round trip may be as long."""
         longer_ms = timeout_ms << min(self._timeouts // max(1, len(self._brokers())), 8)
         return max(timeout_ms, min(longer_ms, self._settings.session_ms))
 
@@ -299,7 +291,7 @@ class Membership:
         return is_awaited
 
     def _measure(self, outcome: object, now_ms: MonotonicMs, hold_ms: int = 0) -> None:
-        """Note how long the way is; an answer before hold_ms is over was held for an unknown time."""
+        """Measure the round trip; an answer before hold_ms is over was held for an unknown time."""
         took_ms = now_ms - self._requested_ms
         if isinstance(outcome, RequestTimeout):
             self._timeouts += 1
