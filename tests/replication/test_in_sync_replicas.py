@@ -50,13 +50,15 @@ def follower(talk: Conversation, host: str = "127.0.0.1") -> Slave:
     return slave
 
 
-def send(talk: Conversation, slave: Slave | None, text: str = "hello", **properties: str) -> tuple[int, str]:
+def send(
+    talk: Conversation, slave: Slave | None, text: str = "hello", *, topic: str = "T", **properties: str
+) -> tuple[int, str]:
     """Send a message; return the answer, once the slave has it, if there is one."""
     peer = FakePeer()
     command = talk.command(
         RequestCode.SEND_MESSAGE_V2,
         h.SendMessageHeaderV2(
-            topic="T", producer_group="P", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
+            topic=topic, producer_group="P", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
             sys_flag=0, born_timestamp=1, flag=0,
             properties="".join(f"{name}\x01{value}\x02" for name, value in properties.items()),
         ),
@@ -186,6 +188,65 @@ def test_a_pop_that_is_refused_hands_out_nothing(talk: Conversation) -> None:
     slave.follow()
     (message,) = popped(popper.peer.replies.pop())
     assert (message.body, message.reconsume_times) == (b"one", 0)
+
+
+def test_what_was_due_while_nothing_was_stored_is_redelivered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Name servers had lost the master, so it asks its slave what that has done before it redelivers."""
+    acting = {"enable_slave_acting_master": True}
+    pair = Pair(
+        tmp_path, namesrv_addr="127.0.0.1:9876", broker_role="SYNC_MASTER", in_sync_replicas=2, **acting
+    )
+    try:
+        pair.slave.close()
+        pair.open_slave(**acting)
+        pair.master.create_topic("T", queues=1)
+        pair.master.broker.registration.begin(lambda: None)
+        pair.run(ROUND_MS)
+        pair.master.give(FakePeer(), _sent(pair.master))
+        pair.run(100)
+        popper = Popper(pair.master)
+        pair.master.give(popper.peer, popper.command())
+        pair.run(100)
+        assert texts(popped(popper.peer.replies.pop())) == ["one"]
+        pair.part()
+        pair.slave.kill()
+        pair.is_reachable, pair.leaves_master_alone = True, True
+        pair.run(15 * SECONDS)
+        assert len([each for each in caplog.messages if "unacknowledged messages wait" in each]) == 1
+        pair.leaves_master_alone = False
+        pair.run(11 * SECONDS)
+        pair.open_slave(**acting)
+        pair.run(2 * ROUND_MS)
+        assert texts(pair.master.messages("%RETRY%G_T")) == ["one"]
+    finally:
+        pair.close()
+
+
+def test_a_topic_that_is_deleted_while_nothing_is_stored_makes_no_other_wait(talk: Conversation) -> None:
+    talk.create_topic("U")
+    slave = follower(talk)
+    assert send(talk, slave, "one") == SENT
+    assert send(talk, slave, "two", topic="U") == SENT
+    pop_with(talk, slave, "T", 60 * SECONDS)
+    slave.hang_up()
+    assert talk.ask(FakePeer(), RequestCode.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T")).code == 0
+    talk.advance(1 * SECONDS)
+    slave = follower(talk)
+    pop_with(talk, slave, "U", 5 * SECONDS)
+    for _ in range(10):
+        talk.advance(1 * SECONDS)
+        slave.follow()
+    assert texts(talk.messages("%RETRY%G_U")) == ["two"]
+
+
+def pop_with(talk: Conversation, slave: Slave, topic: str, invisible_ms: int) -> None:
+    """Pop a message, once the slave has that it was."""
+    popper = Popper(talk, topic=topic)
+    talk.give(popper.peer, popper.command(invisible_time=invisible_ms))
+    slave.follow()
+    assert len(popped(popper.peer.replies.pop())) == 1
 
 
 def test_kafkas_producers_try_again() -> None:

@@ -49,6 +49,7 @@ class Reviving:
         self._clock = kernel.clock
         self._new_names = config.enable_retry_topic_v2
         self._rounds = Rounds(store, kernel, self._revive, again_ms=AGAIN_MS)
+        #: Whether the store refused: nothing is tried before the round that is due then, held or not.
         self._is_refused = False
         self._is_held = config.asks_slaves or store.config.is_copy
         self._soon = partial(kernel.soon, Phase.TIMERS, self._look)
@@ -90,17 +91,16 @@ class Reviving:
 
     def _revive(self, now_ms: MonotonicMs) -> bool:
         """Settle the next check point that is due; return whether there was one."""
+        was_refused, self._is_refused = self._is_refused, False
         if self._is_held:
             return False
-        self._is_refused = False
         self._soon()
         try:
             check_point = self._in_flight.next_due(now_ms)
             if check_point is not None:
                 self._settle(check_point)
         except BrokerError as error:
-            self._refused(error)
-            self._rounds.by(now_ms + AGAIN_MS)
+            self._refused(error, is_again=was_refused)
             return False
         return check_point is not None
 
@@ -173,12 +173,13 @@ class Reviving:
             self._journal.compact(self._clock.wall_ms())
         except BrokerError as error:
             self._refused(error)
-            self._rounds.by(self._clock.monotonic_ms() + AGAIN_MS)
 
-    def _refused(self, error: BrokerError) -> None:
-        if not self._is_refused:
+    def _refused(self, error: BrokerError, *, is_again: bool = False) -> None:
+        """Try again soon; what is refused again is not logged again."""
+        if not (self._is_refused or is_again):
             log.warning("unacknowledged messages wait: the store accepts no messages", reason=error.remark)
         self._is_refused = True
+        self._rounds.by(self._clock.monotonic_ms() + AGAIN_MS)
 
 
 def _batches(
