@@ -124,6 +124,22 @@ def test_a_held_pop_gets_what_is_due(pair: Pair) -> None:
     assert texts(popped(answer(popper.peer, command))) == ["one"]
 
 
+def test_each_held_pop_gets_what_is_due_at_its_moment(pair: Pair) -> None:
+    """After a round the next one had no deadline until something else happened."""
+    leave(pair, "one", "two", "three")
+    slave, peers = pair.slave, [FakePeer() for _ in range(3)]
+    for invisible_ms in (5_000, 5_030, 5_060):
+        pop(slave, invisible_time=invisible_ms, max_msg_nums=1)
+    for peer in peers:
+        slave.give(peer, Popper(slave).command(wait_ms=15 * SECONDS, max_msg_nums=1))
+    slave.advance(4_990)
+    answered = []
+    for _ in range(8):
+        slave.advance(10)
+        answered.append(sum(len(peer.replies) for peer in peers))
+    assert answered == [1, 1, 1, 2, 2, 2, 3, 3]
+
+
 def test_an_invisible_time_can_be_changed_there(pair: Pair) -> None:
     leave(pair, "one")
     (one,) = pop(pair.slave)

@@ -62,17 +62,22 @@ class PopsAtSlave:
         self._acknowledging.acknowledge_sets(done, now)
 
     def settle(self) -> None:
-        """Set the deadline to when the next check point is due; forget all if the master is back.
+        """Set the deadline; forget all if the master is back.
 
-        So it is where the log was cut: offsets may soon mean other messages.
+        It is back where the log was cut, too: offsets may soon mean other messages.
         """
         before, self._end = self._end, self._store.end
         is_serving = self._may_serve()
         if self._was_serving and (self._end < before or not is_serving):
             self._forget()
         self._was_serving = is_serving
+        if not self._rounds.is_running:
+            self._look()
+
+    def _look(self) -> None:
+        """Set the deadline to when the next check point is due."""
         due_ms = self._in_flight.next_due_ms
-        if due_ms is not None and not self._rounds.is_running:
+        if due_ms is not None:
             self._rounds.by(due_ms)
 
     def _forget(self) -> None:
@@ -85,6 +90,7 @@ class PopsAtSlave:
         """Hand out the next check point that is due; return whether there was one."""
         check_point = self._in_flight.next_due(now_ms)
         if check_point is None:
+            self._look()
             return False
         queue = check_point.group, check_point.topic, check_point.queue_id
         self._unwritten.give_again(queue, check_point.open_offsets())
