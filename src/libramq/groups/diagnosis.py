@@ -125,7 +125,7 @@ def _strategies(by_two: Sequence[MessageQueue], by_none: Sequence[MessageQueue])
 
 
 def _ways_of_reading(group: GroupSeen) -> Iterable[Diagnosis]:
-    """Yield the differences between members that nobody sees at a queue, as a coordinator prevents that."""
+    """Yield the differences in how members read; who reads which queue does not show them."""
     named: dict[str, list[str]] = {}
     for client_id, strategy in sorted(group.strategies.items()):
         named.setdefault(strategy, []).append(client_id)

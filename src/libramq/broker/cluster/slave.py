@@ -253,7 +253,7 @@ class Slave:
         self._search.at(now_ms + SEARCH_MS)
 
     def _compare(self, done: Callable[[Shared], None]) -> None:
-        """Compare the logs before each copying; what the master's tables say waits until it has asked."""
+        """Compare the logs before a copying; from now on the master has time to ask what was delivered."""
         self._kept_until_ms = self._clock.monotonic_ms() + KEPT_MS
         self._work(self._compared(done))
 

@@ -31,7 +31,7 @@ class GroupHealth:
     """The current diagnoses of every group.
 
     here, queues: the queues of a topic at this broker, and at all; None while they are unknown. strategies:
-    by client id, those that the members of a group name that is coordinated here.
+    those that the members of a group name, by client id, if it is coordinated here.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class GroupHealth:
         mixed = sorted(topic for topic, name in self._mixed if name == group.name)
         orderly = self._locks.holders(group.name, now_ms=now_ms)
         unlocked = self._clients.rebalances.readers(group) - orderly if orderly else set()
-        # A member locks a queue a moment after it got it: who has none at two looks wants none.
+        # A member locks a queue a moment after it was assigned; without locks at two looks it is not orderly.
         unordered = unlocked & self._unlocked_before.get(group.name, set())
         self._unlocked[group.name] = unlocked
         return diagnose(

@@ -123,7 +123,7 @@ class Statistics:
                 | (set(subscribed.subscriptions) if subscribed else set())
                 | (set(foreign.topics) if foreign else set())
             )
-            # What came back unfinished waits there, and nobody may have popped that yet.
+            # Messages that were not acknowledged in time wait there, perhaps not popped again yet.
             topics += [pop_retry_topic(topic, group, is_new=new) for topic in topics for new in (False, True)]
         known = [config for topic in dict.fromkeys(topics) if (config := self._topics.get(topic)) is not None]
         queue_count = sum(config.read_queue_nums for config in known)

@@ -38,8 +38,8 @@ def consume_offsets(
 ) -> Work[OffsetWrapper]:
     """Return a group's progress in one queue, given its committed offset.
 
-    A group that pops commits that it popped, soon after: messages in flight are subtracted, as if it had read
-    them.
+    A group that pops commits soon after its pops, so messages in flight are subtracted from that offset: they
+    are pulled, and not consumed.
     """
     topic, queue_id = queue.topic, queue.queue_id
     pulled = offsets.pull_offsets.get(group, topic, queue_id)
