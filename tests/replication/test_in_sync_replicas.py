@@ -241,6 +241,29 @@ def test_a_topic_that_is_deleted_while_nothing_is_stored_makes_no_other_wait(tal
     assert texts(talk.messages("%RETRY%G_U")) == ["two"]
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_was_popped_of_a_topic_that_is_deleted_then_is_no_message_of_the_next_one(
+    talk: Conversation, is_killed: bool
+) -> None:
+    slave = follower(talk)
+    assert send(talk, slave, "one") == SENT
+    pop_with(talk, slave, "T", 20 * SECONDS)
+    slave.hang_up()
+    assert talk.ask(FakePeer(), RequestCode.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T")).code == 0
+    talk.create_topic("T")
+    if is_killed:
+        talk.kill()
+        talk = Conversation(talk.broker.store.config.root, clock=talk.clock, **OPTIONS)
+    slave = follower(talk)
+    assert send(talk, slave, "new") == SENT
+    for _ in range(60):
+        talk.advance(1 * SECONDS)
+        slave.follow()
+    assert talk.messages("%RETRY%G_T") == []
+    if is_killed:
+        talk.close()
+
+
 def pop_with(talk: Conversation, slave: Slave, topic: str, invisible_ms: int) -> None:
     """Pop a message, once the slave has that it was."""
     popper = Popper(talk, topic=topic)
