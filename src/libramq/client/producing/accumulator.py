@@ -55,7 +55,8 @@ class Accumulator(Generic[T]):
         self._ready: OrderedDict[Batch[T], None] = OrderedDict()
         #: Those that are ready by their fixed queue, blocked or not.
         self._of_queue: dict[MessageQueue, dict[Batch[T], None]] = {}
-        self._blocked: set[MessageQueue] = set()
+        #: Fixed queues whose batches are kept: what was ready for each when it was blocked.
+        self.blocked: dict[MessageQueue, list[Batch[T]]] = {}
 
     def add(self, topic: str, queue: MessageQueue | None, content: Content, size: int, token: T) -> bool:
         """Take a message of so many bytes; return whether a batch has become full by it."""
@@ -78,7 +79,7 @@ class Accumulator(Generic[T]):
         batch.tokens.append(token)
         batch.size = size
         self._open[key] = batch
-        if batch.queue is None or batch.queue not in self._blocked:
+        if batch.queue is None or batch.queue not in self.blocked:
             self._sendable[key] = None
 
     def _end(self, key: str | MessageQueue) -> None:
@@ -91,7 +92,7 @@ class Accumulator(Generic[T]):
     def _make_ready(self, batch: Batch[T]) -> None:
         if batch.queue is not None:
             self._of_queue.setdefault(batch.queue, {})[batch] = None
-            if batch.queue in self._blocked:
+            if batch.queue in self.blocked:
                 return
         self._ready[batch] = None
 
@@ -102,8 +103,8 @@ class Accumulator(Generic[T]):
         self._make_ready(batch)
 
     def has(self, queue: MessageQueue) -> bool:
-        """Return whether anything waits for a fixed queue."""
-        return queue in self._open or queue in self._of_queue
+        """Return whether a fixed queue is blocked, or anything waits for it."""
+        return queue in self.blocked or queue in self._open or queue in self._of_queue
 
     def discard(self, batch: Batch[T]) -> bool:
         """Remove a batch that is ready; return False if it has been taken."""
@@ -138,21 +139,19 @@ class Accumulator(Generic[T]):
         self.discard(batch)
         return batch
 
-    def block(self, queue: MessageQueue) -> list[Batch[T]]:
-        """Keep all batches for a fixed queue, until it is freed; return those that are ready."""
-        self._blocked.add(queue)
+    def block(self, queue: MessageQueue) -> None:
+        """Keep all batches for a fixed queue, until it is freed."""
         self._sendable.pop(queue, None)
-        batches = list(self._of_queue.get(queue, ()))
-        for batch in batches:
+        self.blocked[queue] = list(self._of_queue.get(queue, ()))
+        for batch in self.blocked[queue]:
             del self._ready[batch]
-        return batches
 
-    def free(self, queue: MessageQueue) -> None:
-        """Let the batches for a fixed queue leave again."""
-        self._blocked.discard(queue)
+    def free(self, queue: MessageQueue) -> list[Batch[T]]:
+        """Let the batches for a fixed queue leave again; return those that were ready when it was blocked."""
         if queue in self._open:
             self._sendable[queue] = None
         self._ready.update(self._of_queue.get(queue, {}))
+        return self.blocked.pop(queue)
 
     def remove(self, batches: Sequence[Batch[T]]) -> list[Batch[T]]:
         """Remove those of these batches that still wait, and return them."""

@@ -90,8 +90,6 @@ class SendPipeline:
         self._buffered_bytes = self._in_flight_bytes = 0
         self._in_flight_batches: Counter[str] = Counter()  # Of topics; without those of a fixed queue.
         self._busy: set[str] = set()  # Topics with as many as may be in flight.
-        #: Fixed queues with a batch in flight: what waited behind it when it left.
-        self._blocked: dict[MessageQueue, list[Batch[Callback | None]]] = {}
         self._is_dispatching = self._sent_since_pause = False
         self._waiting_for_room: list[Callable[[None], None]] = []
         self._waiting_for_all: list[Callable[[LibraError | None], None]] = []
@@ -154,7 +152,7 @@ class SendPipeline:
 
     def is_in_use(self, queue: MessageQueue) -> bool:
         """Return whether anything waits for a fixed queue, or is in flight to it."""
-        return queue in self._blocked or self._accumulator.has(queue)
+        return self._accumulator.has(queue)
 
     def send_behind(
         self,
@@ -189,7 +187,7 @@ class SendPipeline:
         self._accumulator.add_alone(batch)
         if wait_ms is not None:
             timer = self._timers.after(wait_ms, partial(self._waited_too_long, batch))
-        if queue not in self._blocked:
+        if queue not in self._accumulator.blocked:
             self._dispatch()
 
     def _waited_too_long(self, batch: Batch[Callback | None]) -> None:
@@ -358,8 +356,7 @@ class SendPipeline:
             batch.send(partial(self._sent, batch.tokens, batch.size))
             return
         if batch.queue is not None:
-            behind = self._accumulator.block(batch.queue)
-            self._blocked[batch.queue] = [each for each in behind if not each.is_awaited]
+            self._accumulator.block(batch.queue)
         else:
             self._in_flight_batches[topic] += 1
             if self._in_flight_batches[topic] >= IN_FLIGHT_BATCHES_MAX:
@@ -380,11 +377,10 @@ class SendPipeline:
     ) -> None:
         late: list[Batch[Callback | None]] = []
         if queue is not None:
-            behind = self._blocked.pop(queue)
-            self._accumulator.free(queue)
+            behind = self._accumulator.free(queue)
             # They have waited for as long.
             if outcomes and isinstance(outcomes[-1], RequestTimeout | ConnectFailed):
-                late = self._accumulator.remove(behind)
+                late = self._accumulator.remove([each for each in behind if not each.is_awaited])
         else:
             self._busy.discard(topic)
             self._in_flight_batches[topic] -= 1
