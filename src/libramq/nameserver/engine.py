@@ -1,10 +1,8 @@
-"""The name server's engine: the route table, its requests, and the expiry of silent
-brokers.
+"""The name server's engine: the route table, its requests, and the expiry of silent brokers.
 
 Upstream: NamesrvController.java, routeinfo/BrokerHousekeepingService.java.
 """
 
-from collections.abc import Iterator
 from typing import Final, cast
 
 from libramq.auth.authenticator import Authenticator
@@ -15,6 +13,7 @@ from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Listen
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Kernel
+from libramq.kernel.work import Each
 from libramq.logs import get_logger
 from libramq.nameserver.administration import NameServerAdministration, Settings
 from libramq.nameserver.config import NameServerConfig
@@ -52,8 +51,7 @@ class Routes:
         self._clock = kernel.clock
         self._effects = kernel.effects
         self._scan = kernel.deadlines.new(self._expire)
-        self._work = kernel.work
-        self._is_tidying = False
+        self._tidying: Each[None] = Each(kernel.work, self._tidy)
 
     def settle(self) -> None:
         """Schedule the expiry of silent brokers, and the clean-up of departed brokers' topics.
@@ -66,20 +64,16 @@ class Routes:
             changed.clear()
             if self._settings.config.notify_min_broker_id_changed:
                 self._notify(notices)
-        if self._route_info.is_untidy and not self._is_tidying:
-            self._is_tidying = True
-            self._work(self._tidy())
+        if self._route_info.is_untidy:
+            self._tidying.add((None,))
         if self._scan.due_ms is None and self._route_info.has_brokers:
             next_ms = self._clock.monotonic_ms() + SCAN_INTERVAL_MS
             self._scan.at(min(next_ms, self._route_info.expires_ms))
 
-    def _tidy(self) -> Iterator[None]:
-        try:
-            while self._route_info.is_untidy:
-                self._route_info.tidy()
-                yield
-        finally:
-            self._is_tidying = False
+    def _tidy(self, _: None) -> None:
+        self._route_info.tidy()
+        if self._route_info.is_untidy:
+            self._tidying.add((None,))
 
     def connection_ended(self, connection: Connection) -> None:
         """Remove the brokers that registered over a connection that ended."""
