@@ -111,7 +111,7 @@ class Operator(Admin):
     ) -> dict[MessageQueue, int]:
         """Move a group's offsets in a topic, or in a queue of a broker; return where it continues.
 
-        Whatever the brokers' versions do with such a request: see `offset_resets`.
+        Brokers of different versions are treated differently: see `offset_resets`.
         """
         validate_group(group)
         brokers = await self.brokers_of(topic) if broker is None else [broker]
