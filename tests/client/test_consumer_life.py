@@ -1,8 +1,10 @@
 """Tests of a push consumer's life: starts and stops that overlap, and event loops that end before it."""
 
 import asyncio
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,6 +35,22 @@ async def test_one_of_two_concurrent_starts_is_refused(namesrv, broker, watch):
         await reader.start()
     await reader.stop()
     await watch.until(lambda: not broker.members["g"])
+    assert network_threads() == []
+
+
+async def test_a_start_that_gets_no_network_thread_may_be_repeated(namesrv, broker, monkeypatch):
+    """The consumer had been starting ever after, and its stop had failed with an AttributeError."""
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", print)
+    gevent = SimpleNamespace(is_module_patched=lambda name: name == "threading")
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "gevent.monkey", gevent)
+        for _ in range(2):
+            with pytest.raises(LocalProtocolError, match="gevent has replaced"):
+                await reader.start()
+        await reader.stop()
+    async with reader:
+        pass
     assert network_threads() == []
 
 

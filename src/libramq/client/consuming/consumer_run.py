@@ -115,6 +115,7 @@ class ConsumerRun(Generic[N]):
         self.notify = self.listener.notify
         self._network = network(self, self._dialer)
         self._receiver = receiver(loop=self._loop, report=self._report, loop_closed=self.loop_closed)
+        self._thread = NetworkShare()  # Last: nobody would give it back if one of the others failed.
 
     @property
     def stage(self) -> Stage:
@@ -128,7 +129,6 @@ class ConsumerRun(Generic[N]):
 
     async def start(self) -> None:
         """Join the group; raises NameServerUnavailable, after which everything is closed."""
-        self._thread = NetworkShare()
         try:
             await asyncio.wrap_future(self._thread.run(answer_of(self._network.start)))
         except BaseException:  # Cancelled just when it had joined: it leaves again.
