@@ -65,6 +65,7 @@ def test_defaults_are_apaches_and_bind_to_this_machine():
         ("brokerId", "1"), ("brokerId", "-1"), ("brokerName", "a/b"), ("brokerName", ""),
         ("brokerClusterName", "../x"), ("flushDiskType", "SOMETIMES"), ("autoCreateTopicEnable", "yes"),
         ("messageDelayLevel", "1x"), ("messageDelayLevel", "s"), ("messageDelayLevel", ""),
+        ("messageDelayLevel", f"{'9' * 5_000}s"),
         ("maxMessageSize", "0"), ("maxMessageSize", str(16 << 20)), ("defaultTopicQueueNums", "0"),
         ("defaultTopicQueueNums", "100000"), ("flushConsumerOffsetInterval", "0"), ("brokerIP1", "localhost"),
         ("brokerPermission", "9"), ("shortPollingTimeMills", "-5"), ("haListenPort", "65536"),

@@ -154,6 +154,12 @@ def test_an_address_to_which_no_client_can_connect_is_not_announced(ip, tmp_path
         KafkaServer(None, BrokerConfig(kafka_advertised=f"[{ip}]:9092"), LocalFileSystem())
 
 
+@pytest.mark.parametrize("port", ["", "0", "65536", "9" * 5_000])
+def test_an_address_for_kafkas_clients_without_a_port_is_refused(port):
+    with pytest.raises(ConfigError, match=r"kafkaAdvertised=.*: write HOST:PORT"):
+        KafkaServer(None, BrokerConfig(kafka_advertised=f"a.example:{port}"), LocalFileSystem())
+
+
 @both
 def test_the_vip_port_serves_the_same_requests(loop, tmp_path):
     async def scenario() -> None:

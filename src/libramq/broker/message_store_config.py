@@ -7,6 +7,8 @@ from typing import Final
 from libramq.broker.option import option
 from libramq.broker.timer_config import TimerConfig
 from libramq.errors import ConfigError
+from libramq.formats.properties_file import shown
+from libramq.message.properties import whole_number
 from libramq.message.record import RECORD_BYTES_MAX
 from libramq.remoting.frame import HEADER_BYTES_MAX
 from libramq.store.config import IN_MEMORY_BYTES
@@ -166,9 +168,10 @@ class MessageStoreConfig(TimerConfig):
         """Return the hours of the day in which old files are deleted."""
         hours = []
         for text in filter(None, self.delete_when.split(";")):
-            if not (text.strip().isdecimal() and int(text) < HOURS_A_DAY):
-                raise ConfigError(f"deleteWhen {text!r}; hours 00 to 23 are allowed, separated by ;")
-            hours.append(int(text))
+            hour = whole_number(text.strip())
+            if hour is None or hour >= HOURS_A_DAY:
+                raise ConfigError(f"deleteWhen {shown(text)!r}; hours 00 to 23 are allowed, separated by ;")
+            hours.append(hour)
         return frozenset(hours)
 
     @property
@@ -176,8 +179,8 @@ class MessageStoreConfig(TimerConfig):
         """Return the delay of each level; the first is level 1."""
         levels = []
         for text in self.message_delay_level.split():
-            seconds = _SECONDS.get(text[-1])
-            if seconds is None or not text[:-1].isdecimal():
-                raise ConfigError(f"messageDelayLevel {text!r}; write for example '1s 5s 1m 2h'")
-            levels.append(int(text[:-1]) * seconds * 1000)
+            count, seconds = whole_number(text[:-1]), _SECONDS.get(text[-1])
+            if count is None or seconds is None:
+                raise ConfigError(f"messageDelayLevel {shown(text)!r}; write for example '1s 5s 1m 2h'")
+            levels.append(count * seconds * 1000)
         return levels

@@ -1,19 +1,18 @@
 """The Kafka server: a broker's listening socket for Kafka's clients."""
 
 import asyncio
-from typing import Final
 
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.errors import ConfigError
 from libramq.filesystem import FileSystem
+from libramq.formats.properties_file import shown
 from libramq.protocols.kafka.node import Node
 from libramq.protocols.kafka.translator import KafkaTranslator
+from libramq.transport.address import split_address
 from libramq.transport.bind import check_announced
 from libramq.transport.server import Server
 from libramq.wire.kafka.frame import FrameReader
-
-_PORT_MAX: Final = 65_535
 
 
 class KafkaServer:
@@ -65,8 +64,11 @@ def _advertised(text: str) -> tuple[str, int] | None:
     """Return host and port of the option; raises ConfigError if it is something else."""
     if not text:
         return None
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
-        raise ConfigError(f"kafkaAdvertised={text}: write HOST:PORT, the address of this broker for clients")
-    check_announced(host.strip("[]"), "kafkaAdvertised", is_name_allowed=True)
-    return host, int(port)
+    try:
+        host, port = split_address(text)
+    except ConfigError:
+        raise ConfigError(
+            f"kafkaAdvertised={shown(text)}: write HOST:PORT, the address of this broker for clients"
+        ) from None
+    check_announced(host, "kafkaAdvertised", is_name_allowed=True)
+    return text.rpartition(":")[0], port  # With its brackets, if it has any.
