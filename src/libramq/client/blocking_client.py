@@ -56,7 +56,7 @@ class BlockingClient:
             life.thread = thread
             life.start = Work(thread, self._start())
             life.start.submit()
-            if not life.is_stopping:  # Otherwise a signal handler came when there was nothing to cancel.
+            if not life.is_stopping:  # Otherwise a signal handler stopped it before it had a task to cancel.
                 life.start.result()
             if life.is_stopping:
                 raise asyncio.CancelledError
@@ -98,7 +98,7 @@ class BlockingClient:
         self._begin_end(life, life.thread)
         try:
             life.thread.join()
-        except BaseException:  # Ctrl-C: nobody has the patience.
+        except BaseException:  # Ctrl-C: end at once.
             life.thread.stop()
             raise
         finally:

@@ -174,7 +174,7 @@ class MemberNetwork(ABC, Generic[E]):
         self._is_running = False
         self._stopped: Callable[[None], None] | None = None
         self._stop_timer: Timer | None = None
-        #: Brokers that have not answered during the stop, which waits for no more of theirs.
+        #: Brokers that did not answer a request during the stop: it waits for no further answer of theirs.
         self._silent: set[str] = set()
 
     @abstractmethod

@@ -43,7 +43,7 @@ class Consumer(BlockingClient):
 
     def __init__(self, **options: Unpack[ConsumerOptions]) -> None:
         super().__init__("consumer")
-        #: The threads that run hooks just now.
+        #: Identifiers of the threads that are running hooks.
         self._hook_threads: set[int] = set()
         for name in HOOKS:
             hook = options.get(name)

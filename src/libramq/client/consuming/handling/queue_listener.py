@@ -19,7 +19,7 @@ log = get_logger(__name__)
 #: Ours: how long a cancelled hook may take to end; it may never do so.
 CANCEL_SECONDS: Final = 1.0
 
-#: Ours: a hook that takes longer is named in the log, as what it keeps waiting does not say why.
+#: Ours: a hook that takes longer is logged: nothing else would say why its queues are not read.
 SLOW_SECONDS: Final = 10.0
 
 #: The hooks, by the change they are called for.
