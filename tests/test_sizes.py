@@ -1,6 +1,8 @@
-"""Functions stay short enough to keep in one's head, and constructors take few parameters."""
+"""Functions fit into a head, constructors take few parameters, and modules are no fragments."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,3 +57,11 @@ def test_constructors_with_many_parameters_become_fewer():
         if count > PARAMETERS_MAX and not path.is_relative_to(OTHERS_SIGNATURES)
     }
     assert len(long) <= LONG_CONSTRUCTORS_MAX, long
+
+
+def test_no_module_is_a_fragment_of_its_only_user():
+    """The script fails on a small module with one importer and no reason, and prints what grew by area."""
+    script = ROOT.parent / "scripts" / "size"
+    result = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    print(result.stdout)
+    assert result.returncode == 0, result.stdout + result.stderr
