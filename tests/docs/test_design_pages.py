@@ -9,8 +9,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs" / "design").glob("*.md"))]
-#: Measures name modules of 0.1.0, too.
-HISTORICAL = {"engine-measures.md"}
 FOLDERS = ("src", "tests", "bench", "scripts", "docs", "examples", "packaging")
 #: Files of a store, as its own folders write them.
 OF_A_STORE = {
@@ -18,9 +16,7 @@ OF_A_STORE = {
     "consumequeue/TOPIC/QUEUE/", "batchconsumequeue/", "batchconsumequeue/TOPIC/QUEUE/",
 }  # fmt: skip
 
-pytestmark = pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.name not in HISTORICAL], ids=lambda page: page.name
-)
+pytestmark = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
 def test_files_named_on_a_page_exist(page: Path):
