@@ -70,12 +70,6 @@ def store(request, tmp_path, clock):
     store.close()
 
 
-def test_the_old_name_of_a_claims_result_gives_a_warning():
-    with pytest.warns(DeprecationWarning, match="ClaimResult"):
-        from libramq.client.idempotence import Claim
-    assert Claim is ClaimResult
-
-
 def test_a_key_is_claimed_once_until_it_is_done(store):
     """Once it is done, no caller can claim it."""
     assert store.claim(["a", "b"], "one") == [ClaimResult.NEW, ClaimResult.NEW]

@@ -6,7 +6,6 @@
 A group delivers every message at least once: messages being handled when a member dies are redelivered.
 """
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,9 +28,6 @@ __all__ = ["ClaimResult", "MemoryStore", "RedisStore", "SqliteStore", "Store", "
 if not TYPE_CHECKING:  # A type checker would accept every name.
 
     def __getattr__(name: str) -> Any:
-        if name == "Claim":  # Its name in 0.1.0; it goes with 0.3.0.
-            warnings.warn("Claim is called ClaimResult now", DeprecationWarning, stacklevel=2)
-            return ClaimResult
         module = _MODULES.get(name)
         if module is None:
             raise AttributeError(f"module 'libramq.client.idempotence' has no attribute {name!r}")
