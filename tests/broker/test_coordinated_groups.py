@@ -9,7 +9,7 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats.document import Document, decode_body, encode_body
 from libramq.formats.tables import SubscriptionGroupConfig
-from libramq.groups.coordinator.group.inquiry import PARTING_MS
+from libramq.groups.coordinator.inquiry import PARTING_MS
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.remoting import headers as h
 from libramq.remoting.body.coordination import (

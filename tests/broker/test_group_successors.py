@@ -16,10 +16,10 @@ from libramq.broker.cluster.group_successors import (
 from libramq.errors import ConnectFailed, RequestTimeout
 from libramq.formats.document import decode_body
 from libramq.formats.route import BrokerData, TopicRouteData
-from libramq.groups.classic.saved_state import SavedClassicGroup, SavedMember, SavedProtocol
+from libramq.groups.classic.saved_state import SavedClassicGroup, SavedClassicMember, SavedProtocol
 from libramq.groups.cluster_view import ClusterView
+from libramq.groups.modern.saved_state import SavedClassicMember as SavedModernMember
 from libramq.groups.modern.saved_state import SavedEntry, SavedGroup
-from libramq.groups.modern.saved_state import SavedMember as SavedModernMember
 from libramq.kernel.parts import Kernel
 from libramq.remoting.body.groups import PeerGroupsBody
 from libramq.rpc.question import Question
@@ -41,7 +41,9 @@ def route(*names: str) -> TopicRouteData:
 
 def classic(generation: int) -> GroupCopy:
     protocols = [SavedProtocol(name="range", metadata=METADATA)]
-    member = SavedMember(session_ms=10_000, rebalance_ms=60_000, protocols=protocols, assignment=b"\xff\0")
+    member = SavedClassicMember(
+        session_ms=10_000, rebalance_ms=60_000, protocols=protocols, assignment=b"\xff\0"
+    )
     return GroupCopy(classic=SavedClassicGroup(generation=generation, members={"m": member}))
 
 

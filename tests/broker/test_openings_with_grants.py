@@ -11,8 +11,8 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.fencing import Claim, FenceGrant, Opened
 from libramq.formats.document import decode_body, encode_body
+from libramq.groups.coordinator.balance import COLLECT_MS
 from libramq.groups.coordinator.event import FencesInDoubt
-from libramq.groups.coordinator.group.balance import COLLECT_MS
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body.coordination import (

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from libramq.cli.groups.history import as_json, duration, timeline
 from libramq.groups.rebalance import SETTLE_MS_MAX
 from libramq.groups.rebalance_event import QueueMove, RebalanceEvent
-from libramq.groups.rebalance_history import BrokerEvent, Cause, State, rebalances
+from libramq.groups.rebalance_history import BrokerEvent, Cause, RebalanceState, rebalances
 
 
 def told(broker, at_ms, kind, *, group="G", epoch=1, seq=None, **fields):
@@ -56,7 +56,7 @@ TWO_BROKERS = [
 
 def test_simultaneous_events_of_brokers_are_one_rebalance():
     (found,) = rebalances(TWO_BROKERS, wall_ms=10_000)
-    assert found.state is State.SETTLED
+    assert found.state is RebalanceState.SETTLED
     assert found.causes == (Cause("member_joined", "bob"),)
     assert found.brokers == ("a", "b")
     assert (found.moved, found.minimum, found.redelivered_upper_bound) == (5, 4, 2)
@@ -91,7 +91,7 @@ def test_successive_rebalances_and_groups_are_kept_apart():
     ]
     first, other, second = rebalances(events, wall_ms=6_000)
     assert (first.group, other.group, second.group) == ("G", "other", "G")
-    assert second.state is State.MOVING
+    assert second.state is RebalanceState.MOVING
     assert second.causes == (Cause("connection_closed", "carol"), Cause("member_joined", "dave"))
     assert (second.moved, second.worst_pause_ms) == (None, None)
     assert timeline(second)[1].strip() == "still moving"
@@ -100,7 +100,7 @@ def test_successive_rebalances_and_groups_are_kept_apart():
 def test_a_broker_that_restarts_or_stops_reporting_interrupts_its_rebalance():
     events = [started("a", 1_000, seq=7), started("a", 5_000, seq=1), settled("a", 6_000, seq=2)]
     first, second = rebalances(events, wall_ms=7_000)
-    assert (first.state, second.state) == (State.INTERRUPTED, State.SETTLED)
+    assert (first.state, second.state) == (RebalanceState.INTERRUPTED, RebalanceState.SETTLED)
     (silent,) = rebalances([started("a", 1_000)], wall_ms=1_001 + SETTLE_MS_MAX)
     assert "interrupted" in timeline(silent)[1]
 
@@ -141,7 +141,7 @@ def test_several_reasons_under_one_epoch_are_one_rebalance():
         settled("a", 2_300, epoch=7),
     ]
     (found,) = rebalances(events, wall_ms=10_000)
-    assert found.state is State.SETTLED
+    assert found.state is RebalanceState.SETTLED
     assert found.causes == (Cause("member_joined", "bob"), Cause("member_left", "alice"))
 
 

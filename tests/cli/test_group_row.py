@@ -9,7 +9,7 @@ from libramq.cli.groups.member_names import MemberNames
 from libramq.cli.groups.row import COLUMNS, GroupRow, queue_ranges
 from libramq.cli.output import table
 from libramq.clock import WallMs
-from libramq.groups.rebalance_history import Cause, Rebalance, State
+from libramq.groups.rebalance_history import Cause, Rebalance, RebalanceState
 from libramq.remoting.body.consumers import ClientConnection
 
 FIRST, SECOND, STATIC = "10.0.0.1@26622#16918612000", "10.0.0.1@26623#16918612001", "10.0.0.2@host-7"
@@ -24,10 +24,10 @@ def member(client_id, instance=None):
 
 def row(at_ms=NOON_MS):
     last = Rebalance(
-        group="billing", at_ms=at_ms, state=State.SETTLED, brokers=("broker-a",), member_count=3, moves=(),
-        causes=(Cause("member_joined", f"{FIRST}, {STATIC}"),), moved=12, minimum=12, time_to_stable_ms=40,
-        worst_pause_ms=31, redelivered_upper_bound=0, duplicates_reported=0, peak_catch_up_rate=None,
-        unowned=0, loads={FIRST: 12, SECOND: 12, STATIC: 12},
+        group="billing", at_ms=at_ms, state=RebalanceState.SETTLED, brokers=("broker-a",), member_count=3,
+        causes=(Cause("member_joined", f"{FIRST}, {STATIC}"),), moves=(), moved=12, minimum=12,
+        time_to_stable_ms=40, worst_pause_ms=31, redelivered_upper_bound=0, duplicates_reported=0,
+        peak_catch_up_rate=None, unowned=0, loads={FIRST: 12, SECOND: 12, STATIC: 12},
     )  # fmt: skip
     members = [member(FIRST), member(SECOND), member(STATIC, "worker-1")]
     return GroupRow(group="billing", members=members, queue_count=36, lag=1_204, last=last)

@@ -7,7 +7,7 @@ from libramq import Message, Producer, PushConsumer
 from libramq.admin.groups import group_rebalances
 from libramq.client import Admin, ConsumeFrom
 from libramq.errors import ConfigError
-from libramq.groups.rebalance_history import State
+from libramq.groups.rebalance_history import RebalanceState
 from libramq.nameserver import NameServer
 from tests.cli.commands import SECONDS_MAX, libra, one_line
 from tests.interop.ports import free_port
@@ -30,7 +30,7 @@ async def settled(namesrv, count):
             found = await asyncio.to_thread(group_rebalances, namesrv, GROUP, last=100)
         except ConfigError:
             found = []
-        if len(found) >= count and all(one.state is State.SETTLED for one in found):
+        if len(found) >= count and all(one.state is RebalanceState.SETTLED for one in found):
             return
         await asyncio.sleep(0.1)
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from libramq.admin.groups import group_rebalances
 from libramq.errors import ConfigError
-from libramq.groups.rebalance_history import Rebalance, State
+from libramq.groups.rebalance_history import Rebalance, RebalanceState
 from tests.cli.commands import SECONDS_MAX, end, libra, start
 from tests.interop.ports import free_broker_port, free_port
 
@@ -90,7 +90,7 @@ async def settled(namesrv: str, *loads: int) -> Rebalance:
             last = (await asyncio.to_thread(group_rebalances, namesrv, GROUP, last=1))[0]
         except ConfigError:  # None is recorded yet.
             last = None
-        if last is not None and last.state is State.SETTLED and tuple(last.loads.values()) == loads:
+        if last is not None and last.state is RebalanceState.SETTLED and tuple(last.loads.values()) == loads:
             return last
         await asyncio.sleep(0.1)
 

@@ -13,7 +13,7 @@ import pytest
 
 from libramq.admin.groups import group_rebalances
 from libramq.errors import ConfigError
-from libramq.groups.rebalance_history import State
+from libramq.groups.rebalance_history import RebalanceState
 from libramq.lab.config import read_experiment
 from libramq.lab.cost import COSTS, HANDOVER
 from libramq.lab.entrant import Allocator
@@ -112,7 +112,7 @@ def wait_settled(broker: Broker, count: int) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         found = group_rebalances(broker.namesrv, "G_lab", last=10)
-        if sum(one.state is State.SETTLED for one in found) >= count:
+        if sum(one.state is RebalanceState.SETTLED for one in found) >= count:
             return
     raise AssertionError(f"no {count} rebalances: {found}")
 

@@ -60,7 +60,7 @@ from libramq.errors import BrokerError, NoPermission, RemoteProtocolError
 from libramq.fencing import Claim, Opened
 from libramq.groups.consumer_group import Consumer
 from libramq.groups.coordinator.effect import Answer
-from libramq.groups.coordinator.group.request import Join, Leave, Poll
+from libramq.groups.coordinator.request import Join, Leave, Poll
 from libramq.groups.pending_notifications import AreYouThere, GroupChanged, Notice, TransactionCheck
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects

@@ -35,8 +35,8 @@ from libramq.client.consuming.requests.member_requests import MemberRequests
 from libramq.client.routing.route_table import RouteTable
 from libramq.errors import RemoteError
 from libramq.fencing import Opened
-from libramq.groups.coordinator.group.member import GroupMember
-from libramq.groups.coordinator.group.queue_handover import QueueHandover
+from libramq.groups.coordinator.member import GroupMember
+from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.groups.pending_notifications import PendingNotifications
 from libramq.groups.rebalance import GroupRebalance
 from libramq.message.queue import MessageQueue

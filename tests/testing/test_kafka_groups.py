@@ -13,8 +13,7 @@ from libramq.broker.cluster.nodes import Nodes
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.groups.modern.group import ModernGroup
-from libramq.groups.modern.target_assignment import TargetAssignment
-from libramq.groups.modern.values import Refusal
+from libramq.groups.protocol_groups import Refusal
 from libramq.protocols.kafka.modern_group_records import ModernGroupRecords
 from libramq.testing.cluster import GroupPlan
 from libramq.testing.nodes.kafka_facts import KafkaGroupPlan
@@ -72,7 +71,7 @@ def test_partitions_that_are_granted_before_they_are_given_up(monkeypatch: pytes
         target = self.target.get(member.member_id, frozenset())
         return member.next_step(target, self.target_epoch, lambda _: True)
 
-    monkeypatch.setattr(TargetAssignment, "_next", next_step)
+    monkeypatch.setattr(ModernGroup, "_next", next_step)
     assert noticed(CHANGES) == "a partition of a Kafka group has one owner, and others are fenced"
 
 

@@ -1,15 +1,37 @@
-"""All groups of one protocol at a broker, by name.
+"""Groups of other protocols than RocketMQ's: each protocol's by name, and as RocketMQ's tools see them all.
 
-One without members is forgotten; offsets are kept elsewhere.
+A group without members is forgotten; offsets are kept elsewhere.
 """
 
-from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from libramq.message.queue import MessageQueue
 
 #: Ours: as many as there may be groups of RocketMQ's (GROUPS_MAX in `catalog`).
 GROUPS_MAX: Final = 25_000
 #: Ours: the memory of all groups, with what members say about themselves: a thousand with 100 KiB each.
 COST_BYTES_MAX: Final = 128 * 1024 * 1024
+
+
+class Refusal(Enum):
+    """The reasons for which a group refuses the requests of its members."""
+
+    NONE = auto()
+    UNKNOWN_MEMBER = auto()
+    FENCED_INSTANCE = auto()
+    GROUP_FULL = auto()
+    # Of classic groups.
+    MEMBER_ID_REQUIRED = auto()
+    ILLEGAL_GENERATION = auto()
+    INCONSISTENT_PROTOCOL = auto()
+    REBALANCE_IN_PROGRESS = auto()
+    INVALID_SESSION_TIMEOUT = auto()
+    # Of modern groups.
+    FENCED_EPOCH = auto()
+    STALE_EPOCH = auto()
+    UNRELEASED_INSTANCE = auto()
 
 
 class _Group(Protocol):
@@ -26,7 +48,7 @@ G = TypeVar("G", bound=_Group)
 
 
 class Groups(Generic[G]):
-    """The groups that have members, or expect some. new: returns an empty one."""
+    """The groups of one protocol that have members, or expect some. new: returns an empty one."""
 
     def __init__(self, new: Callable[[], G]) -> None:
         self._new = new
@@ -84,3 +106,37 @@ class Groups(Generic[G]):
             self.charge(name)
             group = None
         return group is None
+
+
+class ForeignMember(NamedTuple):
+    """A member. instance: the name of a static one."""
+
+    member_id: str
+    address: str
+    instance: str | None
+    queues: Sequence[MessageQueue]
+
+
+class ForeignGroup(NamedTuple):
+    """A group with members. strategy: the one that its members agreed on; None while they have not."""
+
+    protocol: str
+    generation: int
+    strategy: str | None
+    topics: Sequence[str]
+    members: Sequence[ForeignMember]
+
+
+class ForeignGroups:
+    """The groups of all other protocols that a broker serves."""
+
+    def __init__(self) -> None:
+        self._sources: list[Callable[[str], ForeignGroup | None]] = []
+
+    def add(self, source: Callable[[str], ForeignGroup | None]) -> None:
+        """Add a protocol: a function that returns one of its groups, if that has members."""
+        self._sources.append(source)
+
+    def get(self, name: str) -> ForeignGroup | None:
+        """Return a group, or None if no other protocol has members of it."""
+        return next((found for source in self._sources if (found := source(name)) is not None), None)

@@ -18,7 +18,7 @@ from libramq.groups.rebalance_event import QueueMove, RebalanceEvent
 from libramq.groups.unsettled import sum_bounds
 
 
-class State(StrEnum):
+class RebalanceState(StrEnum):
     """The state of a rebalance. Interrupted: its broker never reported the end."""
 
     MOVING = "moving"
@@ -49,7 +49,7 @@ class Rebalance:
 
     group: str
     at_ms: int
-    state: State
+    state: RebalanceState
     causes: tuple[Cause, ...]
     brokers: tuple[str, ...]
     member_count: int
@@ -147,11 +147,11 @@ def _together(group: str, parts: Sequence[_Part], wall_ms: WallMs) -> Rebalance:
         loads.update(event.loads or {})
     is_open = len(settled) < len(parts)
     if not is_open:
-        state = State.SETTLED
+        state = RebalanceState.SETTLED
     elif any(not p.settled and not p.was_interrupted and int(wall_ms) <= p.end_ms for p in parts):
-        state = State.MOVING
+        state = RebalanceState.MOVING
     else:
-        state = State.INTERRUPTED
+        state = RebalanceState.INTERRUPTED
     return Rebalance(
         group=group,
         at_ms=at_ms,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from libramq.balance.group import counts
-from libramq.groups.coordinator.group.balance import COLLECT_MS
+from libramq.groups.coordinator.balance import COLLECT_MS
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.groups.rebalance_history import BrokerEvent
 from libramq.lab.cost import DEPARTURES

@@ -14,7 +14,7 @@ from typing import Final
 
 from libramq.balance import Group, Member, Strategy
 from libramq.errors import ConfigError
-from libramq.groups.coordinator.group.balance import COLLECT_MS
+from libramq.groups.coordinator.balance import COLLECT_MS
 from libramq.lab.cost import HANDOVER, Costs
 from libramq.lab.entrant import Allocator, Entrant
 from libramq.lab.history import History, Step, Topics

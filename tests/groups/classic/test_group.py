@@ -27,15 +27,14 @@ from libramq.groups.classic.state import (
 from libramq.groups.classic.values import (
     Answer,
     Beat,
-    Join,
-    Joined,
+    JoinAnswer,
+    JoinGroup,
     Leaving,
     Protocol,
-    Refusal,
-    Sync,
-    Synced,
+    SyncAnswer,
+    SyncGroup,
 )
-from libramq.groups.protocol_groups import Groups
+from libramq.groups.protocol_groups import Groups, Refusal
 from tests.quick import quick
 
 SESSION_MS, REBALANCE_MS = 10_000, 60_000
@@ -73,13 +72,17 @@ class World:
             "protocols": [RANGE],
             "must_come_back": False,
         }
-        self.take(self.group.join(Join(key=key, member_id=member_id, **(defaults | fields)), self.now_ms))
+        self.take(
+            self.group.join(JoinGroup(key=key, member_id=member_id, **(defaults | fields)), self.now_ms)
+        )
         return key
 
     def sync(self, member_id: str, assignments: dict[str, bytes] | None = None, **fields: Any) -> str:
         key = self.key(member_id)
         defaults: dict[str, Any] = {"instance_id": None, "generation": self.group.generation}
-        request = Sync(key=key, member_id=member_id, assignments=assignments or {}, **(defaults | fields))
+        request = SyncGroup(
+            key=key, member_id=member_id, assignments=assignments or {}, **(defaults | fields)
+        )
         self.take(self.group.sync(request, self.now_ms))
         return key
 
@@ -112,14 +115,14 @@ class World:
             self.sync(f"{name}-id", {f"{each}-id": each.encode() for each in names})
         assert self.group.status is Status.STABLE
 
-    def joined(self, key: str) -> Joined:
+    def joined(self, key: str) -> JoinAnswer:
         answer = self.answered[key]
-        assert isinstance(answer, Joined)
+        assert isinstance(answer, JoinAnswer)
         return answer
 
-    def synced(self, key: str) -> Synced:
+    def synced(self, key: str) -> SyncAnswer:
         answer = self.answered[key]
-        assert isinstance(answer, Synced)
+        assert isinstance(answer, SyncAnswer)
         return answer
 
     def giving_up(self) -> tuple[str, str, str]:
@@ -317,7 +320,7 @@ def test_a_leave_completes_a_rebalance_that_waited_for_the_member(world: World):
 def test_a_member_without_id_gets_one_and_joins_with_it(world: World):
     """KIP-394: an answer lost on its way to the client leaves no member behind."""
     refused = world.join("a", must_come_back=True)
-    assert world.joined(refused) == Joined(refused, Refusal.MEMBER_ID_REQUIRED, "a-id")
+    assert world.joined(refused) == JoinAnswer(refused, Refusal.MEMBER_ID_REQUIRED, "a-id")
     assert world.group.status is Status.EMPTY
     back = world.join(member_id="a-id")
     world.advance(2 * INITIAL_DELAY_MS)

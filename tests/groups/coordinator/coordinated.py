@@ -22,9 +22,9 @@ from libramq.groups.coordinator.effect import (
     Settled,
     Started,
 )
-from libramq.groups.coordinator.group.queue_handover import Assignment
-from libramq.groups.coordinator.group.request import Join, Leave, Poll, Release, Remove
-from libramq.groups.coordinator.group.saved_state import GroupState
+from libramq.groups.coordinator.queue_handover import Assignment
+from libramq.groups.coordinator.request import Join, Leave, Poll, Release, Remove
+from libramq.groups.coordinator.saved_state import GroupState
 from libramq.message.queue import MessageQueue
 from libramq.testing.world import SeededSecretBits
 

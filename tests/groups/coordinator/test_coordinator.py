@@ -9,13 +9,13 @@ from libramq.balance import TopicStrategy, register_strategy
 from libramq.codes import ResponseCode
 from libramq.fencing import MODE_CLIENT, Attempts, Claim, FenceGrant, FenceReport
 from libramq.groups.coordinator import event as ev
+from libramq.groups.coordinator import membership as group_membership
+from libramq.groups.coordinator import saved_state
+from libramq.groups.coordinator.balance import COLLECT_MS
 from libramq.groups.coordinator.coordinator import Coordinator
-from libramq.groups.coordinator.group import membership as group_membership
-from libramq.groups.coordinator.group import saved_state
-from libramq.groups.coordinator.group.balance import COLLECT_MS
-from libramq.groups.coordinator.group.member import REPEAT_MS
-from libramq.groups.coordinator.group.publication import RECORD_AGAIN_MS
-from libramq.groups.coordinator.group.request import Join, Leave, Poll, Remove
+from libramq.groups.coordinator.member import REPEAT_MS
+from libramq.groups.coordinator.publication import RECORD_AGAIN_MS
+from libramq.groups.coordinator.request import Join, Leave, Poll, Remove
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 from libramq.testing.world import SeededSecretBits
@@ -419,7 +419,7 @@ def test_a_poll_that_ends_as_queues_are_assigned_carries_none_that_are_not_recor
 
 def test_subscriptions_of_all_members_are_bounded(monkeypatch):
     """GROUP_JOINs of 4 MiB each took the memory of a broker, and its disk with every record."""
-    monkeypatch.setattr("libramq.groups.coordinator.group.membership.SUBSCRIPTION_BYTES_MAX", 100)
+    monkeypatch.setattr("libramq.groups.coordinator.membership.SUBSCRIPTION_BYTES_MAX", 100)
     group = Surroundings()
     long_name = "T" * 40
     alice, bob = (group.add(name, topics=(long_name,)) for name in ("alice", "bob"))

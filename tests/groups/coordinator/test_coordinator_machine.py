@@ -15,11 +15,11 @@ from libramq.errors import BrokerError
 from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, Claim, FenceGrant
 from libramq.groups.coordinator import coordinated_group
 from libramq.groups.coordinator import event as ev
+from libramq.groups.coordinator import target_assignment as assigning
+from libramq.groups.coordinator.balance import COLLECT_MS
 from libramq.groups.coordinator.effect import Effect
-from libramq.groups.coordinator.group import target_assignment as assigning
-from libramq.groups.coordinator.group.balance import COLLECT_MS
-from libramq.groups.coordinator.group.queue_handover import Assignment
-from libramq.groups.coordinator.group.saved_state import GroupState
+from libramq.groups.coordinator.queue_handover import Assignment
+from libramq.groups.coordinator.saved_state import GroupState
 from libramq.message.queue import MessageQueue
 from libramq.offsets.fence import Fences
 from libramq.offsets.fence_file import Opening

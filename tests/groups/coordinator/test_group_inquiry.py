@@ -1,7 +1,7 @@
 """The inquiry: what a new coordinator concludes from the reports of fences and members."""
 
 from libramq.fencing import Claim, FenceReport
-from libramq.groups.coordinator.group.inquiry import GroupInquiry
+from libramq.groups.coordinator.inquiry import GroupInquiry
 from libramq.groups.coordinator.state import State
 from libramq.message.queue import MessageQueue
 

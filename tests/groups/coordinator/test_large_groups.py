@@ -4,9 +4,9 @@ import pytest
 
 from libramq.codes import ResponseCode
 from libramq.groups.coordinator import event as ev
+from libramq.groups.coordinator import target_assignment as assigning
 from libramq.groups.coordinator.coordinated_group import ANSWERED_AT_ONCE
 from libramq.groups.coordinator.effect import Answer, Assign, Settled
-from libramq.groups.coordinator.group import target_assignment as assigning
 from libramq.groups.coordinator.state import State
 from tests.groups.coordinator.coordinated import GROUP, Surroundings, queues_of
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from libramq.groups.coordinator.group import target_assignment as module
-from libramq.groups.coordinator.group.saved_state import MemberProfile
-from libramq.groups.coordinator.group.target_assignment import BALANCED_STICKY, target_assignment
+from libramq.groups.coordinator import target_assignment as module
+from libramq.groups.coordinator.saved_state import MemberProfile
+from libramq.groups.coordinator.target_assignment import BALANCED_STICKY, target_assignment
 from libramq.message.queue import MessageQueue
 
 QUEUES = [MessageQueue(topic, "broker-a", number) for topic in ("A", "B", "%RETRY%g") for number in range(3)]

@@ -10,13 +10,13 @@ import pytest
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError
 from libramq.fencing import Claim, FenceGrant, FenceReport
+from libramq.groups.coordinator import balance as group_balance
 from libramq.groups.coordinator import event as ev
+from libramq.groups.coordinator import target_assignment as group_assigning
 from libramq.groups.coordinator import transitions
+from libramq.groups.coordinator.balance import COLLECT_MS
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
-from libramq.groups.coordinator.group import balance as group_balance
-from libramq.groups.coordinator.group import target_assignment as group_assigning
-from libramq.groups.coordinator.group.balance import COLLECT_MS
-from libramq.groups.coordinator.group.inquiry import PARTING_MS
+from libramq.groups.coordinator.inquiry import PARTING_MS
 from libramq.groups.coordinator.state import State
 from libramq.groups.coordinator.transitions import ALIVE, TABLE
 from libramq.groups.rebalance_event import Reason

@@ -4,7 +4,7 @@ import pytest
 
 from libramq.codes import ResponseCode
 from libramq.groups.coordinator import event as ev
-from libramq.groups.coordinator.group.balance import COLLECT_MS, JOINS_MS_MAX
+from libramq.groups.coordinator.balance import COLLECT_MS, JOINS_MS_MAX
 from tests.groups.coordinator.coordinated import Answer, Consumer, Started, Surroundings, queues_of
 
 

@@ -9,8 +9,8 @@ import pytest
 from libramq.clock import MonotonicMs
 from libramq.groups.modern import assignors, subscribed_topics
 from libramq.groups.modern import group as limits
-from libramq.groups.modern.assignors import Assigning
-from libramq.groups.modern.group import ModernGroup
+from libramq.groups.modern.assignors import AssignorWork
+from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS, ModernGroup
 from libramq.groups.modern.member import SESSION_MS
 from libramq.groups.modern.saved_state import (
     SavedEntry,
@@ -21,18 +21,17 @@ from libramq.groups.modern.saved_state import (
     saved_member,
 )
 from libramq.groups.modern.subscribed_topics import NAME_BYTES, TOPICS_LOOK_MS
-from libramq.groups.modern.target_assignment import COLLECT_MS, INITIAL_DELAY_MS
 from libramq.groups.modern.values import (
     JOINS,
     LEAVES,
     LEAVES_FOR_A_WHILE,
     NO_PARTITIONS,
-    Answer,
-    Beat,
+    Heartbeat,
+    HeartbeatAnswer,
     Partition,
     Partitions,
-    Refusal,
 )
+from libramq.groups.protocol_groups import Refusal
 from libramq.groups.rebalance_event import Reason
 from tests.quick import quick
 
@@ -55,7 +54,7 @@ class World:
         self.epochs: dict[str, int] = {}
         self.owned: dict[str, Partitions] = {}
         self.entries: dict[str, SavedEntry] = {}
-        self.work: Assigning | None = None
+        self.work: AssignorWork | None = None
         #: Whether large assignments take until `finish_work`.
         self.is_slow = False
 
@@ -64,7 +63,7 @@ class World:
 
     def beat(self, member_id: str, epoch: int | None = None, **fields: Any) -> Refusal:
         known = self.epochs.get(member_id, JOINS)
-        beat = Beat(member_id, known if epoch is None else epoch, **fields)
+        beat = Heartbeat(member_id, known if epoch is None else epoch, **fields)
         return self.group.beat(beat, self.count_of, self.now_ms)
 
     def join(self, member_id: str, *topics: str, **fields: Any) -> Refusal:
@@ -73,7 +72,7 @@ class World:
         self.epochs[member_id] = JOINS
         return self.beat(member_id, JOINS, topics=frozenset(topics or ("T",)), **fields)
 
-    def hear(self, member_id: str) -> Answer | None:
+    def hear(self, member_id: str) -> HeartbeatAnswer | None:
         """Have a member's heartbeat answered if there is news."""
         if member_id not in self.group.members or not self.group.has_news(member_id):
             return None
@@ -184,15 +183,15 @@ def test_a_partition_is_revoked_before_another_member_gets_it(world: World):
     assert told.assigned is not None
     assert (told.epoch, len(told.assigned)) == (1, 2), "the epoch rises when it has revoked"
     assert world.hear("b") is None, "its join is held for a while"
-    assert world.group.answer("b", world.now_ms) == Answer("b", 2, NO_PARTITIONS)
+    assert world.group.answer("b", world.now_ms) == HeartbeatAnswer("b", 2, NO_PARTITIONS)
     assert world.group.is_moving("a")
     assert world.group.is_moving("b")
     assert world.group.state == "Reconciling"
     assert world.beat("a") is Refusal.NONE  # It says nothing about what it has: it is revoking.
     assert world.hear("b") is None
     assert world.beat("a", owned=told.assigned) is Refusal.NONE
-    assert world.hear("b") == Answer("b", 2, of(0, 1, 2, 3) - told.assigned)
-    assert world.hear("a") == Answer("a", 2)
+    assert world.hear("b") == HeartbeatAnswer("b", 2, of(0, 1, 2, 3) - told.assigned)
+    assert world.hear("a") == HeartbeatAnswer("a", 2)
     assert world.group.state == "Stable"
 
 
@@ -214,7 +213,7 @@ def test_who_does_not_revoke_in_its_rebalance_timeout_is_removed(world: World):
 
 def test_a_member_that_leaves_frees_its_partitions(world: World):
     world.stable("a", "b")
-    assert world.group.leave(Beat("a", LEAVES), world.now_ms) is Refusal.NONE
+    assert world.group.leave(Heartbeat("a", LEAVES), world.now_ms) is Refusal.NONE
     world.advance(COLLECT_MS)
     answer = world.hear("b")
     assert answer is not None
@@ -256,7 +255,7 @@ def test_stale_and_future_epochs_are_fenced(world: World):
     assert world.beat("a", epoch - 1) is Refusal.FENCED_EPOCH
     assert world.beat("a", epoch - 1, owned=of(0, 1, 2, 3)) is Refusal.FENCED_EPOCH
     assert world.beat("a", epoch - 1, owned=world.owned["a"]) is Refusal.NONE
-    assert world.hear("a") == Answer("a", epoch, world.owned["a"]), "the assignment is sent again"
+    assert world.hear("a") == HeartbeatAnswer("a", epoch, world.owned["a"]), "the assignment is sent again"
 
 
 def test_a_member_that_reports_other_partitions_is_sent_its_own_again(world: World):
@@ -273,7 +272,7 @@ def test_a_fenced_member_joins_again_with_its_id(world: World):
     world.stable("a", "b")
     shares = dict(world.owned)
     assert world.join("a") is Refusal.NONE
-    assert world.hear("a") == Answer("a", 1, shares["a"])
+    assert world.hear("a") == HeartbeatAnswer("a", 1, shares["a"])
     assert world.group.epoch == 1, "nothing has to move"
 
 
@@ -283,7 +282,10 @@ def test_a_member_that_joins_again_revokes_nothing_for_one_that_joins_with_it(wo
     world.join("a")
     world.advance(COLLECT_MS)
     first, second = world.hear("a"), world.hear("b")
-    assert (first, second) == (Answer("a", 2, world.owned["a"]), Answer("b", 2, world.owned["b"]))
+    assert (first, second) == (
+        HeartbeatAnswer("a", 2, world.owned["a"]),
+        HeartbeatAnswer("b", 2, world.owned["b"]),
+    )
     assert sorted(world.owned["a"] | world.owned["b"]) == sorted(of(0, 1, 2, 3))
     assert world.group.is_settled, "it has told that it has no partitions"
 
@@ -293,11 +295,11 @@ def test_a_static_member_that_leaves_for_a_while_keeps_its_partitions(world: Wor
     world.join("b", instance_id="i")
     world.settle()
     kept, epoch = world.owned["b"], world.group.epoch
-    assert world.group.leave(Beat("b", LEAVES_FOR_A_WHILE, "i"), world.now_ms) is Refusal.NONE
+    assert world.group.leave(Heartbeat("b", LEAVES_FOR_A_WHILE, "i"), world.now_ms) is Refusal.NONE
     world.advance(SESSION_MS // 2)
     world.round("a")
     assert world.join("again", instance_id="i") is Refusal.NONE
-    assert world.hear("again") == Answer("again", epoch, kept)
+    assert world.hear("again") == HeartbeatAnswer("again", epoch, kept)
     assert world.hear("a") is None
     assert world.group.epoch == epoch
     assert world.beat("b", epoch, instance_id="i") is Refusal.FENCED_INSTANCE
@@ -308,7 +310,7 @@ def test_a_static_member_that_does_not_return_is_removed(world: World):
     world.stable("a")
     world.join("b", instance_id="i")
     world.settle()
-    world.group.leave(Beat("b", LEAVES_FOR_A_WHILE, "i"), world.now_ms)
+    world.group.leave(Heartbeat("b", LEAVES_FOR_A_WHILE, "i"), world.now_ms)
     world.advance(SESSION_MS - 1)
     world.round("a")
     world.advance(1)
@@ -324,7 +326,7 @@ def test_an_instance_is_not_taken_from_a_member_that_is_there(world: World):
     world.advance(1_000)
     assert list(world.group.members) == ["a"]
     assert world.join("b", instance_id="i") is Refusal.NONE, "the connection of the first one has ended"
-    assert world.hear("b") == Answer("b", 1, of(0, 1, 2, 3))
+    assert world.hear("b") == HeartbeatAnswer("b", 1, of(0, 1, 2, 3))
 
 
 def test_a_subscription_moves_only_what_it_concerns():
@@ -429,7 +431,7 @@ def test_a_member_that_takes_an_instances_place_gets_its_partitions(world: World
     world.join(f"second-{number}")
     world.settle()
     kept = world.owned[f"first-{number}"]
-    world.group.leave(Beat(f"first-{number}", LEAVES_FOR_A_WHILE, "i"), world.now_ms)
+    world.group.leave(Heartbeat(f"first-{number}", LEAVES_FOR_A_WHILE, "i"), world.now_ms)
     assert world.join(f"second-{number}", instance_id="i") is Refusal.NONE
     assert world.group.target[f"second-{number}"] == kept != NO_PARTITIONS
 
@@ -446,9 +448,9 @@ def test_a_large_assignment_is_made_elsewhere_and_nobody_waits_for_it(
     assert world.hear("a") is None
     assert world.group.state == "Assigning"
     answer = world.group.answer("a", world.now_ms)
-    assert answer == Answer("a", 1, NO_PARTITIONS), "its join has been held for long enough"
+    assert answer == HeartbeatAnswer("a", 1, NO_PARTITIONS), "its join has been held for long enough"
     world.epochs["a"] = 1
-    world.group.leave(Beat("b", LEAVES_FOR_A_WHILE, "ib"), world.now_ms)
+    world.group.leave(Heartbeat("b", LEAVES_FOR_A_WHILE, "ib"), world.now_ms)
     world.join("again", instance_id="ib")
     world.join("late")
     world.advance(SESSION_MS // 2)
@@ -502,7 +504,7 @@ def test_the_memory_of_a_group_is_that_of_its_members(world: World):
     world.beat("a", topics=frozenset({"T", "t" * 100}))
     assert world.group.cost_bytes == cost + 100 + NAME_BYTES
     for member_id in ("a", "b"):
-        world.group.leave(Beat(member_id, LEAVES), world.now_ms)
+        world.group.leave(Heartbeat(member_id, LEAVES), world.now_ms)
     assert world.group.is_unused
     assert world.group.cost_bytes <= empty + limits.PARTITION_BYTES * 4
 
@@ -538,7 +540,7 @@ def test_no_partition_has_two_owners_whatever_members_do(
             chosen = rng.choice(members)
             static = world.group.members[chosen].instance_id
             epoch = rng.choice((LEAVES, LEAVES_FOR_A_WHILE)) if static is not None else LEAVES
-            world.group.leave(Beat(chosen, epoch, static), world.now_ms)
+            world.group.leave(Heartbeat(chosen, epoch, static), world.now_ms)
             world.owned[chosen] = NO_PARTITIONS
         elif action == 2:
             world.advance(rng.choice((1, COLLECT_MS, INITIAL_DELAY_MS, SESSION_MS // 3)))

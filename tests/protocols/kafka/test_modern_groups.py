@@ -9,8 +9,8 @@ import pytest
 from libramq.broker.cluster.nodes import Nodes
 from libramq.groups.classic.values import Beat as HeldOf
 from libramq.groups.modern import assignors
+from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS
 from libramq.groups.modern.member import SESSION_MS
-from libramq.groups.modern.target_assignment import COLLECT_MS, INITIAL_DELAY_MS
 from libramq.groups.modern.values import LEAVES, LEAVES_FOR_A_WHILE
 from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.modern_group_messages import HEARTBEAT_MS, HELD_MS, WAITING_HEARTBEAT_MS

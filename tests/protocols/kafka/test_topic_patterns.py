@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS
 from libramq.groups.modern.subscribed_topics import TOPICS_LOOK_MS
-from libramq.groups.modern.target_assignment import COLLECT_MS, INITIAL_DELAY_MS
 from libramq.groups.modern.values import LEAVES
 from libramq.kernel.connection import Principal
 from libramq.protocols.kafka import topic_patterns

@@ -28,7 +28,7 @@ from libramq.formats.tables import (
     SubscriptionGroupWrapper,
     TopicConfig,
 )
-from libramq.groups.coordinator.group.saved_state import GroupState, GroupStatesFile
+from libramq.groups.coordinator.saved_state import GroupState, GroupStatesFile
 from libramq.groups.modern.saved_state import ModernGroupsFile, SavedEntry
 from libramq.offsets import Fences
 from libramq.offsets.commits_ahead import CommitAhead, CommitsAhead, CommitsAheadFile

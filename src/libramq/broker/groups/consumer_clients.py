@@ -17,8 +17,8 @@ from libramq.errors import broker_error
 from libramq.fencing import MODE_CLIENT
 from libramq.filter.subscription import BROADCASTING, SubscriptionData
 from libramq.groups.consumer_group import Consumer, ConsumerGroup, ConsumerGroups, Member
-from libramq.groups.foreign import ForeignGroups
 from libramq.groups.limits import MEMBERS_MAX, SUBSCRIPTION_BYTES_MAX
+from libramq.groups.protocol_groups import ForeignGroups
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance_event import Reason, RebalanceEvent, named
 from libramq.groups.roster import MemberList, Roster

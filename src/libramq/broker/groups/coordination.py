@@ -24,9 +24,9 @@ from libramq.fencing import MODE_CLIENT, FenceGrant, FenceReport
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.coordinator import effect as fx
 from libramq.groups.coordinator import event as ev
+from libramq.groups.coordinator import request as rq
 from libramq.groups.coordinator.coordinator import Coordinator
-from libramq.groups.coordinator.group import request as rq
-from libramq.groups.coordinator.group.target_assignment import Made
+from libramq.groups.coordinator.target_assignment import Made
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance_event import Reason, named
 from libramq.groups.session import SILENCE_MS_MAX

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from libramq.cli.groups.member_names import MemberNames
 from libramq.groups.rebalance_event import QueueMove
-from libramq.groups.rebalance_history import Rebalance, State
+from libramq.groups.rebalance_history import Rebalance, RebalanceState
 
 #: How many members, or pairs of members, a line of the timeline names.
 NAMED_MAX: Final = 8
@@ -22,12 +22,12 @@ def timeline(rebalance: Rebalance) -> list[str]:
     if rebalance.moved is None:
         lines.append(
             "still moving"
-            if rebalance.state is State.MOVING
+            if rebalance.state is RebalanceState.MOVING
             else "interrupted: its broker never recorded the end"
         )
     else:
         unowned = f", {_count(rebalance.unowned, 'queue')} without an owner" if rebalance.unowned else ""
-        also = "" if rebalance.state is State.SETTLED else f"; {rebalance.state} at some brokers"
+        also = "" if rebalance.state is RebalanceState.SETTLED else f"; {rebalance.state} at some brokers"
         lines += [
             f"{rebalance.moved}/{rebalance.minimum} queues moved (actual/minimum), stable after "
             f"{duration(rebalance.time_to_stable_ms)}, worst pause {duration(rebalance.worst_pause_ms)}, "

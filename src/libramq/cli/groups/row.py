@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from libramq.admin.groups import GroupState
 from libramq.cli.groups.history import as_json, causes, duration, member_names
 from libramq.clock import WallMs
-from libramq.groups.rebalance_history import State
+from libramq.groups.rebalance_history import RebalanceState
 
 COLUMNS: Final = ("group", "members", "queues", "lag", "state", "last rebalance")
 MEMBER_COLUMNS: Final = ("group", "client id", "static name", "queues", "topic broker ids")
@@ -82,8 +82,8 @@ class GroupRow(GroupState):
         ]
 
     @property
-    def _state(self) -> State:
-        return self.last.state if self.last else State.SETTLED
+    def _state(self) -> RebalanceState:
+        return self.last.state if self.last else RebalanceState.SETTLED
 
     def _last(self, wall_ms: WallMs) -> str:
         if self.last is None:

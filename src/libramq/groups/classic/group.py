@@ -1,7 +1,8 @@
 """A classic group: the state machine of Kafka's older group protocol.
 
-    join … join ─► everybody has joined, or the time is up ─► the leader gets all members, the others wait
-    sync … sync ─► the leader's has the assignment          ─► everybody gets a share
+    joins are parked ─► all are there, or the time is up ─► the generation begins; the leader gets all members
+    syncs are parked ─► the leader's brings the assignment ─► everybody gets a share
+                                                            └► or waits for the next rebalance, a moment away
 
 Every method is a request or the time, changes the state, and returns the answers that are due. Nothing else
 happens: no clock, no randomness. Who calls it calls `tick` at `next_due_ms`.
@@ -9,18 +10,20 @@ happens: no clock, no randomness. Who calls it calls `tick` at `next_due_ms`.
 Upstream: GroupCoordinator.scala, GroupMetadata.scala; now ClassicGroup.java, GroupMetadataManager.java.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
 from libramq.clock import MonotonicMs
-from libramq.groups.classic.rebalance import ClassicRebalance
 from libramq.groups.classic.state import (
+    INITIAL_DELAY_MS,
     MEMBER_BYTES,
     MEMBERS_MAX,
     NEW_MEMBER_MS,
+    NEXT,
+    NEXT_REBALANCE_MS,
     SESSION_MS_MAX,
     SESSION_MS_MIN,
-    Member,
+    ClassicMember,
     Status,
     fits,
     refusal_of,
@@ -29,20 +32,47 @@ from libramq.groups.classic.state import (
 from libramq.groups.classic.values import (
     Answer,
     Beat,
-    Join,
-    Joined,
+    JoinAnswer,
+    JoinedMember,
+    JoinGroup,
     Leaving,
-    Refusal,
-    Sync,
-    Synced,
+    SyncAnswer,
+    SyncGroup,
 )
+from libramq.groups.protocol_groups import Refusal
 
 #: Ours: more than the generations that may begin without a share being given out.
 GENERATIONS_AHEAD: Final = 100
 
 
-class ClassicGroup(ClassicRebalance):
-    """One group."""
+class ClassicGroup:
+    """One group: its members, and the phases of its rebalance."""
+
+    def __init__(self) -> None:
+        self.status = Status.EMPTY
+        self.generation = 0
+        #: Rises whenever its members or their shares may have changed.
+        self.version = 0
+        self._generations_ahead = 1
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, ClassicMember] = {}
+        #: Ids that were given out and have not returned, with the time until which they may.
+        self.pending: dict[str, MonotonicMs] = {}
+        self._static: dict[str, str] = {}
+        self._join_ends_ms: MonotonicMs | None = None
+        #: Of the first rebalance: it continues while members join, until then. None: of a later one.
+        self._initial_until_ms: MonotonicMs | None = None
+        self._has_newcomer = False
+        #: Whether a member has gone since the last rebalance began.
+        self._has_removed = False
+        self._sync_ends_ms: MonotonicMs | None = None
+        self._to_sync: set[str] = set()
+        #: Members whose shares bring nothing new, while others have to join again; until when they wait.
+        self._waiting: Collection[str] = ()
+        self._wait_ends_ms: MonotonicMs | None = None
+        self._answers: list[Answer] = []
 
     @property
     def is_unused(self) -> bool:
@@ -68,18 +98,18 @@ class ClassicGroup(ClassicRebalance):
             return self.status is Status.EMPTY
         return not self._to_sync and all(member.sync_key is None for member in self.members.values())
 
-    def reads_share(self, member: Member) -> bool:
+    def reads_share(self, member: ClassicMember) -> bool:
         """Return whether a member has its share of this generation."""
         has_sent_sync = member.member_id not in self._to_sync
         return self.status is Status.STABLE and has_sent_sync and member.sync_key is None
 
     # Requests.
 
-    def join(self, join: Join, now_ms: MonotonicMs) -> list[Answer]:
+    def join(self, join: JoinGroup, now_ms: MonotonicMs) -> list[Answer]:
         """A member joins, or joins again."""
         refusal = self._join_refusal(join)
         if refusal is not None:
-            self._answers.append(Joined(join.key, refusal, join.member_id))
+            self._answers.append(JoinAnswer(join.key, refusal, join.member_id))
         elif not join.member_id:
             self._join_without_id(join, now_ms)
         elif join.member_id in self.pending:
@@ -89,7 +119,7 @@ class ClassicGroup(ClassicRebalance):
             self._rejoin(self.members[join.member_id], join, now_ms)
         return self._taken()
 
-    def sync(self, sync: Sync, now_ms: MonotonicMs) -> list[Answer]:
+    def sync(self, sync: SyncGroup, now_ms: MonotonicMs) -> list[Answer]:
         """A member wants its share; the leader's request has everybody's."""
         refusal = self._refusal(Beat(sync.member_id, sync.instance_id, sync.generation))
         if refusal is Refusal.NONE:
@@ -99,7 +129,7 @@ class ClassicGroup(ClassicRebalance):
             elif self.status is Status.PREPARING_REBALANCE:
                 refusal = Refusal.REBALANCE_IN_PROGRESS
         if refusal is not Refusal.NONE:
-            self._answers.append(Synced(sync.key, refusal))
+            self._answers.append(SyncAnswer(sync.key, refusal))
             return self._taken()
         member = self.members[sync.member_id]
         member.renew(now_ms)
@@ -218,7 +248,7 @@ class ClassicGroup(ClassicRebalance):
         protocol_type: str | None,
         protocol_name: str | None,
         leader: str | None,
-        members: Iterable[Member],
+        members: Iterable[ClassicMember],
     ) -> None:
         """Continue with members that have their shares, as their former coordinator had them.
 
@@ -235,7 +265,7 @@ class ClassicGroup(ClassicRebalance):
 
     # Joining.
 
-    def _join_refusal(self, join: Join) -> Refusal | None:
+    def _join_refusal(self, join: JoinGroup) -> Refusal | None:
         if not SESSION_MS_MIN <= join.session_ms <= SESSION_MS_MAX:
             return Refusal.INVALID_SESSION_TIMEOUT
         if not join.protocol_type or not join.protocols or not self._is_consistent(join):
@@ -250,25 +280,25 @@ class ClassicGroup(ClassicRebalance):
             return Refusal.UNKNOWN_MEMBER
         return None
 
-    def _is_consistent(self, join: Join) -> bool:
+    def _is_consistent(self, join: JoinGroup) -> bool:
         """Return whether a member knows a strategy that all others know."""
         replaced = self._static.get(join.instance_id) if join.instance_id is not None else None
         same = (join.member_id, replaced)
         others = [member for member_id, member in self.members.items() if member_id not in same]
         return not others or (join.protocol_type == self.protocol_type and fits(join, others))
 
-    def _join_without_id(self, join: Join, now_ms: MonotonicMs) -> None:
+    def _join_without_id(self, join: JoinGroup, now_ms: MonotonicMs) -> None:
         known = self._static.get(join.instance_id) if join.instance_id is not None else None
         if known is not None:
             self._replace(self.members[known], join, now_ms)
         elif join.instance_id is None and join.must_come_back:  # KIP-394.
             self.pending[join.fresh_id] = now_ms + join.session_ms
-            self._answers.append(Joined(join.key, Refusal.MEMBER_ID_REQUIRED, join.fresh_id))
+            self._answers.append(JoinAnswer(join.key, Refusal.MEMBER_ID_REQUIRED, join.fresh_id))
         else:
             self._add(join.fresh_id, join, now_ms)
 
-    def _add(self, member_id: str, join: Join, now_ms: MonotonicMs) -> None:
-        member = self.members[member_id] = Member(member_id, join)
+    def _add(self, member_id: str, join: JoinGroup, now_ms: MonotonicMs) -> None:
+        member = self.members[member_id] = ClassicMember(member_id, join)
         member.expires_ms = now_ms + NEW_MEMBER_MS
         if join.instance_id is not None:
             self._static[join.instance_id] = member_id
@@ -277,7 +307,7 @@ class ClassicGroup(ClassicRebalance):
         self._has_newcomer = True
         self._rebalance(now_ms)
 
-    def _rejoin(self, member: Member, join: Join, now_ms: MonotonicMs) -> None:
+    def _rejoin(self, member: ClassicMember, join: JoinGroup, now_ms: MonotonicMs) -> None:
         is_leader = member.member_id == self.leader
         is_same = member.knows(join)
         self._end_join(member, Refusal.REBALANCE_IN_PROGRESS)  # It asks again: its first answer was lost.
@@ -290,17 +320,17 @@ class ClassicGroup(ClassicRebalance):
             member.take(join)
             self._rebalance(now_ms)
 
-    def _answer_again(self, member: Member, join: Join, now_ms: MonotonicMs) -> None:
+    def _answer_again(self, member: ClassicMember, join: JoinGroup, now_ms: MonotonicMs) -> None:
         member.take(join)
         member.renew(now_ms)
         self._answers.append(self._joined(member))
 
-    def _replace(self, old: Member, join: Join, now_ms: MonotonicMs) -> None:
+    def _replace(self, old: ClassicMember, join: JoinGroup, now_ms: MonotonicMs) -> None:
         """A static member is back under a new id: what the old id waits for is fenced (KIP-345)."""
         self._end_join(old, Refusal.FENCED_INSTANCE)
         self._end_sync(old, Refusal.FENCED_INSTANCE)
         del self.members[old.member_id]
-        member = self.members[join.fresh_id] = Member(join.fresh_id, join)
+        member = self.members[join.fresh_id] = ClassicMember(join.fresh_id, join)
         assert join.instance_id is not None, "a static member has an instance id"
         self._static[join.instance_id] = member.member_id
         member.assignment = old.assignment
@@ -342,3 +372,160 @@ class ClassicGroup(ClassicRebalance):
 
     def _refusal(self, beat: Beat) -> Refusal:
         return refusal_of(beat, self.members, self._static, self.generation)
+
+    # The phases of a rebalance.
+
+    def _rebalance(self, now_ms: MonotonicMs) -> None:
+        """Begin to collect members, unless that is under way; end it if all are there."""
+        if self.status is not Status.PREPARING_REBALANCE:
+            for member in self.members.values():
+                self._end_sync(member, Refusal.REBALANCE_IN_PROGRESS)
+            self._to_sync.clear()
+            self._sync_ends_ms = None
+            self._waiting, self._wait_ends_ms = (), None
+            timeout_ms = self._rebalance_timeout_ms()
+            if self.status is Status.EMPTY:
+                self._initial_until_ms = now_ms + timeout_ms
+                self._join_ends_ms = now_ms + min(INITIAL_DELAY_MS, timeout_ms)
+                self._has_newcomer = False
+            else:
+                self._initial_until_ms = None
+                self._join_ends_ms = now_ms + timeout_ms
+            self._become(Status.PREPARING_REBALANCE)
+        if self._initial_until_ms is None and self._all_joined():
+            self._complete_join(now_ms)
+
+    def _all_joined(self) -> bool:
+        return not self.pending and all(member.join_key is not None for member in self.members.values())
+
+    def _join_phase_ended(self, now_ms: MonotonicMs) -> None:
+        until_ms = self._initial_until_ms
+        if until_ms is not None and self._has_newcomer and now_ms < until_ms:
+            self._has_newcomer = False
+            self._join_ends_ms = min(now_ms + INITIAL_DELAY_MS, until_ms)
+            return
+        self._initial_until_ms = None
+        absent = [member for member in self.members.values() if member.join_key is None]
+        for member in absent:
+            if member.instance_id is None:
+                self._remove(member)
+        if self.members and all(member.join_key is None for member in self.members.values()):
+            self._join_ends_ms = (
+                now_ms + self._rebalance_timeout_ms()
+            )  # Only static members, none of them here.
+            return
+        self._complete_join(now_ms)
+
+    def _complete_join(self, now_ms: MonotonicMs) -> None:
+        self._join_ends_ms = None
+        self._has_removed = False
+        self.generation += self._generations_ahead
+        self._generations_ahead = 1
+        if not self.members:
+            self.protocol_name = self.leader = None
+            self._become(Status.EMPTY)
+            return
+        self.protocol_name = voted(self.members.values())
+        joined = [member for member in self.members.values() if member.join_key is not None]
+        if self.leader not in {member.member_id for member in joined}:
+            self.leader = joined[0].member_id
+        self._become(Status.COMPLETING_REBALANCE)
+        self._sync_ends_ms = now_ms + self._rebalance_timeout_ms()
+        for member in self.members.values():
+            member.assignment = b""
+        for member in joined:
+            member.is_new = False
+            member.renew(now_ms)
+            self._to_sync.add(member.member_id)
+            self._answers.append(self._joined(member))
+
+    def _assign(self, sync: SyncGroup, now_ms: MonotonicMs) -> None:
+        for member in self.members.values():
+            member.assignment = sync.assignments.get(member.member_id, b"")
+        self._become(Status.STABLE)
+        if sync.waiting:
+            self._waiting, self._wait_ends_ms = sync.waiting, now_ms + NEXT_REBALANCE_MS
+        self._answer_syncs(now_ms)
+
+    def _answer_syncs(self, now_ms: MonotonicMs) -> None:
+        """Give members that ask their shares, except for those that wait; their sessions begin again."""
+        for member in self.members.values():
+            waits = member.may_wait and member.member_id in self._waiting
+            if member.sync_key is not None and not waits:
+                member.renew(now_ms)
+                self._answers.append(self._share(member.sync_key, member))
+                member.sync_key = None
+
+    def _wait_ended(self, now_ms: MonotonicMs) -> None:
+        """Answer those that waited: the others have not joined again in time."""
+        self._waiting, self._wait_ends_ms = (), None
+        self._answer_syncs(now_ms)
+
+    def _rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_ms for member in self.members.values()), default=0)
+
+    def _remove(self, member: ClassicMember) -> None:
+        self._end_join(member, Refusal.UNKNOWN_MEMBER)
+        self._end_sync(member, Refusal.UNKNOWN_MEMBER)
+        del self.members[member.member_id]
+        self._to_sync.discard(member.member_id)
+        if member.instance_id is not None:
+            self._static.pop(member.instance_id, None)
+        if self.leader == member.member_id:
+            self.leader = None
+        self._has_removed = True
+        self.version += 1
+
+    def _members_left(self, now_ms: MonotonicMs) -> None:
+        """Rebalance if members were removed; one that is under way may be complete without them."""
+        is_preparing = self.status is Status.PREPARING_REBALANCE
+        if self._has_removed or is_preparing:
+            self._has_removed = False
+            if self.status is not Status.EMPTY:
+                self._rebalance(now_ms)
+
+    def _joined(self, member: ClassicMember) -> JoinAnswer:
+        """Return the answer to a member's join, which is not parked any more."""
+        key, member.join_key = member.join_key, None
+        assert key is not None, "a join is answered once"
+        members: Sequence[JoinedMember] = ()
+        if member.member_id == self.leader:
+            members = [
+                JoinedMember(each.member_id, each.instance_id, each.metadata(self.protocol_name))
+                for each in self.members.values()
+            ]
+        return JoinAnswer(
+            key, Refusal.NONE, member.member_id, self.generation, self.protocol_type, self.protocol_name,
+            self.leader or "", members,
+        )  # fmt: skip
+
+    def _share(self, key: Hashable, member: ClassicMember) -> SyncAnswer:
+        return SyncAnswer(key, Refusal.NONE, member.assignment, self.protocol_type, self.protocol_name)
+
+    def _end_join(self, member: ClassicMember, refusal: Refusal) -> None:
+        if member.join_key is not None:
+            self._answers.append(JoinAnswer(member.join_key, refusal, member.member_id))
+            member.join_key = None
+
+    def _end_sync(self, member: ClassicMember, refusal: Refusal) -> None:
+        if member.sync_key is not None:
+            self._answers.append(SyncAnswer(member.sync_key, refusal))
+            member.sync_key = None
+
+    def _taken(self) -> list[Answer]:
+        answers, self._answers = self._answers, []
+        return answers
+
+    def _become(self, status: Status) -> None:
+        assert status in NEXT[self.status], f"{self.status} is not followed by {status}"
+        self.status = status
+        self.version += 1
+
+    def _times(self) -> Iterator[MonotonicMs]:
+        yield from self.pending.values()
+        for member in self.members.values():
+            if member.due_ms is not None:
+                yield member.due_ms
+        for ends_ms in (self._join_ends_ms, self._sync_ends_ms, self._wait_ends_ms):
+            if ends_ms is not None:
+                yield ends_ms

@@ -10,8 +10,8 @@ from typing import Final
 from libramq.clock import MonotonicMs
 from libramq.formats.document import Document
 from libramq.groups.classic.group import ClassicGroup
-from libramq.groups.classic.state import SESSION_MS_MAX, SESSION_MS_MIN, Member, Status
-from libramq.groups.classic.values import Join, Protocol
+from libramq.groups.classic.state import SESSION_MS_MAX, SESSION_MS_MIN, ClassicMember, Status
+from libramq.groups.classic.values import JoinGroup, Protocol
 
 #: Ours: how long members are expected at least. A heartbeat's interval is a third of the session in most
 #: clients, and Kafka advises no more.
@@ -31,7 +31,7 @@ class SavedProtocol(Document, frozen=True, kw_only=True):
     metadata: bytes
 
 
-class SavedMember(Document, frozen=True, kw_only=True):
+class SavedClassicMember(Document, frozen=True, kw_only=True):
     """A member and its share."""
 
     session_ms: int
@@ -48,7 +48,7 @@ class SavedClassicGroup(Document, frozen=True, kw_only=True):
     """A group. members: by their ids, in the order in which they joined."""
 
     generation: int
-    members: dict[str, SavedMember]
+    members: dict[str, SavedClassicMember]
     protocol_type: str | None = None
     protocol_name: str | None = None
     leader: str | None = None
@@ -92,8 +92,8 @@ def restored(state: SavedClassicGroup, now_ms: MonotonicMs) -> ClassicGroup:
     return group
 
 
-def _saved_member(member: Member) -> SavedMember:
-    return SavedMember(
+def _saved_member(member: ClassicMember) -> SavedClassicMember:
+    return SavedClassicMember(
         session_ms=member.session_ms,
         rebalance_ms=member.rebalance_ms,
         protocols=[SavedProtocol(name=each.name, metadata=each.metadata) for each in member.protocols],
@@ -105,9 +105,9 @@ def _saved_member(member: Member) -> SavedMember:
     )
 
 
-def _members(state: SavedClassicGroup, now_ms: MonotonicMs) -> Iterator[Member]:
+def _members(state: SavedClassicGroup, now_ms: MonotonicMs) -> Iterator[ClassicMember]:
     for member_id, each in state.members.items():
-        join = Join(
+        join = JoinGroup(
             key=None,
             member_id=member_id,
             instance_id=each.instance_id,
@@ -120,7 +120,7 @@ def _members(state: SavedClassicGroup, now_ms: MonotonicMs) -> Iterator[Member]:
             may_skip=each.may_skip,
             client_host=each.client_host,
         )
-        member = Member(member_id, join)
+        member = ClassicMember(member_id, join)
         member.is_new = False
         member.assignment = each.assignment
         is_static = each.instance_id is not None

@@ -5,7 +5,8 @@ from enum import Enum, auto
 from typing import Final
 
 from libramq.clock import MonotonicMs
-from libramq.groups.classic.values import Beat, Join, Protocol, Refusal
+from libramq.groups.classic.values import Beat, JoinGroup, Protocol
+from libramq.groups.protocol_groups import Refusal
 
 
 class Status(Enum):
@@ -42,7 +43,7 @@ MEMBER_BYTES: Final = 1_000
 REBALANCE_MS_MAX: Final = 3_600_000
 
 
-class Member:
+class ClassicMember:
     """A member. join_key, sync_key: its parked requests."""
 
     __slots__ = (
@@ -64,7 +65,7 @@ class Member:
         "sync_key",
     )
 
-    def __init__(self, member_id: str, join: Join) -> None:
+    def __init__(self, member_id: str, join: JoinGroup) -> None:
         self.member_id = member_id
         self.instance_id = join.instance_id
         self.assignment = b""
@@ -77,7 +78,7 @@ class Member:
         self.expires_ms = MonotonicMs(0)
         self.take(join)
 
-    def take(self, join: Join) -> None:
+    def take(self, join: JoinGroup) -> None:
         """Take over what a join says; its request is parked."""
         self.client_id = join.client_id
         self.client_host = join.client_host
@@ -88,7 +89,7 @@ class Member:
         self.may_skip = join.may_skip
         self.join_key: Hashable | None = join.key
 
-    def knows(self, join: Join) -> bool:
+    def knows(self, join: JoinGroup) -> bool:
         """Return whether a join says what an earlier one did."""
         return tuple(self.protocols) == tuple(join.protocols)
 
@@ -123,19 +124,19 @@ class Member:
         self.is_lost = False
 
 
-def common_names(members: Collection[Member]) -> set[str]:
+def common_names(members: Collection[ClassicMember]) -> set[str]:
     """Return the strategies that all members know."""
     return set.intersection(*({each.name for each in member.protocols} for member in members))
 
 
-def fits(join: Join, others: Collection[Member]) -> bool:
+def fits(join: JoinGroup, others: Collection[ClassicMember]) -> bool:
     """Return whether a join names a strategy that all others know."""
     common = common_names(others)
     return any(each.name in common for each in join.protocols)
 
 
 def refusal_of(
-    beat: Beat, members: Mapping[str, Member], static: Mapping[str, str], generation: int
+    beat: Beat, members: Mapping[str, ClassicMember], static: Mapping[str, str], generation: int
 ) -> Refusal:
     """Return whether a request is of a member in this generation. static: member ids by instance id."""
     known = static.get(beat.instance_id) if beat.instance_id is not None else None
@@ -146,7 +147,7 @@ def refusal_of(
     return Refusal.NONE if beat.generation == generation else Refusal.ILLEGAL_GENERATION
 
 
-def voted(members: Collection[Member]) -> str:
+def voted(members: Collection[ClassicMember]) -> str:
     """Return the strategy with most votes: each member votes for its first among those that all know."""
     common = common_names(members)
     votes: dict[str, int] = {}

@@ -1,22 +1,9 @@
 """Requests of a classic group's members, and its answers; `key` names the request of an answer."""
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from enum import Enum, auto
 from typing import NamedTuple
 
-
-class Refusal(Enum):
-    """The reasons for which requests are refused."""
-
-    NONE = auto()
-    UNKNOWN_MEMBER = auto()
-    MEMBER_ID_REQUIRED = auto()
-    ILLEGAL_GENERATION = auto()
-    INCONSISTENT_PROTOCOL = auto()
-    REBALANCE_IN_PROGRESS = auto()
-    FENCED_INSTANCE = auto()
-    GROUP_FULL = auto()
-    INVALID_SESSION_TIMEOUT = auto()
+from libramq.groups.protocol_groups import Refusal
 
 
 class Protocol(NamedTuple):
@@ -26,7 +13,7 @@ class Protocol(NamedTuple):
     metadata: bytes
 
 
-class Join(NamedTuple):
+class JoinGroup(NamedTuple):
     """A member joins or rejoins. fresh_id: the id for a member that has none yet.
 
     must_come_back: a member without id gets one, and joins when it returns with it. may_skip: it
@@ -47,7 +34,7 @@ class Join(NamedTuple):
     client_host: str = ""
 
 
-class Sync(NamedTuple):
+class SyncGroup(NamedTuple):
     """A member wants its share. protocol_type, protocol_name: None where it does not name them.
 
     waiting: of the leader's, members whose shares bring nothing new, while others give up theirs and join
@@ -88,7 +75,7 @@ class JoinedMember(NamedTuple):
     metadata: bytes
 
 
-class Joined(NamedTuple):
+class JoinAnswer(NamedTuple):
     """The answer to a join. members: of the leader's answer only."""
 
     key: Hashable
@@ -102,7 +89,7 @@ class Joined(NamedTuple):
     skip_assignment: bool = False
 
 
-class Synced(NamedTuple):
+class SyncAnswer(NamedTuple):
     """The answer to a sync."""
 
     key: Hashable
@@ -112,4 +99,4 @@ class Synced(NamedTuple):
     protocol_name: str | None = None
 
 
-Answer = Joined | Synced
+Answer = JoinAnswer | SyncAnswer

@@ -10,20 +10,20 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.fencing import MODE_CLIENT
 from libramq.groups.coordinator import event as ev
+from libramq.groups.coordinator.balance import COLLECT_MS, JOINS_MS_MAX
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
 from libramq.groups.coordinator.effect import Answer, Gather, Replaced
-from libramq.groups.coordinator.group.balance import COLLECT_MS, JOINS_MS_MAX
-from libramq.groups.coordinator.group.inquiry import (
+from libramq.groups.coordinator.inquiry import (
     EPOCHS_LOST_MAX,
     GATHER_MS_MAX,
     PARTING_MS,
     RETURN_MS_MAX,
 )
-from libramq.groups.coordinator.group.member import GroupMember
-from libramq.groups.coordinator.group.membership import Admission
-from libramq.groups.coordinator.group.publication import WaitingJoin
-from libramq.groups.coordinator.group.queue_handover import QueueHandover
-from libramq.groups.coordinator.group.request import Held, allocates_itself
+from libramq.groups.coordinator.member import GroupMember
+from libramq.groups.coordinator.membership import Admission
+from libramq.groups.coordinator.publication import WaitingJoin
+from libramq.groups.coordinator.queue_handover import QueueHandover
+from libramq.groups.coordinator.request import Held, allocates_itself
 from libramq.groups.coordinator.shared_tables import MemberKey
 from libramq.groups.coordinator.state import State
 from libramq.groups.rebalance_event import Reason

@@ -13,17 +13,17 @@ from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, FenceGrant
+from libramq.groups.coordinator.balance import GroupBalance
 from libramq.groups.coordinator.effect import Effect, ModeChanged
-from libramq.groups.coordinator.group.balance import GroupBalance
-from libramq.groups.coordinator.group.inquiry import GroupInquiry
-from libramq.groups.coordinator.group.member import GroupMember
-from libramq.groups.coordinator.group.membership import GroupMembership
-from libramq.groups.coordinator.group.publication import GroupPublication, complete_grant
-from libramq.groups.coordinator.group.queue_handover import Assignment, QueueHandover, assignment_by
-from libramq.groups.coordinator.group.saved_state import GroupState, StoredHolding
-from libramq.groups.coordinator.group.topics import GroupTopics
+from libramq.groups.coordinator.inquiry import GroupInquiry
+from libramq.groups.coordinator.member import GroupMember
+from libramq.groups.coordinator.membership import GroupMembership
+from libramq.groups.coordinator.publication import GroupPublication, complete_grant
+from libramq.groups.coordinator.queue_handover import Assignment, QueueHandover, assignment_by
+from libramq.groups.coordinator.saved_state import GroupState, StoredHolding
 from libramq.groups.coordinator.shared_tables import MemberKey, SharedTables
 from libramq.groups.coordinator.state import SELF_ALLOCATED, UNKNOWN, State
+from libramq.groups.coordinator.topics import GroupTopics
 from libramq.groups.handover_ledger import Holding
 from libramq.groups.rebalance_event import Reason
 from libramq.groups.tag_conflict import tag_conflict

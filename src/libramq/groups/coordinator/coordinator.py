@@ -14,7 +14,7 @@ from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator import transitions
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup, GroupView
 from libramq.groups.coordinator.effect import Effect, Grant, ModeChanged
-from libramq.groups.coordinator.group.request import (
+from libramq.groups.coordinator.request import (
     Join,
     Leave,
     Poll,
@@ -31,10 +31,10 @@ from libramq.groups.coordinator.group.request import (
     operator_of,
     refusal,
 )
-from libramq.groups.coordinator.group.saved_state import GroupState, Record
-from libramq.groups.coordinator.group.topics import change_of
+from libramq.groups.coordinator.saved_state import GroupState, Record
 from libramq.groups.coordinator.shared_tables import SharedTables
 from libramq.groups.coordinator.state import SELF_ALLOCATED
+from libramq.groups.coordinator.topics import change_of
 from libramq.groups.limits import COORDINATED_GROUPS_MAX, MEMBERS_OF_ALL_MAX
 from libramq.logs import get_logger
 from libramq.message import names

@@ -17,9 +17,9 @@ from typing import Generic, TypeVar
 from libramq.balance.group import counts
 from libramq.codes import ResponseCode
 from libramq.fencing import FenceGrant
-from libramq.groups.coordinator.group.queue_handover import Assignment
-from libramq.groups.coordinator.group.saved_state import MemberProfile
-from libramq.groups.coordinator.group.target_assignment import Assigning, fewest_moves
+from libramq.groups.coordinator.queue_handover import Assignment
+from libramq.groups.coordinator.saved_state import MemberProfile
+from libramq.groups.coordinator.target_assignment import Assigning, fewest_moves
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 

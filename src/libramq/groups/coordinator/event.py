@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from libramq.fencing import FenceReport
-from libramq.groups.coordinator.group.member import GroupMember
-from libramq.groups.coordinator.group.request import Join, Leave, Poll, Release
-from libramq.groups.coordinator.group.saved_state import MemberProfile
-from libramq.groups.coordinator.group.target_assignment import Assigning, Made
+from libramq.groups.coordinator.member import GroupMember
+from libramq.groups.coordinator.request import Join, Leave, Poll, Release
+from libramq.groups.coordinator.saved_state import MemberProfile
+from libramq.groups.coordinator.target_assignment import Assigning, Made
 from libramq.groups.rebalance_event import Reason
 
 Member = GroupMember[Any, Any]

@@ -8,9 +8,9 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
-from libramq.groups.coordinator.group.request import Held, check_listed
-from libramq.groups.coordinator.group.saved_state import Record
-from libramq.groups.coordinator.group.topics import WatchedTopics
+from libramq.groups.coordinator.request import Held, check_listed
+from libramq.groups.coordinator.saved_state import Record
+from libramq.groups.coordinator.topics import WatchedTopics
 from libramq.groups.memberships import Memberships
 
 P = TypeVar("P", bound=Hashable)

@@ -15,7 +15,7 @@ from libramq.errors import broker_error
 from libramq.groups.coordinator import actions as do
 from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
-from libramq.groups.coordinator.group.member import GroupMember
+from libramq.groups.coordinator.member import GroupMember
 from libramq.groups.coordinator.shared_tables import MemberKey
 from libramq.groups.coordinator.state import ASSIGNED, INQUIRING, SELF_ALLOCATED, UNKNOWN, State
 from libramq.logs import get_logger

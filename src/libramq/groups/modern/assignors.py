@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from libramq.balance.balanced_sticky import balanced_sticky
-from libramq.balance.group import Group
-from libramq.balance.group import Member as Taker
+from libramq.balance.group import Group, Member
 from libramq.balance.kafka_range import kafka_range
 from libramq.balance.strategy import GroupRule
 from libramq.groups.limits import QUEUES_AT_ONCE_MAX, SUBSCRIPTIONS_AT_ONCE_MAX
-from libramq.groups.modern.member import Member
+from libramq.groups.modern.member import ModernMember
 from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
 from libramq.message.queue import MessageQueue
 
@@ -26,7 +25,7 @@ UNIFORM: Final = "uniform"
 ASSIGNORS: Final[Mapping[str, GroupRule]] = {UNIFORM: balanced_sticky, "range": kafka_range}
 
 
-def voted(members: Iterable[Member]) -> str:
+def voted(members: Iterable[ModernMember]) -> str:
     """Return the assignor that most members want."""
     votes = Counter(member.assignor for member in members if member.assignor is not None)
     return max(sorted(votes), key=votes.__getitem__, default=UNIFORM)
@@ -40,7 +39,7 @@ class Subscriber(NamedTuple):
     topics: frozenset[str]
 
 
-class Assigning(NamedTuple):
+class AssignorWork(NamedTuple):
     """An assignment to be made, of a group as it was: any thread may make it.
 
     counts: how many partitions topics have; before: the last target, by member id.
@@ -53,8 +52,12 @@ class Assigning(NamedTuple):
 
     @classmethod
     def of(
-        cls, name: str, members: Iterable[Member], counts: Mapping[str, int], before: Mapping[str, Partitions]
-    ) -> "Assigning":
+        cls,
+        name: str,
+        members: Iterable[ModernMember],
+        counts: Mapping[str, int],
+        before: Mapping[str, Partitions],
+    ) -> "AssignorWork":
         """Return the assignment to be made for these members."""
         seen = [Subscriber(each.member_id, each.instance_id, each.topics) for each in members]
         return cls(name, seen, dict(counts), dict(before))
@@ -68,7 +71,7 @@ class Assigning(NamedTuple):
     def made(self) -> dict[str, Partitions]:
         """Return what each member shall have, by member id."""
         takers = [
-            Taker(
+            Member(
                 client_id=member.member_id,
                 topics=member.topics,
                 owned=[_queue(each) for each in sorted(self.before.get(member.member_id, NO_PARTITIONS))],

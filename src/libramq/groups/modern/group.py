@@ -11,23 +11,24 @@ assignment is made elsewhere: `take_work` returns it, and `assigned` takes the r
 Upstream: ModernGroup.java, ConsumerGroup.java, GroupMetadataManager.java.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, KeysView, Mapping
 from typing import Final
 
 from libramq.clock import MonotonicMs
-from libramq.groups.modern.assignors import voted
-from libramq.groups.modern.member import SESSION_MS, Member, Step
-from libramq.groups.modern.subscribed_topics import CountOf
-from libramq.groups.modern.target_assignment import TargetAssignment
+from libramq.groups.modern.assignors import UNIFORM, AssignorWork, voted
+from libramq.groups.modern.member import SESSION_MS, ModernMember, Step
+from libramq.groups.modern.subscribed_topics import CountOf, SubscribedTopics
 from libramq.groups.modern.values import (
     JOINS,
     LEAVES_FOR_A_WHILE,
     NO_PARTITIONS,
-    Answer,
-    Beat,
+    Change,
+    Heartbeat,
+    HeartbeatAnswer,
+    Partition,
     Partitions,
-    Refusal,
 )
+from libramq.groups.protocol_groups import Refusal
 from libramq.groups.rebalance_event import Reason
 
 #: Ours: how long members are expected back after a restart: half as long again as librdkafka waits at most
@@ -35,6 +36,10 @@ from libramq.groups.rebalance_event import Reason
 RETURN_MS: Final = 15_000
 #: Ours: more than the epochs in the half second before a power cut whose records may be lost.
 EPOCHS_AHEAD: Final = 100
+#: Ours: members that come at once get one assignment, as in a coordinated group.
+COLLECT_MS: Final = 20
+#: Ours: a group's first members, as in a classic group: what one gets at once it would have to give up again.
+INITIAL_DELAY_MS: Final = 200
 #: Ours; group.consumer.max.size is unbounded.
 MEMBERS_MAX: Final = 1_000
 #: Ours: the memory of a member, and of a partition and a topic's name with it.
@@ -42,11 +47,36 @@ MEMBER_BYTES: Final = 1_500
 PARTITION_BYTES: Final = 300
 
 
-class ModernGroup(TargetAssignment):
-    """One group."""
+class ModernGroup:
+    """One group: the members by their ids, the target of each, and their steps towards it.
+
+    A partition is taken from a member only after that has given it up; until then nobody else gets it.
+    epoch: rises with every cause of a rebalance; target_epoch: the one that was assigned last. touched: the
+    members whose state has changed since it was recorded. changes: the causes of rebalances since they were
+    taken.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
+        self.epoch = 0
+        self.target_epoch = 0
+        self.members: dict[str, ModernMember] = {}
+        self.target: dict[str, Partitions] = {}
+        self.touched: set[str] = set()
+        #: Rises whenever some member may have news.
+        self.version = 0
+        self._owners: dict[Partition, str] = {}
+        #: No later than the next time at which something is due: beats only put that off.
+        self._due_ms: MonotonicMs | None = None
+        self.assignor = UNIFORM
+        self.changes: list[Change] = []
+        #: The topics that fit the patterns of members.
+        self.fitting: dict[str, frozenset[str]] = {}
+        self._topics = SubscribedTopics()
+        self._assign_at_ms: MonotonicMs | None = None
+        #: The assignment that is being made, whether `take_work` has returned it, and its epoch.
+        self._work: AssignorWork | None = None
+        self._is_taken = False
+        self._work_epoch = 0
         self._static: dict[str, str] = {}
 
     @property
@@ -74,9 +104,28 @@ class ModernGroup(TargetAssignment):
             return "Assigning"
         return "Stable" if self.is_settled else "Reconciling"
 
+    @property
+    def is_settled(self) -> bool:
+        """Return whether every member has its target."""
+        return self.epoch == self.target_epoch and all(
+            each.epoch in (self.target_epoch, LEAVES_FOR_A_WHILE)
+            and each.holds == self.target.get(each.member_id, NO_PARTITIONS)
+            for each in self.members.values()
+        )
+
+    @property
+    def topics(self) -> KeysView[str]:
+        """Return what its members subscribe to."""
+        return self._topics.names
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return how many partitions of each topic are assigned."""
+        return self._topics.counts
+
     # Requests.
 
-    def beat(self, beat: Beat, count_of: CountOf, now_ms: MonotonicMs) -> Refusal:
+    def beat(self, beat: Heartbeat, count_of: CountOf, now_ms: MonotonicMs) -> Refusal:
         """A member joins, is alive, or has revoked something."""
         refusal = self._refusal(beat)
         topics = beat.topics
@@ -126,7 +175,7 @@ class ModernGroup(TargetAssignment):
         is_waiting = member.epoch == self.target_epoch and member.assigned != self.target[member_id]
         return bool(member.revoking) or is_waiting
 
-    def answer(self, member_id: str, now_ms: MonotonicMs) -> Answer:
+    def answer(self, member_id: str, now_ms: MonotonicMs) -> HeartbeatAnswer:
         """Take a member's next step, and return the answer to its heartbeat."""
         member = self.members[member_id]
         if member.epoch == JOINS and self._assign_at_ms is not None:
@@ -137,9 +186,9 @@ class ModernGroup(TargetAssignment):
         self._put(member, self._next(member), now_ms)
         is_sent = member.sent == member.assigned
         member.sent = member.assigned
-        return Answer(member_id, member.epoch, None if is_sent else member.assigned)
+        return HeartbeatAnswer(member_id, member.epoch, None if is_sent else member.assigned)
 
-    def leave(self, beat: Beat, now_ms: MonotonicMs) -> Refusal:
+    def leave(self, beat: Heartbeat, now_ms: MonotonicMs) -> Refusal:
         """A member leaves; a static one only for a while, if it says so: its partitions stay its own."""
         refusal = self._refusal(beat)
         if refusal is not Refusal.NONE:
@@ -205,6 +254,30 @@ class ModernGroup(TargetAssignment):
         if member is not None:
             member.renew(now_ms)
 
+    # Patterns of topics.
+
+    def uses(self, pattern: str) -> bool:
+        """Return whether a member subscribes to a pattern."""
+        return any(member.pattern == pattern for member in self.members.values())
+
+    def fit(self, pattern: str, topics: frozenset[str], count_of: CountOf, now_ms: MonotonicMs) -> None:
+        """Note which topics fit a pattern now: its members read them."""
+        used = {member.pattern for member in self.members.values()}
+        self.fitting = {each: fitting for each, fitting in self.fitting.items() if each in used}
+        self.fitting[pattern] = topics
+        others: list[ModernMember] = []
+        for member in self.members.values():
+            before = member.topics
+            if member.pattern == pattern:
+                member.subscribe(self.fitting)
+                if member.topics != before:
+                    others.append(member)
+                    self._topics.subscribe(before, member.topics)
+        if others:
+            self.touched.update(each.member_id for each in others)
+            self._changed(Reason.SUBSCRIPTION_CHANGED, others[0].name, now_ms)
+            self._topics.look(count_of, now_ms, is_due=True)
+
     # The time.
 
     def restore(
@@ -212,7 +285,7 @@ class ModernGroup(TargetAssignment):
         epoch: int,
         assignor: str,
         counts: Mapping[str, int],
-        members: Iterable[tuple[Member, Partitions]],
+        members: Iterable[tuple[ModernMember, Partitions]],
         now_ms: MonotonicMs,
     ) -> None:
         """Continue with members, and what each shall have, as they were recorded before a restart.
@@ -265,7 +338,7 @@ class ModernGroup(TargetAssignment):
 
     # Members.
 
-    def _refusal(self, beat: Beat) -> Refusal:
+    def _refusal(self, beat: Heartbeat) -> Refusal:
         known = self._static.get(beat.instance_id) if beat.instance_id is not None else None
         if beat.epoch == JOINS:
             return self._join_refusal(beat, known)
@@ -288,7 +361,7 @@ class ModernGroup(TargetAssignment):
             else Refusal.FENCED_EPOCH
         )
 
-    def _join_refusal(self, beat: Beat, known: str | None) -> Refusal:
+    def _join_refusal(self, beat: Heartbeat, known: str | None) -> Refusal:
         if known is not None and known != beat.member_id:
             member = self.members[known]
             # Kafka makes the second one wait for the session of a member that was killed.
@@ -297,10 +370,10 @@ class ModernGroup(TargetAssignment):
         is_more = beat.member_id not in self.members and len(self.members) >= MEMBERS_MAX
         return Refusal.GROUP_FULL if is_more else Refusal.NONE
 
-    def _joined(self, beat: Beat) -> Member:
+    def _joined(self, beat: Heartbeat) -> ModernMember:
         """Return a member that joins: a new one, or one that begins again without partitions."""
         known = self._static.get(beat.instance_id) if beat.instance_id is not None else None
-        member = Member(beat.member_id, beat.instance_id)
+        member = ModernMember(beat.member_id, beat.instance_id)
         # A static one is back, under a new id perhaps, or the answer to a join was lost.
         ids = dict.fromkeys((beat.member_id, known))
         for old in [self.members[each] for each in ids if each is not None and each in self.members]:
@@ -314,7 +387,7 @@ class ModernGroup(TargetAssignment):
         self._add(member)
         return member
 
-    def _add(self, member: Member) -> None:
+    def _add(self, member: ModernMember) -> None:
         self.members[member.member_id] = member
         self._own(member, member.holds)
         self._topics.subscribe(frozenset(), member.topics)
@@ -323,18 +396,89 @@ class ModernGroup(TargetAssignment):
         self.touched.add(member.member_id)
         self.version += 1
 
-    def _remove(self, member: Member, reason: Reason, now_ms: MonotonicMs) -> None:
+    def _remove(self, member: ModernMember, reason: Reason, now_ms: MonotonicMs) -> None:
         self._drop(member)
         self.target.pop(member.member_id, None)
         self._changed(reason, member.name, now_ms)
 
-    def _drop(self, member: Member) -> None:
+    def _drop(self, member: ModernMember) -> None:
         self._own(member, NO_PARTITIONS)
         self._topics.subscribe(member.topics, frozenset())
         del self.members[member.member_id]
         self.touched.add(member.member_id)
         if member.instance_id is not None:
             del self._static[member.instance_id]
+
+    # The target, and steps towards it.
+
+    def _changed(self, reason: Reason, name: str, now_ms: MonotonicMs) -> None:
+        self.changes.append(Change(reason, name))
+        self.version += 1
+        if self._assign_at_ms is None:
+            self.epoch += 1
+            delay_ms = INITIAL_DELAY_MS if not self.target_epoch else COLLECT_MS
+            self._assign_at_ms = now_ms + delay_ms
+            self._due_by(self._assign_at_ms)
+
+    def _assign(self, now_ms: MonotonicMs) -> None:
+        if self._work is not None:
+            return  # It is begun again when that is done.
+        self._assign_at_ms = None
+        self.assignor = voted(self.members.values())
+        work = AssignorWork.of(self.assignor, self.members.values(), self._topics.counts, self.target)
+        if work.is_large:
+            self.epoch = max(self.epoch, self.target_epoch + 1)
+            self._work, self._is_taken = work, False
+        self._work_epoch = self.epoch
+        if not work.is_large:
+            self.assigned(work, work.made(), now_ms)
+
+    def take_work(self) -> AssignorWork | None:
+        """Return an assignment that is to be made now, once."""
+        work, self._is_taken = None if self._is_taken else self._work, True
+        return work
+
+    def assigned(self, work: AssignorWork, made: Mapping[str, Partitions], now_ms: MonotonicMs) -> None:
+        """Take an assignment: an instance may have another member by now, and new ones have nothing."""
+        known = {each.instance_id or each.member_id: made[each.member_id] for each in work.members}
+        before = self.target
+        self.target = {each.member_id: known.get(each.name, NO_PARTITIONS) for each in self.members.values()}
+        self.touched.update(each for each, share in self.target.items() if before.get(each) != share)
+        self.target_epoch = self._work_epoch
+        self.version += 1
+        self._work = None
+        if self._assign_at_ms is not None:  # Put off, not late: nobody stood still.
+            self._assign_at_ms = max(self._assign_at_ms, now_ms)
+            self._due_by(self._assign_at_ms)
+
+    def _next(self, member: ModernMember) -> Step:
+        target = self.target.get(member.member_id, NO_PARTITIONS)
+        return member.next_step(target, self.target_epoch, lambda each: each not in self._owners)
+
+    def _put(self, member: ModernMember, step: Step, now_ms: MonotonicMs) -> None:
+        """Take a step; whatever it releases is free for others."""
+        if step != (member.epoch, member.assigned, member.revoking):
+            self.touched.add(member.member_id)
+        if step.epoch != member.epoch:
+            member.previous_epoch, member.epoch = member.epoch, step.epoch
+        if step.revoking != member.revoking:
+            member.revoke_by_ms = now_ms + member.rebalance_ms if step.revoking else None
+            if member.revoke_by_ms is not None:
+                self._due_by(member.revoke_by_ms)
+        held = member.holds
+        member.assigned, member.revoking = step.assigned, step.revoking
+        if member.holds != held:
+            self._own(member, member.holds, held)
+
+    def _own(self, member: ModernMember, now: Partitions, before: Partitions | None = None) -> None:
+        for each in (member.holds if before is None else before) - now:
+            self._owners.pop(each, None)
+            self.version += 1
+        for each in now:
+            self._owners[each] = member.member_id
+
+    def _due_by(self, due_ms: MonotonicMs) -> None:
+        self._due_ms = due_ms if self._due_ms is None else min(self._due_ms, due_ms)
 
 
 def _why_expired(*, is_closed: bool) -> Reason:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from libramq.clock import MonotonicMs
-from libramq.groups.modern.values import JOINS, NO_PARTITIONS, Beat, Partition, Partitions
+from libramq.groups.modern.values import JOINS, NO_PARTITIONS, Heartbeat, Partition, Partitions
 
 #: group.consumer.session.timeout.ms.
 SESSION_MS: Final = 45_000
@@ -32,7 +32,7 @@ class Step(NamedTuple):
     revoking: Partitions
 
 
-class Member:
+class ModernMember:
     """A member. sent: the assignment of its last answer; None: it must be sent."""
 
     __slots__ = (
@@ -92,7 +92,7 @@ class Member:
             more = self.topics
         self.topics = self.named | more if self.named and more else more or self.named  # Few sets of many.
 
-    def take(self, beat: Beat, fitting: Mapping[str, frozenset[str]]) -> tuple[bool, bool]:
+    def take(self, beat: Heartbeat, fitting: Mapping[str, frozenset[str]]) -> tuple[bool, bool]:
         """Take over what a heartbeat says. fitting: as for `subscribe`.
 
         Return whether the member reads other topics now, and whether it wants another assignor.

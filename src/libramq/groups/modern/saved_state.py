@@ -15,7 +15,7 @@ import msgspec
 from libramq.clock import MonotonicMs
 from libramq.groups.modern.assignors import UNIFORM
 from libramq.groups.modern.group import ModernGroup
-from libramq.groups.modern.member import REBALANCE_MS, Member
+from libramq.groups.modern.member import REBALANCE_MS, ModernMember
 from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
 
 #: No group's name has it.
@@ -130,10 +130,10 @@ def saved_member(group: ModernGroup, member_id: str) -> SavedEntry | None:
 
 def _members(
     saved: Mapping[str, SavedMember], fitting: Mapping[str, frozenset[str]]
-) -> Iterator[tuple[Member, Partitions]]:
+) -> Iterator[tuple[ModernMember, Partitions]]:
     """Yield members as they were, and what each shall have."""
     for member_id, each in saved.items():
-        member = Member(member_id, each.instance_id)
+        member = ModernMember(member_id, each.instance_id)
         member.epoch, member.previous_epoch = each.epoch, each.previous_epoch
         member.rack_id, member.client_id, member.client_host = each.rack_id, each.client_id, each.client_host
         member.rebalance_ms, member.assignor = each.rebalance_ms, each.assignor

@@ -1,6 +1,5 @@
 """Requests of a modern group's members (KIP-848), and what becomes of them."""
 
-from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from libramq.groups.rebalance_event import Reason
@@ -22,19 +21,7 @@ Partitions = frozenset[Partition]
 NO_PARTITIONS: Final[Partitions] = frozenset()
 
 
-class Refusal(Enum):
-    """The reasons for which requests are refused."""
-
-    NONE = auto()
-    UNKNOWN_MEMBER = auto()
-    FENCED_EPOCH = auto()
-    STALE_EPOCH = auto()
-    FENCED_INSTANCE = auto()
-    UNRELEASED_INSTANCE = auto()
-    GROUP_FULL = auto()
-
-
-class Beat(NamedTuple):
+class Heartbeat(NamedTuple):
     """A member's heartbeat. None: as it was.
 
     pattern: of the topics that it reads beside those it names; empty: none any more. owned: the partitions
@@ -55,7 +42,7 @@ class Beat(NamedTuple):
     is_full: bool = False
 
 
-class Answer(NamedTuple):
+class HeartbeatAnswer(NamedTuple):
     """The answer to a heartbeat. assigned: None where the member knows it already."""
 
     member_id: str

@@ -11,12 +11,12 @@ answer: their heartbeats are held all the time.
 
 from collections.abc import Collection, Mapping
 
-from libramq.groups.classic.state import Member
+from libramq.groups.classic.state import ClassicMember
 from libramq.wire.kafka.subscription import CONSUMER, assigned_partitions, owned_partitions
 
 
 def members_that_wait(
-    members: Collection[Member],
+    members: Collection[ClassicMember],
     protocol_type: str | None,
     protocol_name: str | None,
     assignments: Mapping[str, bytes],

@@ -15,7 +15,7 @@ from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.broker.groups.removal import GroupRemoval
 from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
-from libramq.groups.classic.state import Member, Status
+from libramq.groups.classic.state import ClassicMember, Status
 from libramq.kernel.connection import Principal
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
@@ -195,7 +195,7 @@ def _strategy(found: ClassicGroup | None) -> str:
     return (found.protocol_name or "") if found is not None and _is_stable(found) else ""
 
 
-def _member(found: ClassicGroup, member: Member) -> DescribedGroupMember:
+def _member(found: ClassicGroup, member: ClassicMember) -> DescribedGroupMember:
     is_stable = _is_stable(found)
     return DescribedGroupMember(
         member_id=member.member_id,

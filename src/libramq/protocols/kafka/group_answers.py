@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from libramq.groups.classic.values import Answer, Joined, Refusal
+from libramq.groups.classic.values import Answer, JoinAnswer
+from libramq.groups.protocol_groups import Refusal
 from libramq.protocols.kafka.answers import Slot
 from libramq.wire.kafka.apis.join_group import JoinGroupMember, JoinGroupResponse
 from libramq.wire.kafka.apis.sync_group import SyncGroupResponse
@@ -36,7 +37,7 @@ def send(answer: Answer) -> None:
 
 def response(answer: Answer, version: int) -> JoinGroupResponse | SyncGroupResponse:
     code = CODES[answer.refusal]
-    if not isinstance(answer, Joined):
+    if not isinstance(answer, JoinAnswer):
         return SyncGroupResponse(
             error_code=code,
             protocol_type=answer.protocol_type,

@@ -12,7 +12,8 @@ from typing import Any, Final
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import Status
-from libramq.groups.classic.values import Answer, Beat, Join, Leaving, Protocol, Refusal, Sync, Synced
+from libramq.groups.classic.values import Answer, Beat, JoinGroup, Leaving, Protocol, SyncAnswer, SyncGroup
+from libramq.groups.protocol_groups import Refusal
 from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.engine import LATE_MS_MIN
@@ -117,7 +118,7 @@ class GroupRequests:
             return
         version = slot.version
         client_id = client_id_of(slot)
-        join = Join(
+        join = JoinGroup(
             key=slot,
             member_id=request.member_id,
             instance_id=request.group_instance_id,
@@ -155,7 +156,7 @@ class GroupRequests:
             waiting = members_that_wait(
                 group.members.values(), group.protocol_type, group.protocol_name, assignments
             )
-        sync = Sync(
+        sync = SyncGroup(
             key=slot,
             member_id=request.member_id,
             instance_id=request.group_instance_id,
@@ -348,7 +349,7 @@ class GroupRequests:
 
     def _send(self, name: str, answer: Answer) -> None:
         """Send an answer; one with a share, once the group's next coordinator knows of it."""
-        if isinstance(answer, Synced) and answer.refusal is Refusal.NONE:
+        if isinstance(answer, SyncAnswer) and answer.refusal is Refusal.NONE:
             assert isinstance(answer.key, Slot), "requests are named by their slots"
             self._records.successors.when_held(name, answer.key.guarded(partial(send, answer)))
         else:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from libramq.groups.modern.member import Member
+from libramq.groups.modern.member import ModernMember
 from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
 from libramq.kernel.connection import Principal
 from libramq.protocols.kafka.answers import Slot
@@ -102,7 +102,7 @@ class _Described(NamedTuple):
         return replace(self.group, members=tuple(each.whole() for each in self.members))
 
 
-def _member(member: Member) -> wire.Member:
+def _member(member: ModernMember) -> wire.Member:
     return wire.Member(
         member_id=member.member_id,
         instance_id=member.instance_id,

@@ -3,15 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from libramq.groups.modern.values import (
-    JOINS,
-    LEAVES,
-    LEAVES_FOR_A_WHILE,
-    Beat,
-    Partition,
-    Partitions,
-    Refusal,
-)
+from libramq.groups.modern.values import JOINS, LEAVES, LEAVES_FOR_A_WHILE, Heartbeat, Partition, Partitions
+from libramq.groups.protocol_groups import Refusal
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.groups import NAME_CHARACTERS_MAX, client_id_of, host_of
 from libramq.protocols.kafka.topic_ids import TopicIds, id_of
@@ -53,12 +46,12 @@ class Beats:
         self._ids = ids
         self._secret_bits = secret_bits
 
-    def of(self, request: ConsumerGroupHeartbeatRequest, slot: Slot) -> Beat:
+    def of(self, request: ConsumerGroupHeartbeatRequest, slot: Slot) -> Heartbeat:
         """Return a request as the group sees it; a member without an id gets one."""
         owned = _owned(request.topic_partitions, self._ids)
         topics = request.subscribed_topic_names
         has_all = request.rebalance_timeout_ms >= 0 and reads_others(request)
-        return Beat(
+        return Heartbeat(
             member_id=request.member_id or self._secret_bits.token_hex(_ID_BYTES),
             epoch=request.member_epoch,
             instance_id=request.instance_id,

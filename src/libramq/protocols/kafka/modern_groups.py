@@ -13,15 +13,11 @@ from typing import Any
 
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.values import Beat as HeldOf
-from libramq.groups.modern.assignors import Assigning
+from libramq.groups.modern.assignors import AssignorWork
 from libramq.groups.modern.group import ModernGroup
-from libramq.groups.modern.member import Member
-from libramq.groups.modern.values import (
-    JOINS,
-    Beat,
-    Partitions,
-    Refusal,
-)
+from libramq.groups.modern.member import ModernMember
+from libramq.groups.modern.values import JOINS, Heartbeat, Partitions
+from libramq.groups.protocol_groups import Refusal
 from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.effect import Thread
@@ -151,7 +147,7 @@ class ModernGroupRequests:
             group.fit(pattern, allowed, self._nodes.partitions, self._clock.monotonic_ms())
             self._finish(name)
 
-    def _leave(self, name: str, group: ModernGroup, beat: Beat, slot: Slot) -> None:
+    def _leave(self, name: str, group: ModernGroup, beat: Heartbeat, slot: Slot) -> None:
         refusal = group.leave(beat, self._clock.monotonic_ms())
         if refusal is Refusal.NONE:
             self._forget(name, beat.member_id)
@@ -259,7 +255,7 @@ class ModernGroupRequests:
         deadline.at(group.next_due_ms)
 
     def _assigned(
-        self, name: str, group: ModernGroup, work: Assigning, made: dict[str, Partitions] | Exception
+        self, name: str, group: ModernGroup, work: AssignorWork, made: dict[str, Partitions] | Exception
     ) -> None:
         """Take a large assignment from its thread; where it failed all keep what they had."""
         if isinstance(made, Exception):
@@ -335,7 +331,7 @@ class ModernGroupRequests:
         name: str,
         slot: Slot,
         found: ConsumerGroupHeartbeatResponse,
-        member: Member | None = None,
+        member: ModernMember | None = None,
         *,
         is_recorded: bool,
     ) -> None:

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from libramq.clock import MonotonicMs, Now, read_clock
-from libramq.groups.classic.observed import ObservedGroup
-from libramq.groups.foreign import ForeignGroup, ForeignGroups, ForeignMember
 from libramq.groups.modern.group import ModernGroup
 from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
-from libramq.groups.protocol_groups import Groups
+from libramq.groups.observed_group import ObservedGroup
+from libramq.groups.protocol_groups import ForeignGroup, ForeignGroups, ForeignMember, Groups
 from libramq.groups.rebalance_event import Reason, RebalanceEvent, named
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.parts import Kernel

@@ -12,10 +12,9 @@ from typing import Final
 
 from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.groups.classic.group import ClassicGroup
-from libramq.groups.classic.observed import ObservedGroup
-from libramq.groups.classic.state import Member, Status
-from libramq.groups.foreign import ForeignGroup, ForeignGroups, ForeignMember
-from libramq.groups.protocol_groups import Groups
+from libramq.groups.classic.state import ClassicMember, Status
+from libramq.groups.observed_group import ObservedGroup
+from libramq.groups.protocol_groups import ForeignGroup, ForeignGroups, ForeignMember, Groups
 from libramq.groups.rebalance_event import Reason, RebalanceEvent, named
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.parts import Kernel
@@ -40,7 +39,7 @@ class _Known:
 
     observed: ObservedGroup
     deadline: Deadline
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, ClassicMember] = field(default_factory=dict)
     generation: int = 0
     with_share: set[str] = field(default_factory=set)
     topics: frozenset[str] = frozenset()
@@ -105,14 +104,14 @@ class Rebalances:
         """Note that members have left."""
         self.look(name, left=member_ids)
 
-    def lost(self, name: str, member: Member) -> None:
+    def lost(self, name: str, member: ClassicMember) -> None:
         """Note that a member's connection has ended: it reads nothing, unless it returns."""
         known = self._known.get(name)
         if known is not None:
             known.observed.reads_only(member.name, (), self._clock.monotonic_ms())
             known.with_share.discard(member.member_id)
 
-    def returned(self, name: str, member: Member | None) -> None:
+    def returned(self, name: str, member: ClassicMember | None) -> None:
         """Note that a lost member's client is back in time."""
         group, known = self._groups.get(name), self._known.get(name)
         if known is not None and member is not None and group is not None and group.reads_share(member):
@@ -276,7 +275,7 @@ def _topics(group: ClassicGroup) -> frozenset[str]:
     return frozenset().union(*map(subscribed_topics, distinct))
 
 
-def _why_gone(member: Member, left: Collection[str], now_ms: MonotonicMs) -> Reason:
+def _why_gone(member: ClassicMember, left: Collection[str], now_ms: MonotonicMs) -> Reason:
     if member.member_id in left or (member.instance_id is not None and member.instance_id in left):
         return Reason.MEMBER_LEFT
     if member.is_lost:

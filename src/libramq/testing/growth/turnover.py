@@ -57,7 +57,7 @@ MAY_GROW: Final = {
     "broker.messages.stored_properties._needles": "our own names of properties, each from its first use on",
     "client.consuming.committing.commits.FirstCommits._known": "a member's topics, once committed in",
     "groups.contested_queues.ContestedQueues._taken_at_ms": "queues moved since the rebalance began",
-    "groups.coordinator.group.membership.GroupMembership.left": "members that have left, up to LEFT_MAX",
+    "groups.coordinator.membership.GroupMembership.left": "members that have left, up to LEFT_MAX",
     "managedbuffer": "what a connection receives into, SMALL_READ_BYTES once a read has filled it",
     "store.log.segments.Segments.": "files of the commit log, until retention removes them",
     "store.open_files.OpenFiles.": "open files, up to the store's count_max",

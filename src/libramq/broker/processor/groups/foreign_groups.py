@@ -12,7 +12,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConsumerNotOnline, LibraError, broker_error
 from libramq.filter.subscription import CLUSTERING, CONSUME_ACTIVELY, SubscriptionData
 from libramq.groups.cluster_view import ClusterView
-from libramq.groups.foreign import ForeignGroup
+from libramq.groups.protocol_groups import ForeignGroup
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ClientConnection, ConsumerConnection
 from libramq.rpc.admin_calls import consumer_connection

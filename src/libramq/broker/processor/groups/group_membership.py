@@ -19,9 +19,9 @@ from libramq.broker.groups.opening import Openings, QueueOpening
 from libramq.codes import RequestCode
 from libramq.fencing import Claim
 from libramq.formats.document import encode_body
+from libramq.groups.coordinator import request as rq
 from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.effect import Answer
-from libramq.groups.coordinator.group import request as rq
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from libramq.clock import MonotonicMs
-from libramq.groups.coordinator.group.queue_handover import QueueHandover
+from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 

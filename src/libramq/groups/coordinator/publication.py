@@ -12,10 +12,10 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.fencing import MODE_CLIENT, Attempts, Claim, Claims, FenceGrant
 from libramq.groups.coordinator.effect import Answer, Effect, Grant
-from libramq.groups.coordinator.group.member import GroupMember, Sent
-from libramq.groups.coordinator.group.queue_handover import Assignment, QueueHandover
-from libramq.groups.coordinator.group.request import busy, refusal
-from libramq.groups.coordinator.group.saved_state import GroupState, Record
+from libramq.groups.coordinator.member import GroupMember, Sent
+from libramq.groups.coordinator.queue_handover import Assignment, QueueHandover
+from libramq.groups.coordinator.request import busy, refusal
+from libramq.groups.coordinator.saved_state import GroupState, Record
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 

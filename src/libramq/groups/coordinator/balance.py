@@ -10,11 +10,11 @@ from typing import Any, Final, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.groups.coordinator.effect import Assign, Settled, Started
-from libramq.groups.coordinator.group.membership import GroupMembership
-from libramq.groups.coordinator.group.queue_handover import QueueHandover
-from libramq.groups.coordinator.group.saved_state import MemberProfile
-from libramq.groups.coordinator.group.target_assignment import Assigning, Made, StrategyChoice, Target
-from libramq.groups.coordinator.group.topics import GroupTopics
+from libramq.groups.coordinator.membership import GroupMembership
+from libramq.groups.coordinator.queue_handover import QueueHandover
+from libramq.groups.coordinator.saved_state import MemberProfile
+from libramq.groups.coordinator.target_assignment import Assigning, Made, StrategyChoice, Target
+from libramq.groups.coordinator.topics import GroupTopics
 from libramq.groups.handover_ledger import Holding
 from libramq.groups.rebalance_event import Reason
 from libramq.logs import get_logger

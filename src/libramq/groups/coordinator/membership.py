@@ -20,9 +20,9 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.fencing import Claims
-from libramq.groups.coordinator.group.member import GroupMember
-from libramq.groups.coordinator.group.request import NAMED_MAX, Held
-from libramq.groups.coordinator.group.saved_state import MemberProfile
+from libramq.groups.coordinator.member import GroupMember
+from libramq.groups.coordinator.request import NAMED_MAX, Held
+from libramq.groups.coordinator.saved_state import MemberProfile
 from libramq.groups.coordinator.shared_tables import MemberKey, SharedTables
 from libramq.groups.limits import MEMBERS_MAX, SUBSCRIPTION_BYTES_MAX
 from libramq.groups.rebalance_event import Reason

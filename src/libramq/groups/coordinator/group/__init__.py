@@ -1,1 +1,0 @@
-"""The parts of one coordinated group: members, queues, publication, saved state."""
