@@ -1,13 +1,16 @@
 """Handlers that hang, exit, are cancelled or fill up the pool: the member continues."""
 
 import asyncio
+import logging
 import sys
 import threading
 
 import pytest
 
 from libramq.client import ConsumeFrom, PushConsumer
-from libramq.codes import RequestCode
+from libramq.clock import SystemClock
+from libramq.codes import RequestCode, ResponseCode
+from tests.client.fake_cluster import FakeBroker, FakeNameServer
 
 HOUR_MS = 3_600_000
 
@@ -224,3 +227,64 @@ async def test_the_number_of_abandoned_handlers_is_limited(namesrv, broker, watc
             await watch.until(lambda: len(begun) == 10)
     finally:
         release.set()
+
+
+class AheadClock(SystemClock):
+    """The machine's clock, and as much ahead of it as the test says."""
+
+    ahead_ms = 0
+
+    def monotonic_ms(self):
+        return super().monotonic_ms() + self.ahead_ms
+
+
+class RefusingBroker(FakeBroker):
+    """A broker that refuses the pulls of one queue, once at least, until the test says otherwise."""
+
+    refused = 0
+    is_refusing = True
+
+    def pull_message(self, peer, request):
+        if request.ext["queueId"] == "1" and request.ext["topic"] == "T" and self.is_refusing:
+            self.refused += 1
+            self.answer(peer, request, ResponseCode.SYSTEM_ERROR, remark="a disk is away")
+        else:
+            super().pull_message(peer, request)
+
+
+async def test_what_fails_when_it_is_due_costs_other_queues_nothing(start, watch):
+    """A filter of the program's log raises at a handler that hangs: a pull that was due with it was lost."""
+    broker = await start(RefusingBroker("a", T=2))
+    namesrv = await start(FakeNameServer(broker))
+    clock, release, handled, raised = AheadClock(), threading.Event(), [], []
+
+    def handle(messages):
+        handled.append(messages[0].body)
+        watch.touch()
+        if messages[0].body == b"hangs":
+            release.wait(60)
+
+    def refuse(record):
+        if "does not return" in record.getMessage() and not raised:
+            raised.append(record)
+            raise RuntimeError("the log is full")
+        return True
+
+    deadlines = logging.getLogger("libramq.client.consuming.handling.handler_deadlines")
+    deadlines.addFilter(refuse)
+    reader = consumer(namesrv, consume_timeout_ms=30_000, clock=clock)
+    reader.subscribe("T", "*", handle)
+    try:
+        async with reader:
+            broker.put("T", 0, b"hangs")
+            await watch.until(lambda: handled and broker.refused)
+            broker.is_refusing = False
+            clock.ahead_ms = 40_000  # The next pull is due, and then the look at handlers.
+            broker.put("T", 1, b"other")
+            await watch.until(lambda: b"other" in handled and raised)
+            clock.ahead_ms += 5_000
+            await watch.until(lambda: broker.sent_back)
+            release.set()
+    finally:
+        release.set()
+        deadlines.removeFilter(refuse)

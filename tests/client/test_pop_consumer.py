@@ -440,7 +440,7 @@ async def test_a_broker_without_pop_is_reported(one, monkeypatch):
 
 def test_of_two_brokers_the_one_without_pop_is_reported_once():
     """Although the other one answers in between; and again, once it has had POP."""
-    core = PopConsumerCore(ConsumerSettings(group="G", client_id="c"), {}, lambda: 0)
+    core = PopConsumerCore(ConsumerSettings(group="G", client_id="c"), {}, lambda: 0, lambda *_: None)
     lacks = RequestCodeNotSupported(C.REQUEST_CODE_NOT_SUPPORTED)
     reports = [core.pop_answered(topic, "a:1", lacks) for topic in ("T", "T", "U")]
     assert core.pop_answered("T", "b:1", None) == []

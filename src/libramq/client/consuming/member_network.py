@@ -7,6 +7,7 @@ It uses neither sockets nor loops itself: `consumer_run` runs it on a thread, th
 Upstream: impl/MQClientInstance.java, MQClientAPIImpl.java.
 """
 
+import contextlib
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,8 +66,9 @@ class Run(Protocol):
 
 
 def log_failure(what: str, error: Exception) -> None:
-    """Log a bug of ours."""
-    log.error(what, exc_info=error)
+    """Log a bug of ours; what the program's log does with it must not end our work."""
+    with contextlib.suppress(Exception):
+        log.error(what, exc_info=error)
 
 
 class Core(Served[E_co], Protocol[E_co]):

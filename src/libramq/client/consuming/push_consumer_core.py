@@ -23,6 +23,7 @@ from libramq.client.consuming.parts import Parts
 from libramq.client.consuming.phase import Phase
 from libramq.client.consuming.signal_routing import SignalRouting
 from libramq.client.consuming.signals import Signal, Steps
+from libramq.client.consuming.timers import FAILED_AGAIN_MS
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import Fenced, LibraError, NotYetGranted
 from libramq.fencing import Claim, Opened
@@ -51,6 +52,7 @@ class PushConsumerCore:
         """
         parts = Parts.of(settings, subscriptions, monotonic_ms, failed)
         self._settings = settings
+        self._failed = failed
         self._timers = parts.timers
         self._offsets = parts.offsets
         self.routes = parts.routes
@@ -113,7 +115,11 @@ class PushConsumerCore:
         """Perform everything that is due."""
         found: Steps = []
         while (item := self._timers.take_due(now_ms)) is not None:
-            found += self._do(item, now_ms)
+            try:
+                found += self._do(item, now_ms)
+            except Exception as error:  # It must not cost the others, which may be of other queues, theirs.
+                self._failed(f"{type(item).__name__} could not be done, and is done again", error)
+                self._timers.again(now_ms + FAILED_AGAIN_MS, item)
         return self._settled(found, now_ms)
 
     def _do(self, item: due.Due, now_ms: MonotonicMs) -> Steps:
@@ -385,19 +391,22 @@ class PushConsumerCore:
     def _settled(self, steps: Steps, now_ms: MonotonicMs) -> Effects:
         """Pass the signals on, until only effects are left. Each part sees what those before it changed."""
         effects = self._effects(steps, now_ms)
-        if self._locking.wanted or self._locking.to_give_back:
-            effects += self._effects(self._locking.requests(now_ms), now_ms)
-        if self._fetching.commits.waiting:
-            effects += self._effects(self._fetching.commits.settle(), now_ms)
-        if self._phase is Phase.DRAINING and not len(self._table):
-            self._phase = Phase.LEAVING
-            effects += self._effects(self._coordination.leave(), now_ms) or self._unregister()
-        elif self._phase in (Phase.RUNNING, Phase.DRAINING):
-            effects += self._effects(self._coordination.requests(now_ms), now_ms)
-        if self._troubles.reports:
-            effects += self._troubles.take()
-        if self._persistence.rests and self._phase is Phase.RUNNING:
-            self._persistence.settle(now_ms)
+        try:
+            if self._locking.wanted or self._locking.to_give_back:
+                effects += self._effects(self._locking.requests(now_ms), now_ms)
+            if self._fetching.commits.waiting:
+                effects += self._effects(self._fetching.commits.settle(), now_ms)
+            if self._phase is Phase.DRAINING and not len(self._table):
+                self._phase = Phase.LEAVING
+                effects += self._effects(self._coordination.leave(), now_ms) or self._unregister()
+            elif self._phase in (Phase.RUNNING, Phase.DRAINING):
+                effects += self._effects(self._coordination.requests(now_ms), now_ms)
+            if self._troubles.reports:
+                effects += self._troubles.take()
+            if self._persistence.rests and self._phase is Phase.RUNNING:
+                self._persistence.settle(now_ms)
+        except Exception as error:  # What was decided before it is done all the same.
+            self._failed("what follows from an event could not be done", error)
         return fx.merged(effects) if len(effects) > 1 else effects
 
     def _effects(self, steps: Steps, now_ms: MonotonicMs) -> Effects:
@@ -406,10 +415,13 @@ class PushConsumerCore:
         while steps:
             following: Steps = []
             for step in steps:
-                if isinstance(step, Signal):
-                    is_running = self._phase is Phase.RUNNING
-                    following += self._signals.pass_on(step, now_ms, is_running=is_running)
-                else:
+                if not isinstance(step, Signal):
                     effects.append(step)
+                    continue
+                is_running = self._phase is Phase.RUNNING
+                try:
+                    following += self._signals.pass_on(step, now_ms, is_running=is_running)
+                except Exception as error:
+                    self._failed(f"the signal {type(step).__name__} could not be passed on", error)
             steps = following
         return effects

@@ -2,11 +2,14 @@
 
 import heapq
 import itertools
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
 
 T = TypeVar("T")
+
+#: Ours: how soon what was due is done again, if an exception ended it.
+FAILED_AGAIN_MS: Final = 1_000
 
 
 class DueItems(Generic[T]):
@@ -22,6 +25,11 @@ class DueItems(Generic[T]):
         """Set an item's due time."""
         heapq.heappush(self._heap, (due_ms, next(self._order), item))
         self.next_ms = self._heap[0][0]
+
+    def again(self, due_ms: MonotonicMs, item: T) -> None:
+        """Set an item again whose work failed, unless that has set it."""
+        if not any(each == item for _, _, each in self._heap):
+            self.at(due_ms, item)
 
     def take_due(self, now_ms: MonotonicMs) -> T | None:
         """Remove and return the next item that is due; None when none is."""

@@ -57,7 +57,7 @@ class HandlerDeadlines:
         timeout_ms = self._settings.consume_timeout_ms
         expired = [each for each in self._abandoned if now_ms - each.began_ms > timeout_ms]
         steps = self._coordination.ended(expired, now_ms)
-        late = self._late(now_ms)
+        late = self._abandon(self._late(now_ms))
         if not late:
             return steps
         failed = [(delivery, HandlerOutcome.LATER) for delivery in late]
@@ -98,19 +98,19 @@ class HandlerDeadlines:
             for delivery in self._table.running()
             if delivery not in self._abandoned and now_ms - delivery.began_ms > timeout_ms
         ]
-        self._abandon(late)
-        for delivery in late:
+        room = self._settings.threads - len(self._abandoned)
+        for position, delivery in enumerate(late):
             first = delivery.messages[0]
             log.error(
                 "a handler does not return; its messages are redelivered"
-                if delivery in self._abandoned
+                if position < room
                 else "a handler does not return, and the limit of abandoned handlers is reached",
                 topic=first.topic,
                 message_id=first.message_id,
                 consume_timeout_ms=timeout_ms,
                 configured="PushConsumer(consume_timeout_ms=…)",
             )
-        return [delivery for delivery in late if delivery in self._abandoned]
+        return late
 
     def _abandon(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """Abandon as many as may be; return them."""

@@ -82,7 +82,10 @@ class Ownership:
         """Handle what happened to all queues."""
         steps: Steps = []
         for owned in self.table.each():
-            steps += self.handle(owned, event, now_ms)
+            try:
+                steps += self.handle(owned, event, now_ms)
+            except Exception as error:  # It happens to the others all the same.
+                self.failed(f"{type(event).__name__} of {owned.queue} could not be handled", error)
         return steps
 
     def handle_same(self, queue: MessageQueue, generation: int, event: Event, now_ms: MonotonicMs) -> Steps:

@@ -25,7 +25,7 @@ from libramq.client.consuming.pop.holding import Holding
 from libramq.client.consuming.pop.places import Places
 from libramq.client.consuming.pop.settling import Settling
 from libramq.client.consuming.signals import Steps
-from libramq.client.consuming.timers import DueItems
+from libramq.client.consuming.timers import FAILED_AGAIN_MS, DueItems
 from libramq.client.consuming.troubles import Troubles
 from libramq.client.popping.popped import NOT_POPPED, note_change
 from libramq.client.routing.route_table import RouteTable
@@ -53,8 +53,13 @@ class PopConsumerCore:
         settings: ConsumerSettings,
         subscriptions: Mapping[str, Selector],
         monotonic_ms: Callable[[], MonotonicMs],
+        failed: Callable[[str, Exception], None],
     ) -> None:
-        """monotonic_ms: the clock that the times of events come from; handler threads read it, too."""
+        """monotonic_ms: the clock that the times of events come from; handler threads read it, too.
+
+        failed: called with failures that are bugs of ours.
+        """
+        self._failed = failed
         self._subscriptions = subscriptions
         self._invisible_ms = settings.invisible_ms
         self.routes = RouteTable()
@@ -93,11 +98,18 @@ class PopConsumerCore:
         """Perform everything that is due."""
         found: list[PopEffect] = []
         while (item := self._timers.take_due(now_ms)) is not None:
-            found += self._do(item, now_ms)
-        postponed, abandoned = self._holding.check(now_ms)
-        found += postponed
-        if abandoned:
-            found.append(fx.Abandon(tuple(abandoned)))
+            try:
+                found += self._do(item, now_ms)
+            except Exception as error:  # It must not cost the others theirs.
+                self._failed(f"{type(item).__name__} could not be done, and is done again", error)
+                self._timers.again(now_ms + FAILED_AGAIN_MS, item)
+        try:
+            postponed, abandoned = self._holding.check(now_ms)
+            found += postponed
+            if abandoned:
+                found.append(fx.Abandon(tuple(abandoned)))
+        except Exception as error:
+            self._failed("the messages that are held could not be looked at", error)
         if again := self._holding.take_due(now_ms):
             found.append(fx.Deliver(again))
         return found + self._settled(now_ms)

@@ -10,7 +10,7 @@ from typing import Final, TypeVar, Unpack, get_args
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumeFrom, ConsumerSettings
 from libramq.client.consuming.handling.send_back import DEAD_LETTER, send_back_header
-from libramq.client.consuming.member_network import MemberNetwork, Seams
+from libramq.client.consuming.member_network import MemberNetwork, Seams, log_failure
 from libramq.client.consuming.pop.effect import Acknowledge, MakeDeadLetter, Pop, PopEffect, Postpone
 from libramq.client.consuming.pop.places import POP_COUNT_MAX
 from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
@@ -67,7 +67,8 @@ class PopNetwork(MemberNetwork[PopEffect]):
         subscriptions: Mapping[str, Selector],
         **seams: Unpack[Seams],
     ) -> None:
-        self.core = core = PopConsumerCore(settings, subscriptions, seams["clock"].monotonic_ms)
+        clock, failed = seams["clock"], seams.get("failed", log_failure)
+        self.core = core = PopConsumerCore(settings, subscriptions, clock.monotonic_ms, failed)
         super().__init__(settings, subscriptions, core, **seams)
         self._subscriptions = subscriptions
         self._take_single_acks: set[str] = set()  # Addresses of brokers that take no others.
