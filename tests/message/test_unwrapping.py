@@ -10,7 +10,7 @@ from libramq.errors import BodyDamaged, RemoteProtocolError
 from libramq.message import sys_flag as flags
 from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.inner_batch import unwrapped_items
-from libramq.message.message import MessageExt
+from libramq.message.message import MessageExt, handed_out
 from libramq.message.record import damaged_records, decode_records, encode_message, peek_record, stored_record
 from libramq.message.unwrapping import decode_pulled
 from tests.message.inner_batches import items, single, wrapped
@@ -61,7 +61,7 @@ def test_what_is_before_the_pulled_offset_is_dropped():
     assert pulled(records[0], offset=130) == []
 
 
-def test_a_message_of_a_batch_can_be_encoded_as_a_record_and_be_apart():
+def test_a_message_of_a_batch_can_be_encoded_as_a_record_and_be_handed_out():
     record = wrapped(items(b"a", b"bb", flag=5), 7)
     head = peek_record(record)
     assert head is not None
@@ -69,7 +69,7 @@ def test_a_message_of_a_batch_can_be_encoded_as_a_record_and_be_apart():
         assert stored_record(message, added=()) == expected
         assert encode_message(message) == expected
     first, second = pulled(record)
-    copy = second.apart()
+    (copy,) = handed_out([second])
     second.stored_again({}, 99, 4_000)
     assert (copy.queue_offset, copy.body_crc) == (8, zlib.crc32(b"bb") & 0x7FFF_FFFF)
     assert (second.queue_offset, second.physical_offset, second.flag) == (99, 4_000, 5)

@@ -112,6 +112,7 @@ class MessageExt:
     _added: Mapping[str, str]
     _properties: dict[str, str] | None
     _popped_as: str | None
+    _popped_at: int
 
     def __new__(
         cls,
@@ -240,7 +241,7 @@ class MessageExt:
             properties = names.decode_properties(self._stored)
             properties.update(self._added)
             if self._popped_as is not None:
-                properties[names.POP_CK] = f"{self._popped_as} {self.queue_offset}"
+                properties[names.POP_CK] = f"{self._popped_as} {self._popped_at}"
             self._properties = properties
         return self._properties
 
@@ -250,7 +251,7 @@ class MessageExt:
             if name in self._added:
                 return self._added[name]
             if self._popped_as is not None and name == names.POP_CK:
-                return f"{self._popped_as} {self.queue_offset}"
+                return f"{self._popped_as} {self._popped_at}"
         return self.properties.get(name)
 
     def add_properties(self, added: Mapping[str, str]) -> None:
@@ -270,9 +271,9 @@ class MessageExt:
 
     def name_popped(self, popped_as: str) -> None:
         """Note the beginning of the handle, POP_CK, under which it was popped; its offset is the rest."""
-        self._popped_as = popped_as
+        self._popped_as, self._popped_at = popped_as, self.queue_offset
         if self._properties is not None:
-            self._properties[names.POP_CK] = f"{popped_as} {self.queue_offset}"
+            self._properties[names.POP_CK] = f"{popped_as} {self._popped_at}"
 
     def as_stored(self) -> tuple[bytes, bytes, bytes] | None:
         """Return head, body and properties as they are stored; None if that is no longer known.
@@ -286,14 +287,6 @@ class MessageExt:
             fields = self._fields_in_batch(head_fields(head))
             head = HEADS[fields[7] & HOST_BITS].pack(*fields)
         return head, self.body, self._stored
-
-    def apart(self) -> "MessageExt":
-        """Return the same message, apart from what becomes of this one in a handler's hands."""
-        properties = None if self._properties is None else dict(self._properties)
-        return Received(
-            self.topic, self.queue_offset, self.reconsume_times, self.body, self.broker_name,
-            self._head, self._stored, self._added, properties, self._popped_as,
-        )  # fmt: skip
 
     def stored_again(self, properties: dict[str, str], queue_offset: int, physical_offset: int) -> None:
         """Note that a copy with other properties is what counts now."""
@@ -358,19 +351,37 @@ class Received(MessageExt, msgspec.Struct, gc=False, eq=False):
     _stored: bytes
     _added: Mapping[str, str]
     _properties: dict[str, str] | None = None
-    #: The beginning of its handle, POP_CK, if it was popped; the message's offset is the rest.
+    #: The beginning of its handle, POP_CK, if it was popped; the rest is its offset, as it was popped.
     _popped_as: str | None = None
+    _popped_at: int = 0
 
 
 MessageExt.__new__ = _constructor  # type: ignore[method-assign]
 
 
+def handed_out(messages: Iterable[MessageExt]) -> list[MessageExt]:
+    """Return copies of messages for a handler: nothing that it does to them changes these."""
+    copies: list[MessageExt] = [*map(_copy, messages)]
+    for each in copies:
+        if each._properties is not None:
+            each._properties = dict(each._properties)
+    return copies
+
+
+_copy: Final = Received.__copy__  # type: ignore[attr-defined]
+
+
 def name_popped_together(messages: Iterable[MessageExt], popped_as: str) -> None:
     """Name the messages of one check point, as `MessageExt.name_popped` does one."""
     for message in messages:
-        message._popped_as = popped_as
+        message._popped_as, message._popped_at = popped_as, message.queue_offset
         if message._properties is not None:
             message.name_popped(popped_as)
+
+
+def popped_offsets(messages: Iterable[MessageExt]) -> list[int]:
+    """Return the offsets of messages that were popped together, whatever was done to `queue_offset`."""
+    return [message._popped_at for message in messages]
 
 
 def popped_together(messages: Sequence[MessageExt]) -> Iterator[tuple[str | None, Sequence[MessageExt]]]:

@@ -14,7 +14,7 @@ from libramq.errors import BodyDamaged, ConfigError, RemoteError, RemoteProtocol
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
-from libramq.message.message import MessageExt, name_popped_together, popped_together
+from libramq.message.message import MessageExt, name_popped_together, popped_offsets, popped_together
 from libramq.message.record import damaged_records, decode_records
 from libramq.pop.handle import Handle, decode_handle, encode_handle
 from libramq.remoting.body.pop import BatchAckText
@@ -239,7 +239,7 @@ def _check_points(messages: Iterable[MessageExt]) -> dict[tuple[str, Handle], li
             _add_singly(together, offsets)
             continue
         check_point = (together[0].topic, _check_point_of(popped_as))
-        offsets.setdefault(check_point, []).extend([message.queue_offset for message in together])
+        offsets.setdefault(check_point, []).extend(popped_offsets(together))
     return offsets
 
 

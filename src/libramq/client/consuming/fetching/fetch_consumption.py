@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from libramq.client.consuming.fetching.fetched_batch import FetchedBatch
+from libramq.client.consuming.fetching.held_batches import HeldBatches
 from libramq.client.consuming.handling.consumption import Consumption
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.ownership.owned_queue import Delivery
@@ -20,10 +21,11 @@ class FetchConsumption(Consumption):
             assert isinstance(batch, FetchedBatch), "a program that fetches has no other deliveries"
             owned = batch.owned
             if batch in owned.work.deliveries and batch.done:
-                self._duplicates.handled(owned.queue, batch.messages[: batch.done])
+                self._duplicates.handled(owned.queue, batch.offset_at(batch.done - 1))
                 finished = owned.work.finished_offset()
                 if self._table.is_current(owned):
-                    owned.held.remove(batch.messages)
+                    assert isinstance(owned.held, HeldBatches), "a program that fetches holds batches"
+                    owned.held.remove_batch(batch.offset_at(0))
                     assert finished is not None, "something of it is done"
                     self._offsets.advance(owned.queue, finished)
             owned.work.deliveries.discard(batch)

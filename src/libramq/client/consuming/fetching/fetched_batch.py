@@ -14,21 +14,27 @@ from collections.abc import Sequence
 
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.ownership.state import QueueState
-from libramq.client.consuming.pulling.pulled_records import queue_offset_at
+from libramq.client.consuming.pulling.pulled_records import PulledRecords, queue_offset_at
 from libramq.message.message import MessageExt
 
 
 class FetchedBatch(Delivery):
     """Messages of one queue, in order."""
 
-    __slots__ = ("done", "is_dropped", "taken")
+    __slots__ = ("_offsets", "done", "is_dropped", "taken")
 
     def __init__(self, owned: OwnedQueue, messages: Sequence[MessageExt]) -> None:
         super().__init__(owned, messages)
+        #: As they were pulled: the program may change its messages. Records are decoded for it.
+        self._offsets = None if isinstance(messages, PulledRecords) else [m.queue_offset for m in messages]
         self.taken = 0
         self.done = 0
         #: The program continues at another offset of the queue.
         self.is_dropped = False
+
+    def offset_at(self, index: int) -> int:
+        """Return the queue offset of one message."""
+        return self._offsets[index] if self._offsets is not None else queue_offset_at(self.messages, index)
 
     def take(self, count_max: int) -> Sequence[MessageExt]:
         """Return the next messages, as they came; none while the queue is not read, or the lease is over."""
@@ -72,7 +78,7 @@ class FetchedBatch(Delivery):
 
     def finish_before(self, offset: int) -> None:
         """Note that the program is done with what it has taken before an offset of the queue."""
-        while self.done < self.taken and queue_offset_at(self.messages, self.done) < offset:
+        while self.done < self.taken and self.offset_at(self.done) < offset:
             self.done += 1
 
     @property
@@ -89,13 +95,13 @@ class FetchedBatch(Delivery):
     def finished_offset(self) -> int | None:
         """Return the offset up to which the program has finished; None if it has finished none of these."""
         done = self.done
-        return queue_offset_at(self.messages, done - 1) + 1 if done else None
+        return self.offset_at(done - 1) + 1 if done else None
 
     @property
     def next_offset(self) -> int | None:
         """Return the offset of the first message that is not taken; None if all are."""
         taken = self.taken
-        return queue_offset_at(self.messages, taken) if taken < len(self.messages) else None
+        return self.offset_at(taken) if taken < len(self.messages) else None
 
     def drop(self) -> None:
         """Have its messages ignored from now on."""

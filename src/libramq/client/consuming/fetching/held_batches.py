@@ -36,7 +36,7 @@ class HeldBatches(HeldMessages):
     def put(self, messages: Sequence[MessageExt]) -> None:
         """Add the messages of a pull; a pull that begins with the same one is replaced."""
         first, last = queue_offset_at(messages, 0), queue_offset_at(messages, -1)
-        self._forget(first)
+        self.remove_batch(first)
         size = messages.size if isinstance(messages, PulledRecords) else sum([len(m.body) for m in messages])
         self._batches[first] = last, len(messages), size
         self._count += len(messages)
@@ -45,10 +45,11 @@ class HeldBatches(HeldMessages):
 
     def remove(self, messages: Sequence[MessageExt]) -> int | None:
         """Remove a whole batch; return the offset to commit."""
-        self._forget(queue_offset_at(messages, 0))
+        self.remove_batch(queue_offset_at(messages, 0))
         return self.commit_offset
 
-    def _forget(self, first: int) -> None:
+    def remove_batch(self, first: int) -> None:
+        """Remove the batch that begins with an offset."""
         _, count, size = self._batches.pop(first, (0, 0, 0))
         self._count -= count
         self.size -= size

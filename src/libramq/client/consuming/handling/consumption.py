@@ -90,7 +90,7 @@ class Consumption:
             not_done = _not_done(ending, delivery.messages)
             done = not_done.done(delivery.messages) if not_done else delivery.messages
             if done:
-                self._duplicates.handled(owned.queue, done)
+                self._duplicates.handled(owned.queue, done[-1].queue_offset)
             if is_current:
                 self._done(delivery, done)
                 if not_done:

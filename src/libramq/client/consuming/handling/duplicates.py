@@ -23,9 +23,8 @@ class Duplicates:
         self._handled: dict[MessageQueue, int] = {}
         self.count = 0
 
-    def handled(self, queue: MessageQueue, messages: Sequence[MessageExt]) -> None:
-        """Note messages that a handler has processed, whether the queue is still ours or not."""
-        highest = queue_offset_at(messages, -1)
+    def handled(self, queue: MessageQueue, highest: int) -> None:
+        """Note the last offset that a handler has processed, whether the queue is still ours or not."""
         if highest >= self._handled.get(queue, -1):
             self._handled[queue] = highest
             if len(self._handled) > QUEUES_MAX:

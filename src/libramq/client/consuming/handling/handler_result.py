@@ -135,33 +135,43 @@ class NotDone:
 Ending = HandlerOutcome | NotDone
 
 
-def ending_of(returned: object, messages: Sequence[MessageExt]) -> Ending:
-    """Return the ending of a delivery whose handler returned this; raises InvalidResult."""
+def ending_of(
+    returned: object, messages: Sequence[MessageExt], handed: Sequence[MessageExt] | None = None
+) -> Ending:
+    """Return the ending of a delivery whose handler returned this; raises InvalidResult.
+
+    handed: the copies of the messages that the handler got, and may have changed; None: it got themselves.
+    """
     if returned is None or returned is True:
         return HandlerOutcome.SUCCESS
     if returned is False:
         return HandlerOutcome.LATER
     if isinstance(returned, Retry | Reject | Busy):
-        return _not_done((returned,), messages)
+        return _not_done((returned,), messages, handed)
     if isinstance(returned, list | tuple):
         results = [each for each in returned if isinstance(each, Retry | Reject | Busy)]
         if len(results) == len(returned):
-            return _not_done(results, messages)
+            return _not_done(results, messages, handed)
     raise InvalidResult(
         f"the handler of topic {messages[0].topic} returned a {type(returned).__name__}, which does not say "
         "whether its messages are done; return None when all are, else Retry or Reject (or a list of these)"
     )
 
 
-def _not_done(results: Iterable[Retry | Reject | Busy], messages: Sequence[MessageExt]) -> Ending:
-    # By offset, not by identity: a handler may use another process, and return copies.
+def _not_done(
+    results: Iterable[Retry | Reject | Busy],
+    messages: Sequence[MessageExt],
+    handed: Sequence[MessageExt] | None,
+) -> Ending:
+    # By identity, as it may have changed them; else by offset: it may use another process, and return copies.
+    known = dict(zip(map(id, handed or messages), messages, strict=True))
     left = {_place(message): message for message in messages}
     retries: list[tuple[MessageExt, int | None]] = []
     rejects: list[MessageExt] = []
     busy: list[tuple[MessageExt, int]] = []
     for result in results:
         for named in messages if result.messages is None else result.messages:
-            message = left.pop(_place(named), None)
+            message = left.pop(_place(known.get(id(named), named)), None)
             if message is None:
                 raise InvalidResult(
                     f"the handler of topic {messages[0].topic} returned a {type(result).__name__} with a "

@@ -10,7 +10,7 @@ from libramq.client.awaiting import awaited, current_task, is_from_outside
 from libramq.client.consuming.handling.handler_call import log_failure
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, ending_of
 from libramq.client.consuming.ownership.owned_queue import Delivery
-from libramq.message.message import MessageExt
+from libramq.message.message import MessageExt, handed_out
 
 #: Ours: an event loop that ends has ended by then, and its tasks are not known to end with it before.
 CANCELLED_PAUSE_S: Final = 0.1
@@ -96,7 +96,8 @@ class HandlerTasks:
         topic = messages[0].topic
         ending: Ending = HandlerOutcome.LATER
         try:
-            ending = ending_of(await awaited(self._handlers[topic](list(messages))), messages)
+            handed = handed_out(messages)
+            ending = ending_of(await awaited(self._handlers[topic]([*handed])), messages, handed)
         except BaseException as error:
             delivery.raised(error)
             log_failure(messages, topic)

@@ -21,7 +21,7 @@ from libramq.client.consuming.handling.handler_call import log_failure
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, ending_of
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.logs import get_logger
-from libramq.message.message import MessageExt
+from libramq.message.message import MessageExt, handed_out
 
 log = get_logger(__name__)
 
@@ -161,10 +161,11 @@ class HandlerThreads:
         messages = delivery.messages
         topic = messages[0].topic
         try:
-            returned = self._handlers[topic](list(messages))
+            handed = handed_out(messages)
+            returned = self._handlers[topic]([*handed])
             if inspect.isawaitable(returned):
                 returned = self._await(delivery, returned)
-            return ending_of(returned, messages)
+            return ending_of(returned, messages, handed)
         except BaseException as error:  # SystemExit too: it ends the handler, not the thread.
             delivery.raised(error)
             log_failure(messages, topic)

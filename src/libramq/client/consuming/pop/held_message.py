@@ -26,12 +26,10 @@ class Outcome(Enum):
 class HeldMessage:
     """One message. until_ms: when the broker makes it visible again, as far as we know."""
 
-    __slots__ = ("delay_ms", "handed_out", "is_gone", "is_pending", "message", "outcome", "place", "until_ms")
+    __slots__ = ("delay_ms", "is_gone", "is_pending", "message", "outcome", "place", "until_ms")
 
     def __init__(self, message: MessageExt, place: Place, until_ms: MonotonicMs) -> None:
-        #: Ours, for requests: the other is the handler's, which may clear its properties or replace its body.
-        self.message = message.apart()
-        self.handed_out = message
+        self.message = message
         self.place = place
         self.until_ms = until_ms
         #: Whether a request about it is under way: another one would need the handle that it returns.
@@ -56,7 +54,7 @@ class PopDelivery(Delivery):
         monotonic_ms: Callable[[], MonotonicMs],
     ) -> None:
         self.held = held
-        self.messages = [each.handed_out for each in held]
+        self.messages = [each.message for each in held]
         self.popped_ms = popped_ms
         self.started = False
         self.began_ms = MonotonicMs(0)
@@ -73,7 +71,7 @@ class PopDelivery(Delivery):
         """Take out what others may have, and return it. No handler has it yet."""
         gone = [each for each in self.held if each.is_gone]
         self.held = [each for each in self.held if not each.is_gone]
-        self.messages = [each.handed_out for each in self.held]
+        self.messages = [each.message for each in self.held]
         return gone
 
     def begin(self) -> bool:

@@ -231,7 +231,7 @@ class Holding:
 
     def _settle(self, delivery: PopDelivery, ending: Ending, now_ms: MonotonicMs) -> None:
         # A pop takes messages of several queues, and of the retry topic: their offsets are not unique.
-        left = {id(each.handed_out): each for each in delivery.held}
+        left = {id(each.message): each for each in delivery.held}
         retries: Sequence[tuple[MessageExt, int | None]] = ()
         if isinstance(ending, NotDone):
             retries = ending.retries
