@@ -25,6 +25,7 @@
         ├── RequestTimeout          no answer within the time allowed
         ├── NameServerUnavailable   none of the name servers answered
         ├── RouteNotFound           the name server knows no broker for the topic
+        │   └── BrokersAway         those that had it are away, or none is registered at all
         ├── FeatureNotSupported     the broker's version lacks a feature, and would do something else instead
         ├── MemberReplaced          another client has joined under our static member's name
         └── BrokerError             the answer is an error: `.response_code`, `.remark`
@@ -41,6 +42,7 @@ from libramq.codes import ResponseCode
 __all__ = [
     "BodyDamaged",
     "BrokerError",
+    "BrokersAway",
     "BufferFull",
     "CommitFailed",
     "ConfigError",
@@ -186,6 +188,10 @@ class NameServerUnavailable(RemoteError):
 
 class RouteNotFound(RemoteError):
     """No broker of the topic is registered at the name server."""
+
+
+class BrokersAway(RouteNotFound):
+    """The brokers that had the topic are away, or none is registered at all: it may be there soon."""
 
 
 class MemberReplaced(RemoteError):

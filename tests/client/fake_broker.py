@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from libramq.codes import RequestCode, ResponseCode
 from libramq.filter.tag import parse_tag_filter
 from libramq.formats.document import encode_body
-from libramq.formats.route import BrokerData, QueueData, TopicRouteData
+from libramq.formats.route import BrokerData, QueueData, TopicRouteData, away_remark
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records, encode_record
 from libramq.remoting.body.consumers import ConsumerList
@@ -41,7 +41,8 @@ class FakeBroker:
 
     queues: the records of each queue by offset. cap: messages a pull brings at most.
     hang_up_after: close the connection instead of answering that pull, counted from now. is_slave: the
-    route names it as a slave. committed and members: by group.
+    route names it as a slave. committed and members: by group. away_for, silent_for: how many of the next
+    requests for a route say that the broker is away, or end the connection.
     """
 
     def __init__(self, *, cap: int = 32) -> None:
@@ -52,6 +53,7 @@ class FakeBroker:
         self.pulls: list[tuple[int, int]] = []
         self.hang_up_after: int | None = None
         self.is_slave = False
+        self.away_for = self.silent_for = 0
         self.knows_topics = True  # Of its own; the route always does.
         self.committed: dict[str, dict[MessageQueue, int]] = {}
         self.members: dict[str, list[str]] = {}
@@ -88,6 +90,9 @@ class FakeBroker:
         self.requests.append(request.code)
         match request.code:
             case RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                if self.silent_for:
+                    self.silent_for -= 1
+                    return None
                 return self._route(request)
             case RequestCode.GET_MAX_OFFSET:
                 return reply_to(request, 0, ext={"offset": str(self.end(self._queue(request)))})
@@ -127,8 +132,10 @@ class FakeBroker:
     def _route(self, request: Command) -> Command:
         topic = request.ext["topic"]
         queues = [queue for queue in self.queues if queue.topic == topic]
-        if not queues:
-            return reply_to(request, ResponseCode.TOPIC_NOT_EXIST, remark="no route")
+        if self.away_for or not queues:
+            remark = "no route" + away_remark(["broker-a"] if self.away_for else [])
+            self.away_for = max(0, self.away_for - 1)
+            return reply_to(request, ResponseCode.TOPIC_NOT_EXIST, remark=remark)
         names = sorted({queue.broker_name for queue in queues})
         counts = {name: sum(queue.broker_name == name for queue in queues) for name in names}
         route = TopicRouteData(

@@ -132,7 +132,8 @@ def test_end_that_the_broker_no_longer_has_is_refused(broker: FakeBroker, reader
         offsets(reader, 90, 120)
 
 
-def test_an_unknown_topic_is_an_error_with_a_remedy(reader: QueueReader):
+def test_an_unknown_topic_is_an_error_with_a_remedy(broker: FakeBroker, reader: QueueReader):
+    broker.registered = {"broker-a"}
     with pytest.raises(RouteNotFound, match="libra admin updateTopic"):
         reader.queues("Nowhere")
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.errors import BrokerError, NoPermission
+from libramq.formats.route import away_of_remark, away_remark
 from libramq.nameserver import bounds, route_info
 from libramq.nameserver.route_info import ABSENT_MS_MAX, HEARTBEAT_TIMEOUT_MS, BrokerAddress, RouteInfo
 from tests.nameserver.tables import header, register, table
@@ -364,6 +365,11 @@ def test_a_broker_that_had_a_topic_is_remembered_while_it_is_away():
     b = header(name="broker-b", address="10.0.0.2:10911")
     register(routes, b, table("V", "W"), owner=other, zone=None, now_ms=0)
     assert absent(routes) is None, "it has come back without the topic"
+
+
+@pytest.mark.parametrize("names", [[], ["broker-b"], ["broker-b", "broker-c"]])
+def test_clients_read_who_is_away_in_the_remark(names: list[str]):
+    assert away_of_remark(f"No topic route info{away_remark(names)}\nSee https://x") == names
 
 
 def test_an_absent_broker_is_forgotten_with_its_topic_or_after_three_days():

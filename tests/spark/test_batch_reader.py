@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from libramq.errors import BrokerError, LibraError
+from libramq.errors import BrokerError, BrokersAway, LibraError
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading import worker
 from libramq.spark.reading.planner import QueuesGone
@@ -120,7 +120,10 @@ def test_the_second_name_server_is_used_when_the_first_is_away(broker: FakeBroke
     ("given", "says"),
     [
         ({"subscribe": "Nowhere"}, "knows no topic Nowhere; create it"),
-        ({"namesrv": "127.0.0.1:1"}, "no name server answered: cannot connect to 127.0.0.1:1"),
+        (
+            {"namesrv": "127.0.0.1:1", "brokerTimeout": "0s"},
+            "no name server answered: cannot connect to 127.0.0.1:1",
+        ),
         ({"startingOffsets": '{"T": {"broker-a": {"0": 101}}}'}, "startingOffsets: .* ends at 100, 101 is"),
         ({"endingOffsets": '{"T": {"broker-a": {"9": 1}}}'}, "endingOffsets names T:broker-a:9"),
         ({"startingOffsets": '{"T": {'}, "startingOffsets=.*give earliest, latest, or JSON"),
@@ -135,3 +138,23 @@ def test_what_cannot_be_read_is_reported_before_a_task_starts(
     with pytest.raises(LibraError, match=says):
         rows(broker, **given)
     assert broker.pulls == []
+
+
+@pytest.mark.parametrize(
+    ("servers", "says"),
+    [("away_for", "the broker with topic T is away: broker-a"), ("silent_for", "no name server answered: ")],
+)
+def test_a_batch_waits_for_servers_that_are_away(broker: FakeBroker, servers: str, says: str):
+    """It ended at once, and recommended to create a topic that was there."""
+    setattr(broker, servers, 2)
+    assert len(rows(broker, brokerTimeout="9s")) == 400
+    setattr(broker, servers, 100)
+    with pytest.raises(LibraError, match=says):
+        rows(broker, brokerTimeout="1ms")
+
+
+def test_a_name_server_without_brokers_is_not_one_without_the_topic(broker: FakeBroker):
+    """It has just started, or it is one of Apache's that has lost its only broker."""
+    broker.queues.clear()
+    with pytest.raises(BrokersAway, match="has no broker, so none with topic T"):
+        rows(broker, brokerTimeout="1ms")

@@ -11,6 +11,7 @@ from libramq.message.queue import MessageQueue
 from libramq.spark.options import ACCESS, ACCESS_PREFIX
 from libramq.spark.reading.boundary import EARLIEST, LATEST, Boundary
 from libramq.spark.reading.positions import Bounds
+from libramq.spark.schema import COLUMNS, ddl
 from libramq.spark.sink_options import SinkOptions
 from libramq.spark.source_options import KNOWN, Connection, SourceOptions
 from libramq.transport import access_properties
@@ -48,7 +49,8 @@ def test_options_have_their_defaults(monkeypatch: pytest.MonkeyPatch):
     options = SourceOptions.parse(T)
     assert options.connection.namesrv == ("127.0.0.1:9876",)
     assert options.connection.group == "TOOLS_CONSUMER"
-    assert (options.fail_on_data_loss, options.include_body, options.include_headers) == (True, True, False)
+    assert options.fail_on_data_loss
+    assert options.columns == tuple(name for name in COLUMNS if name != "properties")
     assert options.max_trigger_delay_ms == 15 * 60 * 1000
     assert (options.starting_batch.default, options.starting_stream.default) == (EARLIEST, LATEST)
     monkeypatch.setenv("NAMESRV_ADDR", "ns:9876")
@@ -66,6 +68,19 @@ def test_group_of_a_prefix_is_the_same_after_a_restart():
     assert SourceOptions.parse({**T, "groupIdPrefix": "night", "groupId": "day"}).connection.group == "day"
 
 
+def test_columns_are_chosen():
+    assert SourceOptions.parse({**T, "columns": "key, body,key"}).columns == ("key", "body")
+    assert "body" not in SourceOptions.parse({**T, "includeBody": "false"}).columns
+    assert SourceOptions.parse({**T, "includeHeaders": "true"}).columns == tuple(COLUMNS)
+    assert ddl(("key", "body")) == "`key` string, `body` binary"
+
+
+def test_sizes_are_in_sparks_notation():
+    given = ("1", "500k", "64 MB", "2g")
+    sizes = [SourceOptions.parse({**T, "maxBytesPerTrigger": text}).max_bytes_per_trigger for text in given]
+    assert sizes == [1, 500 << 10, 64 << 20, 2 << 30]
+
+
 def test_assigned_queues_are_parsed():
     options = SourceOptions.parse({"assign": '{"T": {"b": [1, 0, 1], "a": [2]}}'})
     assert options.subscription.assigned == (
@@ -78,7 +93,7 @@ def test_assigned_queues_are_parsed():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({}, "exactly one of subscribe, subscribePattern, assign, and got none"),
+        ({}, "exactly one of subscribe, subscribePattern, assign, and got none.*CREATE TEMPORARY VIEW"),
         ({**T, "assign": "{}"}, "got subscribe and assign"),
         ({"subscribe": " , "}, "names no topic"),
         ({"subscribe": "../x"}, r"subscribe='../x'.*\.\./x"),
@@ -93,6 +108,15 @@ def test_assigned_queues_are_parsed():
         ({**T, "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger='0'"),
         ({**T, "maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger='many': give a whole number from 1"),
         ({**T, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "minOffsetsPerTrigger=9 is above"),
+        ({**T, "maxBytesPerTrigger": "1.5m"}, "maxBytesPerTrigger='1.5m': give a size like 500k, 64m or 2g"),
+        ({**T, "maxBytesPerTrigger": "0k"}, "maxBytesPerTrigger='0k': give a size"),
+        (
+            {**T, "columns": "key,bodies"},
+            "columns='key,bodies': there is no column 'bodies'; there are topic",
+        ),
+        ({**T, "columns": " "}, "columns=' ': there is no column ''"),
+        ({**T, "columns": "key", "includeBody": "true"}, "leave includeBody and includeHeaders out"),
+        ({**T, "provider": "rocketmq"}, "use CREATE TEMPORARY VIEW NAME USING rocketmq OPTIONS"),
         ({**T, "maxTriggerDelay": "soon"}, "maxTriggerDelay='soon': give a duration like"),
         ({**T, "failOnDataLoss": "no"}, "failOnDataLoss='no': give true or false"),
         ({**T, "startingOffsets": "first"}, "startingOffsets='first'"),

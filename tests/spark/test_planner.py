@@ -2,16 +2,18 @@
 
 import logging
 import pickle
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
 
 import pytest
 
 from libramq.errors import ConfigError, ConnectFailed, LibraError, NameServerUnavailable, RouteNotFound
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading.planner import ASK_EVERY_MS, ROUTE_EVERY_MS, Planner, QueuesGone
-from libramq.spark.reading.positions import Range
+from libramq.spark.reading.positions import Limits, Range
 from libramq.spark.source_options import SourceOptions
 
+T = TypeVar("T")
 A0, A1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 B0 = MessageQueue("T", "b", 0)
 
@@ -30,6 +32,9 @@ class Brokers:
         self.absent: dict[str, list[str]] = {}
         self.returning: dict[MessageQueue, tuple[int, int]] | None = None
         self.since: dict[tuple[str, str], int] = {}
+        self.size_of: Callable[[MessageQueue, int], float] = lambda queue, at: 100
+        self.mute: set[MessageQueue] = set()
+        self.samples = 0
 
     def topics(self) -> list[str]:
         return sorted({queue.topic for queue in self.bounds})
@@ -44,6 +49,9 @@ class Brokers:
 
     def broker_names(self) -> set[str]:
         return self.registered
+
+    def patiently(self, look_up: Callable[[], T]) -> T:
+        return look_up()
 
     def absent_brokers(
         self, topics: Collection[str], required: Collection[str] = (), *, waits: bool = False
@@ -69,6 +77,10 @@ class Brokers:
 
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         return {queue: min(time_ms, self.bounds[queue][1]) for queue, time_ms in times_ms.items()}
+
+    def sizes(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
+        self.samples += 1
+        return {queue: self.size_of(queue, at) for queue, at in positions.items() if queue not in self.mute}
 
     def reachable_max_offsets(
         self, queues: list[MessageQueue]
@@ -112,10 +124,10 @@ def test_target_of_available_now_does_not_move(brokers: Brokers, time: Time):
     plan = planner(brokers, time, startingOffsets="earliest")
     plan.fix_target()
     brokers.bounds[A0] = (0, 99)
-    end = plan.next_end(plan.initial(), None)
+    end = plan.next_end(plan.initial())
     assert end == {A0: 10, A1: 20}
     time.now_ms += ASK_EVERY_MS
-    assert plan.next_end(end, None) == end
+    assert plan.next_end(end) == end
 
 
 def test_target_is_reached_even_when_a_broker_falls_silent(brokers: Brokers, time: Time):
@@ -124,24 +136,24 @@ def test_target_is_reached_even_when_a_broker_falls_silent(brokers: Brokers, tim
     plan.fix_target()
     start = plan.initial()
     brokers.silent = {"a"}
-    assert plan.next_end(start, None) == {A0: 10, A1: 20}
+    assert plan.next_end(start) == {A0: 10, A1: 20}
 
 
 def test_idle_polls_ask_the_brokers_once_in_a_while(brokers: Brokers, time: Time):
     plan = planner(brokers, time)
     for time.now_ms in range(0, 1000, 10):
-        plan.next_end({A0: 10, A1: 20}, None)
+        plan.next_end({A0: 10, A1: 20})
     assert brokers.questions == 1000 // ASK_EVERY_MS
 
 
 def test_new_queue_is_seen_and_read_from_its_beginning(brokers: Brokers, time: Time):
     plan = planner(brokers, time)
-    start = plan.next_end({A0: 10, A1: 20}, None)
+    start = plan.next_end({A0: 10, A1: 20})
     brokers.bounds[B0] = (5, 8)
     time.now_ms += ROUTE_EVERY_MS
-    entered = plan.next_end(start, None)
+    entered = plan.next_end(start)
     assert entered == {**start, B0: 5}
-    assert plan.ranges(entered, plan.next_end(entered, None)) == [Range(B0, 5, 8)]
+    assert plan.ranges(entered, plan.next_end(entered)) == [Range(B0, 5, 8)]
 
 
 def test_a_silent_broker_pauses_and_the_others_continue(
@@ -152,22 +164,22 @@ def test_a_silent_broker_pauses_and_the_others_continue(
     start = {A0: 0, A1: 0, B0: 5}
     brokers.silent = {"b"}
     with caplog.at_level(logging.WARNING):
-        assert plan.next_end(start, None) == {A0: 10, A1: 20, B0: 5}
+        assert plan.next_end(start) == {A0: 10, A1: 20, B0: 5}
         time.now_ms += ASK_EVERY_MS
-        plan.next_end(start, None)
+        plan.next_end(start)
     assert caplog.text.count("make no progress") == 1
     brokers.silent = set()
     brokers.bounds[B0] = (0, 9)
     time.now_ms += ASK_EVERY_MS
-    assert plan.next_end(start, None)[B0] == 9
+    assert plan.next_end(start)[B0] == 9
 
 
 def test_name_server_that_is_away_does_not_stop_a_running_query(brokers: Brokers, time: Time):
     plan = planner(brokers, time)
-    plan.next_end({A0: 0, A1: 0}, None)
+    plan.next_end({A0: 0, A1: 0})
     brokers.is_name_server_away = True
     time.now_ms += ROUTE_EVERY_MS
-    assert plan.next_end({A0: 0, A1: 0}, None) == {A0: 10, A1: 20}
+    assert plan.next_end({A0: 0, A1: 0}) == {A0: 10, A1: 20}
 
 
 def test_missing_topic_stops_a_new_query(brokers: Brokers, time: Time):
@@ -183,20 +195,20 @@ def test_a_shortened_queue_fails_or_continues_from_its_end(brokers: Brokers, tim
     with pytest.raises(
         QueuesGone, match=r"queue T:a:0 ends at 10 and was read up to 99.*failOnDataLoss=false"
     ):
-        planner(brokers, time).next_end({A0: 99, A1: 20}, None)
+        planner(brokers, time).next_end({A0: 99, A1: 20})
     lenient = planner(brokers, time, failOnDataLoss="false")
     start = {A0: 99, A1: 15}
-    end = lenient.next_end(start, None)
+    end = lenient.next_end(start)
     assert end == {A0: 10, A1: 20}
     assert lenient.ranges(start, end) == [Range(A1, 15, 20)]
     brokers.bounds[A0] = (0, 12)
     time.now_ms += ASK_EVERY_MS
-    assert lenient.ranges(end, lenient.next_end(end, None)) == [Range(A0, 10, 12)]
+    assert lenient.ranges(end, lenient.next_end(end)) == [Range(A0, 10, 12)]
 
 
 def test_a_slave_behind_its_master_is_awaited(brokers: Brokers, time: Time):
     brokers.slaves = {"a"}
-    assert planner(brokers, time).next_end({A0: 99, A1: 20}, None) == {A0: 99, A1: 20}
+    assert planner(brokers, time).next_end({A0: 99, A1: 20}) == {A0: 99, A1: 20}
 
 
 @pytest.mark.parametrize("option", [{"subscribe": "T"}, {"subscribePattern": "T|U"}])
@@ -204,10 +216,10 @@ def test_a_missing_queue_fails_or_keeps_its_position(brokers: Brokers, time: Tim
     start = {A0: 10, A1: 20}
     del brokers.bounds[A1]
     with pytest.raises(QueuesGone, match="queue T:a:1 is gone"):
-        Planner(SourceOptions.parse(option), brokers, time).next_end(start, None)
+        Planner(SourceOptions.parse(option), brokers, time).next_end(start)
     lenient = Planner(SourceOptions.parse({**option, "failOnDataLoss": "false"}), brokers, time)
     brokers.bounds[A0] = (0, 12)
-    assert lenient.next_end(start, None) == {A0: 12, A1: 20}
+    assert lenient.next_end(start) == {A0: 12, A1: 20}
 
 
 def test_available_now_reports_queues_that_went_missing_before_it(brokers: Brokers, time: Time):
@@ -215,7 +227,7 @@ def test_available_now_reports_queues_that_went_missing_before_it(brokers: Broke
     plan = planner(brokers, time)
     plan.fix_target()
     with pytest.raises(QueuesGone, match="queue T:a:1 is gone"):
-        plan.next_end({A0: 10, A1: 20}, None)
+        plan.next_end({A0: 10, A1: 20})
 
 
 def test_a_queue_whose_broker_is_away_is_not_missing(brokers: Brokers, time: Time):
@@ -223,45 +235,45 @@ def test_a_queue_whose_broker_is_away_is_not_missing(brokers: Brokers, time: Tim
     brokers.bounds[B0] = (0, 7)
     start = {A0: 10, A1: 20, B0: 7}
     plan = planner(brokers, time)
-    assert plan.next_end(start, None) == start
+    assert plan.next_end(start) == start
     b0 = brokers.bounds.pop(B0)
     for away in ({"a"}, set[str]()):  # The broker alone; then all of them.
         brokers.registered = away
         time.now_ms += ROUTE_EVERY_MS
-        assert plan.next_end(start, None) == start
+        assert plan.next_end(start) == start
     brokers.registered = {"a", "b"}
     brokers.bounds[B0] = (b0[0], 9)
     time.now_ms += ROUTE_EVERY_MS
-    assert plan.next_end(start, None) == {**start, B0: 9}
+    assert plan.next_end(start) == {**start, B0: 9}
 
 
 def test_unsubscribed_topics_keep_their_position(brokers: Brokers, time: Time):
     other = MessageQueue("Other", "a", 0)
-    assert planner(brokers, time).next_end({A0: 10, A1: 20, other: 5}, None) == {A0: 10, A1: 20, other: 5}
+    assert planner(brokers, time).next_end({A0: 10, A1: 20, other: 5}) == {A0: 10, A1: 20, other: 5}
 
 
 def test_small_batches_wait_until_they_are_large_enough_or_overdue(brokers: Brokers, time: Time):
     plan = planner(brokers, time, minOffsetsPerTrigger="50", maxTriggerDelay="10s")
-    start = plan.next_end({A0: 0, A1: 0}, None, 50)
+    start = plan.next_end({A0: 0, A1: 0}, Limits(minimum=50))
     assert start == {A0: 10, A1: 20}  # The first batch of a run never waits.
     brokers.bounds[A0] = (0, 59)
     time.now_ms += 1_000
-    assert plan.next_end(start, None, 50) == start
+    assert plan.next_end(start, Limits(minimum=50)) == start
     brokers.bounds[A0] = (0, 60)
     time.now_ms += 1_000
-    assert plan.next_end(start, None, 50) == {A0: 60, A1: 20}
+    assert plan.next_end(start, Limits(minimum=50)) == {A0: 60, A1: 20}
     brokers.bounds[A0] = (0, 61)
     time.now_ms += 9_999
-    assert plan.next_end({A0: 60, A1: 20}, None, 50) == {A0: 60, A1: 20}
+    assert plan.next_end({A0: 60, A1: 20}, Limits(minimum=50)) == {A0: 60, A1: 20}
     time.now_ms += ASK_EVERY_MS
-    assert plan.next_end({A0: 60, A1: 20}, None, 50) == {A0: 61, A1: 20}
+    assert plan.next_end({A0: 60, A1: 20}, Limits(minimum=50)) == {A0: 61, A1: 20}
 
 
 def test_available_now_does_not_wait_for_more(brokers: Brokers, time: Time):
     plan = planner(brokers, time, minOffsetsPerTrigger="50")
     plan.fix_target()
-    first = plan.next_end({A0: 0, A1: 0}, 5, 50)
-    assert plan.next_end(first, 5, 50) != first
+    first = plan.next_end({A0: 0, A1: 0}, Limits(5, minimum=50))
+    assert plan.next_end(first, Limits(5, minimum=50)) != first
 
 
 def test_topics_of_a_pattern_come_and_go(brokers: Brokers, time: Time):
@@ -272,7 +284,7 @@ def test_topics_of_a_pattern_come_and_go(brokers: Brokers, time: Time):
     new = MessageQueue("T2", "a", 0)
     brokers.bounds[new] = (3, 9)
     time.now_ms += ROUTE_EVERY_MS
-    assert plan.next_end(start, None) == {**start, new: 3}
+    assert plan.next_end(start) == {**start, new: 3}
 
 
 def test_only_assigned_queues_are_planned(brokers: Brokers, time: Time):
@@ -340,6 +352,42 @@ def test_the_stream_reader_is_pickled_without_its_sockets():
     assert pickle.loads(pickle.dumps(reader))._planner is None
 
 
+# Batches of so many bytes.
+
+
+def grows(_: MessageQueue, at: int) -> float:
+    return 100 + at / 2
+
+
+@pytest.mark.parametrize("limit", [5_000, 50_000, 500_000])
+@pytest.mark.parametrize("size_of", [lambda queue, _: 100 if queue == A0 else 2_000, grows])
+def test_a_batch_has_half_to_twice_the_bytes(
+    brokers: Brokers, time: Time, size_of: Callable[[MessageQueue, int], float], limit: int
+):
+    brokers.bounds, brokers.size_of = {A0: (0, 1_000), A1: (0, 1_000)}, size_of
+    end = planner(brokers, time).next_end({A0: 0, A1: 0}, Limits(bytes=limit))
+    read = sum(size_of(queue, at) for queue, count in end.items() for at in range(count))
+    assert limit / 2 <= read <= limit * 2
+    assert abs(end[A0] - end[A1]) <= 100 or size_of is not grows, "shares are fair"
+
+
+def test_a_few_messages_are_not_sampled_again(brokers: Brokers, time: Time):
+    """Spark plans every 10 ms, and a sample is a request to every queue's broker."""
+    plan, limits = planner(brokers, time), Limits(bytes=20_000)
+    plan.next_end({A0: 0, A1: 0}, limits)
+    assert brokers.samples == 2
+    assert plan.next_end({A0: 5, A1: 5}, limits) == {A0: 10, A1: 20}
+    assert plan.next_end({A0: 10, A1: 20}, limits) == {A0: 10, A1: 20}
+    assert brokers.samples == 2
+
+
+def test_queues_that_show_no_message_and_limits_of_both_kinds(brokers: Brokers, time: Time):
+    brokers.mute = {A0}  # Its filter lets none of the first ones pass.
+    plan = planner(brokers, time)
+    assert plan.next_end({A0: 0, A1: 0}, Limits(bytes=1))[A0] == 1
+    assert plan.next_end({A0: 0, A1: 0}, Limits(rows=6, bytes=1_000_000)) == {A0: 2, A1: 4}
+
+
 # Brokers that are away while a batch is planned.
 
 
@@ -381,12 +429,12 @@ def test_a_topic_that_was_made_again_is_not_read_from_the_former_ones_position(b
     start, before = {A0: 5, A1: 7}, {("T", "a"): 0}
     brokers.since = {("T", "a"): 4_711}
     with pytest.raises(QueuesGone, match="topic T was deleted and made again at broker a since it was read;"):
-        planner(brokers, time).next_end(start, None, since=before)
+        planner(brokers, time).next_end(start, since=before)
     plan = planner(brokers, time, failOnDataLoss="false")
-    end = plan.next_end(start, None, since=before)
+    end = plan.next_end(start, since=before)
     assert end == {A0: 0, A1: 0}
     assert plan.ranges(start, end) == []
-    following = plan.next_end(end, None, since=plan.since(before))
+    following = plan.next_end(end, since=plan.since(before))
     assert plan.ranges(end, following) == [Range(A0, 0, 10), Range(A1, 0, 20)]
 
 
@@ -407,5 +455,5 @@ def test_a_topic_that_was_not_made_again_is_read_on(
 ):
     brokers.since = now
     plan = planner(brokers, time)
-    assert plan.next_end({A0: 5, A1: 7}, None, since=before) == {A0: 10, A1: 20}
+    assert plan.next_end({A0: 5, A1: 7}, since=before) == {A0: 10, A1: 20}
     assert plan.since(before) == {("T", "a"): 4_711}

@@ -12,6 +12,7 @@ from libramq.errors import ConfigError
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading.positions import (
     Bounds,
+    Limits,
     Range,
     StreamOffset,
     lags,
@@ -102,7 +103,7 @@ class TestNextEnd:
     @given(positions, positions, st.integers(1, 1000) | st.none(), positions | st.none())
     def test_ends_are_never_before_the_start(self, start, maximums, limit, target):
         bounds = {queue: Bounds(minimum=0, maximum=end) for queue, end in maximums.items()}
-        end = next_end(start, bounds, row_limit=limit, target=target)
+        end = next_end(start, bounds, limits=Limits(limit), target=target)
         assert end.keys() >= start.keys()
         for queue, position in end.items():
             assert position >= start.get(queue, 0)
@@ -115,7 +116,7 @@ class TestNextEnd:
         bounds = {queue: Bounds(minimum=0, maximum=end) for queue, end in maximums.items()}
         position = dict.fromkeys(maximums, 0)
         for _ in range(sum(maximums.values()) + 1):
-            after = next_end(position, bounds, row_limit=limit)
+            after = next_end(position, bounds, limits=Limits(limit))
             if after == position:
                 break
             position = after
@@ -130,17 +131,17 @@ def test_lags_are_those_of_started_queues_up_to_the_target():
 
 class TestShare:
     def test_a_limit_is_shared_in_proportion_to_lag(self):
-        assert share({Q0: 100, Q1: 300}, 40) == {Q0: 10, Q1: 30}
+        assert share({Q0: 100, Q1: 300}, Limits(40)) == {Q0: 10, Q1: 30}
 
     def test_small_queues_do_not_starve(self):
-        assert share({Q0: 1, Q1: 1_000_000}, 100) == {Q0: 1, Q1: 99}
+        assert share({Q0: 1, Q1: 1_000_000}, Limits(100)) == {Q0: 1, Q1: 99}
 
     def test_a_sufficient_limit_changes_nothing(self):
-        assert share({Q0: 5, Q1: 6}, None) == share({Q0: 5, Q1: 6}, 11) == {Q0: 5, Q1: 6}
+        assert share({Q0: 5, Q1: 6}, Limits(None)) == share({Q0: 5, Q1: 6}, Limits(11)) == {Q0: 5, Q1: 6}
 
     @given(st.dictionaries(queues, st.integers(1, 10**9), min_size=1), st.integers(1, 10**9))
     def test_a_small_limit_still_reads_one_of_each_queue(self, lags, limit):
-        shares = share(lags, limit)
+        shares = share(lags, Limits(limit))
         assert all(1 <= shares[queue] <= lag for queue, lag in lags.items())
         assert sum(shares.values()) <= max(limit, 0) + len(lags)
 

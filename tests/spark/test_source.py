@@ -15,8 +15,7 @@ import pytest
 from libramq.columns.records import FIELDS, arrow_schema
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading.positions import StreamOffset
-from libramq.spark.schema import COLUMNS, ddl
-from libramq.spark.source_options import SourceOptions
+from libramq.spark.schema import COLUMNS
 
 from ..client.fake_broker import FIRST_STORED_MS, FakeBroker, serving
 from .conftest import LOG
@@ -107,12 +106,6 @@ class TestTypes:
         assert arrow_schema(tuple(COLUMNS)) == expected
         assert [name for name, _ in FIELDS] == list(COLUMNS)
 
-    def test_unselected_columns_are_not_in_the_schema(self):
-        assert "`body`" in ddl(SourceOptions.parse({"subscribe": "T"}))
-        assert "properties" not in ddl(SourceOptions.parse({"subscribe": "T"}))
-        assert "body" not in ddl(SourceOptions.parse({"subscribe": "T", "includeBody": "false"}))
-        assert "properties" in ddl(SourceOptions.parse({"subscribe": "T", "includeHeaders": "true"}))
-
 
 class TestBatch:
     def test_every_message_is_read_once(self, spark: "SparkSession", broker: FakeBroker):
@@ -136,6 +129,25 @@ class TestBatch:
         frame = reader.schema("offset bigint, tag string").load()
         assert frame.count() == 400
         assert frame.where("offset = 3").first().asDict() == {"offset": 3, "tag": "t"}
+        assert table(spark, broker, columns="tag, offset").where("offset = 3").first() == ("t", 3)
+
+    def test_sql_reads_views_and_tables_say_that_spark_cannot(
+        self, spark: "SparkSession", broker: FakeBroker
+    ):
+        """Spark keeps the options of a table, and passes none to a Python source that reads it."""
+        given = f"USING rocketmq OPTIONS (subscribe 'T', namesrv '{broker.address}')"
+        says = "CREATE TEMPORARY VIEW NAME USING rocketmq"
+        spark.sql(f"CREATE TEMPORARY VIEW messages {given}")
+        assert spark.sql("SELECT count(*) FROM messages").first() == (400,)
+        with pytest.raises(Exception, match=says):
+            spark.sql(f"CREATE TABLE kept {given}")
+        spark.sql(f"CREATE TABLE kept (key STRING) {given}")
+        try:
+            with pytest.raises(Exception, match=says):
+                spark.sql("SELECT * FROM kept").collect()
+        finally:
+            spark.sql("DROP TABLE kept")
+            spark.catalog.dropTempView("messages")
 
     def test_filters_are_pushed_down_where_option_and_setting_allow_it(
         self, spark: "SparkSession", broker: FakeBroker

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable, Iterator
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import LongType, StructField, StructType
 
 from libramq.errors import BrokerError, ConfigError, LibraError
@@ -157,7 +157,10 @@ def test_idle_polls_do_not_reach_the_broker_seventy_times_a_second(broker: FakeB
     ("given", "says"),
     [
         ({"subscribe": "Nowhere"}, "knows no topic Nowhere; create it"),
-        ({"namesrv": "127.0.0.1:1"}, "no name server answered: cannot connect to 127.0.0.1:1"),
+        (
+            {"namesrv": "127.0.0.1:1", "brokerTimeout": "0s"},
+            "no name server answered: cannot connect to 127.0.0.1:1",
+        ),
         ({"startingOffsets": '{"T": {'}, "startingOffsets=.*give earliest, latest, or JSON"),
         ({"startingOffsets": '{"T:broker-a:0": 101}'}, "startingOffsets: .* ends at 100, 101 is"),
         ({"startingOffset": "earliest"}, "did you mean startingOffsets"),
@@ -187,3 +190,28 @@ def test_the_reader_is_pickled_without_its_sockets(reader: Reader):
     with contextlib.closing(pickle.loads(pickle.dumps(stream)).planner._source) as queues:
         assert queues is not stream.planner._source
     assert stream.initialOffset() == start
+
+
+def test_a_batch_has_about_as_many_bytes_as_the_limit(broker: FakeBroker, reader: Reader):
+    stream = reader(startingOffsets="earliest", maxBytesPerTrigger="5k")
+    assert stream.getDefaultReadLimit() == ReadMaxBytes(5 << 10)
+    record = len(broker.queues[MessageQueue("T", "broker-a", 0)][50])
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadMaxBytes(5 << 10))
+    (first, second) = (count for _, _, count in read(stream, start, end))
+    assert first == second
+    assert 5 << 9 <= (first + second) * record <= 5 << 11
+    assert read(stream, start, stream.latestOffset(start, EVERYTHING)) == [(0, 0, 100), (1, 0, 100)]
+
+
+@pytest.mark.parametrize(
+    ("servers", "says"),
+    [("away_for", "the broker with topic T is away: broker-a"), ("silent_for", "no name server answered: ")],
+)
+def test_a_query_that_starts_waits_for_servers_that_are_away(
+    broker: FakeBroker, reader: Reader, caplog: pytest.LogCaptureFixture, servers: str, says: str
+):
+    setattr(broker, servers, 2)
+    assert set(reader(brokerTimeout="9s").initialOffset().values()) == {100}
+    assert [says in record.getMessage() for record in caplog.records] == [True]
+    assert caplog.text.count("; trying again for up to 9 s") == 1

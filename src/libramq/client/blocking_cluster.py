@@ -6,6 +6,7 @@ forgotten with a lost connection, and requests are repeated for as long as the c
 Upstream: client/impl/factory/MQClientInstance.java (routes), here without a thread of its own.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
@@ -13,6 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from libramq.clock import SystemClock
 from libramq.errors import (
+    BrokersAway,
     ConfigError,
     ConnectFailed,
     ConnectionLost,
@@ -25,7 +27,8 @@ from libramq.errors import (
     SystemBusy,
     TopicNotExist,
 )
-from libramq.formats.route import TopicRouteData
+from libramq.formats.route import TopicRouteData, away_of_remark
+from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import (
@@ -39,6 +42,7 @@ from libramq.transport.access import OPEN, Access
 from libramq.transport.blocking import BlockingRemote
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 
+log = get_logger(__name__)
 T = TypeVar("T")
 
 PERM_READ: Final = 4  # PermName.java.
@@ -153,12 +157,17 @@ class BlockingCluster:
     ) -> dict[MessageQueue, T]:
         """Act as `ask`, repeating the requests while brokers are away."""
         queues = list(queues)
-        for pause_ms in self.pauses_ms():
+        # Name servers forget a topic with its only broker.
+        return self.patiently(lambda: self.ask(queues, call_of), (*PASSING, RouteNotFound))
+
+    def patiently(self, attempt: Callable[[], T], passing: tuple[type[LibraError], ...]) -> T:
+        """Return what an attempt returns, repeating it while it fails by what may pass."""
+        for number, pause_ms in enumerate(self.pauses_ms()):
             try:
-                return self.ask(queues, call_of)
-            except (*PASSING, RouteNotFound):  # Name servers forget a topic with its only broker.
-                self.pause(pause_ms)
-        return self.ask(queues, call_of)
+                return attempt()
+            except passing as error:
+                self.pause(pause_ms, why=None if number else error)
+        return attempt()
 
     def ask_reachable(
         self, queues: Iterable[MessageQueue], call_of: Callable[[MessageQueue], Call[T]]
@@ -198,8 +207,10 @@ class BlockingCluster:
             left_ms -= pause_ms
             number += 1
 
-    def pause(self, pause_ms: int) -> None:
-        """Wait."""
+    def pause(self, pause_ms: int, *, why: LibraError | None = None) -> None:
+        """Wait; `why` is logged: given with the first of several pauses."""
+        if why is not None:
+            log.warning(f"{why}; trying again for up to {self._retry_timeout_ms / 1000:g} s")
         self._sleep(pause_ms / 1000)
 
     def disconnect(self, broker_name: str) -> None:
@@ -217,12 +228,8 @@ class BlockingCluster:
     def _route(self, topic: str) -> TopicRouteData:
         try:
             route = self.ask_name_server(topic_route(topic))
-        except TopicNotExist:
-            name_server = self._name_servers[0]
-            raise RouteNotFound(
-                f"name server {name_server} knows no topic {topic}; create it "
-                f"(libra admin updateTopic -n {name_server} -c CLUSTER -t {topic}) or check its name"
-            ) from None
+        except TopicNotExist as error:
+            raise self._no_route(topic, away_of_remark(error.remark)) from None
         self._absent[topic] = sorted(route.lb_absent_brokers or ())
         for broker in route.broker_datas:
             address = broker.master_address or broker.any_address
@@ -234,6 +241,18 @@ class BlockingCluster:
             else:
                 self._slaves.discard(broker.broker_name)
         return route
+
+    def _no_route(self, topic: str, away: Sequence[str]) -> RouteNotFound:
+        name_server = self._name_servers[0]
+        if away:
+            return BrokersAway(f"the broker with topic {topic} is away: {', '.join(away)}")
+        with contextlib.suppress(RemoteError):
+            if not self.broker_names():  # It has just started, or Apache's with its only broker away.
+                return BrokersAway(f"name server {name_server} has no broker, so none with topic {topic}")
+        return RouteNotFound(
+            f"name server {name_server} knows no topic {topic}; create it "
+            f"(libra admin updateTopic -n {name_server} -c CLUSTER -t {topic}) or check its name"
+        )
 
     def _remote(self, address: str) -> BlockingRemote:
         remote = self._remotes.get(address)

@@ -16,13 +16,21 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from libramq.client.blocking_cluster import PASSING, USUAL, BlockingCluster, Timeouts
 from libramq.client.identity import local_address, new_client_id
 from libramq.clock import SystemClock
 from libramq.codes import ResponseCode
-from libramq.errors import ConnectionLost, LibraError, RequestCodeNotSupported, RouteNotFound, TopicNotExist
+from libramq.errors import (
+    BrokersAway,
+    ConnectionLost,
+    LibraError,
+    NameServerUnavailable,
+    RequestCodeNotSupported,
+    RouteNotFound,
+    TopicNotExist,
+)
 from libramq.filter.selector import Sql, kind_of, selector
 from libramq.filter.subscription import SubscriptionData
 from libramq.message.message import MessageExt
@@ -43,6 +51,7 @@ from libramq.rpc.call import Call
 from libramq.transport.access import OPEN, Access
 from libramq.transport.blocking import BlockingRemote
 
+T = TypeVar("T")
 OnLost = Callable[[MessageQueue, int, int], None]
 
 CHUNK_MAX: Final = 8192  # Messages asked for in one pull; Apache answers 32, ours what fits.
@@ -51,6 +60,8 @@ CHUNK_MAX: Final = 8192  # Messages asked for in one pull; Apache answers 32, ou
 REPLY_BYTES_MAX: Final = 2 * 1024 * 1024
 DEPTH: Final = 16  # Pulls in flight for one queue.
 IN_FLIGHT_BYTES: Final = 4 * REPLY_BYTES_MAX  # Fewer if replies are large: they cost memory and gain nothing.
+SAMPLE: Final = 32  # Messages, and bytes of them, that show how large messages are.
+SAMPLE_BYTES: Final = 128 * 1024
 GROW_AFTER: Final = 64  # Full replies before more is asked for at once.
 
 
@@ -143,6 +154,10 @@ class QueueReader:
         """Return the readable queues of a topic, as currently registered."""
         return self.cluster.queues(topic)
 
+    def patiently(self, look_up: Callable[[], T]) -> T:
+        """Return what a look-up of topics returns, repeating it while name servers or brokers are away."""
+        return self.cluster.patiently(look_up, (NameServerUnavailable, BrokersAway))
+
     def absent_brokers(
         self, topics: Collection[str], required: Collection[str] = (), *, waits: bool = False
     ) -> dict[str, list[str]]:
@@ -156,8 +171,9 @@ class QueueReader:
             if not absent:
                 break
             self.cluster.pause(pause_ms)
-            for topic in topics:
-                self.queues(topic)
+            with contextlib.suppress(NameServerUnavailable, BrokersAway):
+                for topic in topics:
+                    self.queues(topic)
             absent = self._absent_now(topics, required)
         return absent
 
@@ -166,7 +182,7 @@ class QueueReader:
         for topic in topics:
             for name in self.cluster.absent_brokers(topic):
                 absent.setdefault(name, []).append(topic)
-        unregistered = set(required) - self.broker_names() if required else set()
+        unregistered = set(required) - self.patiently(self.broker_names) if required else set()
         return {name: list[str]() for name in sorted(unregistered)} | absent
 
     def max_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
@@ -187,6 +203,19 @@ class QueueReader:
         """Return `max_offsets` without the queues of silent brokers, and the errors of those brokers."""
         found, failures = self.cluster.ask_reachable(queues, queue_end)
         return self._ends(found), failures
+
+    def sizes(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
+        """Return the bytes of a stored message, the mean of some from a position of each queue on.
+
+        Without the queues that show none. With a filter it is the mean of all, with what is left out as 0.
+        """
+        calls = {queue: self._pull(queue, at, SAMPLE, SAMPLE_BYTES) for queue, at in positions.items()}
+        replies, _ = self.cluster.ask_reachable(positions, calls.__getitem__)
+        return {
+            queue: len(reply.body) / max(1, reply.next_offset - positions[queue])
+            for queue, reply in replies.items()
+            if reply.body
+        }
 
     def _ends(self, found: Mapping[MessageQueue, QueueEnd]) -> dict[MessageQueue, int]:
         for queue, end in found.items():
@@ -229,12 +258,12 @@ class QueueReader:
         `lost` is called with each range that the broker does not have; when it returns, reading continues
         after the range.
         """
-        position = start
+        position, is_first = start, True
         pauses_ms = self.cluster.pauses_ms()
         while position < end:
             try:
                 for stretch in self._read_once(queue, position, end, lost):
-                    position, pauses_ms = stretch.end, self.cluster.pauses_ms()
+                    position, pauses_ms, is_first = stretch.end, self.cluster.pauses_ms(), True
                     if stretch.body:
                         yield stretch
             except (*PASSING, RouteNotFound, TopicNotExist) as error:
@@ -245,7 +274,8 @@ class QueueReader:
                 pause_ms = next(pauses_ms, None)
                 if pause_ms is None:
                     raise
-                self.cluster.pause(pause_ms)
+                self.cluster.pause(pause_ms, why=error if is_first else None)
+                is_first = False
 
     def messages(self, queue: MessageQueue, start: int, end: int) -> Iterator[MessageExt]:
         """Yield the messages with offsets [start, end) that the broker still has, in order."""
@@ -297,7 +327,9 @@ class QueueReader:
         call = self._pull(queue, start, min(stop - start, CHUNK_MAX))
         return _Requested(call, self.cluster.start(remote, call), start, stop)
 
-    def _pull(self, queue: MessageQueue, offset: int, count: int) -> Call[PullReply]:
+    def _pull(
+        self, queue: MessageQueue, offset: int, count: int, size: int = REPLY_BYTES_MAX
+    ) -> Call[PullReply]:
         return pull_message(
             PullMessageHeader(
                 consumer_group=self._group,
@@ -308,7 +340,7 @@ class QueueReader:
                 sys_flag=PULL_SUBSCRIPTION,
                 subscription=self._filter.expression,
                 expression_type=self._filter.kind,
-                max_msg_bytes=REPLY_BYTES_MAX,
+                max_msg_bytes=size,
                 lb_takes_batches=True,
             )
         )

@@ -3,12 +3,15 @@
 Upstream: remoting/protocol/route/TopicRouteData.java, QueueData.java, BrokerData.java.
 """
 
+import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from libramq.formats.document import Document
 
 #: MixAll.MASTER_ID.
 MASTER_ID: Final = 0
+_AWAY: Final = re.compile(r"; (\S+(?:, \S+)*) had it and is away")
 
 
 class QueueData(Document, frozen=True, kw_only=True):
@@ -53,3 +56,14 @@ class TopicRouteData(Document, frozen=True, kw_only=True):
     order_topic_conf: str | None = None
     topic_queue_mapping_by_broker: dict[str, Any] | None = None
     lb_absent_brokers: list[str] | None = None
+
+
+def away_remark(broker_names: Sequence[str]) -> str:
+    """Return what LibraMQ's name servers add to the remark that a topic has no route."""
+    return f"; {', '.join(broker_names)} had it and is away" if broker_names else ""
+
+
+def away_of_remark(remark: str) -> list[str]:
+    """Return the brokers that had a topic and are away, of the remark that it has no route."""
+    found = _AWAY.search(remark)
+    return found[1].split(", ") if found else []

@@ -13,7 +13,7 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats import fastjson
 from libramq.formats.document import encode_body
-from libramq.formats.route import MASTER_ID, BrokerData, TopicRouteData
+from libramq.formats.route import MASTER_ID, BrokerData, TopicRouteData, away_remark
 from libramq.formats.tables import PERM_WRITE, DataVersion, TopicConfigSerializeWrapper
 from libramq.kernel.effect import Thread
 from libramq.kernel.work import InThread, Room, Work
@@ -201,8 +201,7 @@ class NameServerProcessor:
         header: h.RouteHeader = request.header
         route = self._route_info.route(header.topic)
         if route is None:
-            absent = self._route_info.absent(header.topic)
-            away = f"; {', '.join(absent)} had it and is away" if absent else ""
+            away = away_remark(self._route_info.absent(header.topic))
             remark = f"No topic route info in name server for the topic: {header.topic}{away}{FAQ}"
             return Reply(ResponseCode.TOPIC_NOT_EXIST, remark)
         if self._settings.config.support_acting_master:

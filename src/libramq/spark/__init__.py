@@ -33,6 +33,8 @@ if not TYPE_CHECKING:  # A type checker would accept every name.
     def __getattr__(name: str) -> Any:
         from importlib import import_module
 
+        if name in ("sink_options", "source_options"):  # For help().
+            return import_module(f"{__name__}.{name}")
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(_HOME[name]), name)

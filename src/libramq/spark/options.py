@@ -53,8 +53,18 @@ MEANT: Final = {
     "assignment": "assign",
 }
 
+#: What Spark adds to the options of CREATE TABLE. It keeps them, and passes none on when a table is read.
+OF_TABLES: Final = "provider"
+_VIEW: Final = (
+    "Spark passes no OPTIONS of a table to a Python source; "
+    "use CREATE TEMPORARY VIEW NAME USING rocketmq OPTIONS (…)"
+)
+
 # JavaUtils.timeStringAs: the units of Spark's own durations.
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
+# JavaUtils.byteStringAs.
+_SIZE: Final = re.compile(r"(\d+)\s*(?:([kmgt])?b?)?")
+_BYTES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MILLIS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -73,6 +83,8 @@ class Options:
     def __init__(self, options: Mapping[str, str], known: Sequence[str]) -> None:
         self._known = {name.lower(): name for name in known}
         self._options = {name.lower(): str(options[name]) for name in options}
+        if OF_TABLES in self._options:
+            raise ConfigError(f"format rocketmq cannot be read as a table: {_VIEW}")
         for name in self._options:
             if name not in self._known:
                 raise ConfigError(f"format rocketmq has no option {name}; {self._hint(name)}")
@@ -134,6 +146,17 @@ class Options:
             raise ConfigError(f"{name}={text!r}: give a duration like 500ms, 30s, 15m, 2h or 1d")
         return int(found[1]) * _MILLIS[found[2] or "ms"]
 
+    def size(self, name: str) -> int | None:
+        """Return a number of bytes in Spark's notation: 500k, 64m, 2g; without a unit bytes."""
+        text = self.text(name)
+        if text is None:
+            return None
+        found = _SIZE.fullmatch(text.strip().lower())
+        size = int(found[1]) * _BYTES.get(found[2], 1) if found else 0
+        if not 1 <= size <= NUMBER_MAX:
+            raise ConfigError(f"{name}={text!r}: give a size like 500k, 64m or 2g")
+        return size
+
     def choice(self, name: str, allowed: Sequence[str], default: str) -> str:
         """Return one of some words."""
         text = self.text(name)
@@ -159,9 +182,10 @@ class Options:
         options = [name for name in names if name in self]
         if len(options) != 1:
             found = " and ".join(options) if options else "none of them"
+            table = "" if self._options else f". If this is a table: {_VIEW}"
             raise ConfigError(
                 f"format rocketmq needs exactly one of {', '.join(names)}, and got {found}; for example "
-                f"{example}"
+                f"{example}{table}"
             )
         return options[0]
 

@@ -1,11 +1,10 @@
 """The columns of `format("rocketmq")`, as Spark types them; Arrow's side is libramq.columns.records."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from libramq.errors import ConfigError
-from libramq.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -28,14 +27,9 @@ COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def ddl(options: SourceOptions) -> str:
-    """Return the schema of a table with these options. Unwanted columns are not decoded."""
-    left_out = set()
-    if not options.include_body:
-        left_out.add("body")
-    if not options.include_headers:
-        left_out.add("properties")
-    return ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items() if name not in left_out)
+def ddl(columns: Sequence[str]) -> str:
+    """Return the schema of a table with these columns. Others are not decoded."""
+    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in columns)
 
 
 def columns_of(schema: "StructType") -> tuple[str, ...]:

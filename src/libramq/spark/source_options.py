@@ -18,6 +18,7 @@ From which message to which; see libramq.spark.reading.boundary
   endingOffsetsByTimestamp, endingTimestamp
 How much at once; streams only
     maxOffsetsPerTrigger  how many messages a micro-batch reads at most; by default all
+  maxBytesPerTrigger    how many bytes of stored messages, about: 500k, 64m, 2g
     minOffsetsPerTrigger  wait until this many have arrived, but at most
   maxTriggerDelay       15m
 How many tasks
@@ -26,6 +27,7 @@ How many tasks
                           if there is little to read
     maxRecordsPerPartition  no task reads more than this many messages
 Output
+  columns               names of the columns, separated by commas: others cost nothing; like .schema(…)
   includeBody           whether there is a column body (true)
   includeHeaders        whether there is a column properties, a map (false: it costs half the speed)
     tags                  "TagA || TagB": brokers skip all other messages
@@ -65,6 +67,7 @@ from libramq.message.names import validate_group
 from libramq.spark.options import ACCESS, Options
 from libramq.spark.reading.boundary import EARLIEST, LATEST, Boundary
 from libramq.spark.reading.subscription import Subscription
+from libramq.spark.schema import COLUMNS
 from libramq.transport.address import split_name_servers
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 
@@ -84,8 +87,8 @@ KNOWN: Final = (
     "subscribe", "subscribePattern", "assign", "namesrv", "store", "storeBroker", "storeCommitLog",
     "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp",
     "startingOffsetsByTimestampStrategy", "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp",
-    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
-    "maxRecordsPerPartition", "includeBody", "includeHeaders", "tags", "sql", "pushdown",
+    "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
+    "maxRecordsPerPartition", "columns", "includeBody", "includeHeaders", "tags", "sql", "pushdown",
     "failOnDataLoss", "requiredBrokers", "groupId", "groupIdPrefix", "commitGroupId", "brokerTimeout",
     "rocketmq.mqClientApiTimeout", "rocketmq.connectTimeoutMillis", *ACCESS,
 )  # fmt: skip
@@ -97,7 +100,12 @@ _OF_BATCHES: Final = (
     "pushdown",
     "requiredBrokers",
 )
-_OF_STREAMS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_OF_STREAMS: Final = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+)
 _EARLIEST: Final = Boundary(side="starting", default=EARLIEST)
 _ENDING_LATEST: Final = Boundary(side="ending", default=LATEST)
 _LATEST: Final = Boundary(side="starting", default=LATEST)
@@ -126,14 +134,14 @@ class SourceOptions:
     starting: Boundary | None = None
     ending: Boundary = _ENDING_LATEST
     max_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = TRIGGER_DELAY_MS
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
     required_brokers: tuple[str, ...] = ()
-    include_body: bool = True
-    include_headers: bool = False
+    columns: tuple[str, ...] = ()
     pushdown: bool = False
     commit_group: str | None = None
     store: str | None = None
@@ -163,14 +171,14 @@ class SourceOptions:
             starting=Boundary.parse(options, "starting"),
             ending=Boundary.parse(options, "ending") or _ENDING_LATEST,
             max_offsets_per_trigger=options.number("maxOffsetsPerTrigger"),
+            max_bytes_per_trigger=options.size("maxBytesPerTrigger"),
             min_offsets_per_trigger=options.number("minOffsetsPerTrigger"),
             max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", TRIGGER_DELAY_MS),
             min_partitions=options.number("minPartitions", 1, PARTITIONS_MAX),
             max_records_per_partition=options.number("maxRecordsPerPartition"),
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
             required_brokers=_names(options.text("requiredBrokers")),
-            include_body=options.flag("includeBody", default=True),
-            include_headers=options.flag("includeHeaders", default=False),
+            columns=_columns(options),
             pushdown=options.flag("pushdown", default=False),
             commit_group=_group(options, "commitGroupId"),
             store=options.text("store"),
@@ -237,6 +245,25 @@ def _connection(options: Options, subscription: Subscription) -> Connection:
         retry_timeout_ms=options.duration_ms("brokerTimeout", BROKER_TIMEOUT_MS),
         access=options.access(),
     )
+
+
+def _columns(options: Options) -> tuple[str, ...]:
+    """Return the columns of the table, unless a schema selects some."""
+    chosen = options.text("columns")
+    body = options.flag("includeBody", default=True)
+    headers = options.flag("includeHeaders", default=False)
+    if chosen is None:
+        left_out = {name for name, wanted in (("body", body), ("properties", headers)) if not wanted}
+        return tuple(name for name in COLUMNS if name not in left_out)
+    if "includeBody" in options or "includeHeaders" in options:
+        raise ConfigError("columns names all columns: leave includeBody and includeHeaders out")
+    names = tuple(dict.fromkeys(name.strip() for name in chosen.split(",") if name.strip()))
+    for name in names or ("",):
+        if name not in COLUMNS:
+            raise ConfigError(
+                f"columns={chosen!r}: there is no column {name!r}; there are {', '.join(COLUMNS)}"
+            )
+    return names
 
 
 def _names(text: str | None) -> tuple[str, ...]:

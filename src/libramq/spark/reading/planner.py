@@ -5,20 +5,34 @@ Spark polls every 10 ms when there is nothing to read.
 """
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from libramq.client.queue_reader import MessagesLost
 from libramq.clock import MonotonicMs, SystemClock
 from libramq.errors import ConfigError, LibraError, RemoteError
 from libramq.message.queue import MessageQueue
-from libramq.spark.reading.positions import Bounds, Positions, Range, Since, lags, next_end, ranges_between
+from libramq.spark.reading.positions import (
+    UNLIMITED,
+    Bounds,
+    Limits,
+    Positions,
+    Range,
+    Since,
+    lags,
+    next_end,
+    ranges_between,
+    share,
+)
 from libramq.spark.reading.queue_json import queue_key
 from libramq.spark.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 ASK_EVERY_MS: Final = 20  # Ends of queues are at most this old.
+BYTES_UNKNOWN: Final = 1024  # Ours: of a message of a queue that does not show any.
 ROUTE_EVERY_MS: Final = 5_000  # New queues and brokers are found this soon; the Java client asks every 30 s.
 
 
@@ -32,6 +46,7 @@ class Queues(Protocol):
     def topics(self) -> list[str]: ...
     def queues(self, topic: str) -> list[MessageQueue]: ...
     def broker_names(self) -> set[str]: ...
+    def patiently(self, look_up: Callable[[], T]) -> T: ...
     def absent_brokers(
         self, topics: Collection[str], required: Collection[str] = (), *, waits: bool = False
     ) -> dict[str, list[str]]: ...
@@ -40,6 +55,7 @@ class Queues(Protocol):
     def max_offsets(self, queues: list[MessageQueue]) -> dict[MessageQueue, int]: ...
     def min_offsets(self, queues: list[MessageQueue]) -> dict[MessageQueue, int]: ...
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]: ...
+    def sizes(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]: ...
     def reachable_max_offsets(
         self, queues: list[MessageQueue]
     ) -> tuple[dict[MessageQueue, int], list[LibraError]]: ...
@@ -61,6 +77,7 @@ class Planner:
         self._maximums: dict[MessageQueue, int] = {}
         self._maximums_requested_ms: MonotonicMs | None = None
         self._triggered_ms: MonotonicMs | None = None
+        self._sizes: dict[MessageQueue, float] = {}  # Bytes of a message, of the last batches.
         self._silent = ""
         self._warned: set[MessageQueue] = set()
 
@@ -98,8 +115,7 @@ class Planner:
     def next_end(
         self,
         start: Positions,
-        row_limit: int | None,
-        row_minimum: int | None = None,
+        limits: Limits = UNLIMITED,
         since: Since | None = None,
     ) -> dict[MessageQueue, int]:
         """Return where the micro-batch from `start` ends; `start` itself if nothing or too little is new.
@@ -115,9 +131,26 @@ class Planner:
             queue: Bounds(minimum=minimums.get(queue, 0), maximum=maximum)
             for queue, maximum in self._maximums.items()
         }
-        if self._is_too_little(sum(lags(start, bounds, self._target).values()), row_minimum):
+        waiting = lags(start, bounds, self._target)
+        if self._is_too_little(sum(waiting.values()), limits.minimum):
             return dict(start)
-        return next_end(start, bounds, row_limit=row_limit, target=self._target) | cut
+        sizes = None if limits.bytes is None else self._sizes_of(start, waiting, limits)
+        return next_end(start, bounds, limits=limits, sizes=sizes, target=self._target) | cut
+
+    def _sizes_of(
+        self, start: Positions, waiting: Mapping[MessageQueue, int], limits: Limits
+    ) -> Mapping[MessageQueue, float]:
+        """Return about how large a message of each queue is, by those where a batch would begin and end."""
+        assert limits.bytes is not None
+        known = sum(lag * self._sizes.get(queue, math.inf) for queue, lag in waiting.items())
+        if known * 2 <= limits.bytes:  # The last batches' messages: these are too few to matter.
+            return self._sizes
+        first = self._source.sizes({queue: start[queue] for queue in waiting})
+        self._sizes = {queue: first.get(queue, self._sizes.get(queue, BYTES_UNKNOWN)) for queue in waiting}
+        ends = {queue: start[queue] + n - 1 for queue, n in share(waiting, limits, self._sizes).items()}
+        last = self._source.sizes({queue: end for queue, end in ends.items() if end > start[queue]})
+        self._sizes |= {queue: (self._sizes[queue] + size) / 2 for queue, size in last.items()}
+        return self._sizes
 
     def ranges(self, start: Positions, end: Positions) -> list[Range]:
         """Return the ranges that the micro-batch between two positions reads."""
@@ -182,7 +215,7 @@ class Planner:
             return self._queues
         subscription = self._options.subscription
         if requested_ms is None and not start:
-            self._queues = subscription.queues(self._source)
+            self._queues = self._source.patiently(lambda: subscription.queues(self._source))
         else:
             try:
                 known = {*self._queues, *filter(subscription.wants, start)}

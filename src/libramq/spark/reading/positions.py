@@ -45,6 +45,17 @@ class Range(NamedTuple):
         return self.end - self.start
 
 
+class Limits(NamedTuple):
+    """The most that a micro-batch reads, and how many messages are worth one: for the planner alone."""
+
+    rows: int | None = None
+    bytes: int | None = None
+    minimum: int | None = None
+
+
+UNLIMITED: Final = Limits()
+
+
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
     """The positions that Spark keeps in its checkpoint.
@@ -83,7 +94,8 @@ def next_end(
     start: Positions,
     bounds: Mapping[MessageQueue, Bounds],
     *,
-    row_limit: int | None = None,
+    limits: Limits = UNLIMITED,
+    sizes: Mapping[MessageQueue, float] | None = None,
     target: Positions | None = None,
 ) -> dict[MessageQueue, int]:
     """Return where the micro-batch that begins at `start` ends.
@@ -97,7 +109,7 @@ def next_end(
     for queue, bound in bounds.items():
         if queue not in start and (target is None or queue in target):
             ends[queue] = bound.minimum
-    for queue, count in share(lags(start, bounds, target), row_limit).items():
+    for queue, count in share(lags(start, bounds, target), limits, sizes).items():
         ends[queue] += count
     return ends
 
@@ -117,12 +129,20 @@ def lags(
     return waiting
 
 
-def share(waiting: Mapping[MessageQueue, int], row_limit: int | None) -> dict[MessageQueue, int]:
-    """Divide a limit over queues in proportion to their waiting messages, at least one each."""
+def share(
+    waiting: Mapping[MessageQueue, int], limits: Limits, sizes: Mapping[MessageQueue, float] | None = None
+) -> dict[MessageQueue, int]:
+    """Divide limits over queues in proportion to their waiting messages, at least one each.
+
+    sizes: the bytes of a message of each queue, for a limit of bytes.
+    """
     total = sum(waiting.values())
-    if row_limit is None or total <= row_limit:
-        return dict(waiting)
-    return {queue: max(1, row_limit * lag // total) for queue, lag in waiting.items()}
+    rows = total if limits.rows is None else min(limits.rows, total)
+    shares = {queue: max(1, rows * lag // total) for queue, lag in waiting.items()}
+    size = sum(count * (sizes or {}).get(queue, 0) for queue, count in shares.items())
+    if limits.bytes is None or size <= limits.bytes:
+        return shares
+    return {queue: max(1, int(count * limits.bytes / size)) for queue, count in shares.items()}
 
 
 def ranges_between(start: Positions, end: Positions, *, known: Positions | None = None) -> list[Range]:

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
@@ -27,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 
 from libramq.errors import ConfigError
 from libramq.spark.reading.partitioning import tasks
-from libramq.spark.reading.positions import Range, StreamOffset
+from libramq.spark.reading.positions import Limits, Range, StreamOffset
 from libramq.spark.schema import columns_of, ddl
 from libramq.spark.source_options import SourceOptions
 
@@ -52,7 +53,7 @@ class RocketMQSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        return ddl(SourceOptions.parse(self.options))
+        return ddl(SourceOptions.parse(self.options).columns)
 
     def reader(self, schema: "StructType") -> "QueuesReader":
         options = SourceOptions.parse(self.options)
@@ -192,6 +193,8 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
         if options.min_offsets_per_trigger is not None:
             return ReadMinRows(options.min_offsets_per_trigger)
         return ReadAllAvailable()
@@ -211,8 +214,11 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._mirror.show(start_offset.positions)
         # Obeyed as given: with Trigger.Once Spark asks for everything in spite of the options.
         row_limit = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        row_minimum = None if isinstance(limit, ReadAllAvailable) else self._options.min_offsets_per_trigger
-        end = planner.next_end(start_offset.positions, row_limit, row_minimum, start_offset.since)
+        options, is_limited = self._options, not isinstance(limit, ReadAllAvailable)
+        row_minimum = options.min_offsets_per_trigger if is_limited else None
+        byte_limit = options.max_bytes_per_trigger if is_limited else None
+        limits = Limits(row_limit, byte_limit, row_minimum)
+        end = planner.next_end(start_offset.positions, limits, start_offset.since)
         since = planner.since(start_offset.since)
         if start_offset.began is None and planner.is_initial(start_offset.positions):
             return StreamOffset(end, began=start_offset.positions, since=since).encode()

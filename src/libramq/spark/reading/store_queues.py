@@ -3,8 +3,9 @@
 The directory is surveyed once, when a query is planned; tasks read what was found then.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -17,6 +18,8 @@ from libramq.spark.reading.worker import warn_of_loss
 from libramq.spark.source_options import SourceOptions
 from libramq.store.queues.span_cursor import Span
 from libramq.store.reading.reader import StoreReader
+
+T = TypeVar("T")
 
 
 class StoreQueues:
@@ -55,6 +58,10 @@ class StoreQueues:
         """Return the broker name set by the user."""
         return {self._broker_name}
 
+    def patiently(self, look_up: Callable[[], T]) -> T:
+        """Return what a look-up returns: a directory is there or not."""
+        return look_up()
+
     def absent_brokers(
         self, topics: Collection[str], required: Collection[str] = (), *, waits: bool = False
     ) -> dict[str, list[str]]:
@@ -84,6 +91,10 @@ class StoreQueues:
             queue: self._reader.offset_at(keys[queue], self._extents[keys[queue]], time_ms)
             for queue, time_ms in times_ms.items()
         }
+
+    def sizes(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
+        """Return nothing: only streams need it, which do not read directories."""
+        return {}
 
     def reachable_max_offsets(
         self, queues: Iterable[MessageQueue]

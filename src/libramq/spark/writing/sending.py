@@ -43,7 +43,11 @@ class Sender:
         )
         self._thread = NetworkThread("libramq-spark-sink")
         self._thread.start()
-        self._thread.run(self._producer.start()).result()
+        try:
+            self._thread.run(self._producer.start()).result()
+        except BaseException:
+            self._thread.stop()
+            raise
 
     def send(self, messages: Iterable[tuple[Message, str, QueueSelector | None]]) -> int:
         """Queue messages with their unique ids; return how many, before they are stored."""
