@@ -7,6 +7,7 @@ Upstream: client/impl/factory/MQClientInstance.java (routes), here without a thr
 """
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
@@ -28,7 +29,6 @@ from libramq.errors import (
     TopicNotExist,
 )
 from libramq.formats.route import TopicRouteData, away_of_remark
-from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import (
@@ -42,7 +42,7 @@ from libramq.transport.access import OPEN, Access
 from libramq.transport.blocking import BlockingRemote
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 
-log = get_logger(__name__)
+log = logging.getLogger(__name__)  # Without structlog: Spark's tasks import this.
 T = TypeVar("T")
 
 PERM_READ: Final = 4  # PermName.java.
@@ -210,7 +210,7 @@ class BlockingCluster:
     def pause(self, pause_ms: int, *, why: LibraError | None = None) -> None:
         """Wait; `why` is logged: given with the first of several pauses."""
         if why is not None:
-            log.warning(f"{why}; trying again for up to {self._retry_timeout_ms / 1000:g} s")
+            log.warning("%s; trying again for up to %g s", why, self._retry_timeout_ms / 1000)
         self._sleep(pause_ms / 1000)
 
     def disconnect(self, broker_name: str) -> None:
