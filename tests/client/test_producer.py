@@ -11,6 +11,7 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import (
     BufferFull,
     ConfigError,
+    ConnectFailed,
     ConnectionLost,
     InvalidMessage,
     InvalidName,
@@ -560,3 +561,23 @@ async def test_however_often_a_stop_is_cancelled_the_producer_can_be_started_aga
             else:
                 break
     await producer.stop()
+
+
+async def test_a_broker_that_has_returned_is_found_soon(start, broker):
+    """A name server had left a frozen broker out; its queues were refused until the next refresh, 30 s."""
+    frozen = await start(FakeBroker("frozen", T=1))
+    namesrv = await start(FakeNameServer(broker))
+    queue = MessageQueue("T", "frozen", 0)
+    async with producer(namesrv, route_refresh_ms=3_600_000) as sender:
+        await sender.send(Message("T", b"x"))
+        namesrv.brokers.append(frozen)
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    result = await sender.send(Message("T", b"y"), queue=queue)
+                except ConnectFailed:
+                    await asyncio.sleep(0.01)
+                else:
+                    break
+    assert result.queue == queue
+    assert namesrv.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) <= 3

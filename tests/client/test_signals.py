@@ -76,7 +76,7 @@ def test_a_handler_may_call_clients_whatever_it_interrupts(cluster, name):
     assert Running(broker, name, namesrv.address).said() == ["ended"]
 
 
-@pytest.mark.parametrize("name", ["queueing", "beginning", "starting_again"])
+@pytest.mark.parametrize("name", ["queueing", "beginning", "beginning_again", "starting_again"])
 def test_a_handler_may_raise_or_stop_the_client_wherever_it_comes(cluster, name):
     """Later messages leave, no thread stays, and only errors of ours are raised."""
     namesrv, broker = cluster

@@ -16,8 +16,10 @@ from libramq.errors import (
     LocalProtocolError,
     RequestCodeNotSupported,
 )
+from libramq.message.queue import MessageQueue
 from libramq.rpc import pop_calls
 from libramq.testing import Broker
+from tests.client.fake_broker import record
 from tests.client.fake_cluster import FakeBroker, FakeNameServer
 from tests.client.older_brokers import unserved
 from tests.client.test_pop_consumer import Skewed
@@ -358,3 +360,44 @@ async def test_a_client_on_another_loop_than_its_own_is_refused(namesrv):
             for work in (consumer.receive, admin.topics, admin.stop, consumer.stop):
                 with pytest.raises(LocalProtocolError, match="another event loop"):
                     await asyncio.to_thread(lambda work=work: asyncio.run(work()))
+
+
+class PoppingBroker(FakeBroker):
+    """A broker with one message, which it hands out at each pop, or when the test thaws it."""
+
+    frozen = ()
+
+    def pop_message(self, peer, request):
+        if self.is_frozen:
+            self.frozen += ((peer, request),)
+            return
+        body = record(MessageQueue(TOPIC, self.name, 0), 0, self.name.encode())
+        self.answer(
+            peer, request, popTime=5, invisibleTime=6, reviveQid=0, startOffsetInfo="0 0 0", body=body
+        )
+
+    def change_message_invisibletime(self, peer, request):
+        self.answer(peer, request, popTime=7, invisibleTime=0, reviveQid=0)
+
+    def thaw(self):
+        self.is_frozen = False
+        for waiting in self.frozen:
+            self.pop_message(*waiting)
+
+
+async def test_a_frozen_broker_is_passed_over_and_what_it_pops_at_last_is_given_back(start, watch):
+    """A receive stood at it for 10 s although others had messages; its answer was for nobody then."""
+    brokers = [await start(PoppingBroker(name, **{TOPIC: 1})) for name in ("frozen", "well")]
+    frozen, well = brokers
+    frozen.is_frozen, well.is_frozen = True, False
+    namesrv = await start(FakeNameServer(*brokers))
+    async with SimpleConsumer(group="G", namesrv=namesrv.address, prefetch=False) as consumer:
+        consumer.subscribe(TOPIC)
+        while not frozen.frozen or well.count(RequestCode.POP_MESSAGE) < 3:
+            (message,) = await consumer.receive()
+            assert message.body == b"well"
+        assert len(frozen.frozen) == 1
+        frozen.thaw()
+        await watch.until(lambda: frozen.count(RequestCode.CHANGE_MESSAGE_INVISIBLETIME))
+        while message.body == b"well":
+            (message,) = await consumer.receive()

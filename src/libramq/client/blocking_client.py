@@ -15,7 +15,7 @@ from collections.abc import Coroutine
 from typing import Any, ClassVar, Self, TypeVar
 
 from libramq.client.network_thread import NetworkThread, Work
-from libramq.errors import LocalProtocolError
+from libramq.errors import LibraError, LocalProtocolError
 from libramq.transport.asyncio_remotes import FORKED
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class BlockingClient:
                 raise asyncio.CancelledError
         except BaseException as error:
             if thread is not None:
-                thread.stop()
+                self._end_start(life, thread)
             self._forget(life)
             if life.is_stopping and isinstance(error, asyncio.CancelledError | LocalProtocolError):
                 error = LocalProtocolError(f"this {self._name} was stopped while it was being started")
@@ -105,6 +105,21 @@ class BlockingClient:
             self._forget(life)
         if life.end is not None:
             with contextlib.suppress(asyncio.CancelledError):  # An interrupted call has ended the thread.
+                life.end.result()
+
+    def _end_start(self, life: Life, thread: NetworkThread) -> None:
+        """End what a start has begun, so that the client may be started again."""
+        if life.start is None:
+            thread.stop()
+            return
+        self._begin_end(life, thread)
+        try:
+            thread.join()
+        except BaseException:  # Another signal: end at once.
+            thread.stop()
+            raise
+        if life.end is not None:
+            with contextlib.suppress(LibraError, asyncio.CancelledError):  # Why it was not started counts.
                 life.end.result()
 
     def _begin_end(self, life: Life, thread: NetworkThread) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 
 from libramq import Message
 from libramq.errors import LocalProtocolError
-from libramq.sync import Admin, Consumer, Producer, PushConsumer
+from libramq.sync import Admin, Consumer, Producer, PushConsumer, SimpleConsumer
 
 #: How often a handler interrupts the main thread, wherever it is.
 INTERRUPTIONS = 200
 
 
-def client_of(name: str, namesrv: str) -> Consumer | Producer | PushConsumer:
+def client_of(name: str, namesrv: str) -> Any:
     """Return a client that has something to do at its start and its stop."""
     if name == "push":
         consumer = PushConsumer(group="g", namesrv=namesrv)
@@ -29,6 +29,8 @@ def client_of(name: str, namesrv: str) -> Consumer | Producer | PushConsumer:
         fetching = Consumer(group="g", namesrv=namesrv)
         fetching.subscribe("T")
         return fetching
+    if name == "simple":
+        return SimpleConsumer(group="g", namesrv=namesrv)
     return Producer(namesrv=namesrv, send_timeout_ms=500)
 
 
@@ -162,6 +164,27 @@ def beginning(namesrv: str) -> None:
         if thread.name.startswith("libramq"):
             thread.join(5)
             print(thread)
+
+
+def beginning_again(namesrv: str) -> None:
+    """Interrupt a start everywhere: the same client can be started again, unless the start had ended."""
+    for kind, step in ("producer", 1), ("fetching", 7), ("simple", 2):
+        refusals = 0
+        for at in itertools.count(1, step):
+            client = client_of(kind, namesrv)
+            try:
+                with interruption(interrupt, at):
+                    client.start()
+                break
+            except Interrupted:
+                try:
+                    client.start()
+                except LocalProtocolError as error:
+                    refusals += 1
+                    if "runs already" not in str(error) or refusals > 1:
+                        print(kind, "interrupted at", at, error)
+            finally:
+                client.stop()
 
 
 def starting_again(namesrv: str) -> None:

@@ -59,6 +59,11 @@ class PopRound:
             return Ask(place, 0)
         return Ask(place, left_ms if len(self._places) == 1 else min(left_ms, SLICE_MS))
 
+    @property
+    def is_last(self) -> bool:
+        """Return whether no other place is left to ask."""
+        return len(self._places) == 1
+
     def failed(self, place: Place, error: LibraError) -> None:
         """Leave a place out."""
         self._places.remove(place)

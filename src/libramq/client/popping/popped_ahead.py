@@ -94,12 +94,15 @@ class PoppedAhead:
 
     def drop(self) -> None:
         """Give back what was popped ahead, once it is here."""
-        if self._pop is None:
-            return
-        task = asyncio.create_task(self._return_all(self._pop))
-        self._giving_back[task] = self._pop
+        if self._pop is not None:
+            self.return_all(self._pop)
+            self._release()
+
+    def return_all(self, pop: asyncio.Task[Brought]) -> None:
+        """Give back what a pop brings, once it is here."""
+        task = asyncio.create_task(self._return_all(pop))
+        self._giving_back[task] = pop
         task.add_done_callback(self._giving_back.pop)
-        self._release()
 
     async def aclose(self) -> None:
         """Give back what was popped ahead; what takes too long is visible after its invisible time."""

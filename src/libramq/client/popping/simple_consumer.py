@@ -12,9 +12,9 @@ Upstream: RocketMQ 5's SimpleConsumer.java, over POP.
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from libramq.client.awaiting import all_of, answer_of
 from libramq.client.identity import name_server_addresses
@@ -75,6 +75,8 @@ AWAIT_MS: Final = 15_000
 INVISIBLE_MS_MAX: Final = 3 * 24 * 3600 * 1000
 #: DefaultMQPushConsumerImpl: how long an answer may take beyond the time for which a pop is held.
 TIMEOUT_MS: Final = 10_000
+#: Ours: how long an answer may take beyond that before brokers that may have messages are asked.
+SILENCE_MS: Final = 1_000
 #: ClientConfig.pollNameServerInterval.
 ROUTE_REFRESH_MS: Final = 30_000
 #: Ours: check points in one acknowledgement; a pop has one for every 32 messages of a queue.
@@ -121,6 +123,8 @@ class SimpleConsumer:
         self._narrow: set[str] = set()
         #: Brokers that know no acknowledgement of several: Apache's of 5.0.
         self._take_single_acks: set[str] = set()
+        #: Pops that have no answer yet although they should.
+        self._silent: dict[asyncio.Task[Brought], Place] = {}
         self._remotes: AsyncioRemotes | None = None
 
     async def start(self) -> None:
@@ -206,14 +210,32 @@ class SimpleConsumer:
         pops = PopRound(places, now_ms=now_ms(), await_ms=await_ms)
         while (ask := pops.next(now_ms())) is not None:
             try:
-                answers = await self._pop(ask, max_messages, invisible_ms, is_ahead=is_ahead)
-                brought = Brought(ask.place.topic, answers)
+                pop = self._pop(ask, max_messages, invisible_ms, is_ahead=is_ahead)
+                brought = await (pop if pops.is_last else self._soon(pop, ask))
                 if brought.count and (is_ahead or await self._keep_wanted(brought)):
                     return brought
             except RemoteError as error:
                 self._routes.pop(ask.place.topic, None)
                 pops.failed(ask.place, error)
         return Brought("", ())
+
+    async def _soon(self, pop: Coroutine[Any, Any, Brought], ask: Ask) -> Brought:
+        """Return what a pop brings; RequestTimeout if its broker is silent: others may have messages.
+
+        It is not asked again before it has answered, unless all are silent; what it brings is given back.
+        """
+        task = asyncio.ensure_future(pop)
+        try:
+            done, _ = await asyncio.wait([task], timeout=(ask.poll_ms + SILENCE_MS) / 1000)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if done:
+            return task.result()
+        self._silent[task] = ask.place
+        task.add_done_callback(self._silent.pop)
+        self._ahead.return_all(task)
+        raise RequestTimeout(f"broker {ask.place.broker_name} has not answered yet")
 
     async def ack(self, messages: MessageExt | Iterable[MessageExt]) -> None:
         """Acknowledge one message, or several by few requests.
@@ -272,20 +294,21 @@ class SimpleConsumer:
         call = pop_calls.change_invisible_time(change_header(self.group, message, 0, is_unseen=True))
         await self._ask(message.topic, handle_of(message).broker_name, call)
 
-    async def _pop(self, ask: Ask, max_messages: int, invisible_ms: int, *, is_ahead: bool) -> list[Answer]:
+    async def _pop(self, ask: Ask, max_messages: int, invisible_ms: int, *, is_ahead: bool) -> Brought:
         """Pop at one place, by as many requests as that needs."""
-        selected = self._selectors.get(ask.place.topic)
+        topic = ask.place.topic
+        selected = self._selectors.get(topic)
         if selected is None:  # Unsubscribed meanwhile.
-            return []
+            return Brought(topic, ())
         is_narrow = ask.place.broker_name in self._narrow
         wide_max = MESSAGES_MAX if is_ahead else WIDE_POP_MESSAGES  # Decoding waits when it is ahead.
         at_once_max = POP_MESSAGES_MAX if is_narrow else wide_max
         if max_messages > at_once_max:
             answers = await self._pop_many(ask, selected, max_messages, at_once_max, invisible_ms)
             if any(answer.count for answer in answers) or not ask.poll_ms:
-                return answers
+                return Brought(topic, answers)
         count_max = min(max_messages, at_once_max)
-        return [await self._pop_once(ask, selected, count_max, invisible_ms)]
+        return Brought(topic, [await self._pop_once(ask, selected, count_max, invisible_ms)])
 
     async def _pop_many(
         self, ask: Ask, selected: Selector, max_messages: int, at_once_max: int, invisible_ms: int
@@ -358,6 +381,8 @@ class SimpleConsumer:
             places += [Place(topic, broker_name) for broker_name in readable]
         if not places:
             raise RouteNotFound(f"no broker has readable queues of {', '.join(self._selectors)}")
+        silent = self._silent.values()
+        places = [place for place in places if place not in silent] or places
         self._turn += 1
         first = self._turn % len(places)
         return places[first:] + places[:first]

@@ -132,7 +132,7 @@ class ProducerNetwork:
         self.routes = Routes(self._name_servers, default_queue_count=settings.default_topic_queue_nums)
         self.sender = Sender(
             self._remotes,
-            self.routes.table,
+            self.routes,
             FaultStrategy(randomness, enabled=settings.latency_fault, table=settings.back_off_table),
             settings,
             clock,

@@ -11,7 +11,7 @@ from libramq.client.producing.send_attempts import Attempt, Fail, SendAttempts
 from libramq.client.producing.send_request import Prepared, SendSettings, send_call
 from libramq.client.producing.send_result import SendResult, send_results
 from libramq.client.routing.publish_info import TopicPublishInfo
-from libramq.client.routing.route_table import RouteTable
+from libramq.client.routing.routes import Routes
 from libramq.clock import Clock
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConnectFailed, FeatureNotSupported, LibraError, RemoteError
@@ -31,7 +31,7 @@ class Sender:
     def __init__(
         self,
         remotes: Remotes,
-        table: RouteTable,
+        routes: Routes,
         strategy: FaultStrategy,
         settings: SendSettings,
         clock: Clock,
@@ -41,7 +41,8 @@ class Sender:
         ask_version: AskVersion,
     ) -> None:
         self._remotes = remotes
-        self._table = table
+        self._routes = routes
+        self._table = routes.table
         self._strategy = strategy
         self._settings = settings
         self._clock = clock
@@ -85,7 +86,7 @@ class Sender:
         )
         address = self._table.master(queue.broker_name)
         if address is None:
-            raise _no_master(queue)
+            raise self._no_master(queue)
         call = send_call(prepared, queue, self._settings, born_ms=self._clock.wall_ms(), oneway=True)
         self._remotes.send_oneway(address, call.command())
 
@@ -93,7 +94,7 @@ class Sender:
         queue = attempt.queue
         address = self._table.master(queue.broker_name)
         if address is None:
-            self._failed(prepared, attempts, _no_master(queue), sent)
+            self._failed(prepared, attempts, self._no_master(queue), sent)
             return
         if prepared.is_timed and address not in self._have_timers:
             self._require_timers(address, prepared, attempts, attempt, sent)
@@ -160,9 +161,9 @@ class Sender:
         else:
             self._try(prepared, attempts, following, sent)
 
-
-def _no_master(queue: MessageQueue) -> ConnectFailed:
-    return ConnectFailed(
-        f"broker {queue.broker_name} has no master now, so queue {queue} cannot be written; start it, or "
-        "let the producer choose another queue"
-    )
+    def _no_master(self, queue: MessageQueue) -> ConnectFailed:
+        self._routes.look_again(self._clock.monotonic_ms())
+        return ConnectFailed(
+            f"broker {queue.broker_name} has no master now, so queue {queue} cannot be written; start it, or "
+            "let the producer choose another queue"
+        )

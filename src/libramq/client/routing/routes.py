@@ -5,16 +5,21 @@ Upstream: MQClientInstance.updateTopicRouteInfoFromNameServer.
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Final
 
 from libramq.client.routing.name_servers import NameServers
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.route_table import RouteTable
+from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, RouteNotFound
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
+
+#: Ours: how often the routes are fetched while a broker that is sent to has no master.
+MASTER_MISSING_MS: Final = 1_000
 
 #: Called when a route was fetched, with the error if that failed.
 Fetched = Callable[[LibraError | None], None]
@@ -28,6 +33,8 @@ class Routes:
         self._name_servers = name_servers
         self._default_queue_count = default_queue_count
         self._fetching: dict[str, list[Fetched]] = {}
+        self._looks_again = False
+        self._look_again_ms = MonotonicMs(0)
         self._is_closed = False
 
     def close(self) -> None:
@@ -70,6 +77,17 @@ class Routes:
     def refresh(self, done: Callable[[], None]) -> None:
         """Fetch every topic in use again, in turn; a topic whose route is unavailable keeps its old one."""
         self._refresh_next(iter(self.table.topics()), done)
+
+    def look_again(self, now_ms: MonotonicMs) -> None:
+        """Fetch every topic in use again, once a second at most: a broker has no master by these routes."""
+        if self._looks_again or now_ms < self._look_again_ms:
+            return
+
+        def looked() -> None:
+            self._looks_again = False
+
+        self._looks_again, self._look_again_ms = True, now_ms + MASTER_MISSING_MS
+        self.refresh(looked)
 
     def _refresh_next(self, topics: Iterator[str], done: Callable[[], None]) -> None:
         topic = next(topics, None)
