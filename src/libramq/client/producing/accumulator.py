@@ -26,7 +26,7 @@ class Batch(Generic[T]):
     """Messages that are sent together. tokens: what each one's sender wants back with its result.
 
     send: sends what is not to be part of a batch, by a request of its own. is_awaited: its sender waits for
-    the answer, and has its own time for it.
+    the answer, and has its own time for it. flushed_us: when a flush found it behind another for its queue.
     """
 
     topic: str
@@ -36,6 +36,7 @@ class Batch(Generic[T]):
     size: int = 0
     send: Callable[[Any], None] | None = None
     is_awaited: bool = False
+    flushed_us: int | None = None
 
 
 class Accumulator(Generic[T]):
@@ -152,6 +153,13 @@ class Accumulator(Generic[T]):
             self._sendable[queue] = None
         self._ready.update(self._of_queue.get(queue, {}))
         return self.blocked.pop(queue)
+
+    def behind(self) -> Iterator[Batch[T]]:
+        """Yield the batches that wait for another one for their queue, full or not."""
+        for queue in self.blocked:
+            yield from self._of_queue.get(queue, ())
+            if queue in self._open:
+                yield self._open[queue]
 
     def remove(self, batches: Sequence[Batch[T]]) -> list[Batch[T]]:
         """Remove those of these batches that still wait, and return them."""

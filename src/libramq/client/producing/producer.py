@@ -188,12 +188,13 @@ class Producer:
         """
         validate(message, self._settings.body_bytes_max)
         began_ms = self._clock.monotonic_ms()
-        info = await self._run.publish_info(message.topic)
-        left_ms = self._run.left_ms(timeout_ms, began_ms)
-        request = partial(
-            self._run.network.request, message, info, queue=queue, selector=selector, timeout_ms=left_ms
-        )
-        return await answer_of(request)
+        with self._run.awaited:
+            info = await self._run.publish_info(message.topic)
+            left_ms = self._run.left_ms(timeout_ms, began_ms)
+            request = partial(
+                self._run.network.request, message, info, queue=queue, selector=selector, timeout_ms=left_ms
+            )
+            return await answer_of(request)
 
     async def reply(
         self,

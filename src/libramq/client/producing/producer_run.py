@@ -132,8 +132,13 @@ class ProducerRun:
 
     async def _flush(self) -> None:
         """Wait until all that was sent has been answered, for awaited sends as long as one may take."""
-        await self.awaited.wait_none(self._settings.send_timeout_ms)
-        await answer_of(self.network.pipeline.flush)
+        _, error = await asyncio.gather(
+            self.awaited.wait_none(self._settings.send_timeout_ms),
+            answer_of(self.network.pipeline.flush),
+            return_exceptions=True,
+        )
+        if error is not None:
+            raise error
 
     async def _end_after(self, flushed: asyncio.Future[None]) -> None:
         try:

@@ -90,6 +90,7 @@ class SendPipeline:
         self._buffered_bytes = self._in_flight_bytes = 0
         self._in_flight_batches: Counter[str] = Counter()  # Of topics; without those of a fixed queue.
         self._busy: set[str] = set()  # Topics with as many as may be in flight.
+        self._silent: set[MessageQueue] = set()  # Chosen queues whose last batch had no answer.
         self._is_dispatching = self._sent_since_pause = False
         self._waiting_for_room: list[Callable[[None], None]] = []
         self._waiting_for_all: list[Callable[[LibraError | None], None]] = []
@@ -192,9 +193,9 @@ class SendPipeline:
 
     def _waited_too_long(self, batch: Batch[Callback | None]) -> None:
         if self._accumulator.discard(batch):
-            error = RequestTimeout(f"not sent in time: others for {batch.queue} before it have no answer yet")
+            assert batch.queue is not None, "it waits for others of its queue"
             for callback in batch.tokens:
-                self._complete(callback, error)
+                self._complete(callback, _not_sent(batch.queue))
             self._finished(batch.size)
 
     def fail(self, callback: Callback | None, error: BaseException) -> None:
@@ -206,8 +207,14 @@ class SendPipeline:
         self._complete(callback, error)
 
     def flush(self, flushed: Callable[[LibraError | None], None]) -> None:
-        """Send what waits; `flushed` is called after all responses, with the first unreported error."""
+        """Send what waits; `flushed` is called after all responses, with the first unreported error.
+
+        If the broker of a chosen queue is silent, what waits for that queue has no more than a send's time.
+        """
         self._linger_over()
+        now_us = self._timers.elapsed_us()
+        for batch in self._accumulator.behind():
+            batch.flushed_us = batch.flushed_us or now_us
         if self._buffered_bytes:
             self._waiting_for_all.append(flushed)
         else:
@@ -350,7 +357,7 @@ class SendPipeline:
             self._finished(batch.size)
             return
         self._in_flight(batch.size)
-        topic = batch.topic
+        topic, timeout_ms = batch.topic, self._timeout_ms
         if batch.is_awaited:
             assert batch.send is not None, "it travels alone"
             batch.send(partial(self._sent, batch.tokens, batch.size))
@@ -362,10 +369,15 @@ class SendPipeline:
             if self._in_flight_batches[topic] >= IN_FLIGHT_BATCHES_MAX:
                 self._busy.add(topic)
         sent = partial(self._batch_sent, topic, batch.queue, batch.tokens, batch.size)
-        if batch.send is not None:
+        if batch.flushed_us is not None and batch.queue in self._silent:
+            timeout_ms -= (self._timers.elapsed_us() - batch.flushed_us) // 1_000
+        if timeout_ms <= 0:
+            assert batch.queue is not None, "others wait for no queue"
+            sent([_not_sent(batch.queue)] * len(batch.tokens))
+        elif batch.send is not None:
             batch.send(sent)
         else:
-            self._batches.send(topic, info, batch.queue, batch.contents, sent, timeout_ms=self._timeout_ms)
+            self._batches.send(topic, info, batch.queue, batch.contents, sent, timeout_ms=timeout_ms)
 
     def _batch_sent(
         self,
@@ -380,7 +392,10 @@ class SendPipeline:
             behind = self._accumulator.free(queue)
             # They have waited for as long.
             if outcomes and isinstance(outcomes[-1], RequestTimeout | ConnectFailed):
+                self._silent.add(queue)
                 late = self._accumulator.remove([each for each in behind if not each.is_awaited])
+            elif self._silent:
+                self._silent.discard(queue)
         else:
             self._busy.discard(topic)
             self._in_flight_batches[topic] -= 1
@@ -444,6 +459,10 @@ class SendPipeline:
     def _take_error(self) -> LibraError | None:
         error, self._unreported_error = self._unreported_error, None
         return error
+
+
+def _not_sent(queue: MessageQueue) -> RequestTimeout:
+    return RequestTimeout(f"not sent in time: others for {queue} before it have no answer yet")
 
 
 def report(callback: Callback, outcome: SendResult | LibraError) -> None:
