@@ -25,7 +25,6 @@ from libramq.message import names
 from libramq.message.message import MessageExt
 from libramq.message.properties import TRANSACTION_PREPARED
 from libramq.pop.check_point import CheckPoint
-from libramq.rpc import asking
 from libramq.rpc.call import Call
 from libramq.runtime.seams import Remotes
 from libramq.testing.cluster import GroupPlan
@@ -35,6 +34,7 @@ from libramq.testing.invariants.pops import AcknowledgedStaysDone, AttemptsComeO
 from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.slaves import SlavesOnlyRead
 from libramq.testing.invariants.transactions import RolledBackStaysHidden
+from libramq.testing.machine.dialer import ask
 from libramq.testing.nodes import popper_node
 from libramq.testing.scenarios.happening import Happening
 from libramq.testing.scenarios.scenario import Scenario
@@ -214,7 +214,7 @@ def test_acknowledgements_that_are_forgotten_are_caught(monkeypatch: pytest.Monk
         if call.code == RequestCode.ACK_MESSAGE:
             answered(None)
         else:
-            asking.ask(remotes, address, call, answered)
+            ask(remotes, address, call, answered)
 
     monkeypatch.setattr(popper_node, "ask", forget)
     caught(AcknowledgedStaysDone)

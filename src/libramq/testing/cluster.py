@@ -18,10 +18,9 @@ from libramq.formats.tables import SubscriptionGroupConfig, TopicConfig
 from libramq.message.queue import MessageQueue
 from libramq.nameserver.config import NameServerConfig
 from libramq.rpc.admin_calls import create_group, create_topic, delete_group, delete_topic, reset_offsets
-from libramq.rpc.asking import ask
 from libramq.rpc.group_calls import find_group, remove_member
 from libramq.testing.history import Commit, Watcher
-from libramq.testing.machine.dialer import simulated_remotes
+from libramq.testing.machine.dialer import ask, simulated_remotes
 from libramq.testing.machine.process import Process
 from libramq.testing.nodes.broker_node import SimulatedBroker
 from libramq.testing.nodes.consumer_node import MemberPlan, SimulatedConsumer

@@ -1,6 +1,11 @@
 """The simulated dialer: connections between processes over the simulated network."""
 
-from libramq.errors import ConnectFailed
+from collections.abc import Callable
+from typing import TypeVar
+
+from libramq.errors import ConnectFailed, LibraError, RemoteError
+from libramq.remoting.command import Command
+from libramq.rpc.call import Call
 from libramq.runtime.seams import Dialed
 from libramq.testing.machine.connection import Connection
 from libramq.testing.machine.network import Network
@@ -8,7 +13,7 @@ from libramq.testing.machine.process import Process
 from libramq.testing.machine.seams import SimulatedTimers
 from libramq.transport.access import OPEN, Access
 from libramq.transport.remotes import OnConnectionLost, OnRequest, Remotes
-from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
+from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 
 
 class _Unread:
@@ -91,3 +96,21 @@ def simulated_remotes(
         lost=lost,
         access=access,
     )
+
+
+T = TypeVar("T")
+
+
+def ask(
+    remotes: Remotes,
+    address: str,
+    call: Call[T],
+    answered: Callable[[T | LibraError], object],
+    timeout_ms: int = REQUEST_TIMEOUT_MS,
+) -> None:
+    """Make a call; `answered` is called once, with the result or the error."""
+
+    def done(outcome: Command | RemoteError) -> None:
+        answered(call.outcome(outcome, where=address))
+
+    remotes.send(address, call.command(), done, timeout_ms=timeout_ms)

@@ -13,9 +13,8 @@ from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, RemoteError
 from libramq.message.message import MessageExt
 from libramq.remoting.pop_headers import PopMessageHeader
-from libramq.rpc.asking import ask
 from libramq.rpc.pop_calls import PopReply, ack_message, pop_message
-from libramq.testing.machine.dialer import simulated_remotes
+from libramq.testing.machine.dialer import ask, simulated_remotes
 from libramq.testing.machine.process import Process
 from libramq.testing.nodes.broker_node import SimulatedBroker
 from libramq.testing.scenarios.happening import Happening

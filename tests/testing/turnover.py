@@ -14,12 +14,12 @@ from functools import partial
 from typing import Final
 
 from libramq.testing.cluster import Cluster, ClusterPlan, GroupPlan
-from libramq.testing.growth.table_sizes import modules, table_sizes
 from libramq.testing.nodes.consumer_node import SimulatedConsumer
 from libramq.testing.nodes.kafka_facts import KafkaGroupPlan
 from libramq.testing.nodes.kafka_member import SimulatedKafkaMember
 from libramq.testing.nodes.producer_node import SimulatedProducer
 from libramq.testing.world import World
+from tests.testing.table_sizes import modules, table_sizes
 
 EVENT_MS: Final = 10_000
 #: Longer than any session, and than name servers and brokers wait for silent clients (120 s).
