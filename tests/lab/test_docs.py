@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from libramq.lab.entrant import STRATEGIES
-from libramq.lab.histories.kinds import KINDS
+from libramq.lab.histories import KINDS
 
 
 def test_every_kind_is_documented():

@@ -3,8 +3,7 @@
 import pytest
 
 from libramq.balance import strategy_named
-from libramq.lab.crew import Crew, Size, address_of, shares, zone_of
-from libramq.lab.histories.kinds import KINDS, synthetic
+from libramq.lab.histories import KINDS, Crew, Size, address_of, shares, synthetic, zone_of
 from libramq.lab.history import Departure, History
 
 SIZE = Size(members=40, queues=130, topics=4)

@@ -10,9 +10,8 @@ from libramq.balance import Group, GroupStrategy, Member, TopicRule, TopicStrate
 from libramq.groups.coordinator.saved_state import MemberProfile
 from libramq.groups.coordinator.target_assignment import fewest_moves
 from libramq.lab.cost import COSTS
-from libramq.lab.crew import Size
 from libramq.lab.entrant import Allocator, Entrant, entrant
-from libramq.lab.histories.kinds import KINDS, synthetic
+from libramq.lab.histories import KINDS, Size, synthetic
 from libramq.lab.history import Departure, History
 from libramq.lab.replay import StepOutcome, StrategyFailed, replay
 from libramq.message.queue import MessageQueue

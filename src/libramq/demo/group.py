@@ -1,8 +1,13 @@
-"""The group: its member processes, the flights they consumed, and its rebalances by the broker's events."""
+"""The group: its member processes, their steps, the flights they consumed, and the broker's events of it.
+
+A step is due when the group has consumed its share of the flights and the previous rebalance has settled, so
+that each one is visible by itself.
+"""
 
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -10,10 +15,46 @@ from libramq.client.queue_reader import QueueReader
 from libramq.demo import topics
 from libramq.demo.children import Child
 from libramq.demo.journal import ENTRY, SUFFIX, Consumed, consumed
-from libramq.demo.scenario import STEPS, Act, Step, next_step
 from libramq.errors import RouteNotFound
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.message.queue import MessageQueue
+
+
+class Act(StrEnum):
+    """An action on a member."""
+
+    JOIN = "joins"
+    LEAVE = "leaves cleanly"
+    KILL = "is killed (SIGKILL)"
+
+
+class Step(NamedTuple):
+    """One step of the demonstration: what happens to a member once that share of the flights was sent."""
+
+    share: float
+    act: Act
+    member: str
+
+
+STEPS: Final = (
+    Step(0.0, Act.JOIN, "anna"),
+    Step(0.0, Act.JOIN, "bela"),
+    Step(0.1, Act.JOIN, "carla"),
+    Step(0.3, Act.LEAVE, "anna"),
+    Step(0.5, Act.KILL, "bela"),
+    Step(0.7, Act.JOIN, "dora"),
+)
+
+
+def next_step(done: int, share: float, *, is_settled: bool) -> Step | None:
+    """Return the step that is due after `done` of them, if any."""
+    if done >= len(STEPS):
+        return None
+    step = STEPS[done]
+    if step.share == 0.0:
+        return step
+    return step if is_settled and share >= step.share else None
+
 
 SETTLE_SECONDS_MAX: Final = 15.0
 """After this long without `settled` the scenario continues regardless."""

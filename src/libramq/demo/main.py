@@ -20,11 +20,10 @@ from rich.console import Console
 from libramq.cli.servers.ports import choose_ports
 from libramq.client import Producer
 from libramq.demo import display, flights, pipeline, topics
-from libramq.demo.children import Child
+from libramq.demo.children import HOST, Child, Servers
 from libramq.demo.group import Group, Rebalances, stored_count
 from libramq.demo.journal import Consumed
 from libramq.demo.reconciliation import Account, reconcile
-from libramq.demo.servers import HOST, Servers
 from libramq.errors import ConfigError, LibraError
 from libramq.message import Message
 

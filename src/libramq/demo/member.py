@@ -13,8 +13,8 @@ from typing import Final
 
 from libramq.client import ConsumeFrom, PushConsumer
 from libramq.demo import topics
+from libramq.demo.children import report
 from libramq.demo.journal import SUFFIX, Journal, entry
-from libramq.demo.report import report
 from libramq.message import MessageExt
 
 INPUT_BYTES: Final = 4096

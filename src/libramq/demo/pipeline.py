@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from libramq.demo import topics
-from libramq.demo.report import report
+from libramq.demo.children import report
 from libramq.spark import session
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Final
 
 from libramq.client import Producer
 from libramq.demo import flights, topics
-from libramq.demo.report import report
+from libramq.demo.children import report
 from libramq.message import Message
 
 STRETCH: Final = 5_000

@@ -10,9 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from libramq.errors import ConfigError
-from libramq.lab.crew import Size, shares
 from libramq.lab.entrant import STRATEGIES, Entrant, entrant
-from libramq.lab.histories.kinds import KINDS
+from libramq.lab.histories import KINDS, Size, shares
 from libramq.lab.recorded import KIND as RECORDED
 from libramq.spark.pipeline.config import read_config
 

@@ -28,7 +28,7 @@ from libramq.balance import (
 )
 from libramq.balance.machine_room import room_of
 from libramq.errors import ConfigError
-from libramq.lab.crew import address_of, zone_of
+from libramq.lab.histories import address_of, zone_of
 from libramq.lab.history import History
 
 #: Ours: the canaries are the clients on one of this many machines.

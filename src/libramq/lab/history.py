@@ -42,7 +42,7 @@ class Step:
 class History:
     """One group's history. kind: shared by similar histories. queues: by topic, each topic's sorted.
 
-    has_zones: members and brokers are named by the zones they are in (crew.py).
+    has_zones: members and brokers are named by the zones they are in (histories.py).
     """
 
     group: str

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from libramq.lab.config import SyntheticGroup
 from libramq.lab.cost import Costs
 from libramq.lab.entrant import BASELINE, Entrant
-from libramq.lab.events import broker_events
-from libramq.lab.histories.kinds import synthetic
+from libramq.lab.histories import synthetic
 from libramq.lab.history import History
-from libramq.lab.recorded import recorded_history
+from libramq.lab.recorded import broker_events, recorded_history
 from libramq.lab.replay import replay
 from libramq.lab.tables import STEPS, step_row
 from libramq.spark.pipeline.plan import OnProgress, Progress

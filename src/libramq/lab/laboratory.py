@@ -13,9 +13,9 @@ from libramq.clock import Clock, SystemClock
 from libramq.errors import ConfigError
 from libramq.lab.config import Experiment
 from libramq.lab.cost import COSTS, Costs
-from libramq.lab.events import Events, costs_of
 from libramq.lab.job import Bench, steps_of, watched
 from libramq.lab.page import lab_page
+from libramq.lab.recorded import Events, costs_of
 from libramq.lab.tables import TABLES, lab_tables
 from libramq.spark.pipeline.failure import failures_in_one_line
 from libramq.spark.pipeline.plan import OnProgress, Progress

@@ -6,16 +6,126 @@
 Events name no subscriptions: all members are taken to subscribe to all topics of the group.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from libramq.balance.group import counts
 from libramq.groups.coordinator.balance import COLLECT_MS
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.groups.rebalance_history import BrokerEvent
 from libramq.lab.cost import DEPARTURES
+from libramq.clock import WallMs
+from libramq.errors import ConfigError, RouteNotFound
+from libramq.groups.coordinator.group.balance import COLLECT_MS
+from libramq.groups.rebalance_event import Reason, RebalanceEvent, decode_event
+from libramq.groups.rebalance_history import BrokerEvent, rebalances
+from libramq.lab.cost import DEPARTURES, Costs, RecordedMove, measured_costs, recorded_moves
 from libramq.lab.history import Departure, History, Step
+from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
+from libramq.spark.options import ACCESS_PREFIX
+from libramq.spark.pipeline.messages import waiting
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
+
+
+#: The events in a directory of `libra pipeline run rebalance_report`.
+EVENTS_TABLE: Final = "events"
+_MOVES: Final = "cause string, pause_ms bigint, redelivered bigint"
+
+
+class Events:
+    """A cluster's rebalance events, or those in a rebalance_report's directory. access: as $LIBRA_ACCESS."""
+
+    def __init__(self, where: str, access: Mapping[str, str]) -> None:
+        self._where = where
+        self._access = access
+        directory = Path(where)
+        self._table = directory.absolute() / EVENTS_TABLE if directory.is_dir() else None
+
+    def check(self) -> str:
+        """Describe the recorded events; ConfigError, and servers' errors, if they cannot be read."""
+        if self._table is not None:
+            if not any(self._table.glob("batch=*/*/*.parquet")):
+                raise ConfigError(
+                    f"events={self._where!r}: this directory has no {EVENTS_TABLE} of a rebalance_report; "
+                    "give the directory of one that has run, or name servers"
+                )
+            return f"the events in {self._table}"
+        if ":" not in self._where:
+            raise ConfigError(
+                f"events={self._where!r}: there is no such directory; give that of a rebalance_report, or "
+                "name servers (HOST:PORT;HOST:PORT)"
+            )
+        try:
+            ranges = waiting(self._options(), None)
+        except RouteNotFound:
+            raise ConfigError(
+                f"events={self._where!r}: no broker there records rebalances in {REBALANCE_EVENTS_TOPIC}, "
+                "only LibraMQ's do; leave events out"
+            ) from None
+        return f"{sum(part.row_count for part in ranges):,} events of {self._where}"
+
+    def by_group(self, spark: "SparkSession") -> "RDD[Any]":
+        """Return a row per group, each a partition: its name, and (broker, queue, offset, body) of its
+        events.
+
+        They are kept in memory: both costs and histories are computed from them.
+        """
+        from pyspark.sql import functions as f
+
+        if self._table is not None:
+            frame = spark.read.parquet(str(self._table))
+        else:
+            frame = spark.read.format("rocketmq").options(**self._options()).load()
+        reports = f.sort_array(
+            f.collect_list(f.struct("broker", "queueId", "offset", f.expr("cast(body as string)")))
+        )
+        groups = frame.groupBy("key").agg(reports).rdd.map(tuple).cache()
+        numbered = groups.zipWithIndex().map(lambda row: (row[1], row[0]))
+        return numbered.partitionBy(max(1, groups.count()), int).values()
+
+    def _options(self) -> dict[str, str]:
+        return {
+            "subscribe": REBALANCE_EVENTS_TOPIC,
+            "namesrv": self._where,
+            "startingOffsets": "earliest",
+            "failOnDataLoss": "false",  # Events that brokers delete by age meanwhile.
+            **{f"{ACCESS_PREFIX}{name}": text for name, text in self._access.items()},
+        }
+
+
+def broker_events(reports: Iterable[Sequence[Any]]) -> list[BrokerEvent]:
+    """Return the events in a group's rows; those of a later version are left out."""
+    found = []
+    for broker, _, _, body in reports:
+        try:
+            found.append(BrokerEvent(broker, decode_event(body)))
+        except msgspec.DecodeError:
+            continue
+    return found
+
+
+def costs_of(spark: "SparkSession", by_group: "RDD[Any]", wall_ms: WallMs) -> Costs:
+    """Return the cost of moves measured by these events; kinds without an event keep the default."""
+    from pyspark.sql import functions as f
+
+    def moves(row: tuple[str, Sequence[Any]]) -> Iterator[RecordedMove]:
+        yield from recorded_moves(rebalances(broker_events(row[1]), wall_ms=wall_ms))
+
+    frame = spark.createDataFrame(by_group.flatMap(moves), _MOVES, verifySchema=False)
+    by_cause = frame.groupBy("cause").agg(f.percentile("pause_ms", 0.5), f.avg("redelivered"))
+    found = [tuple(row) for row in by_cause.collect()]
+    return measured_costs(
+        {cause: pause_ms for cause, pause_ms, _ in found},
+        {cause: repeated for cause, _, repeated in found if repeated is not None},  # Null: unknown.
+    )
+
 
 #: Ours: a group that rebalances once a minute for a day; later events are left out.
 STEPS_MAX: Final = 1_440

@@ -1,0 +1,295 @@
+"""Synthetic histories: groups of any size under five kinds of changes, each the same for the same seed.
+
+        client id    10.ZONE.x.y@NUMBER, a pod's random address, so that ids are not sorted by age
+        broker       ZONE@broker-N, as MACHINE_ROOM reads it
+
+A member restarted on its machine has the same address and another number, like RocketMQ's ids with the
+process id in them (ClientConfig.buildMQClientId).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import cos, pi
+from random import Random
+from types import MappingProxyType
+from typing import Final
+
+from libramq.lab.history import Departure, History, Step, Topics
+from libramq.message.queue import MessageQueue
+
+#: Ours: as many as a region of a large cloud has.
+ZONES: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """The size of a group."""
+
+    members: int
+    queues: int
+    topics: int
+
+
+class Crew:
+    """Makes the queues and members of one group."""
+
+    def __init__(self, size: Size, random: Random) -> None:
+        self.size = size
+        self.random = random
+        self.topics = tuple(f"Topic{number:02}" for number in range(min(size.topics, size.queues)))
+        self.all_topics: Topics = frozenset(self.topics)
+        self._count = 0
+
+    def queues(self) -> dict[str, list[MessageQueue]]:
+        """Return the queues, distributed evenly over topics, and each topic's over a broker in every zone."""
+        found: dict[str, list[MessageQueue]] = {}
+        for place, topic in enumerate(self.topics):
+            count = self.size.queues // len(self.topics) + (place < self.size.queues % len(self.topics))
+            lots = (
+                MessageQueue(topic, f"{zone_name(number % ZONES)}@broker-0", number // ZONES)
+                for number in range(count)
+            )
+            found[topic] = sorted(lots)
+        return found
+
+    def hire(self, count: int) -> list[str]:
+        """Return new members on new machines, in each zone in turn."""
+        return [self._id(f"10.{(self._count) % ZONES}.{self._octet()}.{self._octet()}") for _ in range(count)]
+
+    def restart(self, client_id: str) -> str:
+        """Start the same machine's next process."""
+        return self._id(address_of(client_id))
+
+    def some(self, members: Sequence[str], count: int) -> list[str]:
+        """Draw this many of the members at random."""
+        return self.random.sample(list(members), min(count, len(members)))
+
+    def _id(self, address: str) -> str:
+        self._count += 1
+        return f"{address}@{self._count}"
+
+    def _octet(self) -> int:
+        return self.random.randrange(256)
+
+
+def address_of(client_id: str) -> str:
+    """Return the machine's address."""
+    return client_id.partition("@")[0]
+
+
+def zone_name(number: int) -> str:
+    """Return a zone's name."""
+    return f"zone-{number}"
+
+
+def zone_of(client_id: str) -> str:
+    """Return the zone of a crew's member."""
+    return zone_name(int(client_id.split(".", 2)[1]))
+
+
+def shares(count: int, parts: int) -> list[int]:
+    """Divide a number into parts as even as possible, without empty ones."""
+    parts = min(parts, count)
+    return [count // parts + (place < count % parts) for place in range(parts)]
+
+
+#: Ours: small groups go one by one; of larger ones an eighth, less than Kubernetes' 25 % (maxUnavailable).
+DEPLOY_WAVES: Final = 8
+#: Ours: until a new pod is ready.
+POD_START_MS: Final = 20_000
+#: Ours: until the next wave.
+DEPLOY_PAUSE_MS: Final = 10_000
+
+
+def rolling_deploy(group: str, crew: Crew) -> History:
+    """A new version replaces all members, a part of them at a time.
+
+        wave: its members stop ─► as many new ones join ─► the next wave
+
+    Clean stops, as Kubernetes' SIGTERM makes them; the new pods have other addresses.
+    """
+    members = crew.hire(crew.size.members)
+    steps: list[Step] = []
+    at_ms = done = 0
+    for count in shares(len(members), DEPLOY_WAVES):
+        old = members[done : done + count]
+        done += count
+        at_ms += DEPLOY_PAUSE_MS
+        steps.append(
+            Step(at_ms=at_ms, what=f"{count} stop", gone=dict.fromkeys(old, Departure.LEFT)),
+        )
+        at_ms += POD_START_MS
+        steps.append(
+            Step(at_ms=at_ms, what=f"{count} join", joined=dict.fromkeys(crew.hire(count), crew.all_topics))
+        )
+    return History(
+        group=group,
+        kind="rolling_deploy",
+        queues=crew.queues(),
+        members=dict.fromkeys(members, crew.all_topics),
+        steps=steps,
+    )
+
+
+#: Ours: every two hours of a day.
+DAY_STEPS: Final = 12
+DAY_STEP_MS: Final = 7_200_000
+#: Ours: of the members at noon.
+NIGHT_SHARE: Final = 1 / 3
+#: Ours: what real load differs from the curve.
+LOAD_NOISE: Final = 0.06
+
+
+def autoscaling(group: str, crew: Crew) -> History:
+    """The group's size follows its load for a day: down to a third by night, up again by noon.
+
+    Whoever goes stops cleanly; the youngest go first, as a ReplicaSet of Kubernetes chooses.
+    """
+    most = crew.size.members
+    members = crew.hire(most)
+    first = dict.fromkeys(members, crew.all_topics)
+    steps: list[Step] = []
+    for number in range(1, DAY_STEPS + 1):
+        height = NIGHT_SHARE + (1 - NIGHT_SHARE) * (1 + cos(2 * pi * number / DAY_STEPS)) / 2
+        wanted = round(most * (height + crew.random.uniform(-LOAD_NOISE, LOAD_NOISE)))
+        wanted = min(most, max(1, wanted))
+        at_ms = number * DAY_STEP_MS
+        if wanted > len(members):
+            new = crew.hire(wanted - len(members))
+            members += new
+            joined = dict.fromkeys(new, crew.all_topics)
+            steps.append(Step(at_ms=at_ms, what=f"{len(new)} join", joined=joined))
+        elif wanted < len(members):
+            gone = dict.fromkeys(members[wanted:], Departure.LEFT)
+            del members[wanted:]
+            steps.append(Step(at_ms=at_ms, what=f"{len(gone)} stop", gone=gone))
+    return History(group=group, kind="autoscaling", queues=crew.queues(), members=first, steps=steps)
+
+
+#: Ours: one member in this many flaps.
+WEAK_EVERY: Final = 25
+FLAPS: Final = 6
+#: Ours: how likely each of them is killed in a round.
+FLAP_CHANCE: Final = 0.7
+#: Ours: until a killed container runs again.
+RESTART_MS: Final = 15_000
+FLAP_MS: Final = 60_000
+
+
+def flapping(group: str, crew: Crew) -> History:
+    """In each round some of the same few members are killed and restarted, as with too little memory."""
+    members = crew.hire(crew.size.members)
+    weak = crew.some(members, max(1, len(members) // WEAK_EVERY))
+    steps: list[Step] = []
+    for number in range(1, FLAPS + 1):
+        places = [place for place in range(len(weak)) if crew.random.random() < FLAP_CHANCE] or [0]
+        at_ms = number * FLAP_MS
+        gone = {weak[place]: Departure.CRASHED for place in places}
+        for place in places:
+            weak[place] = crew.restart(weak[place])
+        back = {weak[place]: crew.all_topics for place in places}
+        steps.append(Step(at_ms=at_ms, what=f"{len(gone)} are killed", gone=gone))
+        steps.append(Step(at_ms=at_ms + RESTART_MS, what=f"{len(back)} come back", joined=back))
+    return History(
+        group=group,
+        kind="flapping",
+        queues=crew.queues(),
+        members=dict.fromkeys(members, crew.all_topics),
+        steps=steps,
+    )
+
+
+#: Ours: two zones one after the other; a third would show nothing new.
+ZONES_LOST: Final = 2
+RETURN_WAVES: Final = 3
+ZONE_DOWN_MS: Final = 600_000
+RETURN_WAVE_MS: Final = 30_000
+
+
+def zone_loss(group: str, crew: Crew) -> History:
+    """All members of a zone crash at once, and return in waves on their machines; then another zone's.
+
+    Brokers stay: this is about who consumes, not about what is stored. A group within one zone loses none.
+    """
+    members = crew.hire(crew.size.members)
+    first = dict.fromkeys(members, crew.all_topics)
+    steps: list[Step] = []
+    at_ms = 0
+    for zone in crew.random.sample(range(ZONES), ZONES_LOST):
+        lost = [member for member in members if zone_of(member) == zone_name(zone)]
+        if not lost or len(lost) == len(members):
+            continue
+        at_ms += ZONE_DOWN_MS
+        gone = dict.fromkeys(lost, Departure.LOST)
+        steps.append(Step(at_ms=at_ms, what=f"{zone_name(zone)} is lost: {len(lost)}", gone=gone))
+        members = [member for member in members if member not in gone]
+        at_ms += ZONE_DOWN_MS
+        done = 0
+        for count in shares(len(lost), RETURN_WAVES):
+            back = [crew.restart(member) for member in lost[done : done + count]]
+            done += count
+            joined = dict.fromkeys(back, crew.all_topics)
+            steps.append(Step(at_ms=at_ms, what=f"{count} come back", joined=joined))
+            members += back
+            at_ms += RETURN_WAVE_MS
+    return History(group=group, kind="zone_loss", queues=crew.queues(), members=first, steps=steps)
+
+
+TIERS: Final = 3
+SUBSCRIPTION_WAVES: Final = 4
+SUBSCRIPTION_WAVE_MS: Final = 30_000
+#: Ours: who comes for one topic and goes: one for so many members.
+EXTRA_EVERY: Final = 10
+
+
+def subscriptions(group: str, crew: Crew) -> History:
+    """A third of the members reads all topics, a third one half, a third the last.
+
+        a new version of the middle third, in waves: also subscribes to the topic after its half
+        some who read one topic only join, and stop again
+
+    RocketMQ asks that all members of a group subscribe alike; groups in the middle of a deploy do not.
+    Members that change subscriptions are not restarted.
+    """
+    half = crew.topics[: max(1, len(crew.topics) // 2)]
+    before, after = frozenset(half), frozenset(crew.topics[: len(half) + 1])
+    last = frozenset(crew.topics[-1:])
+    tiers = (crew.all_topics, before, last)
+    members = {
+        client_id: tiers[place % TIERS] for place, client_id in enumerate(crew.hire(crew.size.members))
+    }
+    middle = [client_id for client_id, topics in members.items() if topics == before]
+    steps: list[Step] = []
+    at_ms = done = 0
+    for count in shares(len(middle), SUBSCRIPTION_WAVES) if middle else []:
+        at_ms += SUBSCRIPTION_WAVE_MS
+        changed = dict.fromkeys(middle[done : done + count], after)
+        done += count
+        steps.append(Step(at_ms=at_ms, what=f"{count} subscribe to one more", resubscribed=changed))
+    extra = crew.hire(max(1, len(members) // EXTRA_EVERY))
+    for number, topic in enumerate((crew.topics[0], crew.topics[-1])):
+        at_ms += SUBSCRIPTION_WAVE_MS
+        some = extra[number::2]
+        if some:
+            joined = dict.fromkeys(some, frozenset({topic}))
+            steps.append(Step(at_ms=at_ms, what=f"{len(some)} join for {topic}", joined=joined))
+    at_ms += SUBSCRIPTION_WAVE_MS
+    gone = dict.fromkeys(extra, Departure.LEFT)
+    steps.append(Step(at_ms=at_ms, what=f"{len(extra)} stop", gone=gone))
+    return History(group=group, kind="subscriptions", queues=crew.queues(), members=members, steps=steps)
+
+
+KINDS: Final[Mapping[str, Callable[[str, Crew], History]]] = MappingProxyType(
+    {
+        "rolling_deploy": rolling_deploy,
+        "autoscaling": autoscaling,
+        "flapping": flapping,
+        "zone_loss": zone_loss,
+        "subscriptions": subscriptions,
+    }
+)
+
+
+def synthetic(kind: str, group: str, size: Size, seed: int) -> History:
+    """The history of a group: the same for the same arguments, on any machine."""
+    return KINDS[kind](group, Crew(size, Random(f"{seed} {group} {kind}")))
