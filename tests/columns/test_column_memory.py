@@ -3,8 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from libramq.columns.column_memory import BLOCK_BYTES, LARGE_BYTES, ColumnMemory
-from libramq.columns.fields import slices
+from libramq.columns.fields import BLOCK_BYTES, LARGE_BYTES, ColumnMemory, slices
 
 
 def bodies(content: bytes) -> pa.Array:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libramq.columns.record_starts import record_starts
-from libramq.columns.records import COLUMNS, Records, arrow_schema
+from libramq.columns.records import COLUMNS, Records, arrow_schema, record_starts
 from libramq.errors import RemoteProtocolError
 from libramq.message import sys_flag as flags
 from libramq.message.compression import compress_body
@@ -216,7 +215,7 @@ def test_records_of_one_size_are_found_by_dividing(properties: bytes, monkeypatc
     """Following the sizes of 1 MiB takes a tenth of a consumer's time."""
     data = plain_record(properties) * 20
     for other in ("_marked_starts", "_followed_starts"):
-        monkeypatch.setattr(f"libramq.columns.record_starts.{other}", None)
+        monkeypatch.setattr(f"libramq.columns.records.{other}", None)
     assert record_starts(data).tolist() == list(range(0, len(data), len(data) // 20))
 
 
