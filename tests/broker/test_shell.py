@@ -31,7 +31,7 @@ from libramq.remoting.command import Command
 from libramq.replication.blocks import BlockReader, encode_report
 from libramq.rpc import admin_calls, broker_calls, name_server_calls
 from libramq.rpc.call import Call
-from libramq.runtime.brief_work import BriefWork
+from libramq.runtime.asyncio_seams import BriefWork
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from tests.broker.brokers import heartbeat, send_header
 from tests.cli.commands import end, start

@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.runtime.brief_work import LONG_US, REST, USUAL_US_MAX, BriefWork
+from libramq.runtime.asyncio_seams import LONG_US, REST, USUAL_US_MAX, BriefWork
 
 
 def held(times_us: list[int]) -> tuple[float, float]:

@@ -14,10 +14,17 @@ from libramq.kernel.longest_turn import METRICS, RUNTIME_INFO
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import Callback, InThread, Room
 from libramq.runtime.large_requests import HUGE_LANE_BYTES
-from libramq.runtime.outgoing import OFFERED_BEHIND_BYTES_MAX, TURN_BYTES_MAX, UNSENT_BYTES_HIGH
+from libramq.runtime.outgoing import (
+    OFFERED_BEHIND_BYTES_MAX,
+    SHARE_BYTES,
+    STEP_BYTES,
+    TURN_BYTES_MAX,
+    UNREAD_BYTES_HIGH,
+    UNREAD_BYTES_MAX,
+    UNSENT_BYTES_HIGH,
+)
 from libramq.runtime.performer import TURN_US_MAX, Performer
 from libramq.runtime.seams import Seams
-from libramq.runtime.unread import SHARE_BYTES, STEP_BYTES, UNREAD_BYTES_HIGH, UNREAD_BYTES_MAX
 
 
 class Line:

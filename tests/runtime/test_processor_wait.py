@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.runtime.processor_wait import ProcessorWait
+from libramq.runtime.asyncio_seams import ProcessorWait
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from libramq.runtime.processor_wait import ProcessorWait
 )
 def test_the_second_number_is_the_wait(text: str, us: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "schedstat").write_text(text)
-    monkeypatch.setattr("libramq.runtime.processor_wait._PATH", tmp_path / "schedstat")
+    monkeypatch.setattr("libramq.runtime.asyncio_seams._PATH", tmp_path / "schedstat")
     wait = ProcessorWait()
     assert wait.waited_us() == us
     wait.close()
@@ -21,7 +21,7 @@ def test_the_second_number_is_the_wait(text: str, us: int, tmp_path: Path, monke
 
 
 def test_where_nothing_is_counted_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("libramq.runtime.processor_wait._PATH", tmp_path / "none")
+    monkeypatch.setattr("libramq.runtime.asyncio_seams._PATH", tmp_path / "none")
     wait = ProcessorWait()
     assert wait.waited_us() == 0
     wait.close()

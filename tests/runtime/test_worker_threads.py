@@ -11,9 +11,7 @@ import pytest
 from tests.transport.loops import LOOPS, run_on
 
 from libramq.kernel.effect import Thread
-from libramq.runtime.asyncio_seams import THREADS, WorkerThreads
-from libramq.runtime.brief_work import LONG_US, REST
-from libramq.runtime.processor_wait import ProcessorWait
+from libramq.runtime.asyncio_seams import LONG_US, REST, THREADS, ProcessorWait, WorkerThreads
 
 
 async def result_of(threads: WorkerThreads, thread: Thread, work: Callable[[], Any]) -> Any:

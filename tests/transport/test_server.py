@@ -14,7 +14,7 @@ from libramq.kernel.parts import Kernel
 from libramq.remoting.command import Command, reply_to
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import encode_frame
-from libramq.runtime import outgoing, waiting_turns
+from libramq.runtime import outgoing, performer
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
@@ -228,7 +228,7 @@ def test_a_client_that_does_not_read_is_paused_and_later_gets_every_answer(loop,
     It was disconnected and returned, for ever.
     """
     monkeypatch.setattr(server_connection, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
-    for module in (outgoing, waiting_turns):
+    for module in (outgoing, performer):
         monkeypatch.setattr(module, "UNSENT_BYTES_HIGH", 64 * 1024)
 
     async def scenario() -> None:

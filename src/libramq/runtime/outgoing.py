@@ -4,8 +4,102 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from libramq.kernel.connection import Connection
+from libramq.logs import get_logger
 from libramq.runtime.seams import Channel
-from libramq.runtime.unread import Unread
+
+log = get_logger(__name__)
+
+#: Ours: with one more reply per connection and the allocator's overhead, some 100 MB.
+UNREAD_BYTES_HIGH: Final = 32 * 1024 * 1024
+#: Ours: woken pulls are answered whether their client reads or not, and everybody gets one reply, which may
+#: have 4 MiB. With the newest messages of the store in memory (16 MiB), it is less than 100 MB.
+UNREAD_BYTES_MAX: Final = 56 * 1024 * 1024
+#: Ours: a pull's usual reply (MessageStoreConfig.maxTransferBytesOnMessageInMemory, 256 KiB).
+SHARE_BYTES: Final = 256 * 1024
+#: Ours: by how much the sum has to grow before sizes are looked at again.
+STEP_BYTES: Final = 4 * 1024 * 1024
+
+
+class Unread:
+    """Unread sizes by connection.
+
+        below UNREAD_BYTES_HIGH   all are served, each up to its own limit
+        above                     a connection with more than its share unread is served when it has read
+        above UNREAD_BYTES_MAX    nobody is served, and the connection with most unread is closed (unsolicited
+                                  data cannot wait), unless most of it is being sent: the clients may read
+
+    Forty clients that asked for 4 MiB each at the same time were not all served before: as the answers leave
+    in slices, most of them were on their way at once, and the last connections were closed.
+
+    The memory of a connection that is being closed is free once it has ended, which is after what the loop
+    has to do already. Until then its bytes count, and while there are too many nobody is served: five hundred
+    clients whose requests came at the same time were each sent 4 MiB before the first of them had ended.
+
+    Sockets accept bytes without reporting it, so sizes are those of the last look, which is repeated when
+    their sum has grown by a step.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[Channel, int] = {}
+        self._ending: dict[Channel, int] = {}
+        self.total_bytes = 0
+        #: Whether all, those that are about to end included, have so much that nobody can be served.
+        self.is_full = False
+        self._look_again_at = UNREAD_BYTES_HIGH
+
+    def note(self, connection: Channel) -> None:
+        """Record a connection's unread size."""
+        size = connection.unsent_bytes
+        before = self._sizes.get(connection, 0)
+        if size == before:
+            return
+        self.total_bytes += size - before
+        if size:
+            self._sizes[connection] = size
+        else:
+            del self._sizes[connection]
+        if self.total_bytes > self._look_again_at:
+            self.refresh()
+        elif self.is_full:
+            self._note_ending()
+
+    def forget(self, connection: Channel) -> None:
+        """Remove an ended connection."""
+        self.total_bytes -= self._sizes.pop(connection, 0)
+        if self._ending.pop(connection, 0):
+            self._note_ending()
+
+    def may_serve(self, unsent_bytes: int) -> bool:
+        """Return whether a connection with so much unread may be sent more replies now."""
+        return self.total_bytes <= UNREAD_BYTES_HIGH or unsent_bytes <= SHARE_BYTES
+
+    def refresh(self) -> None:
+        """Update all sizes, and close connections while there is too much that clients have not read."""
+        self._sizes = {each: size for each in self._sizes if (size := each.unsent_bytes)}
+        self.total_bytes = sum(self._sizes.values())
+        if self.total_bytes > UNREAD_BYTES_MAX:
+            self._close_some()
+        self._look_again_at = max(UNREAD_BYTES_HIGH, self.total_bytes + STEP_BYTES)
+        self._note_ending()
+
+    def _close_some(self) -> None:
+        unread = {each: size - each.leaving_bytes for each, size in self._sizes.items()}
+        unread_bytes = sum(unread.values())
+        while self.total_bytes > UNREAD_BYTES_MAX and unread_bytes > UNREAD_BYTES_HIGH:
+            largest = max(unread, key=unread.__getitem__)
+            unread_bytes -= unread.pop(largest)
+            log.warning(
+                "connection dropped: the client does not read its responses",
+                peer=largest.address,
+                bytes=self.total_bytes,
+            )
+            self._ending[largest] = self._sizes.pop(largest)
+            self.total_bytes -= self._ending[largest]
+            largest.abort("all connections together have too much unread data, and this one has most")
+
+    def _note_ending(self) -> None:
+        self.is_full = self.total_bytes + sum(self._ending.values()) > UNREAD_BYTES_MAX
+
 
 #: NettyServerConfig.writeBufferHighWaterMark is off upstream; above ours a client must read first.
 UNSENT_BYTES_HIGH: Final = 8 * 1024 * 1024

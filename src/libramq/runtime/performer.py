@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from libramq.clock import MonotonicMs
 from libramq.errors import RemoteError
+from libramq.kernel.connection import ANONYMOUS, NUMBERS, Connection
 from libramq.kernel.effect import (
     Ask,
     Close,
@@ -27,21 +28,196 @@ from libramq.kernel.effect import (
     Proceed,
     Run,
     Send,
+    Stream,
     Thread,
 )
 from libramq.kernel.engine import Engine, Translator
 from libramq.kernel.work import InThread, Room, UnderWay
 from libramq.logs import get_logger
 from libramq.runtime.busy import Busy
-from libramq.runtime.dialed import DialedConnection
-from libramq.runtime.entrance import Entrance, Receive
 from libramq.runtime.large_requests import LargeRequests
-from libramq.runtime.outgoing import Outgoing
-from libramq.runtime.seams import Channel, Seams, Timer
-from libramq.runtime.unread import Unread
-from libramq.runtime.waiting_turns import WaitingTurns
+from libramq.runtime.outgoing import UNSENT_BYTES_HIGH, Outgoing, Unread
+from libramq.runtime.seams import Channel, Link, Seams, Timer, Timers
 
 log = get_logger(__name__)
+
+
+class DialedConnection:
+    """A connection attempt and what came of it; a `seams.Dialed` for its dialer, a `seams.Channel` for its
+    performer.
+
+    event: wraps a function so that its call is an event of the engine.
+    """
+
+    def __init__(
+        self, address: str, stream: Stream, event: Callable[[Callable[[Any], None]], Callable[..., None]]
+    ) -> None:
+        self.address = address
+        self.number = next(NUMBERS)
+        self.principal = ANONYMOUS
+        self.unsent_bytes = self.leaving_bytes = 0
+        self._stream = stream
+        self._event = event
+        self._link: Link | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether data sent now can still arrive."""
+        return self._link is not None
+
+    def opened(self, link: Link) -> None:
+        """Use the connection from now on."""
+        self._link = link
+        self._event(lambda _: self._stream.opened(self))()
+
+    def received(self, data: bytes) -> None:
+        """Handle the bytes of one read."""
+        if self._link is not None:
+            self._event(lambda _: self._stream.received(self, data))()
+
+    def ended(self, reason: str) -> None:
+        """Handle the end of the connection, whichever side closed it."""
+        self._link = None
+        self._event(lambda _: self._stream.ended(self, reason))()
+
+    def refused(self, error: RemoteError) -> None:
+        """Handle a failed attempt."""
+        self._event(lambda _: self._stream.refused(str(error)))()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        if self._link is not None:
+            self._link.write(data)
+
+    def close(self, reason: str) -> None:
+        """Close the connection after all written data has left; what still comes is ignored."""
+        link, self._link = self._link, None
+        if link is not None:
+            log.info("connection closed", peer=self.address, reason=reason)
+            link.close()
+
+    def abort(self, reason: str) -> None:
+        """Close the connection now, dropping data that has not left yet."""
+        link, self._link = self._link, None
+        if link is not None:
+            log.info("connection aborted", peer=self.address, reason=reason)
+            link.abort()
+
+    def pause_reading(self) -> None:
+        """Do nothing: a stream is bounded by its protocol."""
+
+    def resume_reading(self) -> None:
+        """Do nothing."""
+
+
+#: Ours: how soon connections are checked again that wait because all together have too much unread.
+CROWDED_MS: Final = 20
+
+
+class WaitingTurns:
+    """Connections in the order of their turns.
+
+    take_turn: serves a connection in its turn. has_backlog: returns whether a connection still waits for one.
+
+    put off  ─► must its client read first? ─► `Performer.writable` is called when it has
+             ─► have all too much unread?    ─► crowded, checked again after CROWDED_MS
+             ─► enqueued                     ─► its turn comes, on a timer without delay
+    """
+
+    def __init__(
+        self,
+        timers: Timers,
+        unread: Unread,
+        *,
+        take_turn: Callable[[Channel], None],
+        has_backlog: Callable[[Channel], bool],
+    ) -> None:
+        self._timers = timers
+        self._unread = unread
+        self._take_turn = take_turn
+        self._has_backlog = has_backlog
+        self._enqueued: dict[Channel, None] = {}
+        #: Connections whose turn ended early, until its output is written.
+        self.waiting_for_output: list[Channel] = []
+        self._crowded: list[Channel] = []
+        self._is_stopped = False
+        #: The timer of the next turn, for tests that run turns one by one.
+        self.timer: Timer | None = None
+
+    def enqueue(self, connection: Channel) -> None:
+        """Queue a connection for a turn, after those that wait."""
+        self._enqueued[connection] = None
+        self._set_timer()
+
+    def put_off(self, connection: Channel) -> None:
+        """Make a connection wait whose turn ended early, until the turn's output is written."""
+        self.waiting_for_output.append(connection)
+
+    def enqueue_put_off(self) -> None:
+        """Enqueue the connections whose turn ended early, except those whose client must read first."""
+        put_off, self.waiting_for_output = self.waiting_for_output, []
+        for connection in put_off:
+            if not self._has_backlog(connection) or connection.unsent_bytes > UNSENT_BYTES_HIGH:
+                continue
+            if not self._unread.is_full and self._unread.may_serve(connection.unsent_bytes):
+                self.enqueue(connection)
+            else:
+                if not self._crowded:
+                    self._timers.after(CROWDED_MS, self._look_at_crowded)
+                self._crowded.append(connection)
+
+    def stop(self) -> None:
+        """Give no more turns."""
+        self._is_stopped = True
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def _set_timer(self) -> None:
+        if self.timer is None and self._enqueued and not self._is_stopped:
+            self.timer = self._timers.after(0, self.next_turn)
+
+    def next_turn(self) -> None:
+        """Serve the connection that has waited longest."""
+        self.timer = None
+        connection = next(iter(self._enqueued))
+        del self._enqueued[connection]
+        self._take_turn(connection)
+        self._set_timer()
+
+    def _look_at_crowded(self) -> None:
+        """Find the connections that may be served again after the limit on unread bytes was exceeded."""
+        self._unread.refresh()
+        crowded, self._crowded = self._crowded, []
+        if not self._is_stopped:
+            self.waiting_for_output += crowded
+            self.enqueue_put_off()
+
+
+#: Processes requests from a position on; returns where the next begin.
+Receive = Callable[[Connection, Sequence[object], int], int]
+
+
+class Entrance:
+    """A `transport.server_connection.Handler`. receives: the translators of connections, by connection.
+
+    They share everything with the other connections of their performer: turns, effects, timers, services.
+    """
+
+    def __init__(
+        self, performer: "Performer", receives: dict[Channel, Receive], translator: Translator
+    ) -> None:
+        self._performer = performer
+        self._receives = receives
+        self._receive = translator.receive
+        self.received = performer.received
+        self.writable = performer.writable
+        self.closed = performer.closed
+
+    def connected(self, connection: Channel) -> None:
+        """Handle a new connection."""
+        self._receives[connection] = self._receive
+        self._performer.connected(connection)
+
 
 #: Ours: how long one connection is served before the others have their turn; with twenty busy connections and
 #: 5 ms each, another one's request waited 0.1 s.
