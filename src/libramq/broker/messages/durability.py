@@ -7,7 +7,7 @@ The log and the consume queues have a lane each, with one flush at a time: repli
 not wait for queues. A flush of the log begins after the events that are ready now, so that all sends that
 have arrived share it; at once if one connection sends alone. A thread costs a flush as much as a fast disk
 takes, as thread and loop are woken and contend for the interpreter. So brief flushes of the log are the
-loop's (`runtime.brief_work`).
+loop's (`runtime.asyncio_seams`).
 
 Upstream: CommitLog.GroupCommitService, FlushRealTimeService.
 """
