@@ -11,11 +11,6 @@ import pytest
 
 from libramq.groups.coordinator.member import GroupMember
 from libramq.groups.coordinator.membership import GroupMembership
-from libramq.testing.growth import table_sizes as walk
-from libramq.testing.growth.table_sizes import modules, table_sizes
-from libramq.testing.growth.turnover import EVENT_MS, GROUPS, KAFKA_GROUPS, Change, Turnover, grown
-from libramq.groups.coordinator.group.member import GroupMember
-from libramq.groups.coordinator.group.membership import GroupMembership
 from tests.testing import table_sizes as walk
 from tests.testing.table_sizes import modules, table_sizes
 from tests.testing.turnover import EVENT_MS, GROUPS, KAFKA_GROUPS, Change, Turnover, grown

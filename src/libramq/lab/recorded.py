@@ -13,13 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from libramq.balance.group import counts
-from libramq.groups.coordinator.balance import COLLECT_MS
-from libramq.groups.rebalance_event import Reason, RebalanceEvent
-from libramq.groups.rebalance_history import BrokerEvent
-from libramq.lab.cost import DEPARTURES
 from libramq.clock import WallMs
 from libramq.errors import ConfigError, RouteNotFound
-from libramq.groups.coordinator.group.balance import COLLECT_MS
+from libramq.groups.coordinator.balance import COLLECT_MS
 from libramq.groups.rebalance_event import Reason, RebalanceEvent, decode_event
 from libramq.groups.rebalance_history import BrokerEvent, rebalances
 from libramq.lab.cost import DEPARTURES, Costs, RecordedMove, measured_costs, recorded_moves
