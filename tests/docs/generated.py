@@ -18,12 +18,9 @@ from typing import Final
 import typer
 from prometheus_client import Counter, Gauge, Histogram
 
+from libramq.broker.broker_conf import REFUSED
 from libramq.broker.config import BrokerConfig
-from libramq.broker.message_store_config import MessageStoreConfig
 from libramq.broker.metrics.metrics import Metrics
-from libramq.broker.refused_options import REFUSED
-from libramq.broker.replication_config import ReplicationConfig
-from libramq.broker.timer_config import TimerConfig
 from libramq.cli.main import app
 from libramq.client.consuming.ownership import transitions as ownership_transitions
 from libramq.groups.coordinator import transitions as group_transitions
@@ -37,12 +34,9 @@ _PART: Final = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end of \2 -->)
 
 def broker_options() -> str:
     """Return a table of every option of `broker.conf` that has an effect."""
-    parts = (ReplicationConfig, MessageStoreConfig, TimerConfig)  # Each with what the next has.
-    part_of = {option.name: number for number, part in enumerate(parts, 1) for option in fields(part)}
-    options = sorted(fields(BrokerConfig), key=lambda option: part_of.get(option.name, 0))
     rows = [
         (f"`{option.metadata['name']}`", _default(option.default), option.metadata["about"])
-        for option in options
+        for option in fields(BrokerConfig)
         if option.metadata
     ]
     return _table(("option", "default", "what it does"), rows)

@@ -1,22 +1,91 @@
 """`broker.conf`: a Java properties file, turned into a configuration.
 
 Unused names of Apache's, and unknown names, cause warnings; only options that promise security or durability
-are refused (`refused_options.py`).
+are refused (`REFUSED`).
 """
 
 import difflib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
-from libramq.broker.refused_options import check_refused, is_harmless
 from libramq.errors import ConfigError
 from libramq.formats.properties_file import read_properties, shown, whole_number
 from libramq.remoting.credentials import parse_credentials
 from libramq.transport.address import is_lookup, split_name_servers
 from libramq.transport.bind import bind_address, check_announced
+
+#: Ours: how similar a misspelt name is; `authenticationProvider` and `authenticationEnabled` are not that
+#: similar.
+SIMILARITY_MIN: Final = 0.9
+
+
+class Refusal(NamedTuple):
+    """A refused option. harmless: values without a promise; lacking: what this broker does not do."""
+
+    name: str
+    harmless: tuple[str, ...]
+    lacking: str
+
+
+_OPEN: Final = "clients are not authenticated or authorised yet"
+_PLAIN: Final = "connections are not encrypted yet"
+_ALONE: Final = "this is not built yet (masters with slaves are: brokerRole, inSyncReplicas)"
+REFUSED: Final = {
+    refusal.name: refusal
+    for refusal in (
+        Refusal("authenticationEnabled", ("false",), _OPEN),
+        Refusal("authorizationEnabled", ("false",), _OPEN),
+        Refusal("aclEnable", ("false",), _OPEN),
+        Refusal("migrateAuthFromV1Enabled", ("false",), _OPEN),
+        Refusal("tls.enable", ("false",), _PLAIN),
+        Refusal("tls.server.mode", ("disabled", "permissive"), _PLAIN),
+        Refusal("tls.server.need.client.auth", ("none",), _PLAIN),
+        Refusal("allAckInSyncStateSet", ("false",), _ALONE),
+        Refusal("enableControllerMode", ("false",), _ALONE),
+        Refusal("enableDLegerCommitLog", ("false",), _ALONE),
+        Refusal("duplicationEnable", ("false",), _ALONE),
+        Refusal("readOnlyCommitLogStorePaths", ("",), "this broker reads its log from one directory"),
+    )
+}
+#: What is kept, when it is spelt right.
+_KEPT: Final = (
+    "flushDiskType",
+    "brokerRole",
+    "inSyncReplicas",
+    "minInSyncReplicas",
+    "totalReplicas",
+    "enableAutoInSyncReplicas",
+    "enableLmq",
+    "enableMultiDispatch",
+    "bindAddress",
+    "innerClientAuthenticationCredentials",
+)
+#: By their names in small letters.
+_PROMISES: Final = {name.lower(): name for name in (*REFUSED, *_KEPT)}
+
+
+def check_refused(properties: Mapping[str, str], known: frozenset[str]) -> None:
+    """Raise ConfigError for the first promise that cannot be kept. known: names that have an effect here."""
+    for name, value in properties.items():
+        refusal = REFUSED.get(name)
+        if refusal is not None and value.lower() not in refusal.harmless:
+            raise ConfigError(
+                f"{name}={value}: {refusal.lacking}, so this broker would not do what the line promises; "
+                f"remove it (or set {name}={refusal.harmless[-1]}) to run without, or use Apache's broker"
+            )
+        if refusal is None and name not in known:
+            near = difflib.get_close_matches(name.lower(), _PROMISES, n=1, cutoff=SIMILARITY_MIN)
+            if near:
+                # The value is not shown: it may be a secret.
+                raise ConfigError(f"{name}: no such option; did you mean {_PROMISES[near[0]]}?")
+
+
+def is_harmless(name: str) -> bool:
+    """Return whether an option that passed `check_refused` is without effect."""
+    return name in REFUSED
 
 
 def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[BrokerConfig, list[str]]:

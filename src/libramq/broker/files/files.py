@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from libramq.batches.formats import FORMATS
-from libramq.broker.config import BrokerConfig
+from libramq.broker.config import MESSAGE_BYTES_MAX, BrokerConfig
 from libramq.broker.files.passed_on_file import SAVE_MS as PASSED_ON_SAVE_MS
 from libramq.broker.files.passed_on_file import PassedOnFile
 from libramq.broker.files.progress import Progress, ProgressFile
@@ -15,7 +15,6 @@ from libramq.broker.files.schedule_file import DelayAnswer, ScheduleFile
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.offset_commits import SLAVE_FILE_NAME as SLAVE_COMMITS
 from libramq.broker.groups.offset_commits import CommitsAtSlave
-from libramq.broker.message_store_config import MESSAGE_BYTES_MAX
 from libramq.broker.messages.delivered_copies import DeliveredCopies
 from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.messages.schedule import DelaySchedule
