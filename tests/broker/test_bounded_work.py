@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from libramq.broker.groups import client_watch, group_health
-from libramq.broker.groups import notifications as notices
+from libramq.broker.groups import consumer_clients as notices
 from libramq.broker.messages import drafts, sending
 from libramq.broker.processor.administration import listing, statistics
 from libramq.codes import RequestCode as R

@@ -1,6 +1,6 @@
 """The account of a delay level: what is delivered behind its first message that is not."""
 
-from libramq.broker.messages.level_account import WAITING_MAX, LevelAccount
+from libramq.broker.files.schedule_file import WAITING_MAX, LevelAccount
 
 
 def test_what_waits_is_undelivered_and_so_is_all_that_follows_the_account():

@@ -1,6 +1,6 @@
 """When records were stored by the monotonic clock, however the wall clock was set."""
 
-from libramq.broker.messages.stored_moments import SETTINGS_MAX, UNNOTICED_MS, StoredMoments
+from libramq.broker.messages.schedule import SETTINGS_MAX, UNNOTICED_MS, StoredMoments
 from libramq.clock import Now
 
 HOUR_MS = 3_600_000

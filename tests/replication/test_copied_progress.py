@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from libramq.broker.cluster import returned_commits
+from libramq.broker.cluster import table_copies
 from libramq.broker.files.progress import ProgressFile
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError
@@ -193,7 +193,7 @@ def test_commits_that_the_master_does_not_answer_do_not_keep_later_ones_from_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, topic: str, queue_id: int
 ) -> None:
     """Only some are returned at once: those of one queue used to be sent again and again, no others."""
-    monkeypatch.setattr(returned_commits, "RETURNED_AT_ONCE", 1)
+    monkeypatch.setattr(table_copies, "RETURNED_AT_ONCE", 1)
     for name in ("T", "U"):
         pair.master.create_topic(name, queues=2)
         for each in range(2):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.pop import taking_at_slave
+from libramq.broker.pop import pops_at_slave
 from libramq.client.popping.popped import batch_acks
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import decode_body, encode_body
@@ -242,7 +242,7 @@ def test_a_slave_that_knows_its_masters_journal_begins_behind_what_that_had_popp
 
 def test_a_group_gets_no_more_than_can_be_remembered(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unwritten, "UNSETTLED_MAX", 3)
-    monkeypatch.setattr(taking_at_slave, "DISTANCE_MAX", 2)
+    monkeypatch.setattr(pops_at_slave, "DISTANCE_MAX", 2)
     leave(pair, *(f"{number}" for number in range(8)))
     first = pop(pair.slave, max_msg_nums=3)
     assert pop(pair.slave) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from libramq.broker.cluster import slaves_progress
-from libramq.broker.cluster.returned_commits import OffsetTables, ReturnedCommits
+from libramq.broker.cluster.table_copies import OffsetTables, ReturnedCommits
 from libramq.broker.transactions.half import TRANSACTION_GROUP
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error

@@ -20,8 +20,7 @@ from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages import schedule
 from libramq.broker.messages.durability import Durability
 from libramq.broker.messages.redelivery import Redelivery
-from libramq.broker.messages.schedule import DelaySchedule
-from libramq.broker.messages.stored_moments import StoredMoments
+from libramq.broker.messages.schedule import DelaySchedule, StoredMoments
 from libramq.broker.processor.messages.pull_message import PullMessage
 from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore

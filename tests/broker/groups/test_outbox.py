@@ -2,7 +2,7 @@
 
 import gc
 
-from libramq.broker.groups.notifications import Outbox
+from libramq.broker.groups.consumer_clients import Outbox
 from libramq.groups.pending_notifications import AreYouThere, GroupChanged
 from libramq.kernel.work import PORTION
 from tests.fakes import FakePeer

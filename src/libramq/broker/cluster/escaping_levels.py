@@ -2,7 +2,7 @@
 
     due messages of a level, 32 at once ─► sent (`other_masters.py`)
         accepted: the level goes on behind them
-        refused, or no other master has their topic: others pass them (`level_account.py`), and they are sent
+        refused, or no other master has their topic: others pass them (`LevelAccount`), and they are sent
         again every 30 s
 
 A send without an answer is repeated, and holds up those behind it: it is not known who has it.
@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from libramq.broker.cluster.other_masters import OtherMasters, Outgoing, Window
-from libramq.broker.messages.level_account import WAITING_MAX, LevelAccount
+from libramq.broker.files.schedule_file import WAITING_MAX, LevelAccount
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.clock import MonotonicMs
 from libramq.message import names

@@ -4,45 +4,96 @@
                                             └─► table copies   topics, groups, offsets
 
 Upstream: BrokerController.handleRegisterBrokerResult, SlaveSynchronize.java, DefaultHAClient.java.
+
+The routes at a slave: all queues of a topic, which an acting slave assigns to members that pop.
+
+A master knows the other brokers (`peer_brokers.py`); a slave asks its name server, whose routes name it in
+its master's place. While an answer is awaited nobody is assigned anything; members ask again within a second.
+
+Upstream: TopicRouteInfoManager.getTopicSubscribeInfo.
 """
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from libramq.broker.cluster.escaping import KEPT_MS, PAUSE_MS, Escaping
 from libramq.broker.cluster.registration import Registration
-from libramq.broker.cluster.slave_routes import SlaveRoutes
 from libramq.broker.cluster.slaves_progress import PeersProgress
 from libramq.broker.cluster.table_copies import TableCopies
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.durability import Durability
-from libramq.broker.pop.cut_flight import popped_behind
-from libramq.clock import MonotonicMs
+from libramq.broker.pop.loading import popped_behind
+from libramq.clock import Clock, MonotonicMs
 from libramq.errors import LibraError
-from libramq.formats.route import MASTER_ID
+from libramq.formats.route import MASTER_ID, TopicRouteData
+from libramq.formats.tables import PERM_READ
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import Callback, Work
 from libramq.logs import get_logger
 from libramq.message.names import REVIVE_TOPIC_PREFIX, TIMER_TOPIC
 from libramq.message.properties import whole_number
+from libramq.message.queue import MessageQueue
 from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.command import Command
 from libramq.replication.ha_client import HAClient, Shared, State
 from libramq.replication.log_comparison import compare_logs
 from libramq.rpc.admin_calls import RUNTIME_INFO
 from libramq.rpc.call import Call
-from libramq.rpc.name_server_calls import Master, cluster_info
-from libramq.rpc.question import Question, answer_to, signing
+from libramq.rpc.name_server_calls import Master, cluster_info, topic_route
+from libramq.rpc.question import Ask, Question, answer_to, signing
 from libramq.rpc.slave_calls import record_at
+
+#: Ours: for how long an answer counts; members ask every 20 s.
+KNOWN_MS: Final = 10_000
+#: Ours: topics whose routes are kept.
+ROUTES_MAX: Final = 10_000
+ANSWER_MS_MAX: Final = 3_000
+
+
+class SlaveRoutes:
+    """Asks for routes when they are wanted. name_server: where."""
+
+    def __init__(self, clock: Clock, ask: Ask, name_server: Callable[[], str]) -> None:
+        self._clock = clock
+        self._ask = ask
+        self._name_server = name_server
+        self._known: dict[str, tuple[MonotonicMs, list[MessageQueue]]] = {}
+        self._asked: set[str] = set()
+
+    def queues(self, topic: str) -> list[MessageQueue] | None:
+        """Return all queues of a topic that may be read, sorted; None while they are unknown."""
+        since_ms, queues = self._known.get(topic, (None, []))
+        if since_ms is not None and self._clock.monotonic_ms() - since_ms < KNOWN_MS:
+            return queues
+        if topic not in self._asked and len(self._asked) < ROUTES_MAX:
+            self._asked.add(topic)
+            answered = partial(self._answered, topic)
+            self._ask(Question(self._name_server(), topic_route(topic), answered, ANSWER_MS_MAX))
+        return queues or None
+
+    def _answered(self, topic: str, route: TopicRouteData | LibraError) -> None:
+        self._asked.discard(topic)
+        if isinstance(route, LibraError):
+            return
+        if len(self._known) >= ROUTES_MAX:
+            self._known.clear()
+        queues = [
+            MessageQueue(topic, each.broker_name, queue_id)
+            for each in route.queue_datas
+            if each.perm & PERM_READ
+            for queue_id in range(each.read_queue_nums)
+        ]
+        self._known[topic] = self._clock.monotonic_ms(), sorted(queues)
+
 
 log = get_logger(__name__)
 
 #: Ours: how often a slave without a master registers, and so asks for one.
 SEARCH_MS: Final = 3_000
-ANSWER_MS_MAX: Final = 3_000
 #: Ours: anybody can send notifications, which are to fill no log.
 LOGGED_EVERY_MS: Final = 1_000
 

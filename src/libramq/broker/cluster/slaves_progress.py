@@ -26,9 +26,8 @@ import msgspec
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
-from libramq.broker.files.schedule_file import DelayAnswer
+from libramq.broker.files.schedule_file import DelayAnswer, LevelAccount
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.messages.level_account import LevelAccount
 from libramq.broker.transactions import half
 from libramq.broker.transactions.checking import Checking
 from libramq.clock import MonotonicMs
@@ -225,7 +224,7 @@ class SlavesProgress:
     def _take_commits_over(self, slave: str, answer: DelayAnswer) -> Work[None]:
         """Take over what groups committed at a slave, if its whole log is ours, too.
 
-        Otherwise it returns that once its log is (`returned_commits.py`).
+        Otherwise it returns that once its log is (`table_copies.py`).
         """
         place = answer.last_record
         record = self._store.copy.record(*place) if place is not None and answer.committed else None

@@ -7,21 +7,51 @@
 A thread decodes each; differences are applied in steps. A table that cannot be copied stays as it is. So
 do all while the log is not copied: a master that returned with an empty disk has lost its tables, too.
 Upstream: broker/slave/SlaveSynchronize.java.
+
+The copied progress: what a slave's master has done, kept aside until this slave has what was done.
+
+    tables kept ─► the end of the master's log ─► our log is flushed up to there ─► tables applied
+
+A delay level's offset refers to the copies that were delivered, and a committed offset of POP to check
+points in the log. Applied before these have come, either would be durable before what it speaks of: promoted,
+the slave would take for delivered what it lacks. This is the rule of `broker/files/progress.py`, across two
+brokers.
+
+Tables count for the copying in which they were asked for. Once the logs are compared again they are dropped:
+the master may have another log, in which their offsets mean something else.
+
+Returned commits: offsets that groups committed at a slave while its master was gone.
+
+    the master's table arrives ─┬─ it has as much, or a reset waits ─► forgotten
+                                └─ it has less, or nothing          ─► committed at the master, forgotten
+
+Otherwise a group that committed for the first time would begin elsewhere once the master is back: at the end
+of its queues perhaps, behind messages that nobody has read. Members of coordinated groups commit at masters
+only. They are in a file (`CommitsAtSlave`), as the slave may be restarted before its master is back.
+
+The master's table is older than its answer, so it compares again: a returned commit moves nothing back there,
+neither a committed offset nor a position of POP that is ahead of it. Nobody can mean it to, since a slave
+refuses resets. A commit behind an earlier one holds at the slave until its master is back.
+
+Upstream: none; BrokerPreOnlineService.syncMetadataReverse copies the whole table of an acting master, unless
+its own version is higher, and so moves offsets back as well. PopMessageProcessor.getPopOffset reads on from
+the higher of the buffered and the committed offset, too.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from libramq.broker.cluster.copied_progress import CopiedProgress
-from libramq.broker.cluster.returned_commits import OffsetTables, ReturnedCommits
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.schedule_file import DelayAnswer
-from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.groups.offset_commits import CommitsAtSlave, OffsetCommits
+from libramq.broker.transactions import half
 from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.request_modes import RequestModesFile
 from libramq.clock import MonotonicMs
-from libramq.errors import LibraError, RemoteProtocolError
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, LibraError, RemoteProtocolError
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body, from_value
 from libramq.formats.tables import DataVersion, SubscriptionGroupWrapper, TopicConfigSerializeWrapper
@@ -29,17 +59,141 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import InThread, Work
 from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
 from libramq.offsets.commits_ahead import COMMITS_AHEAD, CommitsAheadFile
+from libramq.offsets.consumer_offset import SEPARATOR
 from libramq.offsets.ledger import offset_table
 from libramq.rpc import slave_calls
+from libramq.rpc.broker_calls import update_consumer_offset
 from libramq.rpc.call import Call
 from libramq.rpc.question import Ask, Question, answer_to
+from libramq.store.message_store import MessageStore
 from libramq.store.retention.deletions import COPIED_AS
 from libramq.timers.metrics import TimerMetricsFile
 from libramq.timers.timer_checkpoint import TimerCheckpoint, decode_timer_checkpoint
 from libramq.timers.timers import Again
 
+#: Applies a table, with a yield after each step.
+Apply = Callable[[], Iterator[None]]
+
+
+class CopiedProgress:
+    """The tables that wait. ended: called for each with its name, and the error that stopped it."""
+
+    def __init__(
+        self, store: MessageStore, kernel: Kernel, ended: Callable[[str, BaseException | None], None]
+    ) -> None:
+        self._store = store
+        self._ended = ended
+        self._work = kernel.work
+        self._applying = self._apply(())
+        self._kept: list[tuple[str, Apply]] = []
+        self._log_end: int | None = None
+        #: Where the master's log ended when it had done what was applied last; None: that is unknown.
+        self.applied_end: int | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether tables wait for the log, or are being applied."""
+        return self._log_end is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing is kept."""
+        return not self._kept
+
+    def keep(self, name: str, apply: Apply) -> None:
+        """Keep a table; `ends_at` follows."""
+        self._kept.append((name, apply))
+
+    def ends_at(self, log_end: int) -> None:
+        """Note where the master's log ended after the tables were asked for."""
+        self._log_end = log_end
+        self.settle()
+
+    def drop(self) -> None:
+        """Forget what is kept; of a table that is being applied the rest."""
+        self._kept.clear()
+        self._log_end = None
+        self._applying.close()
+
+    def settle(self) -> None:
+        """Apply what is kept, if the log is flushed far enough."""
+        if self._log_end is None or not self._kept or self._log_end > self._store.flushed_offset:
+            return
+        # Whatever of it is applied from here on speaks of the log up to there.
+        self.applied_end = max(self._log_end, self.applied_end or 0)
+        tables, self._kept = self._kept, []
+        self._applying = self._apply(tables)
+        self._work(self._applying)
+
+    def _apply(self, tables: Sequence[tuple[str, Apply]]) -> Work[None]:
+        try:
+            for name, apply in tables:
+                error: Exception | None = None
+                try:
+                    yield from apply()
+                except (LibraError, OSError) as failed:
+                    error = failed
+                self._ended(name, error)
+        finally:
+            self._log_end = None
+
+
 log = get_logger(__name__)
+
+#: Ours: commits that a master is sent at once; the others follow with the next table.
+RETURNED_AT_ONCE: Final = 1_000
+
+#: Asks the master, and passes its answer on if the copying is still the same.
+AskMaster = Callable[[Call[Any], Callable[[Any], None]], None]
+
+
+class OffsetTables(NamedTuple):
+    """Committed offsets and pending resets, by key and queue id; commits ahead; deletions in the store."""
+
+    offsets: dict[str, dict[int, int]]
+    resets: dict[str, dict[int, int]]
+    ahead: CommitsAheadFile = CommitsAheadFile()
+    deletions: Mapping[str, int] = MappingProxyType({})
+
+
+class ReturnedCommits:
+    """Sends the master what was committed here and it does not have."""
+
+    def __init__(self, at_slave: CommitsAtSlave, ask_master: AskMaster) -> None:
+        self._at_slave = at_slave
+        self._ask_master = ask_master
+
+    def send(self, master: OffsetTables) -> None:
+        """Compare with a table that arrived from the master; what is returned is added to it."""
+        for key, queue_id, offset in self._at_slave.take_turns(RETURNED_AT_ONCE):
+            is_known = master.offsets.get(key, {}).get(queue_id, -1) >= offset
+            if is_known or queue_id in master.resets.get(key, {}):
+                self._at_slave.forget(key, queue_id, offset)
+                continue
+            topic, _, group = key.partition(SEPARATOR)
+            if group == half.TRANSACTION_GROUP:
+                continue  # The master asks for it (`slaves_progress.py`), and refuses it from us.
+            call = update_consumer_offset(group, MessageQueue(topic, "", queue_id), offset, is_returned=True)
+            self._ask_master(call, partial(self._answered, master, key, queue_id, offset))
+
+    def _answered(
+        self, master: OffsetTables, key: str, queue_id: int, offset: int, failure: LibraError | None
+    ) -> None:
+        if failure is None:
+            master.offsets.setdefault(key, {})[queue_id] = offset  # The copy is applied later, with it.
+        elif _is_final(failure):
+            log.warning("the master refuses an offset committed here", of=key, reason=str(failure))
+        else:
+            return  # It is sent again after one of the next tables.
+        self._at_slave.forget(key, queue_id, offset)
+
+
+def _is_final(failure: LibraError) -> bool:
+    """Return whether the master would refuse a commit again: it has answered, and is not just busy."""
+    return isinstance(failure, BrokerError) and failure.response_code != ResponseCode.SYSTEM_BUSY
+
 
 #: Ours; SlaveSynchronize's is 60 s, by which offsets at a slave are behind when its master is lost.
 PERIOD_MS: Final = 10_000

@@ -15,11 +15,9 @@ from libramq.broker.features.pop import PopFeature
 from libramq.broker.features.transactions import TransactionFeature
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.broker.groups.removal import GroupRemoval
-from libramq.broker.processor.cluster.ha_info import HAInfoRequests
-from libramq.broker.processor.cluster.ha_status import HAStatusRequests
+from libramq.broker.processor.cluster.ha_info import HAInfoRequests, HAStatusRequests
 from libramq.broker.processor.cluster.peers import PeerNodeRequests, PeerRequests
-from libramq.broker.processor.cluster.slave_requests import SlaveRequests
-from libramq.broker.processor.cluster.slave_tables import SlaveTables
+from libramq.broker.processor.cluster.slave_requests import SlaveRequests, SlaveTables
 from libramq.kernel.engine import Hooks
 from libramq.rpc.question import signing
 

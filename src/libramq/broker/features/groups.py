@@ -15,8 +15,7 @@ from libramq.broker.messages.pull_filters import PullFilters
 from libramq.broker.processor.groups.client_calls import ClientCalls
 from libramq.broker.processor.groups.client_management import ClientManagement
 from libramq.broker.processor.groups.consumer_offset import ConsumerOffsetRequests
-from libramq.broker.processor.groups.group_membership import GroupRequests
-from libramq.broker.processor.groups.open_queue import OpenQueue
+from libramq.broker.processor.groups.group_membership import GroupRequests, OpenQueue
 from libramq.broker.processor.groups.query_assignment import QueryAssignment
 from libramq.broker.processor.groups.queue_lock import QueueLockRequests
 from libramq.groups.cluster_view import ClusterView

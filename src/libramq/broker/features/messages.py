@@ -3,10 +3,10 @@
 from libramq.broker.features.feature import Base, Feature
 from libramq.broker.features.groups import GroupFeature
 from libramq.broker.features.transactions import TransactionFeature
-from libramq.broker.messages.delivery import Delivery
 from libramq.broker.messages.fetching import Fetching
 from libramq.broker.messages.reading import Reading
 from libramq.broker.messages.redelivery import Redelivery, SendingBack
+from libramq.broker.messages.schedule import Delivery
 from libramq.broker.messages.sending import Sending
 from libramq.broker.messages.timer_delivery import TimerDelivery
 from libramq.broker.processor.messages.pull_message import PullMessage

@@ -13,10 +13,9 @@ from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.pop.acknowledging import Acknowledging
 from libramq.broker.pop.ordering import Ordering
 from libramq.broker.pop.popping import Popping
-from libramq.broker.pop.pops_at_slave import PopsAtSlave
+from libramq.broker.pop.pops_at_slave import PopsAtSlave, TakingAtSlave
 from libramq.broker.pop.reviving import Reviving
 from libramq.broker.pop.taking import Taking
-from libramq.broker.pop.taking_at_slave import TakingAtSlave
 from libramq.broker.processor.messages.ack_message import AckMessage
 from libramq.broker.processor.messages.pop_message import PopMessage
 from libramq.errors import StoreError

@@ -6,6 +6,14 @@
 
 The order of the checks and their codes are upstream's: PullMessageProcessor.java,
 PullRequestHoldService.java.
+
+A slave must not serve what is left of a former topic, one that was deleted and made again:
+
+    member ─► master: OPEN_QUEUE      the answer names where in the log the topic begins (`lbTopicStart`)
+    member ─► slave:  PULL_MESSAGE    names it; a message that lies before is one of the former topic
+
+The log does not record deletions. Until the new topic's first message has come, a slave has the former one's
+messages, under the offsets that the new ones will get. A member that read them would skip the new ones.
 """
 
 from collections.abc import Callable
@@ -19,7 +27,6 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.messages.former_topics import nothing_of_former_topic
 from libramq.broker.messages.pull_filters import PullFilters
 from libramq.broker.metrics.throughput import Throughput
 from libramq.catalog.requirements import Requirements
@@ -33,11 +40,33 @@ from libramq.kernel.parts import Kernel
 from libramq.kernel.purgatory import Waiter
 from libramq.kernel.work import Each, InThread, Work
 from libramq.store.contents import WARMINGS_MAX
-from libramq.store.log.segments import Cold
+from libramq.store.log.segments import Cold, ColdRead
+from libramq.store.message_store import MessageStore
 from libramq.store.reading.filtered_read import FilteredRead
 from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
 from libramq.waits import HeldPull, HeldPulls
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
+
+
+def nothing_of_former_topic(
+    store: MessageStore, topic: str, queue_id: int, offset: int, topic_start: int, *, may_wait: bool
+) -> ReadResult | None:
+    """Return the result of a read whose offset has a message of the former topic; None if it has not.
+
+    Messages of a queue lie in the log in their order, so what follows one of the new topic is of that, too.
+    With may_wait=False the result may be WOULD_WAIT.
+    """
+    try:
+        if may_wait:
+            units = store.queue_units(topic, queue_id, offset, 1)
+        else:
+            with store.without_waiting():
+                units = store.queue_units(topic, queue_id, offset, 1)
+    except ColdRead as cold:
+        return msgspec.structs.replace(NO_QUEUE, status=ReadStatus.WOULD_WAIT, cold=(cold.stretch,))
+    if not units or units[0][0] >= topic_start:
+        return None
+    return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, 0, offset)
 
 
 class PullStatus(Enum):
@@ -80,7 +109,7 @@ class Pull(msgspec.Struct, eq=False, kw_only=True):
 
     expression: the wanted messages, of `expression_type`; None: the group's subscription (from heartbeats),
     of which the reader knows `subscription_version`. member, epoch: of a coordinated group; the member must
-    have the queue open under that epoch as long as the pull lasts. topic_start: see `former_topics`.
+    have the queue open under that epoch as long as the pull lasts. topic_start: see the head of this module.
     takes_batches: the reader unwraps inner batches itself. commit_offset: what the group has read before.
     hold_ms: how long to wait for a message; None: not at all. tag_codes, message_filter: of `Reading`;
     warmings: how many times a thread has read for it.

@@ -7,25 +7,73 @@ A delay is a duration: while this process runs it is measured by the monotonic c
 clock has no effect (upstream delivers at once if it is set back, and early if it is set forward). After a
 machine's sleep the delays continue. Messages stored by an earlier process are due by the wall clock, the only
 one that continued.
+
+The stored moments: when messages were stored by the monotonic clock, however the wall clock was set.
+
+A record's store time is the wall clock's at the time. Whenever the difference between wall clock and
+monotonic clock has changed, it is remembered together with the log's end:
+
+    log      0 ────────────────── 81 920 ─────────────────► end
+        ahead    as at the start      3 600 000 ms less: the clock was set back by an hour
+
+Ours; upstream adds the delay to the store time and compares with the current wall clock.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from libramq.broker.files.schedule_file import LevelAccount
 from libramq.broker.messages.delivered_copies import DeliveredCopies
-from libramq.broker.messages.level_account import LevelAccount
-from libramq.broker.messages.stored_moments import UNNOTICED_MS, StoredMoments
+from libramq.broker.messages.rounds import Rounds
 from libramq.broker.messages.stored_records import undamaged
 from libramq.catalog.destinations import Destinations
-from libramq.clock import Clock, MonotonicMs, read_clock
+from libramq.clock import Clock, MonotonicMs, Now, read_clock
+from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
+from libramq.message.names import SCHEDULE_TOPIC
 from libramq.store.log.append import AppendStatus, StoreMessage, stored_again
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadStatus
+
+#: Ours: clock synchronisation moves the clock by less (ntpd steps from 128 ms on); a delay may be wrong by
+#: this much.
+UNNOTICED_MS: Final = 100
+#: Ours: a clock is not set so often while messages wait; of more settings the oldest are forgotten.
+SETTINGS_MAX: Final = 1_000
+
+
+class StoredMoments:
+    """The wall clock's difference for each part of the log. `now`: when the store was opened.
+
+    Messages of an earlier process count as stored by the current wall clock: only that one continued
+    meanwhile.
+    """
+
+    def __init__(self, now: Now) -> None:
+        self._starts = [0]
+        self._ahead_ms = [now.wall_ahead_ms]
+
+    def is_set(self, now: Now) -> bool:
+        """Return whether the wall clock was set since the last call."""
+        return abs(now.wall_ahead_ms - self._ahead_ms[-1]) > UNNOTICED_MS
+
+    def note(self, log_end: int, now: Now) -> None:
+        """Note that messages from here on take their store time from the clock as it is now."""
+        self._starts.append(log_end)
+        self._ahead_ms.append(now.wall_ahead_ms)
+        if len(self._starts) > SETTINGS_MAX:
+            del self._starts[1], self._ahead_ms[1]
+
+    def moment_of(self, physical_offset: int, store_timestamp_ms: int) -> MonotonicMs:
+        """Return when a record was stored."""
+        position = bisect_right(self._starts, physical_offset) - 1
+        return MonotonicMs(store_timestamp_ms - self._ahead_ms[position])
+
 
 log = get_logger(__name__)
 
@@ -306,3 +354,58 @@ class DelaySchedule:
         topic = message.properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
         queue_id = p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
         return topic, self._destinations.queue_for(topic, queue_id)
+
+
+#: Ours: how soon delivery is retried if the store accepts no messages, or the next message is not flushed.
+AGAIN_MS: Final = 100
+
+
+class Delivery:
+    """Delivers due messages; an `arrivals.TopicListener`. A slave leaves that to its master.
+
+    is_held: nothing is delivered before `begin`.
+    """
+
+    topic = SCHEDULE_TOPIC
+
+    def __init__(
+        self, schedule: DelaySchedule, store: MessageStore, kernel: Kernel, *, is_held: bool = False
+    ) -> None:
+        self._schedule = schedule
+        self._store = store
+        self._clock = kernel.clock
+        self._rounds = Rounds(store, kernel, self._deliver, again_ms=AGAIN_MS)
+        self._is_slave = store.config.is_copy
+        self._is_held = is_held or self._is_slave
+        if not self._is_held:
+            self.begin()
+
+    def hold(self) -> None:
+        """Deliver nothing until `begin`."""
+        self._is_held = True
+
+    def begin(self) -> None:
+        """Deliver from now on."""
+        self._is_held = False
+        self._rounds.by(self._clock.monotonic_ms())
+
+    def arrived(self, topic: str, queue_id: int, end: int) -> None:
+        """Note that a delay level has a new message."""
+        if not self._is_slave:
+            self._schedule.level_grew(queue_id)
+        if not self._is_held:
+            self._look(self._clock.monotonic_ms(), wait_ms_min=0)
+
+    def _deliver(self, now_ms: MonotonicMs) -> bool:
+        if self._is_held:
+            return False
+        if self._schedule.deliver(now_ms):
+            return True
+        self._look(now_ms, wait_ms_min=AGAIN_MS)
+        return False
+
+    def _look(self, now_ms: MonotonicMs, *, wait_ms_min: int) -> None:
+        """Set the deadline; due messages that were not delivered wait for the store."""
+        due_ms = self._schedule.next_due_ms(now_ms)
+        if due_ms is not None:
+            self._rounds.by(max(due_ms, now_ms + wait_ms_min) if due_ms <= now_ms else due_ms)

@@ -32,6 +32,7 @@ from libramq.pop.entries import (
     tag_of,
     unique_key,
 )
+from libramq.pop.unwritten import Unwritten
 from libramq.store.log.append import AppendResult, StoreMessage
 from libramq.store.message_store import MessageStore
 
@@ -190,3 +191,52 @@ def _of_check_point(check_point: CheckPoint, *, is_again: bool = False) -> _Line
 
 def _of_ack(check_point: CheckPoint, bits: int) -> _Line:
     return check_point.ack(bits), check_point.revive_queue, check_point.visible_ms
+
+
+class UnwrittenJournal(PopJournal):
+    """Applies entries, and tells `Unwritten` what is done."""
+
+    def __init__(
+        self,
+        unwritten: Unwritten,
+        store: MessageStore,
+        log: MessageLog,
+        in_flight: InFlight,
+        *,
+        revive_topic: str,
+    ) -> None:
+        super().__init__(store, log, in_flight, revive_topic=revive_topic)
+        self._unwritten = unwritten
+
+    @property
+    def must_wait(self) -> bool:
+        """Return False: nothing has to reach a disk."""
+        return False
+
+    def write(
+        self,
+        check_points: Sequence[CheckPoint] = (),
+        acks: Sequence[Ack] = (),
+        *,
+        copies: Sequence[StoreMessage] = (),
+        wall_ms: WallMs,
+    ) -> int:
+        """Apply new check points and acknowledgements; return 0, no end of a log.
+
+        A check point with an acknowledgement takes over the message, which is not done with that.
+        """
+        assert not copies
+        for check_point in check_points:
+            self._in_flight.add(check_point)
+        for check_point, bits in acks:
+            if not check_points:
+                queue = check_point.group, check_point.topic, check_point.queue_id
+                self._unwritten.done(queue, check_point.offsets_of(bits))
+            self._in_flight.acknowledge(check_point, bits)
+        return 0
+
+    def mark(self, topic: str, group: str, queue_id: int, offset: int, wall_ms: WallMs) -> None:
+        """Do nothing: no start reads this."""
+
+    def compact(self, wall_ms: WallMs) -> None:
+        """Do nothing: nothing is written."""

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from libramq.broker.messages.message_log import MessageLog
-from libramq.broker.pop.journal import PopJournal
+from libramq.broker.pop.journal import PopJournal, UnwrittenJournal
 from libramq.broker.pop.loading import Loaded, load, uncommitted
-from libramq.broker.pop.unwritten_journal import UnwrittenJournal
 from libramq.clock import Clock, read_clock
 from libramq.errors import BrokerError, StoreError
 from libramq.kernel.work import portions

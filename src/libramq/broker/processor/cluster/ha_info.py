@@ -1,10 +1,12 @@
-"""The lowest broker id and the master's addresses, as name servers and brokers of its name send them.
+"""High availability: the lowest broker id, the master's addresses, and the progress of its slaves.
 
     NOTIFY_MIN_BROKER_ID_CHANGE   a name server: a master, or what acts for it, has come or gone
     EXCHANGE_BROKER_HA_INFO       a slave asks its master, or a master that starts informs its slaves
+    GET_BROKER_HA_STATUS          the progress of a master's slaves, as `mqadmin haStatus` shows it
 
 With `totalReplicas` of 2 or more Apache's brokers register only after such an exchange.
-Upstream: AdminBrokerProcessor.notifyMinBrokerIdChange, updateBrokerHaInfo, BrokerPreOnlineService.
+Upstream: AdminBrokerProcessor.notifyMinBrokerIdChange, updateBrokerHaInfo, getBrokerHaStatus,
+BrokerPreOnlineService, DefaultHAService.getRuntimeInfo.
 """
 
 from collections.abc import Mapping
@@ -13,8 +15,11 @@ from libramq.broker.cluster.slave import Slave
 from libramq.broker.config import BrokerConfig
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError, broker_error
+from libramq.formats.document import encode_body
 from libramq.remoting.admin_headers import HAInfoHeader, LowestIdHeader
+from libramq.remoting.body.replication import HAStatus, SlaveStatus
 from libramq.remoting.headers import encode_header
+from libramq.replication.ha_service import HAService
 from libramq.rpc.name_server_calls import Master
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
@@ -74,3 +79,37 @@ def _master(header: HAInfoHeader) -> Master:
     except ConfigError as error:
         raise broker_error(ResponseCode.INVALID_PARAMETER, str(error)) from None
     return master
+
+
+class HAStatusRequests:
+    """The processor of queries about slaves."""
+
+    def __init__(self, store: MessageStore, ha: HAService) -> None:
+        self._store = store
+        self._ha = ha
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {RequestCode.GET_BROKER_HA_STATUS: self.status}
+
+    def status(self, request: Request) -> Outcome:
+        """Return the connected slaves."""
+        end = self._store.end
+        slaves = [
+            SlaveStatus(
+                addr=slave.connection.address,
+                slave_ack_offset=slave.acknowledged,
+                diff=end - slave.acknowledged,
+                in_sync=slave.is_in_sync(end, request.monotonic_ms),
+                transferred_byte_in_second=slave.bytes_per_second(request.monotonic_ms),
+                transfer_from_where=slave.sent,
+            )
+            for slave in self._ha.slaves()
+        ]
+        status = HAStatus(
+            master=True,
+            master_commit_log_max_offset=end,
+            in_sync_slave_nums=sum(slave.in_sync for slave in slaves),
+            ha_connection_info=slaves,
+        )
+        return Reply(body=encode_body(status))

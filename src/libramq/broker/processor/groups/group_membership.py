@@ -1,6 +1,6 @@
-"""GROUP_JOIN, _POLL, _RELEASE, _LEAVE, _REMOVE, _FIND: members of coordinated groups.
+"""GROUP_JOIN, _POLL, _RELEASE, _LEAVE, _REMOVE, _FIND and OPEN_QUEUE: members of coordinated groups.
 
-The coordinator answers in its own time: every request but the last is held until it does.
+The coordinator answers in its own time: every request but _FIND is held until it does.
 
     answer ─► the queues that it newly grants, and that are here, are opened ─► reply, once that is durable
 
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.coordination import Coordination, MemberWaiter
-from libramq.broker.groups.opening import Openings, QueueOpening
+from libramq.broker.groups.opening import Openings, QueueOpening, QueueToOpen
 from libramq.codes import RequestCode
-from libramq.fencing import Claim
+from libramq.fencing import Claim, Opened
 from libramq.formats.document import encode_body
 from libramq.groups.coordinator import request as rq
 from libramq.groups.coordinator.coordinator import Coordinator
@@ -25,6 +25,7 @@ from libramq.groups.coordinator.effect import Answer
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
+from libramq.remoting.headers import OpenQueueHeader
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.responder import RequestWaiter
@@ -239,3 +240,31 @@ def _committed(body: bodies.GroupReleaseBody) -> frozenset[MessageQueue]:
     if body.uncommitted is None:
         return frozenset()
     return frozenset(bodies.epochs_of(body.queues).keys() - bodies.epochs_of(body.uncommitted).keys())
+
+
+class OpenQueue:
+    """The processor of openings. answer: sends the reply, once the opening is durable."""
+
+    def __init__(self, opening: QueueOpening, *, answer: Callable[[Request, Outcome], None]) -> None:
+        self._opening = opening
+        self._answer = answer
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {RequestCode.OPEN_QUEUE: self.handle}
+
+    def handle(self, request: Request) -> Outcome:
+        """Open the queue; the reply has the offset to begin at, if any, and the member's former epoch."""
+        header: OpenQueueHeader = request.header
+        claim = Claim(header.lb_member, header.lb_queue_epoch)
+        queue = QueueToOpen(header.consumer_group, header.topic, header.queue_id, claim)
+        self._opening.open(queue, RequestWaiter(request, self._answer, _opened))
+        return HOLD
+
+
+def _opened(opened: Opened) -> Reply:
+    offset = {} if opened.offset is None else {"offset": str(opened.offset)}
+    end = {} if opened.recovered_end is None else {"lbRecoveredEnd": str(opened.recovered_end)}
+    start = {"lbTopicStart": str(opened.topic_start)} if opened.topic_start else {}
+    attempts = {"lbAttempts": str(opened.attempts)} if opened.attempts else {}
+    return Reply(ext=offset | end | start | attempts | {"lbFormerEpoch": str(opened.former_epoch)})
