@@ -203,9 +203,10 @@ def test_a_fetch_in_a_hook_is_refused(cluster, hook):
 def test_a_hook_that_exits_or_stops_the_consumer_hangs_nobody(cluster):
     """Its failure is logged, and a stop ends the consumer."""
     namesrv, _ = cluster
-    stopped = threading.Event()
+    started, stopped = threading.Event(), threading.Event()
 
     def exit_and_stop(queues):
+        started.wait(60)  # A stop before that would end the start.
         consumer.stop(timeout_ms=500)
         stopped.set()
         sys.exit(1)
@@ -213,6 +214,7 @@ def test_a_hook_that_exits_or_stops_the_consumer_hangs_nobody(cluster):
     consumer = PushConsumer(group="g", namesrv=namesrv.address, on_assigned=exit_and_stop)
     consumer.subscribe("T", "*", print)
     consumer.start()
+    started.set()
     assert stopped.wait(60)
     assert "does not run" in refusal(consumer.pause)
 
