@@ -36,7 +36,7 @@ class _Bucket(NamedTuple):
     gets: Mapping[tuple[str, str], int]
 
 
-class Window(NamedTuple):
+class Rate(NamedTuple):
     """A count in a window of time, and its rate."""
 
     messages: int
@@ -109,7 +109,7 @@ class Throughput:
         count = self._gets.get(pair, 0)
         return self._rate(count + sum(bucket.gets.get(pair, 0) for bucket in self._recent()))
 
-    def windows(self, key: "Key | None") -> tuple[Window, Window, Window] | None:
+    def windows(self, key: "Key | None") -> tuple[Rate, Rate, Rate] | None:
         """Return the last minute, hour and day of a topic, or of a group and topic; None for nothing."""
         if key is None:
             return None
@@ -125,7 +125,7 @@ class Throughput:
             return None
         alive_s = max(1.0, (now_ms - self._started_ms) / 1_000)
         windows = ((minute, WINDOW_MS), (hour, HOUR_MS), (day, DAY_MS))
-        first, second, third = (Window(count, count / min(alive_s, ms / 1_000)) for count, ms in windows)
+        first, second, third = (Rate(count, count / min(alive_s, ms / 1_000)) for count, ms in windows)
         return first, second, third
 
     def _sample(self, now_ms: MonotonicMs) -> None:

@@ -10,7 +10,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.metrics.throughput import Throughput, Window
+from libramq.broker.metrics.throughput import Rate, Throughput
 from libramq.broker.processor.messages.stored_times import Popped, consume_offsets, popped_unfinished
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
@@ -186,5 +186,5 @@ def _counted(name: str, key: str) -> str | tuple[str, str] | None:
     return (group, topic) if name == a.GROUP_GET_NUMS and at else None
 
 
-def _stats_item(window: Window) -> bodies.BrokerStatsItem:
+def _stats_item(window: Rate) -> bodies.BrokerStatsItem:
     return bodies.BrokerStatsItem(sum=window.messages, tps=window.per_second)

@@ -56,7 +56,7 @@ _NOT_PASSED_ON: Final = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
 Collect = Callable[[Mapping[str, Command]], Outcome]
 
 
-class Target(NamedTuple):
+class CalledClient(NamedTuple):
     """A client that is sent a request."""
 
     client_id: str
@@ -68,7 +68,7 @@ class _Call(Parked):
     """A request that waits for clients. waiting: who has not answered, by number."""
 
     request: Request
-    waiting: dict[int, Target]
+    waiting: dict[int, CalledClient]
     collect: Collect
     answers: dict[str, Command] = field(default_factory=dict)
 
@@ -203,14 +203,14 @@ class ClientCalls:
         self,
         request: Request,
         code: RequestCode,
-        targets: Sequence[Target],
+        targets: Sequence[CalledClient],
         ext: dict[str, str],
         body: bytes,
         timeout_ms: int,
         collect: Collect,
     ) -> Outcome:
         """Send a request to clients, and hold the one that caused it until they have answered."""
-        waiting: dict[int, Target] = {}
+        waiting: dict[int, CalledClient] = {}
         for target in targets:
             self._number = self._number + 1 if self._number < (1 << 31) - 1 else FIRST_NUMBER
             waiting[self._number] = target
@@ -261,8 +261,8 @@ class ClientCalls:
             self._reply(call)
 
 
-def _targets(members: Iterable[Member[Connection]]) -> list[Target]:
-    return [Target(member.client_id, member.peer) for member in members]
+def _targets(members: Iterable[Member[Connection]]) -> list[CalledClient]:
+    return [CalledClient(member.client_id, member.peer) for member in members]
 
 
 def _passed_on(command: Command) -> dict[str, str]:

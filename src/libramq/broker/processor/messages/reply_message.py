@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from libramq.broker.messages import stored_properties as text_properties
 from libramq.broker.messages.sending import Prepared
-from libramq.broker.processor.groups.client_calls import CALL_MS, ClientCalls, Target
+from libramq.broker.processor.groups.client_calls import CALL_MS, CalledClient, ClientCalls
 from libramq.broker.processor.messages.send_message import SendMessage
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
@@ -75,7 +75,9 @@ class ReplyMessages:
 
         code, pushed = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._pushed(header, request)
         body = request.command.body
-        outcome = self._calls.call(request, code, [Target(client_id, peer)], pushed, body, CALL_MS, collect)
+        outcome = self._calls.call(
+            request, code, [CalledClient(client_id, peer)], pushed, body, CALL_MS, collect
+        )
         ext |= self._store(reply, request)  # Not if too many requests wait already: that was refused.
         return outcome
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.messages.redelivery import DELAY_OF_BROKER, FIRST_DELAY_LEVEL, SendingBack, SentBack
-from libramq.broker.processor.groups.client_calls import ClientCalls, Target
+from libramq.broker.processor.groups.client_calls import CalledClient, ClientCalls
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import BrokerError
 from libramq.formats.document import decode_body
@@ -76,7 +76,7 @@ class SendBack:
             "brokerName": self._calls.broker_name,
             PASSED_ON: "true",
         }
-        target = Target(member.client_id, member.peer)
+        target = CalledClient(member.client_id, member.peer)
         code, timeout_ms = RequestCode.CONSUME_MESSAGE_DIRECTLY, min(timeout_ms, PASSED_ON_MS_MAX)
         return self._calls.call(request, code, [target], ext, record, timeout_ms, collect)
 
