@@ -207,6 +207,8 @@ class Conversation:
     ) -> Command:
         """Send a consumer's heartbeat. stock: the client does not know of coordinators."""
         ext = {} if stock else {"libraGroups": "1"}
+        if fields.pop("lease_ended", False):
+            ext["libraLeaseEnded"] = "1"
         return self.ask(peer, RequestCode.HEART_BEAT, ext, heartbeat(client_id, group, **fields))
 
     def beat_producer(self, peer: FakePeer, client_id: str, group: str = "P") -> Command:

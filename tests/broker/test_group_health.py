@@ -218,3 +218,13 @@ def test_broadcasting_members_are_not_compared(talk):
     talk.create_topic("T", 1)
     join(talk, "alice", "bob", message_model="BROADCASTING")
     assert kinds(talk) == []
+
+
+def test_members_that_their_coordinator_does_not_answer_are_reported_by_whoever_hears_them(talk):
+    """They say so in heartbeats, which reach other brokers than the coordinator's."""
+    talk.create_topic("T", 4)
+    alice, _ = join(talk, "alice", "bob", stock=False)
+    talk.beat(alice, "alice", stock=False, lease_ended=True)
+    assert kinds(talk) == [(Kind.LEASES_ENDED, "")]
+    talk.beat(alice, "alice", stock=False)
+    assert kinds(talk) == []

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from libramq.clock import MonotonicMs
 from libramq.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
-from libramq.remoting.connection import FrameReader
+from libramq.remoting.connection import LATE_REQUESTS_MAX, FrameReader
 from libramq.remoting.frame import LARGE_BODY_BYTES, encode_frame
 from libramq.runtime.seams import Dialed
 from libramq.transport.outages import Outages
@@ -91,8 +91,9 @@ class World:
             if not timer.is_cancelled:
                 timer.action()
 
-    def send(self, body: bytes = b"", timeout_ms: int = 3_000) -> None:
-        self.remotes.send(A, Command(code=1, body=body), self.outcomes.append, timeout_ms=timeout_ms)
+    def send(self, body: bytes = b"", timeout_ms: int = 3_000, *, takes_late: bool = False) -> None:
+        command, done = Command(code=1, body=body), self.outcomes.append
+        self.remotes.send(A, command, done, timeout_ms=timeout_ms, takes_late=takes_late)
 
     def bodies(self) -> list[object]:
         return [each.body if isinstance(each, Command) else type(each) for each in self.outcomes]
@@ -183,6 +184,23 @@ def test_the_shortest_deadline_counts_whichever_request_came_first():
     assert world.bodies() == [RequestTimeout]
     world.run(30_000)
     assert world.bodies() == [RequestTimeout, RequestTimeout]
+
+
+def test_an_answer_that_comes_late_is_for_those_who_take_it():
+    world = World()
+    world.send(b"dropped", timeout_ms=200)
+    for number in range(LATE_REQUESTS_MAX + 1):
+        world.send(b"%d" % number, timeout_ms=200, takes_late=True)
+    (link,) = world.links
+    link.open()
+    world.run()
+    requests = link.requests()
+    link.answer(requests.pop())
+    world.run(250)
+    assert world.bodies() == [b"%d" % LATE_REQUESTS_MAX, *[RequestTimeout] * (LATE_REQUESTS_MAX + 1)]
+    world.outcomes.clear()
+    link.answer(*requests, *requests)
+    assert world.bodies() == [b"%d" % number for number in range(1, LATE_REQUESTS_MAX)]
 
 
 def test_a_connection_that_we_close_takes_no_more_requests_and_those_in_flight_end():

@@ -53,10 +53,10 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Member(Generic[P]):
     """One connected member.
 
-    is_stock: it knows no coordinator. asks: True if it last asked for its queues (QUERY_ASSIGNMENT), False if
-    it last fetched the member list, None before either. subscriptions: its expressions by topic.
-    subscription_bytes: what they take. heartbeat_gaps_ms: between its last three heartbeats. notify: sends it
-    notices in its protocol; None: it has none.
+    is_stock: it knows no coordinator. lease_ended: it says that its lease has ended. asks: True if it last
+    asked for its queues (QUERY_ASSIGNMENT), False if it last fetched the member list, None before either.
+    subscriptions: its expressions by topic. subscription_bytes: what they take. heartbeat_gaps_ms: between
+    its last three heartbeats. notify: sends it notices in its protocol; None: it has none.
     """
 
     peer: P
@@ -65,6 +65,7 @@ class Member(Generic[P]):
     version: int
     heartbeat_at_ms: MonotonicMs
     is_stock: bool = True
+    lease_ended: bool = False
     asks: bool | None = None
     subscriptions: Mapping[str, str] = field(default_factory=dict)
     subscription_bytes: int = 0

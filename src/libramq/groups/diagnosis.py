@@ -6,6 +6,7 @@
         subscriptions_differ    members with different topics or tags in one group
         idle_members            more members than queues
         slow_heartbeats         fewer than three heartbeats in the time after which brokers remove a member
+        leases_ended            members that handle nothing, because their coordinator does not answer them
 
 Each is noted once when it appears, once when it is over, and again when it reappears.
 """
@@ -36,6 +37,7 @@ class Kind(StrEnum):
     SUBSCRIPTIONS_DIFFER = "subscriptions_differ"
     IDLE_MEMBERS = "idle_members"
     SLOW_HEARTBEATS = "slow_heartbeats"
+    LEASES_ENDED = "leases_ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Diagnosis:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connected:
     """One connection of a group. heartbeat_gap_ms: the shorter of the last two gaps, 0 before there are
-    two. subscriptions: the expression by topic.
+    two. subscriptions: the expression by topic. lease_ended: it says so.
     """
 
     client_id: str
@@ -59,6 +61,7 @@ class Connected:
     heartbeat_at_ms: MonotonicMs
     heartbeat_gap_ms: int = 0
     subscriptions: Mapping[str, str] = field(default_factory=dict)
+    lease_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,7 @@ def diagnose(group: GroupSeen) -> list[Diagnosis]:
         *_subscriptions(group),
         *_idle(group),
         *_heartbeats(group.connected),
+        *_leases(group.connected),
     ]
 
 
@@ -221,6 +225,17 @@ def _heartbeats(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
                 f"{one.client_id} sends a heartbeat every {one.heartbeat_gap_ms / 1000:.0f} s: losing one or "
                 "two may end its membership; set its heartbeatBrokerInterval to 30000 or less",
             )
+
+
+def _leases(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
+    ended = sorted({one.client_id for one in connected if one.lease_ended})
+    if ended:
+        yield Diagnosis(
+            Kind.LEASES_ENDED,
+            "",
+            f"{_named(ended)} handle no messages: their leases have ended, because the group's coordinator "
+            "does not answer them; check their connections to the broker that coordinates the group",
+        )
 
 
 def _is_own(topic: str) -> bool:

@@ -169,14 +169,19 @@ class FrameFiller:
             SPARE.give_back(before)
 
 
+#: Ours: of so many requests on a connection replies are taken that come too late; a member has one at a time.
+LATE_REQUESTS_MAX: Final = 16
+
+
 class PendingRequests(Generic[T]):
     """Requests that wait for their replies, each with a deadline and whatever the shell needs to wake."""
 
-    __slots__ = ("_next_opaque", "_waiting")
+    __slots__ = ("_late", "_next_opaque", "_waiting")
 
     def __init__(self) -> None:
         self._next_opaque = 0
         self._waiting: dict[int, tuple[MonotonicMs, T]] = {}
+        self._late: dict[int, T] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -198,7 +203,14 @@ class PendingRequests(Generic[T]):
     def take(self, reply: Command) -> T | None:
         """Return the waiter of this reply; None if there is none (any more)."""
         found = self._waiting.pop(reply.opaque, None)
-        return None if found is None else found[1]
+        late = self._late.pop(reply.opaque, None) if self._late else None
+        return late if found is None else found[1]
+
+    def take_late(self, request: Command, waiter: T) -> None:
+        """Have a waiter take the reply to its request even after the deadline, unless many follow."""
+        self._late[request.opaque] = waiter
+        if len(self._late) > LATE_REQUESTS_MAX:
+            del self._late[next(iter(self._late))]
 
     def discard(self, opaque: int) -> None:
         """Drop a request whose waiter gave up."""
@@ -224,5 +236,6 @@ class PendingRequests(Generic[T]):
     def drain(self) -> Iterator[T]:
         """Remove and return every waiter: the connection has ended."""
         waiting, self._waiting = self._waiting, {}
+        self._late.clear()
         for _, waiter in waiting.values():
             yield waiter

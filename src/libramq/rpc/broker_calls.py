@@ -28,6 +28,7 @@ PULL_SUBSCRIPTION = 4
 PULL_LITE = 16
 #: Ours: the ext field by which clients declare that they use a coordinator, and brokers that they have one.
 COORDINATED = "libraGroups"
+LEASE_ENDED = "libraLeaseEnded"
 
 
 class SendReply(NamedTuple):
@@ -137,9 +138,16 @@ def send_back(header: h.SendBackHeader) -> Call[None]:
     return header_call(RequestCode.CONSUMER_SEND_MSG_BACK, header, nothing)
 
 
-def heartbeat(data: HeartbeatData, *, coordinated: bool = False) -> Call[HeartbeatReply]:
-    """Send a broker our groups and subscriptions. coordinated: our groups may have a coordinator."""
+def heartbeat(
+    data: HeartbeatData, *, coordinated: bool = False, lease_ended: bool = False
+) -> Call[HeartbeatReply]:
+    """Send a broker our groups and subscriptions. coordinated: our groups may have a coordinator.
+
+    lease_ended: it has not renewed our lease, so that we handle nothing.
+    """
     ext = {COORDINATED: "1"} if coordinated else {}
+    if lease_ended:
+        ext[LEASE_ENDED] = "1"
     return Call(
         RequestCode.HEART_BEAT,
         lambda reply: HeartbeatReply(reply.version, reply.ext.get(COORDINATED) == "1"),

@@ -66,7 +66,7 @@ class _Remote:
         self.received = partial(self._read, self._frames.receive)
         self.filled = partial(self._read, self._frames.received)
         self._corked: list[bytes] = []
-        self._waiting: list[tuple[Command, Done | None, int]] = []
+        self._waiting: list[tuple[Command, Done | None, int, bool]] = []
         self._link: Link | None = None
         self._is_silent = True
         self.address = address
@@ -77,10 +77,10 @@ class _Remote:
     def is_open(self) -> bool:
         return self._link is not None
 
-    def send(self, request: Command, done: Done | None, timeout_ms: int) -> None:
+    def send(self, request: Command, done: Done | None, timeout_ms: int, *, takes_late: bool = False) -> None:
         """Send a request, once connected; one without `done` gets no answer."""
         if self._link is None:
-            self._waiting.append((request, done, timeout_ms))
+            self._waiting.append((request, done, timeout_ms, takes_late))
             return
         pending = self.pending
         if done is None:
@@ -90,6 +90,8 @@ class _Remote:
         deadline_ms = self._remotes.monotonic_ms() + timeout_ms
         try:
             pending.add(request, done, deadline_ms=deadline_ms)
+            if takes_late:
+                pending.take_late(request, done)
             self.write(self._remotes.access.signed(request))
         except ProtocolError as error:
             pending.discard(request.opaque)
@@ -125,8 +127,8 @@ class _Remote:
         self._link = link
         self.last_read_ms = self._remotes.monotonic_ms()
         waiting, self._waiting = self._waiting, []
-        for request, done, timeout_ms in waiting:
-            self.send(request, done, timeout_ms)
+        for request, done, timeout_ms, takes_late in waiting:
+            self.send(request, done, timeout_ms, takes_late=takes_late)
 
     def _read(self, take: Callable[[T], list[Command]], read: T) -> None:
         self.last_read_ms = self._remotes.monotonic_ms()
@@ -167,7 +169,7 @@ class _Remote:
             self._remotes.unanswered(self, str(error))
             self._remotes.forget(self)
             waiting, self._waiting = self._waiting, []
-            for _, done, _ in waiting:
+            for _, done, _, _ in waiting:
                 if done is not None:
                     done(error)
 
@@ -217,13 +219,22 @@ class Remotes:
         self.why_closed = ""
 
     def send(
-        self, address: str, request: Command, done: Done, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+        self,
+        address: str,
+        request: Command,
+        done: Done,
+        *,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        takes_late: bool = False,
     ) -> None:
-        """Send a request; `done` is called exactly once, with the reply or a RemoteError."""
+        """Send a request; `done` is called exactly once, with the reply or a RemoteError.
+
+        takes_late: it is called again with a reply that comes after the timeout.
+        """
         if self.why_closed:
             done(ConnectionLost(self.why_closed))
         else:
-            self._remote(address).send(request, done, timeout_ms)
+            self._remote(address).send(request, done, timeout_ms, takes_late=takes_late)
 
     def send_oneway(self, address: str, request: Command) -> None:
         """Send a one-way request; dropped if there is no connection and none can be made."""

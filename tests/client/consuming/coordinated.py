@@ -7,7 +7,7 @@ from libramq.errors import LibraError, broker_error
 from libramq.fencing import MODE_CLIENT, Claim, Opened
 from libramq.remoting.body.coordination import GroupAssignment, QueueGrant, QueueOpened
 from libramq.rpc.group_calls import Joined
-from tests.client.consuming.conversation import Conversation, found
+from tests.client.consuming.conversation import Conversation, found, q
 from tests.client.consuming.examples import route
 
 TOPIC_NOT_EXIST = 17
@@ -111,6 +111,10 @@ class Member(Conversation):
         for delivery in deliveries[:started]:
             assert delivery.begin()
         return deliveries
+
+    def deliveries_begin(self):
+        """Return whether a handler may begin with what has been pulled."""
+        return all(each.begin() for each in self.core._table.get(q(0)).work.deliveries)
 
     def held(self):
         """Return the queues that the waiting poll reports as held."""

@@ -6,7 +6,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.membership.membership import ASK_AGAIN_MS, NAME_AGAIN_MS
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectFailed, ConnectionLost, MemberReplaced, NoPermission, RequestTimeout
-from tests.client.consuming.conversation import RETRY, q
+from tests.client.consuming.conversation import RETRY, found, q
 from tests.client.consuming.coordinated import (
     FENCED,
     NOT_COORDINATOR,
@@ -190,6 +190,37 @@ def test_a_late_answer_to_an_earlier_request_is_ignored():
     talk.polled(RequestTimeout("late"))
     assert talk._(talk.core.group_polled(late, assigned(), talk.now_ms)) == []
     assert talk.core.owned() == [q(0)]
+
+
+def test_a_late_answer_to_a_poll_renews_the_lease():
+    """A coordinator that stood still for a moment had its members stop until their next poll was answered."""
+    talk = Member(session_ms=6_000).holding(q(0))
+    talk.pulled(q(0), found(0))
+    talk.at(2_000)
+    talk.polled(assigned(q(0)))
+    late = talk.question
+    talk.at(5_500)
+    talk.polled(RequestTimeout("late"))
+    talk.at(6_000)
+    assert not talk.deliveries_begin()
+    talk._(talk.core.group_polled(late, assigned(q(0)), talk.now_ms))
+    talk.at(7_999)
+    assert talk.deliveries_begin()
+    talk.at(8_000)
+    assert not talk.deliveries_begin()
+    talk._(talk.core.group_polled(late, assigned(q(0)), talk.now_ms))
+    assert not talk.deliveries_begin()
+
+
+def test_a_lease_that_ends_is_reported_to_brokers_until_it_is_renewed():
+    """For `libra groups`: those that the member still reaches may have no other sign of it."""
+    talk = Member(session_ms=6_000).holding(q(0))
+    talk.polled(RequestTimeout("late"))
+    talk.at(6_000)
+    assert [beat.lease_ended for beat in talk.of(fx.SendHeartbeat)] == [True]
+    talk.found_group()
+    talk.polled(assigned(q(0)))
+    assert [beat.lease_ended for beat in talk.of(fx.SendHeartbeat)] == [False]
 
 
 def test_a_poll_answered_early_without_news_is_repeated_after_a_pause():

@@ -168,4 +168,5 @@ def _connected(member: Member[Connection]) -> Connected:
         heartbeat_at_ms=member.heartbeat_at_ms,
         heartbeat_gap_ms=min(member.heartbeat_gaps_ms),
         subscriptions=member.subscriptions,
+        lease_ended=member.lease_ended,
     )

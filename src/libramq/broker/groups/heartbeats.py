@@ -33,9 +33,10 @@ CLIENT_ID_LENGTH_MAX: Final = 255
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A client's description of itself.
 
-    language, version: of its library. is_stock: it knows no coordinator. fingerprint: of its subscriptions;
-    0: unknown. without_subscriptions: they are as they were, and left out. notify: sends it notices of
-    changes of its groups, probes, and checks of its transactions; None: its protocol has none.
+    language, version: of its library. is_stock: it knows no coordinator. lease_ended: it says that its lease
+    has ended. fingerprint: of its subscriptions; 0: unknown. without_subscriptions: they are as they were,
+    and left out. notify: sends it notices of changes of its groups, probes, and checks of its transactions;
+    None: its protocol has none.
     """
 
     client_id: str
@@ -44,6 +45,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     language: str = ""
     version: int = 0
     is_stock: bool = True
+    lease_ended: bool = False
     fingerprint: int = 0
     without_subscriptions: bool = False
     notify: Callable[[Notice[Connection]], None] | None = None
@@ -154,5 +156,6 @@ def _member(heartbeat: Heartbeat, peer: Connection, now: Now) -> Member[Connecti
         heartbeat.version,
         now.monotonic_ms,
         is_stock=heartbeat.is_stock,
+        lease_ended=heartbeat.lease_ended,
         notify=heartbeat.notify,
     )

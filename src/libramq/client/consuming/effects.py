@@ -28,10 +28,11 @@ class FetchRoutes:
 
 @dataclass(frozen=True, slots=True)
 class SendHeartbeat:
-    """Send a heartbeat to a broker → `heartbeat_answered`."""
+    """Send a heartbeat to a broker → `heartbeat_answered`. lease_ended: so we handle no messages."""
 
     address: str
     data: HeartbeatData
+    lease_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,8 +314,13 @@ class MemberNetwork(ABC, Generic[E]):
         call: Call[T],
         answered: Callable[[T | LibraError, MonotonicMs], Sequence[E]],
         timeout_ms: int,
+        *,
+        takes_late: bool = False,
     ) -> None:
-        """Make a request; its response or error goes to the core, with the time."""
+        """Make a request; its response or error goes to the core, with the time.
+
+        takes_late: so does a response that comes after the timeout, if it comes.
+        """
 
         def done(reply: Command | LibraError) -> None:
             if not self._is_running:
@@ -334,7 +339,7 @@ class MemberNetwork(ABC, Generic[E]):
                     self._perform(effects)
                     return
 
-        self._remotes.send(address, call.command(), done, timeout_ms=timeout_ms)
+        self._remotes.send(address, call.command(), done, timeout_ms=timeout_ms, takes_late=takes_late)
 
     def _fetch_routes(self, effect: fx.FetchRoutes) -> None:
         def found(

@@ -45,6 +45,8 @@ class SignalRouting:
                 return self._presence.changed(now_ms)
             case sg.SubscriptionUnknown(address):
                 return self._presence.heartbeats([address])
+            case sg.LeaseChanged(ended):
+                return self._presence.lease_changed(ended=ended)
             case sg.BrokerMissing():
                 return self._presence.look_soon(now_ms)
             case _:

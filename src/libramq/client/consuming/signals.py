@@ -73,6 +73,13 @@ class SubscriptionUnknown:
     address: str
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseChanged:
+    """Our lease has ended, or is renewed after that: the brokers hear of it, for operators."""
+
+    ended: bool
+
+
 Signal = (
     RebalanceSoon
     | RebalanceNow
@@ -83,6 +90,7 @@ Signal = (
     | Overrun
     | BrokerMissing
     | SubscriptionUnknown
+    | LeaseChanged
 )
 #: What a part returns: effects for the shell, signals for other parts.
 Steps = list[Effect | Signal]

@@ -75,6 +75,8 @@ class _MemberNetwork(ConsumerNetwork):
         call: Call[T],
         answered: Callable[[T | LibraError, MonotonicMs], Sequence[fx.Effect]],
         timeout_ms: int,
+        *,
+        takes_late: bool = False,
     ) -> None:
         watched = self._witness.answers_of(address, call)
         if self._plan.is_stock and call.code == RequestCode.HEART_BEAT:
@@ -88,7 +90,7 @@ class _MemberNetwork(ConsumerNetwork):
                 watched(outcome)
             return answered(outcome, now_ms)
 
-        super().ask(address, call, witnessed, timeout_ms)
+        super().ask(address, call, witnessed, timeout_ms, takes_late=takes_late)
 
 
 class SimulatedConsumer:

@@ -32,6 +32,7 @@ from libramq.rpc.request import Processor, Request, failure
 
 #: The ext field by which a client declares that it uses a coordinator, and a broker that it has one.
 COORDINATED: Final = "libraGroups"
+LEASE_ENDED: Final = "libraLeaseEnded"
 
 
 class ClientManagement:
@@ -65,6 +66,7 @@ class ClientManagement:
             language=command.language,
             version=command.version,
             is_stock=command.ext.get(COORDINATED) != "1",
+            lease_ended=command.ext.get(LEASE_ENDED) == "1",
             fingerprint=data.heartbeat_fingerprint,
             without_subscriptions=data.without_sub,
             notify=self._notify,

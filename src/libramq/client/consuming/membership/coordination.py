@@ -244,11 +244,23 @@ class MemberCoordination:
         self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
     ) -> Steps:
         """Handle the coordinator's answer to a poll."""
+        if isinstance(outcome, GroupAssignment) and self._membership.is_late(request, now_ms):
+            return self._polled_late(request, outcome, now_ms)
         answer = self._membership.polled(request, outcome, now_ms)
         self._note(outcome)
         if answer is not None and answer.assignment is not None:
             self._duplicates.count -= request.body.duplicates
         return self._handle_answer(answer, now_ms)
+
+    def _polled_late(self, request: fx.PollGroup, assignment: GroupAssignment, now_ms: MonotonicMs) -> Steps:
+        """Renew the lease by an answer that came after we had given it up; the next one assigns."""
+        until_ms = request.requested_ms + self._settings.session_ms
+        is_ours = self._mode == assignment.mode == MODE_EPOCHS
+        if not is_ours or until_ms <= max(now_ms, self._lease.until_ms):
+            return []
+        held = self._lease.holds_at(now_ms)
+        found = self._renew(request.requested_ms)
+        return found if held else [*found, *self._go_on(now_ms)]
 
     def _note(self, outcome: object) -> None:
         """Report when the coordinator refuses us, and when it accepts us again."""
@@ -269,6 +281,7 @@ class MemberCoordination:
         if answer is None:
             return []
         held = self._lease.holds_at(now_ms)
+        found: Steps = []
         assignment = answer.assignment
         if assignment is None:
             if held and self._membership.is_on:
@@ -280,18 +293,21 @@ class MemberCoordination:
             log.info("all members have the same subscription again", group=self._settings.group)
         if assignment.mode == MODE_CLIENT:
             self._lease.lift()
-            found: Steps = []
             if self._mode != MODE_CLIENT:
                 self._mode = MODE_CLIENT
                 found = self._allocate_ourselves(now_ms)
         else:
-            self._lease.renew(answer.requested_ms + self._settings.session_ms)
-            self._troubles.over("lease")
-            self._watch_lease()
-            found = self._apply(assignment, now_ms)
-        if not held:  # The lease had expired.
-            found += self._own.handle_each(ev.Continued(), now_ms) + self._own.let_commit(now_ms)
-        return found
+            found = self._renew(answer.requested_ms) + self._apply(assignment, now_ms)
+        return found if held else [*found, *self._go_on(now_ms)]
+
+    def _renew(self, requested_ms: MonotonicMs) -> Steps:
+        self._lease.renew(requested_ms + self._settings.session_ms)
+        self._watch_lease()
+        return [sg.LeaseChanged(ended=False)] if self._troubles.over("lease") else []
+
+    def _go_on(self, now_ms: MonotonicMs) -> Steps:
+        """Continue what waited for our lease."""
+        return self._own.handle_each(ev.Continued(), now_ms) + self._own.let_commit(now_ms)
 
     def _watch_lease(self) -> None:
         if not self._is_lease_watched:
@@ -313,7 +329,7 @@ class MemberCoordination:
             f"the coordinator at {coordinator} has not renewed it for session_ms={session_ms}"
         )
         self._troubles.begin("lease", error)
-        return []
+        return [sg.LeaseChanged(ended=True)]
 
     def _apply(self, assignment: GroupAssignment, now_ms: MonotonicMs) -> Steps:
         """Release queues that are no longer ours, and open those that are ours now."""

@@ -278,6 +278,13 @@ class Membership:
             self._pause(now_ms, POLL_AGAIN_MS)
         return answer
 
+    def is_late(self, request: fx.PollGroup, now_ms: MonotonicMs) -> bool:
+        """Return whether a poll's answer comes after we gave it up, and we are still that member."""
+        if self._is_asking and request.number == self._number:
+            return False
+        self._round_trip_ms = max(self._round_trip_ms, now_ms - request.requested_ms - request.hold_ms)
+        return request.member == self.member and not self.is_replaced
+
     def rearm(self, now_ms: MonotonicMs) -> None:
         """Set the timers again after all were cleared."""
         for due_ms in (self._due_ms, self._look_due_ms):

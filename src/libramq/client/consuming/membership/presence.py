@@ -48,6 +48,7 @@ class Presence:
         self.first_version = 0
         self._look_at_ms = MonotonicMs(0)
         self._looked_at_ms: MonotonicMs | None = None
+        self._lease_ended = False
 
     def start(self, now: Now) -> Steps:
         """Start by fetching the routes."""
@@ -97,10 +98,15 @@ class Presence:
         self._version = max(self._version + 1, int(self._started.wall_of(now_ms)))
         return self.heartbeats(self._contacts.alive)
 
+    def lease_changed(self, *, ended: bool) -> Steps:
+        """Send heartbeats because our lease has ended, or is renewed after that."""
+        self._lease_ended = ended
+        return self.heartbeats(self._contacts.alive)
+
     def heartbeats(self, addresses: Iterable[str]) -> Steps:
         """Return heartbeats to brokers."""
         data = heartbeat_data(self._settings, self._subscriptions, self._version)
-        return [fx.SendHeartbeat(address, data) for address in sorted(addresses)]
+        return [fx.SendHeartbeat(address, data, self._lease_ended) for address in sorted(addresses)]
 
     def _update(self, topic: str, route: TopicRouteData) -> bool:
         try:

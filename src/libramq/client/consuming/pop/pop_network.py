@@ -92,6 +92,8 @@ class PopNetwork(MemberNetwork[PopEffect]):
         call: Call[T],
         answered: Callable[[T | LibraError, MonotonicMs], Sequence[PopEffect]],
         timeout_ms: int,
+        *,
+        takes_late: bool = False,
     ) -> None:
         """Make a request, and measure how long its answer takes."""
         sent_ms = self._clock.monotonic_ms()
@@ -101,7 +103,7 @@ class PopNetwork(MemberNetwork[PopEffect]):
             self._round_trips_ms[address] = min(took_ms, self._round_trips_ms.get(address, took_ms))
             return answered(outcome, now_ms)
 
-        super().ask(address, call, measured, timeout_ms)
+        super().ask(address, call, measured, timeout_ms, takes_late=takes_late)
 
     def pause(self, queues: Sequence[MessageQueue] | None) -> None:
         """Start no more handlers."""

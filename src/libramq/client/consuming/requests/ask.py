@@ -14,7 +14,10 @@ Performers = dict[type[Any], Callable[[Any], None]]
 
 
 class Ask(Protocol):
-    """Make a request; its answer or error goes to the core, with the time."""
+    """Make a request; its answer or error goes to the core, with the time.
+
+    takes_late: so does an answer that comes after the timeout, if it comes.
+    """
 
     def __call__(
         self,
@@ -22,4 +25,6 @@ class Ask(Protocol):
         call: Call[T],
         answered: Callable[[T | LibraError, MonotonicMs], Sequence[Effect]],
         timeout_ms: int,
+        *,
+        takes_late: bool = False,
     ) -> None: ...

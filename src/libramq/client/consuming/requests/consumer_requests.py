@@ -114,7 +114,9 @@ class ConsumerRequests:
             effects = self._core.heartbeat_answered(effect.address, now_ms, ok=ok, offers=offers)
             return [*effects, *self._core.answered(f"broker {effect.address}", outcome, keeps_out=True)]
 
-        call = calls.heartbeat(effect.data, coordinated=self._settings.is_member)
+        call = calls.heartbeat(
+            effect.data, coordinated=self._settings.is_member, lease_ended=effect.lease_ended
+        )
         self._ask(effect.address, call, answered, REQUEST_TIMEOUT_MS)
 
     def _fetch_consumer_list(self, effect: fx.FetchConsumerList) -> None:

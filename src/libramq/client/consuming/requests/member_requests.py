@@ -65,6 +65,7 @@ class MemberRequests:
             calls.poll_group(self._group, effect.member, effect.epoch, effect.body, effect.hold_ms),
             partial(self._core.group_polled, effect),
             effect.timeout_ms,
+            takes_late=True,
         )
 
     def _release(self, effect: fx.ReleaseQueues) -> None:
