@@ -115,7 +115,8 @@ class NoHandlerAfterTheSession(Invariant):
         self._renewed_ms: dict[str, MonotonicMs] = {}
 
     def session_renewed(self, member: str, requested_ms: MonotonicMs) -> None:
-        self._renewed_ms[member] = requested_ms
+        # An answer that comes late may be older than the last one.
+        self._renewed_ms[member] = max(self._renewed_ms.get(member, requested_ms), requested_ms)
 
     def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
         owned = delivery.owned
