@@ -40,6 +40,10 @@ def test_the_least_offset_of_an_empty_queue_is_apaches(talk: Conversation):
     assert talk.create_topic("T", 1, attributes="+queue.type=BatchCQ").code == ResponseCode.SUCCESS
     talk.create_topic("Simple", 1)
     assert [least(talk, topic).ext["offset"] for topic in ("T", "Simple")] == ["-1", "0"]
+    for topic, offset in (("T", "-1"), ("Simple", "0")):
+        pulled = talk.pull(FakePeer(), topic=topic)
+        assert pulled is not None
+        assert (pulled.code, pulled.ext["minOffset"]) == (ResponseCode.PULL_NOT_FOUND, offset)
     assert min_offset(MessageQueue("T", "broker-a", 0)).result(least(talk, "T"), where="here") == 0
 
 

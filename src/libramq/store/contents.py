@@ -31,6 +31,7 @@ from libramq.store.queues.timestamp_search import Boundary, search_timestamp
 from libramq.store.reading.batch_read import read_batches
 from libramq.store.reading.filtered_read import STEP_BYTES_MAX, STEP_COUNT_MAX, FilteredRead, properties_of
 from libramq.store.reading.read import (
+    NO_BATCHES,
     NO_QUEUE,
     ReadResult,
     ReadStatus,
@@ -91,13 +92,17 @@ class StoreContents:
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
-            return NO_QUEUE
+            return self.no_queue(topic)
         result = self._read_queue(
             queue, offset, max_count, max_bytes, tag_codes, may_wait=may_wait, as_stored=as_stored,
             may_be_wrapped=may_be_wrapped,
         )  # fmt: skip
         self.count_read(result)
         return result
+
+    def no_queue(self, topic: str) -> ReadResult:
+        """Return what a read of a queue that has not begun results in."""
+        return NO_BATCHES if topic in self._queues.batch_topics else NO_QUEUE
 
     def look(self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
         """Read messages as they are stored, for a search: they go to no client, so they are not counted."""

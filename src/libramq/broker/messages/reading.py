@@ -43,7 +43,7 @@ from libramq.store.contents import WARMINGS_MAX
 from libramq.store.log.segments import Cold, ColdRead
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.filtered_read import FilteredRead
-from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
+from libramq.store.reading.read import ReadResult, ReadStatus
 from libramq.waits import HeldPull, HeldPulls
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
 
@@ -333,7 +333,7 @@ class Reading:
             message_filter,
             may_wait=may_wait,
         )
-        result = read.step() if read is not None else NO_QUEUE
+        result = read.step() if read is not None else self._store.no_queue(pull.topic)
         if result is not None:
             self._store.count_read(result)
             finish(result)

@@ -143,6 +143,6 @@ def _fetched(partition: FetchPartition, result: ReadResult | BrokerError) -> Fet
         partition_index=index,
         high_watermark=result.max_offset,
         last_stable_offset=result.max_offset,
-        log_start_offset=result.min_offset,
+        log_start_offset=max(0, result.min_offset),
         records=fetched_records(result.data) if result.count else b"",
     )

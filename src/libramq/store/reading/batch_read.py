@@ -108,7 +108,7 @@ class _BatchRead:
         """Read all but the skipped records; or return those among them that cannot be read."""
         queue, offset = self._queue, self._offset
         min_offset, max_offset = queue.min_offset, queue.visible_max
-        refused = outside(offset, min_offset, max_offset)
+        refused = outside(offset, min_offset if max_offset else -1, max_offset)
         if refused is not None:
             return refused
         scan = self._scan_max

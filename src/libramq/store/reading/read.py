@@ -79,6 +79,8 @@ class ReadResult(msgspec.Struct, frozen=True):
 
 
 NO_QUEUE = ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+#: BatchConsumeQueue.minOffsetInQueue, while there is nothing in it.
+NO_BATCHES = ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, -1, 0)
 
 
 def find_record(
