@@ -9,22 +9,32 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.filter.sql import parse_sql
 from libramq.formats.document import decode_body
 from libramq.kernel.effect import Thread
 from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
 from libramq.remoting.body.administration import CorrectionOffsets
+from libramq.remoting.body.consumers import CheckClientBody
 from libramq.remoting.body.coordination import GroupJoinBody
-from libramq.remoting.body.heartbeat import HeartbeatData, ProducerData
+from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from libramq.remoting.command import Command
 from libramq.remoting.pop_headers import PopMessageHeader
-from tests.broker.brokers import Conversation, answer, find_answer, notifications, send_header
+from tests.broker.brokers import (
+    Conversation,
+    answer,
+    find_answer,
+    notifications,
+    send_header,
+    subscription,
+)
 from tests.fakes import FakePeer, ManualTimer
 from tests.protocols.kafka.peers import KafkaEndpoint
 from tests.protocols.kafka.test_groups import Member
@@ -155,6 +165,21 @@ def test_the_smallest_offsets_of_a_topic_are_found_in_short_turns(broker: Callab
 NAMES = [f"a{each:03}" for each in range(250)]
 
 
+def expression(value: str) -> str:
+    return " OR ".join(f"{name} = '{value}'" for name in NAMES)
+
+
+FRESH = count()
+
+
+def parsing_ms() -> float:
+    """Return how long it takes to parse an expression that nobody has parsed yet."""
+    fresh = expression(f"fresh {next(FRESH)}")
+    began = time.thread_time()
+    parse_sql(fresh)
+    return (time.thread_time() - began) * 1000
+
+
 def held_pull(talk: Conversation, number: int, expression: str) -> Command:
     return talk.pull_command(subscription=expression, expression_type="SQL92", suspend_timeout_millis=60_000)
 
@@ -175,22 +200,38 @@ def held_pop(talk: Conversation, number: int, expression: str) -> Command:
     return talk.command(R.POP_MESSAGE, header)
 
 
-@pytest.mark.parametrize(("hold", "count"), [(held_pull, 2), (held_pop, 1)], ids=["pulls", "pops"])
+@pytest.mark.parametrize(("hold", "sends"), [(held_pull, 2), (held_pop, 1)], ids=["pulls", "pops"])
 def test_a_message_with_long_properties_for_many_held_filters(
-    hold: Callable[[Conversation, int, str], Command], count: int, broker: Callable[..., Loop]
+    hold: Callable[[Conversation, int, str], Command], sends: int, broker: Callable[..., Loop]
 ):
     """220 filters of 250 tests and 32 such messages: 12.1 s, and others waited for 3.9 s."""
     loop = broker(topics=topics(T=1))
     talk, peer = loop.talk, FakePeer()
-    held = [hold(talk, number, " OR ".join(f"{name} = '{number}'" for name in NAMES)) for number in range(20)]
+    held = [hold(talk, number, expression(f"{number}")) for number in range(20)]
     loop.ask_later(peer, *held)
     assert not peer.replies
+    assert loop.longest_ms < parsing_ms()
     loop.longest_ms = 0.0
     for value in ("x", "7"):
         properties = dict.fromkeys(NAMES, value + "y" * 110) | {NAMES[-1]: value}
-        loop.ask(*[talk.command(R.SEND_MESSAGE_V2, send_header("T", properties=properties), b"")] * count)
+        loop.ask(*[talk.command(R.SEND_MESSAGE_V2, send_header("T", properties=properties), b"")] * sends)
     assert [command for command in held if find_answer(peer, command)] == [held[7]]
     assert loop.longest_ms < ROUND_MS_MAX
+
+
+def test_long_expressions_of_a_heartbeat_and_a_check_are_parsed_by_a_thread(broker: Callable[..., Loop]):
+    loop = broker(topics=topics(T=1, U=1))
+    peer = FakePeer()
+    first, second, checked = (
+        subscription(topic, sub_string=expression(topic), expression_type="SQL92") for topic in "TUV"
+    )
+    consumer = ConsumerData(group_name="G", subscription_data_set=[first, second])
+    heartbeat = HeartbeatData(client_id="c", consumer_data_set=[consumer])
+    check = CheckClientBody(group="G", subscription_data=checked)
+    for code, body in ((R.HEART_BEAT, heartbeat), (R.CHECK_CLIENT_CONFIG, check)):
+        (reply,) = loop.ask(loop.talk.command(code, None, body), peer=peer)
+        assert reply.code == C.SUCCESS
+    assert loop.longest_ms < parsing_ms()
 
 
 MEMBERS = 400

@@ -127,45 +127,50 @@ class ConsumerFilters:
 
     def register(
         self, group: str, subscriptions: Iterable[SubscriptionData], *, wall_ms: WallMs
-    ) -> Iterator[None]:
+    ) -> Iterator[SubscriptionData]:
         """Apply the subscriptions of a heartbeat: other topics' filters of the group die.
 
-        Yields after each expression that had to be parsed, which may take 10 ms.
+        Yields each whose expression is parsed next, which may take 10 ms.
         """
         topics = set()
         for data in subscriptions:
             topics.add(data.topic)
-            if not is_tag(data.expression_type) and self._register(group, data, wall_ms):
-                yield
+            if not is_tag(data.expression_type) and not self._is_known(group, data):
+                yield data
+                self._register(group, data, wall_ms)
         for topic, consumer_filter in self._by_group.get(group, {}).items():
             if topic not in topics:
                 self._die(consumer_filter, wall_ms)
 
-    def _register(self, group: str, data: SubscriptionData, wall_ms: WallMs) -> bool:
-        """Apply one subscription; return whether others are to be served before the next."""
+    def _is_known(self, group: str, data: SubscriptionData) -> bool:
+        """Return whether a group's expression is known already, and take its version if so."""
         known = self.get(group, data.topic)
-        if known is not None and known.dead_ms is None and data.sub_version <= known.version:
+        if known is None or (known.dead_ms is None and data.sub_version <= known.version):
+            return known is not None
+        if not known.is_same(data.sub_string, data.expression_type or ""):
             return False
-        expression_type = data.expression_type or ""
-        if known is not None and known.is_same(data.sub_string, expression_type):
-            known.version, known.dead_ms = data.sub_version, None
-            self.version += 1
-            return False
-        if known is not None:
+        known.version, known.dead_ms = data.sub_version, None
+        self.version += 1
+        return True
+
+    def _register(self, group: str, data: SubscriptionData, wall_ms: WallMs) -> None:
+        if self._is_known(group, data):  # By another heartbeat, since.
+            return
+        if self.get(group, data.topic) is not None:
             self._remove(group, data.topic)
         if not self._has_room(len(data.sub_string)):
             log.error("a filter is not kept: there are too many of them", group=group, topic=data.topic)
-            return True
+            return
+        expression_type = data.expression_type or ""
         try:
             found = parse_filter(data.sub_string, expression_type)
         except ConfigError:  # The client learns it from its pulls: FILTER_DATA_NOT_EXIST.
-            return True
+            return
         self._keep(
             ConsumerFilter(
                 group, data.topic, data.sub_string, expression_type, found, data.sub_version, wall_ms
             )
         )
-        return True
 
     def _has_room(self, characters: int) -> bool:
         """Return whether another expression can be kept; where there is no room, dead ones go first."""

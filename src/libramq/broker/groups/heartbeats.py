@@ -126,8 +126,8 @@ class Heartbeats:
         if group is None:
             return False
         if not without:
-            for _ in self._filters.register(consumer.group, consumer.subscriptions):
-                yield None
+            for step in self._filters.register(consumer.group, consumer.subscriptions):
+                yield step
                 if not peer.is_open:  # Its group's filters are dead already.
                     break
         # Version 2 of the heartbeat: whether another fingerprint was stored; version 1 stores 0.

@@ -43,7 +43,7 @@ from libramq.store.contents import WARMINGS_MAX
 from libramq.store.log.segments import Cold, ColdRead
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.filtered_read import FilteredRead
-from libramq.store.reading.read import ReadResult, ReadStatus
+from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
 from libramq.waits import HeldPull, HeldPulls
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
 

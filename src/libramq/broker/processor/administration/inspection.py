@@ -92,7 +92,7 @@ class Inspection:
             total_diff=total_diff,
             total_inflight_diff=total_inflight,
         )
-        return reply_rows(lambda: body, queue_count)
+        return reply_rows(lambda: body, queue_count + len(found))
 
     def _read_by(self, group: str, *, ordered_only: bool) -> list[TopicConfig]:
         """Return the topics that a group has read, and still subscribes to if members are connected."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat, Heartbeats
-from libramq.broker.messages.pull_filters import PullFilters
+from libramq.broker.messages.pull_filters import PullFilters, parse_ahead
 from libramq.broker.processor.messages.end_transaction import check_request
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
@@ -94,11 +94,12 @@ class ClientManagement:
         )
         return SUCCESS
 
-    def check_config(self, request: Request) -> Outcome:
+    def check_config(self, request: Request) -> Work[Outcome]:
         """Check a client's filter before it subscribes, so that its `start` raises rather than its pulls."""
         body: CheckClientBody = request.body
         data = body.subscription_data
         if data is not None:
+            yield from parse_ahead(data.sub_string, data.expression_type)
             self._filters.check(data.sub_string, data.expression_type)
         return SUCCESS
 

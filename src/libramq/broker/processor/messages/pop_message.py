@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
+from libramq.broker.messages.pull_filters import parse_ahead
 from libramq.broker.pop.popping import Pop, Popping, PopResult
 from libramq.broker.pop.taking import PopSelection, Share
 from libramq.broker.processor.messages.pull_message import KEPT_CHARACTERS_MAX, without_fields
@@ -60,10 +61,12 @@ class PopMessage:
             RequestCode.PEEK_MESSAGE: self.peek,
         }
 
-    def pop(self, request: Request) -> Outcome:
-        """Answer a pop, or hold it."""
+    def pop(self, request: Request, *, is_parsed: bool = False) -> Outcome:
+        """Answer a pop, or hold it. is_parsed: its expression, if it is long."""
         header: PopMessageHeader = request.header
         if header.exp is not None and len(header.exp) > KEPT_CHARACTERS_MAX:
+            if not is_parsed:
+                return self._pop_parsed(request)
             request = without_fields(request)
         wanted = PopSelection(
             group=header.consumer_group,
@@ -87,6 +90,10 @@ class PopMessage:
         )
         self._popping.pop(pop, wall_ms=request.wall_ms, now_ms=request.monotonic_ms)
         return HOLD
+
+    def _pop_parsed(self, request: Request) -> Work[Outcome]:
+        yield from parse_ahead(request.header.exp, request.header.exp_type)
+        return self.pop(request, is_parsed=True)
 
     def notify(self, request: Request) -> Outcome:
         """Answer once a group has a message to pop, or not in time."""

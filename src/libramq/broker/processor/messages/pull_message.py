@@ -8,9 +8,11 @@ from typing import Final
 
 import msgspec
 
+from libramq.broker.messages.pull_filters import parse_ahead
 from libramq.broker.messages.reading import Pull, PullResult, PullStatus, Reading
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.route import MASTER_ID
+from libramq.kernel.work import Work
 from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc.broker_calls import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from libramq.rpc.outcome import HOLD, Outcome, Reply
@@ -49,11 +51,13 @@ class PullMessage:
         """Return the requests that it serves."""
         return {RequestCode.PULL_MESSAGE: self.handle, RequestCode.LITE_PULL_MESSAGE: self.handle}
 
-    def handle(self, request: Request) -> Outcome:
-        """Answer a pull, or hold it."""
+    def handle(self, request: Request, *, is_parsed: bool = False) -> Outcome:
+        """Answer a pull, or hold it. is_parsed: its expression, if it is long."""
         header: PullMessageHeader = request.header
         flag = header.sys_flag
         if header.subscription is not None and len(header.subscription) > KEPT_CHARACTERS_MAX:
+            if not is_parsed and flag & PULL_SUBSCRIPTION:
+                return self._handle_parsed(request)
             request = without_fields(request)
         pull = Pull(
             waiter=RequestWaiter(request, self._answer, self._reply_to(header.consumer_group)),
@@ -75,6 +79,10 @@ class PullMessage:
         )
         self._reading.pull(pull, wall_ms=request.wall_ms, now_ms=request.monotonic_ms)
         return HOLD
+
+    def _handle_parsed(self, request: Request) -> Work[Outcome]:
+        yield from parse_ahead(request.header.subscription, request.header.expression_type)
+        return self.handle(request, is_parsed=True)
 
     def _reply_to(self, group: str) -> Callable[[PullResult], Reply]:
         suggested = self._suggested
