@@ -2,6 +2,8 @@
 
 import random
 import shutil
+import zlib
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,8 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
 from libramq.errors import ConfigError
 from libramq.formats.tables import SubscriptionGroupConfig
+from libramq.remoting import headers as h
+from libramq.remoting.command import Command
 from libramq.store.log.append import StoreMessage
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.virtual_time import VirtualTime
@@ -167,6 +171,48 @@ def test_sends_are_refused_once_the_store_is_gone(tmp_path, how, caplog):
     )
     assert len([each for each in caplog.messages if "accepts no more messages" in each]) == 1
     talk.close()
+
+
+@pytest.mark.parametrize("how", ["removed", "exchanged"])
+def test_a_store_that_is_gone_is_noticed_though_nothing_is_stored(tmp_path, how, caplog):
+    """Commits and resets stayed acknowledged; their journals made the directory again."""
+    root = tmp_path / "store"
+    talk, peer = Conversation(root), FakePeer()
+    talk.beat(peer, "client")
+    for _ in range(3):
+        assert talk.send(peer, queue_id=0).code == ResponseCode.SUCCESS
+    assert commit(talk, peer, 1).code == ResponseCode.SUCCESS
+    talk.advance(20_000)
+    root.rename(tmp_path / "elsewhere")
+    if how == "exchanged":
+        shutil.copytree(tmp_path / "elsewhere", root)
+    talk.advance(5_000)
+    assert len([each for each in caplog.messages if f"{root} was removed or exchanged" in each]) == 1
+    for offset in (2, 2):
+        refused = commit(talk, peer, offset)
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert f"{root} was removed or exchanged" in (refused.remark or "")
+    before = files(root)
+    topic = h.CreateTopicHeader(
+        topic="U", default_topic="TBW102", read_queue_nums=1, write_queue_nums=1, perm=6
+    )
+    assert talk.ask(peer, R.UPDATE_AND_CREATE_TOPIC, topic).code != ResponseCode.SUCCESS
+    talk.advance(20_000)
+    assert len([each for each in caplog.messages if str(root) in each]) == 1
+    talk.close()
+    assert files(root) == before
+    again = Conversation(tmp_path / "elsewhere")
+    assert again.broker.offsets.query("G", "T", 0) == 1
+    again.close()
+
+
+def commit(talk: Conversation, peer: FakePeer, offset: int) -> Command:
+    header = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0, commit_offset=offset)
+    return talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, header)
+
+
+def files(root: Path) -> dict[Path, int]:
+    return {each: zlib.crc32(each.read_bytes()) for each in root.rglob("*") if each.is_file()}
 
 
 def test_the_log_may_have_a_disk_of_its_own(tmp_path, peer):

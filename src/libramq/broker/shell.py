@@ -168,8 +168,8 @@ class BrokerServer:
             if self._performer is not None:
                 stack.callback(self._performer.stop)
                 await self._leave(self._performer)
-        if self._broker is not None and (lost := self._broker.store.lost_directory()) is not None:
-            raise StoreError(f"the broker's last state was not written: {lost}")
+        if self._broker is not None and self._broker.store.lost is not None:
+            raise StoreError(f"the broker's last state was not written: {self._broker.store.lost}")
 
     def _started(self) -> None:
         if not self._is_started.done():

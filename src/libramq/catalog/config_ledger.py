@@ -127,7 +127,7 @@ class ConfigLedger(Generic[C]):
         try:
             self._filesystem.pwrite(self._file, lines, self._end)
         except OSError:
-            self._close()  # Half a line may be there: the next one goes to another file.
+            self.abandon()  # Half a line may be there: the next one goes to another file.
             raise
         self._end += len(lines)
         for each in changes:
@@ -140,7 +140,7 @@ class ConfigLedger(Generic[C]):
         if not self._has_changes:
             return None
         self._has_changes = False
-        self._close()
+        self.abandon()
         journals = tuple(map(self._journal, self._numbers))
         return FoldPlan(self._filesystem, self._config_file, value(), journals, self._number)
 
@@ -171,7 +171,7 @@ class ConfigLedger(Generic[C]):
         except OSError as error:
             log.error("a table was not written; its journal is kept", reason=str(error))
         finally:
-            self._close()
+            self.abandon()
 
     def _begin(self) -> None:
         if not self._filesystem.exists(self._path.parent):
@@ -183,7 +183,8 @@ class ConfigLedger(Generic[C]):
         self._end = 0
         self._journals.created(self._journal_path)
 
-    def _close(self) -> None:
+    def abandon(self) -> None:
+        """Close the journal; the next change begins another one."""
         if self._file is not None:
             self._filesystem.close(self._file)
             self._file = None

@@ -46,7 +46,7 @@ class JournalSync:
     def require(self) -> None:
         """Raise OSError if a sync has failed: nothing can be promised any more."""
         if self._failure is not None:
-            raise OSError(errno.EIO, f"{self._failure}; restart the broker")
+            raise OSError(errno.EROFS, f"{self._failure}; restart the broker")
 
     def created(self, path: Path) -> None:
         """Note a new journal: its directory entry has to be synced too."""

@@ -219,9 +219,12 @@ class OffsetLedger:
         finally:
             self._journal.end()
 
-    def abandon(self) -> None:
+    def abandon(self, *, touches_files: bool = True) -> None:
         """Close without a fold: journals with anything in them are kept."""
-        self._journal.end()
+        if touches_files:
+            self._journal.end()
+        else:
+            self._journal.close()
 
     def _read(self) -> _Tables | None:
         own, other = self._read_file(self._path), self._read_file(self._other_path)

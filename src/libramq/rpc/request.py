@@ -1,5 +1,6 @@
 """The request: one command, its connection, time and principal; and the reply if it fails."""
 
+import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
@@ -85,5 +86,7 @@ def failure(error: Exception, request: Request) -> Reply:
         return Reply(ResponseCode.SYSTEM_ERROR, remark)
     if isinstance(error, OSError) and error.errno in NO_SPACE:  # The asker has the reason; a log may not.
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, f"the disk has no room for it: {remark}")
+    if isinstance(error, OSError) and error.errno == errno.EROFS:  # Each request would log it.
+        return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
     log.error("processor failed", code=request.command.code, peer=request.peer.address, exc_info=error)
     return Reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {remark}")

@@ -81,6 +81,8 @@ class MessageStore(AppendedContents):
         self.removal = self._queues.removal
         self._lock: int | None = None
         self._directories: dict[Path, tuple[int, int] | None] = {}
+        #: What is wrong once `look_for_directories` has missed one: nothing may be written any more.
+        self.lost: SyncFailed | None = None
         self._is_open = False
 
     def open(self) -> RecoveryReport:
@@ -105,8 +107,9 @@ class MessageStore(AppendedContents):
             self._release()
             raise
         self._is_open = True
+        self.lost = None
         self._directories.clear()
-        self.lost_directory()
+        self.look_for_directories()
         self.visible_offset = self._log.end
         return self.recovery
 
@@ -209,15 +212,15 @@ class MessageStore(AppendedContents):
         self._points.flushed(plan, self._log.flushed)
         self._show_what_is_safe()
 
-    def lost_directory(self) -> SyncFailed | None:
-        """Return what is wrong if a directory was removed or exchanged: what is written then is lost."""
+    def look_for_directories(self) -> None:
+        """Refuse everything if a directory was removed or exchanged: what is written then is lost."""
         for path in (self.config.root, self.config.commit_log_directory):
             found, known = self._filesystem.identity(path), self._directories.get(path)
-            if known is None:
+            if known is None and (found is not None or not self._log.end):  # The log may begin later.
                 self._directories[path] = found
-            elif found != known:
-                return SyncFailed(f"{path} was removed or exchanged while the broker had it open")
-        return None
+            elif self.lost is None and (found is None or found != known):
+                self.lost = SyncFailed(f"{path} was removed or exchanged while the broker had it open")
+                self.fail_flush(self.lost)
 
     def fail_flush(self, error: SyncFailed) -> None:
         """Handle a failed plan. The kernel may have dropped the pages, so nothing counts as durable again."""

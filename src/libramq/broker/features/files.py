@@ -24,6 +24,7 @@ class UpkeepFeature(Feature):
     def close(self) -> None:
         """Write everything, and close the store."""
         try:
-            self._base.offsets.write()
+            if self._base.store.lost is None:
+                self._base.offsets.write()
         finally:
             self._base.files.close()

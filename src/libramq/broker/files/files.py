@@ -295,10 +295,15 @@ class BrokerFiles:
 
     def close(self) -> None:
         """Leave all files in the state of a clean stop; a failure does not stop the rest."""
+        self.store.look_for_directories()
         with ExitStack() as stack:
             stack.callback(self.store.close)
-            stack.callback(self.ledger.abandon)
             stack.callback(self.timers.close)
+            if self.store.lost is not None:  # Files of another store may have the names of ours.
+                stack.callback(self.tables.abandon)
+                stack.callback(self.ledger.abandon, touches_files=False)
+                return
+            stack.callback(self.ledger.abandon)
             stack.callback(self._finish_progress)
             stack.callback(self.pop.close)
             stack.callback(self.tables.close)

@@ -41,7 +41,7 @@ class Persistence:
 
     def look(self) -> None:
         """Have progress written; a pop's or a delivery's waits for the next timer, within 1 s."""
-        if self._progress.due_ms is None and self._files.has_progress:
+        if self._progress.due_ms is None and self._files.has_progress and self._files.store.lost is None:
             self._write_later()
 
     def _fold_later(self) -> None:
@@ -53,6 +53,8 @@ class Persistence:
             self._progress.at(self._clock.monotonic_ms() + PROGRESS_MS)
 
     def _fold_tables(self, _: MonotonicMs) -> None:
+        if self._files.store.lost is not None:
+            return
         for fold in self._files.tables.plan_folds():
             self._folds_running += 1
             self._effects.run(Thread.DISK, partial(run_fold, fold.plan), partial(self._folded, fold))
@@ -69,6 +71,8 @@ class Persistence:
             self._fold_later()
 
     def _write_progress(self, now_ms: MonotonicMs) -> None:
+        if self._files.store.lost is not None:
+            return
         for file in self._files.progress:
             if file.is_due(now_ms):
                 file.begin_writing()

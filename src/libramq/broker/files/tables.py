@@ -89,6 +89,11 @@ class Tables:
             for ledger, value in self._folded:
                 stack.callback(ledger.close, value)
 
+    def abandon(self) -> None:
+        """Close without writing."""
+        for ledger, _ in self._folded:
+            ledger.abandon()
+
     def record_group(self, group: str, state: GroupState | None) -> None:
         """Record the state of a coordinated group, None: remove it; raises OSError if the disk refuses."""
         self._states_ledger.append(group, state)

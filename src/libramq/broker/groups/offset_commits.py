@@ -1,5 +1,6 @@
 """Commits: the offsets of one read's requests, journalled by one write before any reply."""
 
+import errno
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from itertools import islice
@@ -375,9 +376,11 @@ class OffsetCommits:
 
         Raises OSError if the disk refuses; the offsets are then written with the next call.
         """
+        if len(self._unwritten) > UNWRITTEN_MAX:
+            self._keep_the_last()
+        if self._store.lost is not None:  # The journal has a descriptor still, and no name.
+            raise OSError(errno.EROFS, f"{self._store.lost}; restart the broker")
         if self._unwritten:
-            if len(self._unwritten) > UNWRITTEN_MAX:
-                self._keep_the_last()
             self._ledger.append(self._unwritten)
             self._unwritten = []
             if self._must_sync:
@@ -387,7 +390,7 @@ class OffsetCommits:
 
     def _write_or_keep(self) -> None:
         """Write commits without a pending reply: a disk failure is logged once, and the write repeated."""
-        if not self._unwritten:
+        if not self._unwritten or self._store.lost is not None:
             return
         try:
             self.write()

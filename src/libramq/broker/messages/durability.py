@@ -35,6 +35,8 @@ log = get_logger(__name__)
 
 #: How often a plan is requested while something is not on the disk; the plan decides what is due.
 POLL_MS: Final = 100
+#: Ours: how often the store's directories are looked for, whether or not anything is written.
+DIRECTORIES_MS: Final = 2_000
 #: Ours: how long others have the loop between two slices of the queues' flush, of up to 10 ms each.
 SLICE_PAUSE_MS: Final = 5
 #: Ours: how much the loop flushes by itself at most; 64 senders of 2 KiB bring half of it.
@@ -148,6 +150,8 @@ class Durability:
         self._purgatory = kernel.purgatory
         self._is_broken = False
         self._poll = kernel.deadlines.new(self._look)
+        self._directories = kernel.deadlines.new(self._look_for_directories)
+        self._directories.at(self._clock.monotonic_ms() + DIRECTORIES_MS)
         lane = partial(Lane, filesystem=filesystem, kernel=kernel, failed=self._failed)
         self._log = lane(
             Thread.FLUSH,
@@ -241,9 +245,14 @@ class Durability:
             if self._waiting:
                 self._time_limit.at(self._waiting[0][1])
 
+    def _look_for_directories(self, now_ms: MonotonicMs) -> None:
+        self._store.look_for_directories()
+        if self._store.lost is not None:
+            self._failed(self._store.lost)
+        else:
+            self._directories.at(now_ms + DIRECTORIES_MS)
+
     def _look(self, _: MonotonicMs) -> None:
-        if not self._is_broken and (lost := self._store.lost_directory()) is not None:
-            self._failed(lost)
         self._log.begin_at_once()
         self._queues.begin_at_once()
         self._store.flush_wanted()  # Less than was stored may have been due.
