@@ -34,6 +34,7 @@ from libramq.rpc.call import Call
 from libramq.runtime.asyncio_seams import BriefWork
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from tests.broker.brokers import heartbeat, send_header
+from tests.broker.test_few_descriptors import count_open, descriptors
 from tests.cli.commands import end, start
 from tests.interop.ports import free_broker_port, free_port
 from tests.transport.loops import LOOPS, run_on, until, until_asked
@@ -192,6 +193,34 @@ def test_a_slave_gets_the_log_at_the_ha_port(loop, tmp_path):
             writing.close()
 
     run_on(loop, scenario)
+
+
+def test_clients_leave_descriptors_to_a_slave(tmp_path):
+    """One that lost its connection copied nothing for as long as clients wanted to connect."""
+
+    clients: list[Client] = []
+
+    async def connect_many(address: str) -> None:
+        while True:
+            clients.append(Client(address))
+            await clients[-1].send(b"copied")
+
+    async def scenario() -> None:
+        port = free_broker_port()
+        settings = config(tmp_path, listen_port=port, ha_listen_port=port + 1)
+        async with running(settings):
+            with pytest.raises(ConnectionLost):
+                await connect_many(settings.address)
+            await clients.pop().close()
+            reading, writing = await asyncio.open_connection(HOST, port + 1)
+            writing.write(encode_report(0))
+            assert await reading.read(1)
+            writing.close()
+            for each in clients:
+                await each.close()
+
+    with descriptors(count_open() + 160):
+        asyncio.run(scenario())
 
 
 @both

@@ -25,6 +25,7 @@ from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
 from libramq.transport.access import Access
+from libramq.transport.admission import for_slaves
 from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
 from libramq.transport.bind import check_bind_address, is_loopback
 from libramq.transport.server import Server
@@ -90,6 +91,7 @@ class BrokerServer:
         translator: Translator,
         reader: Callable[[], Reader],
         is_allowed: Callable[[str], bool] = lambda _: True,
+        descriptors_max: int | None = None,
     ) -> Server:
         """Return a server of another protocol, once started, encrypted as the broker's own.
 
@@ -101,6 +103,7 @@ class BrokerServer:
             self._clock.monotonic_ms,
             reader=reader,
             is_allowed=is_allowed,
+            descriptors_max=descriptors_max,
             tls=self._encryption.incoming,
         )
 
@@ -207,7 +210,7 @@ class BrokerServer:
         if self._config.ha_listen_port and not self._config.is_slave:  # A slave has no slaves.
             replication = self.broker.replication
             servers[self._config.ha_listen_port] = self.server(
-                replication.service, ReportReader, replication.is_allowed
+                replication.service, ReportReader, replication.is_allowed, for_slaves()
             )
         for number, server in servers.items():
             self._servers.append(server)

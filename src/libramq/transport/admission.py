@@ -27,6 +27,8 @@ DESCRIPTORS_WANTED_ON_MACOS: Final = 10_240
 #: few, three eighths are for all of them, and the store's files take a quarter of all (`store.open_files`).
 DESCRIPTORS_RESERVED: Final = 384
 RESERVED_SHARE: Final = 3 / 8
+#: Ours: of these one in so many may be slaves' connections.
+SLAVES_DIVISOR: Final = 4
 #: Ours: with fewer a server would come up and refuse its clients.
 DESCRIPTORS_MIN: Final = DESCRIPTORS_IDLE + 16
 
@@ -64,6 +66,13 @@ def for_connections() -> int:
     if soft == resource.RLIM_INFINITY:
         return DESCRIPTORS_WANTED
     return soft - min(DESCRIPTORS_RESERVED, int(max(soft - DESCRIPTORS_IDLE, 8) * RESERVED_SHARE))
+
+
+def for_slaves() -> int:
+    """Return that number for slaves, which is higher: clients that want to connect leave some to them."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    clients = for_connections()
+    return clients if soft == resource.RLIM_INFINITY else clients + (soft - clients) // SLAVES_DIVISOR
 
 
 class Admission:
