@@ -71,7 +71,7 @@ class Popper:
         """Pop without waiting."""
         command = self.command(**fields)
         self.broker.give(self.peer, command)
-        return popped(answer(self.peer, command))
+        return popped(find_answer(self.peer, command) or self.broker.answer_later(self.peer, command))
 
     def ack(self, message: MessageExt, **fields: object) -> Command:
         return self.broker.ask(self.peer, RequestCode.ACK_MESSAGE, self.ack_header(message, **fields))

@@ -20,6 +20,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConfigError, broker_error
 from libramq.filter.consumer_filters import ConsumerFilters, RetryTopicFilter, is_tag, parse_filter
 from libramq.filter.message_filter import MessageFilter
+from libramq.filter.sql import is_parsed
 from libramq.filter.subscription import SubscriptionData
 from libramq.filter.tag import ALL, parse_tag_filter
 from libramq.kernel.effect import Thread
@@ -30,9 +31,10 @@ from libramq.message.names import RETRY_PREFIX
 PARSED_AT_ONCE_MAX: Final = 512
 
 
-def parse_ahead(expression: str | None, expression_type: str | None) -> Work[None]:
+def parse_ahead(expression: str, expression_type: str | None) -> Work[None]:
     """Have a thread parse a long expression, unless it consists of tags; its filter is remembered."""
-    if expression is not None and len(expression) > PARSED_AT_ONCE_MAX and not is_tag(expression_type):
+    is_long = len(expression) > PARSED_AT_ONCE_MAX and not is_tag(expression_type)
+    if is_long and not is_parsed(expression):
         yield InThread(Thread.COMPUTE, partial(_try_to_parse, expression, expression_type))
 
 

@@ -6,7 +6,7 @@ Upstream: filter/SqlFilter.java.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
+from threading import Lock
 from typing import Final
 
 from libramq.errors import ConfigError
@@ -23,6 +23,10 @@ PARSED_MAX: Final = 100
 #: long properties, these are first reduced to those that it names, in 400 µs at most.
 FEW_LOOKUPS: Final = 8
 LONG_BYTES: Final = 1024
+
+#: The last expressions: their filters, or what is wrong with them. Threads parse, too.
+_PARSED: Final[dict[str, "SqlFilter | str"]] = {}
+_LOCK: Final = Lock()
 
 
 class SqlFilter:
@@ -60,13 +64,24 @@ def parse_sql(expression: str) -> SqlFilter:
     """Parse an expression; raises ConfigError, which names the column of the fault."""
     if not isinstance(expression, str):
         raise ConfigError(f"an SQL92 expression is a text such as 'a > 3', not {expression!r}")
-    parsed = _parse(expression)
+    with _LOCK:
+        parsed = _PARSED.pop(expression, None)
+    if parsed is None:
+        parsed = _parse(expression)
+    with _LOCK:
+        _PARSED[expression] = parsed
+        if len(_PARSED) > PARSED_MAX:
+            del _PARSED[next(iter(_PARSED))]
     if isinstance(parsed, str):
         raise SqlFault(parsed)
     return parsed
 
 
-@lru_cache(maxsize=PARSED_MAX)
+def is_parsed(expression: str) -> bool:
+    """Return whether an expression is among the last ones parsed."""
+    return expression in _PARSED
+
+
 def _parse(expression: str) -> SqlFilter | str:
     try:
         condition = parse(expression)

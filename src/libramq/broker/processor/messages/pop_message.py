@@ -92,7 +92,7 @@ class PopMessage:
         return HOLD
 
     def _pop_parsed(self, request: Request) -> Work[Outcome]:
-        yield from parse_ahead(request.header.exp, request.header.exp_type)
+        yield from parse_ahead(request.header.exp or "", request.header.exp_type)
         return self.pop(request, is_parsed=True)
 
     def notify(self, request: Request) -> Outcome:

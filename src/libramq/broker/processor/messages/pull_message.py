@@ -81,7 +81,7 @@ class PullMessage:
         return HOLD
 
     def _handle_parsed(self, request: Request) -> Work[Outcome]:
-        yield from parse_ahead(request.header.subscription, request.header.expression_type)
+        yield from parse_ahead(request.header.subscription or "", request.header.expression_type)
         return self.handle(request, is_parsed=True)
 
     def _reply_to(self, group: str) -> Callable[[PullResult], Reply]:
