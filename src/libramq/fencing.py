@@ -49,6 +49,7 @@ class Opened(NamedTuple):
     has read may have been lost; later ones have their numbers.
     topic_start: where in the log the topic begins, if another one of its name was deleted; 0: none was.
     attempts: what the message at `offset` has behind it, if the queue is read in order.
+    is_initial: the group has committed nothing; `offset` is 0 because the queue is young.
     """
 
     offset: int | None
@@ -56,6 +57,7 @@ class Opened(NamedTuple):
     recovered_end: int | None = None
     topic_start: int = 0
     attempts: int = 0
+    is_initial: bool = False
 
 
 #: Members and epochs by queue.

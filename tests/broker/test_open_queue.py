@@ -65,7 +65,11 @@ def test_a_member_opens_pulls_and_commits(talk, peer):
     assert talk.pull(peer, lb_member="alice", lb_queue_epoch=1).code == C.NOT_YET_GRANTED
     opened = open_queue(talk, peer, "alice", 1)
     assert opened.code == C.SUCCESS
-    assert opened.ext == {"offset": "0", "lbFormerEpoch": "0"}  # Young: nothing may be missed.
+    assert opened.ext == {
+        "offset": "0",
+        "lbInitial": "true",
+        "lbFormerEpoch": "0",
+    }  # Young: nothing may be missed.
     assert talk.pull(peer, lb_member="alice", lb_queue_epoch=1).code == C.SUCCESS
     assert commit(talk, peer, 3, "alice", 1) == C.SUCCESS
     assert open_queue(talk, peer, "alice", 1).ext == {"offset": "3", "lbFormerEpoch": "1"}

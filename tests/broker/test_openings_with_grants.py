@@ -233,7 +233,7 @@ def test_under_sync_flush_the_answer_waits_until_the_openings_are_on_the_disk(tm
     talk.tick()
     assert answers == []
     talk.threads.run_all()
-    assert answers == [{queue: Opened(0, 0)}]
+    assert answers == [{queue: Opened(0, 0, is_initial=True)}]
     talk.close()
 
 
@@ -272,6 +272,6 @@ def test_queues_that_are_open_stay_with_their_member_while_its_answer_waits_for_
 
 def test_an_opening_is_the_same_with_a_grant_as_with_a_request_of_its_own():
     """Every field of a fence's answer is also in the body."""
-    queue, opened = MessageQueue("T", "a", 0), Opened(*range(1, 1 + len(Opened._fields)))
+    queue, opened = MessageQueue("T", "a", 0), Opened(*range(1, len(Opened._fields)), is_initial=True)
     body = decode_body(encode_body(QueueOpened.of(queue, opened)), QueueOpened)
     assert body.value() == (queue, opened)

@@ -215,6 +215,9 @@ class FakeBroker(FakeServer):
         else:
             self.answer(peer, request, C.SYSTEM_ERROR, remark="no consumer")
 
+    def group_begin(self, peer, request):
+        self.answer(peer, request, C.REQUEST_CODE_NOT_SUPPORTED)
+
     def query_consumer_offset(self, peer, request):
         offset = self.offsets.get(_queue_of(request))
         if offset is None:
@@ -234,7 +237,9 @@ class FakeBroker(FakeServer):
         self.answer(peer, request, offset=self.min_offsets[request.ext["topic"], int(request.ext["queueId"])])
 
     def search_offset_by_timestamp(self, peer, request):
-        self.answer(peer, request, offset=int(request.ext["timestamp"]))
+        key, time_ms = (request.ext["topic"], int(request.ext["queueId"])), int(request.ext["timestamp"])
+        # Messages are stored at the times 0, 1, 2 …; all are newer than what a wall clock says.
+        self.answer(peer, request, offset=time_ms if time_ms < 1_000_000 else self.min_offsets[key])
 
     def pull_message(self, peer, request):
         ext = request.ext

@@ -23,6 +23,7 @@ CALLS: tuple[Call[object], ...] = (
     group_calls.release_queues("g", "m", ()),
     group_calls.leave_group("g", "m", "member_left"),
     group_calls.remove_member("g", "m", None),
+    group_calls.begin_topic("g", "T"),
     group_calls.open_queue("g", QUEUE, "m", 1),
     peer_calls.grant_queues(bodies.PeerGrantBody(group="g", epoch=1)),
     peer_calls.report_members(bodies.PeerMembersBody(broker_name="b", masters=[])),

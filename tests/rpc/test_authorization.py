@@ -206,6 +206,7 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.GROUP_LEAVE: (h.GroupMemberHeader(consumer_group="G", lb_member="m"), GroupLeaveBody(), "Group:G Sub"),
     R.GROUP_REMOVE: (h.GroupRemoveHeader(consumer_group="G", lb_name="m"), None, "Group:G Update"),
     R.GROUP_FIND: (_G, None, "Group:G Sub"),
+    R.GROUP_BEGIN: (h.GroupBeginHeader(consumer_group="G", topic="T"), None, "Group:G Sub, Topic:T Sub"),
     R.OPEN_QUEUE: (
         h.OpenQueueHeader(consumer_group="G", topic="T", queue_id=0, lb_member="m", lb_queue_epoch=1), None,
         "Group:G Sub, Topic:T Sub",

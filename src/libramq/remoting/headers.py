@@ -412,6 +412,18 @@ class GroupPollHeader(GroupMemberHeader):
     lb_hold_ms: Int | None = None
 
 
+class GroupBeginHeader(Header):
+    """GROUP_BEGIN: a member asks whether its group is new to a topic.
+
+    lb_begins: a new one begins at the ends of queues here. timestamp: at the messages of a time instead.
+    """
+
+    consumer_group: str
+    topic: str
+    lb_begins: bool | None = None
+    timestamp: Long | None = None
+
+
 class OpenQueueHeader(Header):
     """OPEN_QUEUE: a member opens a queue that it was granted."""
 

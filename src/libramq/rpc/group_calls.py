@@ -111,12 +111,30 @@ def find_group(group: str) -> Call[str]:
     )
 
 
+def begin_topic(
+    group: str, topic: str, *, begins: bool = False, timestamp_ms: int | None = None
+) -> Call[int | None]:
+    """Return from when a group reads queues of a topic without an offset; None if it is new to the topic.
+
+    0: that time is unknown. begins: a new one begins at the ends of the queues, or at the messages of a time.
+    """
+    header = h.GroupBeginHeader(
+        consumer_group=group, topic=topic, lb_begins=begins or None, timestamp=timestamp_ms
+    )
+    return group_call(
+        RequestCode.GROUP_BEGIN,
+        header,
+        lambda reply: int(reply.ext["lbSince"]) if "lbSince" in reply.ext else None,
+    )
+
+
 def _opened(reply: Command) -> Opened:
     texts = [reply.ext.get(name) for name in ("offset", "lbFormerEpoch", "lbRecoveredEnd")]
     offset, former_epoch, recovered_end = (None if text is None else int(text) for text in texts)
     topic_start = int(reply.ext.get("lbTopicStart", 0))
     attempts = int(reply.ext.get("lbAttempts", 0))
-    return Opened(offset, former_epoch, recovered_end, topic_start, attempts)
+    is_initial = reply.ext.get("lbInitial") == "true"
+    return Opened(offset, former_epoch, recovered_end, topic_start, attempts, is_initial)
 
 
 def open_queue(group: str, queue: MessageQueue, member: str, epoch: int) -> Call[Opened]:

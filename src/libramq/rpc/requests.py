@@ -100,7 +100,11 @@ def _view(principal: Principal, header: h.ViewMessageHeader, _: None) -> Operati
 
 def _consume(
     principal: Principal,
-    header: h.PullMessageHeader | h.QueryConsumerOffsetHeader | h.OpenQueueHeader | pop.PopMessageHeader,
+    header: h.PullMessageHeader
+    | h.QueryConsumerOffsetHeader
+    | h.GroupBeginHeader
+    | h.OpenQueueHeader
+    | pop.PopMessageHeader,
     _: None,
 ) -> Operation:
     return Consume(principal, header.consumer_group, (header.topic,))
@@ -379,6 +383,7 @@ _BROKER_ROWS: Final = (
     _of_group_protocol(R.GROUP_LEAVE, h.GroupMemberHeader, _as_member, _CONTROL, groups.GroupLeaveBody),
     _of_group_protocol(R.GROUP_REMOVE, h.GroupRemoveHeader, _managed(A.UPDATE, _of_consumer_group)),
     _of_group_protocol(R.GROUP_FIND, h.GroupHeader, _as_member),
+    _of_group_protocol(R.GROUP_BEGIN, h.GroupBeginHeader, _consume, reads_cold=True),
     _of_group_protocol(R.OPEN_QUEUE, h.OpenQueueHeader, _consume, reads_cold=True),
     Row(R.QUERY_ASSIGNMENT, h.NoHeader, _query_assignment, _CONTROL, QueryAssignmentBody, at_slave=_ACTING),
     Row(

@@ -15,6 +15,7 @@ from libramq.broker.messages.pull_filters import PullFilters
 from libramq.broker.processor.groups.client_calls import ClientCalls
 from libramq.broker.processor.groups.client_management import ClientManagement
 from libramq.broker.processor.groups.consumer_offset import ConsumerOffsetRequests
+from libramq.broker.processor.groups.group_begin import GroupBegin
 from libramq.broker.processor.groups.group_membership import GroupRequests, OpenQueue
 from libramq.broker.processor.groups.query_assignment import QueryAssignment
 from libramq.broker.processor.groups.queue_lock import QueueLockRequests
@@ -119,6 +120,7 @@ class GroupFeature(Feature):
             self.calls,
             QueueLockRequests(self.locks, consumers, tables),
             GroupRequests(coordination, self.opening, tables, answer=answer),
+            GroupBegin(base.files, self.committing, base.requirements, consumers),
             OpenQueue(self.opening, answer=answer),
             offsets,
             QueryAssignment(

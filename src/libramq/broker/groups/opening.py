@@ -113,6 +113,7 @@ class QueueOpening:
         self._requirements.queue_to_open(topic, queue_id)
         # Before anything changes: it may look at the queue's first message, and the caller may not wait.
         offset = self._offsets.first_to_read(group, topic, queue_id)
+        is_initial = offset is not None and self._offsets.query(group, topic, queue_id) is None
         try:
             former = self._fences.open(group, topic, queue_id, claim)
         except OSError as error:
@@ -135,7 +136,7 @@ class QueueOpening:
         # Records before this place in the log are of a deleted topic of the same name.
         topic_start = self._store.deletions.end_of(topic)
         attempts = self._fences.attempts(group, topic, queue_id, offset)
-        return Opened(offset, former_epoch, recovered_end, topic_start, attempts)
+        return Opened(offset, former_epoch, recovered_end, topic_start, attempts, is_initial)
 
     def _end_pulls(self, queue: QueueToOpen) -> None:
         group, topic, queue_id, owner = queue

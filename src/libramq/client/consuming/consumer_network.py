@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar, Unpack, get_args
 
+from libramq.client.beginning import Beginning, Begun, Place, Steps
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
@@ -94,6 +95,17 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
             started(error)
             return
         super().start(started)
+
+    def _steps_to_begin(self, beginning: Beginning, places: Sequence[Place], wall_ms: int) -> Steps:
+        store = self._local_offsets
+        if store is None:
+            return super()._steps_to_begin(beginning, places, wall_ms)
+        return beginning.begin_locally(
+            self._subscriptions, places, wall_ms, read=store.read, write=store.write
+        )
+
+    def _began(self, begun: Begun) -> None:
+        self.core.began(begun.since_ms)
 
     def _close(self) -> None:
         super()._close()

@@ -45,11 +45,12 @@ class FetchConsumerList:
 
 @dataclass(frozen=True, slots=True)
 class QueryOffset:
-    """Query a committed offset → `committed_offset_answered`."""
+    """Query a committed offset → `committed_offset_answered`. zero_if_not_found: 0 if the queue is young."""
 
     queue: MessageQueue
     generation: int
     address: str
+    zero_if_not_found: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,24 +11,28 @@ import contextlib
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, Generic, Protocol, Required, TypedDict, TypeVar
 
+from libramq.client.beginning import Beginning, Begun, Place, places_of, take_steps
+from libramq.client.beginning import Steps as BeginningSteps
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
+from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumeFrom, ConsumerSettings
 from libramq.client.consuming.handling.direct_delivery import DirectDelivery
 from libramq.client.consuming.handling.handler_result import Ending
+from libramq.client.consuming.membership.subscription import heartbeat_data, with_retry_topic
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.requests.ask import Performers
 from libramq.client.consuming.requests.broker_requests import BrokerRequests, Served
 from libramq.client.routing.name_servers import NameServers
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
-from libramq.errors import LibraError, NameServerUnavailable, RemoteError, RequestTimeout
+from libramq.errors import ConnectionLost, LibraError, NameServerUnavailable, RemoteError, RequestTimeout
 from libramq.filter.selector import Selector
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.command import Command
-from libramq.rpc.broker_calls import unregister_client
+from libramq.rpc.broker_calls import heartbeat, unregister_client
 from libramq.rpc.call import Call
 from libramq.runtime.seams import Dialer, Timer, Timers
 from libramq.transport.access import OPEN, Access
@@ -138,6 +142,8 @@ class MemberNetwork(ABC, Generic[E]):
     ) -> None:
         self._core = core
         self._settings = settings
+        self._subscriptions = subscriptions
+        self._beginning = _beginning(settings, subscriptions)
         self._timers = timers
         self._clock = clock
         self._run = run
@@ -209,11 +215,34 @@ class MemberNetwork(ABC, Generic[E]):
                 self._close()
                 started(unavailable)
                 return
+            self._begin(routes, partial(begun, routes))
+
+        def begun(routes: Mapping[str, TopicRouteData | None], outcome: Begun) -> None:
+            if self._remotes.why_closed:
+                started(ConnectionLost(self._remotes.why_closed))
+                return
             self._is_running = True
+            self._began(outcome)
             self._perform(self._core.routes_fetched(routes, self._clock.monotonic_ms()))
             started(None)
 
         self._name_servers.routes(fetch.topics, found)
+
+    def _begin(self, routes: Mapping[str, TopicRouteData | None], begun: Callable[[Begun], None]) -> None:
+        """Begin the topics to which the group is new, before anything is read."""
+        if self._beginning is None:
+            begun(Begun())
+            return
+        places = [place for place in places_of(routes) if place.topic in self._subscriptions]
+        steps = self._steps_to_begin(self._beginning, places, int(self._clock.wall_ms()))
+        take_steps(steps, self._remotes, begun)
+
+    def _steps_to_begin(self, beginning: Beginning, places: Sequence[Place], wall_ms: int) -> BeginningSteps:
+        return beginning.begin(self._subscriptions, places, wall_ms)
+
+    @abstractmethod
+    def _began(self, begun: Begun) -> None:
+        """Note from when queues without an offset are read."""
 
     def stop(self, timeout_ms: int, stopped: Callable[[None], None]) -> None:
         """Let handlers finish, commit, and unregister."""
@@ -372,3 +401,14 @@ class MemberNetwork(ABC, Generic[E]):
             self._remotes.send(address, call.command(), done, timeout_ms=LEAVE_TIMEOUT_MS)
         if not waiting and self._is_running:
             self._perform(self._core.unregistered())
+
+
+def _beginning(settings: ConsumerSettings, subscriptions: Mapping[str, Selector]) -> Beginning | None:
+    """Return what begins topics to which the group is new; None if it begins with the oldest messages."""
+    if settings.consume_from is ConsumeFrom.FIRST_OFFSET or settings.assigns:
+        return None
+    if settings.has_retry_topic:
+        subscriptions = with_retry_topic(settings.group, subscriptions)
+    timestamp_ms = settings.consume_timestamp_ms if settings.consume_from is ConsumeFrom.TIMESTAMP else None
+    data = heartbeat_data(settings, subscriptions, version=0)
+    return Beginning(settings.group, timestamp_ms, heartbeat(data, coordinated=settings.is_member))

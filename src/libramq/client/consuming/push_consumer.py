@@ -43,7 +43,8 @@ from libramq.transport.tls import Tls
 class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
     """A member of a consumer group.
 
-    consume_from: where a new group begins to read a queue; consume_timestamp_ms applies to TIMESTAMP.
+    consume_from: where a group begins that is new to a topic, committed before `start` returns;
+    consume_timestamp_ms applies to TIMESTAMP.
     strategy: an allocation strategy, by name or from strategy_named, the same for all members. None: AVG for
     members that allocate for themselves, and balanced_sticky for a coordinator, which accepts names only.
     With brokers that have coordinators (LibraMQ's), the group is coordinated: each queue has exactly one

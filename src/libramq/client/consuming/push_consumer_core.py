@@ -111,6 +111,10 @@ class PushConsumerCore:
             self._deadlines.watch(now.monotonic_ms)
         return self._effects(self._presence.start(now), now.monotonic_ms)
 
+    def began(self, since_ms: Mapping[str, int]) -> None:
+        """Note from when queues without an offset are read, by topic; 0, or without one: by Apache's rule."""
+        self._own.since_ms = since_ms
+
     def tick(self, now_ms: MonotonicMs) -> Effects:
         """Perform everything that is due."""
         found: Steps = []

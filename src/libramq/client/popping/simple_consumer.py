@@ -11,12 +11,14 @@ Upstream: RocketMQ 5's SimpleConsumer.java, over POP.
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from libramq.client.awaiting import all_of, answer_of
+from libramq.client.beginning import Beginning, Begun, places_of, take_steps
 from libramq.client.identity import name_server_addresses
 from libramq.client.options import whole_number
 from libramq.client.popping.brought import Answer, Brought
@@ -46,14 +48,17 @@ from libramq.errors import (
     RouteNotFound,
 )
 from libramq.filter.selector import Selector, Sql, kind_of, selector
+from libramq.filter.subscription import CLUSTERING, CONSUME_ACTIVELY
 from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import PERM_READ
 from libramq.message.message import MessageExt
 from libramq.message.names import validate_group, validate_topic
+from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.remoting.body.pop import BatchAckText
 from libramq.remoting.credentials import Credentials
 from libramq.remoting.pop_headers import PopMessageHeader
 from libramq.rpc import pop_calls
+from libramq.rpc.broker_calls import heartbeat, unregister_client
 from libramq.rpc.call import Call
 from libramq.transport.access import Access
 from libramq.transport.asyncio_remotes import AsyncioRemotes
@@ -87,7 +92,8 @@ class SimpleConsumer:
     """Receives messages; it belongs to the event loop it was started on.
 
     namesrv: "host:port", several separated by ";"; default: NAMESRV_ADDR, else 127.0.0.1:9876.
-    from_end: a new group begins with the messages that come, not with the first stored.
+    from_end: a new group begins with the messages that come after `start`, not with the first stored; for a
+    topic that is subscribed later, after the next `receive` has begun.
     prefetch: while the program handles what a full `receive` returned, the next messages are popped already,
     if it came back for more within a hundredth of invisible_ms before (1 s at most); it gets none that have
     been invisible for a tenth of it (5 s at most): these, and those at the end, are given back.
@@ -109,6 +115,8 @@ class SimpleConsumer:
         self.group = validate_group(group)
         self._name_server_addresses = name_server_addresses(namesrv)
         self._init_mode = 1 if from_end else 0
+        self._beginning = _beginning(self.group) if from_end else None
+        self._begun = Begun()
         self._access = Access(credentials, tls)
         self._clock = clock or SystemClock()
         self._random = randomness
@@ -128,13 +136,41 @@ class SimpleConsumer:
         self._remotes: AsyncioRemotes | None = None
 
     async def start(self) -> None:
-        """Start; connections are made when they are needed."""
+        """Start; without from_end connections are made when they are needed."""
         if self._remotes is not None:
             raise LocalProtocolError("this consumer runs already")
         await look_up(self._name_server_addresses)
         self._remotes = AsyncioRemotes(self._clock.monotonic_ms, access=self._access)
         randomness = self._random or random.Random()  # Not sooner: children of a fork would have copies.
         self._name_servers = NameServers(self._remotes, self._name_server_addresses, randomness)
+        if self._beginning is not None:
+            try:
+                await self._begin(self._beginning)
+            except BaseException:
+                await self.stop()
+                raise
+
+    async def _begin(self, beginning: Beginning) -> None:
+        """Begin the topics that are subscribed since the last time."""
+        topics = self._selectors.keys() - self._begun.since_ms.keys()
+        if not topics:
+            return
+        routes: dict[str, TopicRouteData] = {}
+        for topic in topics:
+            with contextlib.suppress(RouteNotFound):
+                routes[topic] = await self._route(topic)
+        steps = beginning.begin(topics, places_of(routes), int(self._clock.wall_ms()))
+        begun: Begun = await answer_of(partial(take_steps, steps, self._running()))
+        self._begun = self._begun.joined(begun)
+
+    async def _begin_at(self, beginning: Beginning, topic: str, broker_name: str) -> None:
+        """Begin at a broker that was away when the topic was begun, or is new."""
+        since_ms = self._begun.since_ms.get(topic)
+        if not since_ms or (topic, broker_name) in self._begun.places:
+            return
+        with contextlib.suppress(RequestCodeNotSupported):
+            await self._ask(topic, broker_name, beginning.begin_at(topic, since_ms))
+        self._begun = self._begun.joined(Begun(places={(topic, broker_name)}))
 
     async def stop(self) -> None:
         """Close all connections. Messages that were not acknowledged are visible again after their time."""
@@ -300,6 +336,8 @@ class SimpleConsumer:
         selected = self._selectors.get(topic)
         if selected is None:  # Unsubscribed meanwhile.
             return Brought(topic, ())
+        if self._beginning is not None:
+            await self._begin_at(self._beginning, *ask.place)
         is_narrow = ask.place.broker_name in self._narrow
         wide_max = MESSAGES_MAX if is_ahead else WIDE_POP_MESSAGES  # Decoding waits when it is ahead.
         at_once_max = POP_MESSAGES_MAX if is_narrow else wide_max
@@ -374,6 +412,8 @@ class SimpleConsumer:
     async def _places(self) -> list[Place]:
         if not self._selectors:
             raise LocalProtocolError("this consumer has no subscription; call subscribe(topic) first")
+        if self._beginning is not None:
+            await self._begin(self._beginning)
         places = []
         for topic in list(self._selectors):
             route = await self._route(topic)
@@ -418,6 +458,15 @@ class SimpleConsumer:
             raise LocalProtocolError("this consumer does not run; use `async with` or await start()")
         self._remotes.require_loop("consumer")
         return self._remotes
+
+
+def _beginning(group: str) -> Beginning:
+    """Return what begins topics at their ends."""
+    client_id = f"{group}@begin"
+    consumer = ConsumerData(group_name=group, consume_type=CONSUME_ACTIVELY, message_model=CLUSTERING)
+    beat = heartbeat(HeartbeatData(client_id=client_id, consumer_data_set=[consumer]))
+    leave = unregister_client(client_id, producer_group=None, consumer_group=group)
+    return Beginning(group, None, beat, leave)
 
 
 def _is_visible_again(error: BaseException) -> bool:

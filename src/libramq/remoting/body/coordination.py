@@ -85,6 +85,7 @@ class QueueOpened(Document, frozen=True, kw_only=True):
     recovered_end: int | None = None
     topic_start: int = 0
     attempts: int = 0
+    is_initial: bool = False
 
     @classmethod
     def of(cls, queue: MessageQueue, opened: Opened) -> "QueueOpened":
@@ -98,13 +99,19 @@ class QueueOpened(Document, frozen=True, kw_only=True):
             recovered_end=opened.recovered_end,
             topic_start=opened.topic_start,
             attempts=opened.attempts,
+            is_initial=opened.is_initial,
         )
 
     def value(self) -> tuple[MessageQueue, Opened]:
         """Return the queue and its opening."""
         queue = MessageQueue(self.topic, self.broker_name, self.queue_id)
         return queue, Opened(
-            self.offset, self.former_epoch, self.recovered_end, self.topic_start, self.attempts
+            self.offset,
+            self.former_epoch,
+            self.recovered_end,
+            self.topic_start,
+            self.attempts,
+            self.is_initial,
         )
 
 

@@ -267,4 +267,5 @@ def _opened(opened: Opened) -> Reply:
     end = {} if opened.recovered_end is None else {"lbRecoveredEnd": str(opened.recovered_end)}
     start = {"lbTopicStart": str(opened.topic_start)} if opened.topic_start else {}
     attempts = {"lbAttempts": str(opened.attempts)} if opened.attempts else {}
-    return Reply(ext=offset | end | start | attempts | {"lbFormerEpoch": str(opened.former_epoch)})
+    initial = {"lbInitial": "true"} if opened.is_initial else {}
+    return Reply(ext=offset | end | start | attempts | initial | {"lbFormerEpoch": str(opened.former_epoch)})

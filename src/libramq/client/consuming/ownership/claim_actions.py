@@ -28,7 +28,9 @@ def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs
             owned.state = QueueState.OPENING
             owned.claim = owned.claim.accepted(event.claim, event.opened.topic_start)
             _note_attempts(owned, event.opened)
-            return own.announce(owned) + begin_at_committed(own, owned, event.opened.offset, now_ms)
+            return own.announce(owned) + begin_at_committed(
+                own, owned, _offset(own, event.opened, owned), now_ms
+            )
     if own.uses_locks:
         return _lock(owned)
     steps = own.announce(owned)
@@ -58,7 +60,7 @@ def begin_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: Mo
     """Begin a queue at the offset that its fence returned."""
     owned.claim = owned.claim.accepted(event.claim, event.answer.topic_start)
     _note_attempts(owned, event.answer)
-    return begin_at_committed(own, owned, event.answer.offset, now_ms)
+    return begin_at_committed(own, owned, _offset(own, event.answer, owned), now_ms)
 
 
 def continue_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Steps:
@@ -133,6 +135,11 @@ def forget_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now
     """Go on giving up a queue, without a coordinator."""
     owned.claim = NO_CLAIM
     return []
+
+
+def _offset(own: Ownership, opened: Opened, owned: OwnedQueue) -> int | None:
+    """Return the committed offset; a young queue's 0 only if it is unknown since when its topic is read."""
+    return None if opened.is_initial and own.since_ms.get(owned.queue.topic) else opened.offset
 
 
 def _note_attempts(owned: OwnedQueue, opened: Opened) -> None:

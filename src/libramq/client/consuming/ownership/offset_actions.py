@@ -41,7 +41,8 @@ def load(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs
         return [fx.OpenQueue(owned.queue, owned.generation, address, owned.claim.granted)]
     if own.settings.broadcasting:
         return [fx.ReadOffset(owned.queue, owned.generation)]
-    return [fx.QueryOffset(owned.queue, owned.generation, address)]
+    may_be_young = not own.since_ms.get(owned.queue.topic)
+    return [fx.QueryOffset(owned.queue, owned.generation, address, zero_if_not_found=may_be_young)]
 
 
 def load_when_due(own: Ownership, owned: OwnedQueue, event: ev.OffsetDue, now_ms: MonotonicMs) -> Steps:
@@ -87,6 +88,7 @@ def begin_at_committed(
 ) -> Steps:
     """Begin at the committed offset; None if nothing is committed."""
     queue = owned.queue
+    since_ms = own.since_ms.get(queue.topic)
     decision = where_to_pull_from(
         own.settings.consume_from, is_retry_topic=own.pulling.is_retry(queue), committed=committed
     )
@@ -100,9 +102,10 @@ def begin_at_committed(
     address = own.master(owned)
     if address is None:
         return cannot_load(own, owned, NO_MASTER, now_ms)
-    if decision is OffsetQuery.MAXIMUM:
+    if decision is OffsetQuery.MAXIMUM and not since_ms:
         return [fx.MaxOffset(queue, owned.generation, address)]
-    return [fx.SearchOffset(queue, owned.generation, address, own.settings.consume_timestamp_ms)]
+    timestamp_ms = since_ms or own.settings.consume_timestamp_ms
+    return [fx.SearchOffset(queue, owned.generation, address, timestamp_ms)]
 
 
 def begin_at_start(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, now_ms: MonotonicMs) -> Steps:

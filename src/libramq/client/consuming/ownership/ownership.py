@@ -58,6 +58,8 @@ class Ownership:
     uses_locks: bool
     failed: Callable[[str, Exception], None]
     closing: bool = False
+    #: By topic: from when queues without an offset are read; 0, or without one: by Apache's rule.
+    since_ms: Mapping[str, int] = field(default_factory=dict)
     #: When the offset of a queue was refused last.
     refused_at_ms: dict[MessageQueue, MonotonicMs] = field(default_factory=dict)
 

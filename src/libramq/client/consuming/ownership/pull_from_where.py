@@ -5,6 +5,8 @@
     FIRST_OFFSET     that                0                                      try again later
     TIMESTAMP        that                retry topic: the end · else by time    try again later
 
+If it is known since when the group reads the topic (`client.beginning`), a queue without a committed offset
+is searched by that time, and a young one is no exception.
 Upstream: RebalancePushImpl.computePullFromWhereWithException.
 """
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar, Unpack, get_args
 
+from libramq.client.beginning import Beginning, Begun
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumeFrom, ConsumerSettings
 from libramq.client.consuming.handling.send_back import DEAD_LETTER, send_back_header
@@ -70,7 +71,7 @@ class PopNetwork(MemberNetwork[PopEffect]):
         clock, failed = seams["clock"], seams.get("failed", log_failure)
         self.core = core = PopConsumerCore(settings, subscriptions, clock.monotonic_ms, failed)
         super().__init__(settings, subscriptions, core, **seams)
-        self._subscriptions = subscriptions
+        self._begun = Begun()
         self._take_single_acks: set[str] = set()  # Addresses of brokers that take no others.
         self._round_trips_ms: dict[str, int] = {}  # The shortest, by address.
         self._performers |= {
@@ -118,8 +119,27 @@ class PopNetwork(MemberNetwork[PopEffect]):
     def hook_done(self, change: fx.QueueChange) -> None:
         """Do nothing: no queue is revoked."""
 
+    def _began(self, begun: Begun) -> None:
+        self._begun = begun
+
+    def _begin_place(self, effect: Pop, beginning: Beginning, since_ms: int) -> None:
+        """Begin at a broker that was away at the start, or is new, and pop then."""
+
+        def begun(outcome: int | LibraError | None, now_ms: MonotonicMs) -> Sequence[PopEffect]:
+            if isinstance(outcome, LibraError) and not isinstance(outcome, RequestCodeNotSupported):
+                return self.core.popped(effect, outcome, (), now_ms)
+            self._begun = self._begun.joined(Begun(places={effect.place}))
+            self._pop(effect)
+            return ()
+
+        self.ask(effect.address, beginning.begin_at(effect.place.topic, since_ms), begun, SETTLE_TIMEOUT_MS)
+
     def _pop(self, effect: Pop) -> None:
         topic, broker_name = effect.place
+        since_ms = self._begun.since_ms.get(topic)
+        if self._beginning and since_ms and effect.place not in self._begun.places:
+            self._begin_place(effect, self._beginning, since_ms)
+            return
         selected = self._subscriptions[topic]
         kind = kind_of(selected)
         header = PopMessageHeader(

@@ -127,11 +127,13 @@ class ConsumerRequests:
         self._ask(effect.address, calls.consumer_list(self._settings.group), answered, REQUEST_TIMEOUT_MS)
 
     def _query_offset(self, effect: fx.QueryOffset) -> None:
-        # A young queue is read from its start even if nothing is committed, as upstream's brokers decide:
-        # otherwise messages that arrived before a new queue's first reader would be lost.
+        # Unless it is known since when the group reads its topic, a young queue is read from its start, as
+        # upstream's brokers decide: messages that arrived before a new queue's first reader would be lost.
         self._ask(
             effect.address,
-            calls.query_consumer_offset(self._settings.group, effect.queue, zero_if_not_found=True),
+            calls.query_consumer_offset(
+                self._settings.group, effect.queue, zero_if_not_found=effect.zero_if_not_found
+            ),
             lambda outcome, now_ms: self._core.committed_offset_answered(
                 effect.queue, effect.generation, outcome, now_ms
             ),

@@ -1,0 +1,196 @@
+"""The beginning: where a group that is new to a topic begins, committed before its first member has started.
+
+    known at a broker ─► it goes on; a queue without an offset is read from the time at which the group began
+    known at none     ─► every broker that answers commits the ends of its queues, or the messages of a time
+
+LibraMQ's brokers do it themselves (GROUP_BEGIN). At Apache's the member does it queue by queue: it asks for
+the end before it looks for an offset a second time, so that it never passes messages which came after another
+member had started.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Set
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from libramq.client.routing.publish_info import subscribe_queues
+from libramq.errors import LibraError, RequestCodeNotSupported, VersionNotSupported
+from libramq.formats.route import TopicRouteData
+from libramq.message.queue import MessageQueue
+from libramq.remoting.command import Command
+from libramq.rpc import broker_calls as calls
+from libramq.rpc.call import Call
+from libramq.rpc.group_calls import begin_topic
+from libramq.transport.remotes import Remotes
+
+#: How much earlier than its group a queue begins whose broker was away then: clocks differ.
+LEEWAY_MS: Final = 60_000
+
+
+class Question(NamedTuple):
+    """A request to a broker."""
+
+    address: str
+    call: Call[Any]
+
+
+class Place(NamedTuple):
+    """A topic's queues at a broker."""
+
+    topic: str
+    broker_name: str
+    address: str
+    queues: Sequence[MessageQueue]
+
+
+class Begun(NamedTuple):
+    """The outcome. since_ms: by topic, from when queues without an offset are read; 0: by Apache's rule.
+
+    places: topics and names of brokers where the group has begun.
+    """
+
+    since_ms: Mapping[str, int] = {}
+    places: Set[tuple[str, str]] = frozenset()
+
+    def joined(self, other: "Begun") -> "Begun":
+        """Return it with what has begun later."""
+        return Begun({**self.since_ms, **other.since_ms}, self.places | other.places)
+
+
+#: Yields the requests to make at once, and is sent their results or errors.
+Steps = Generator[Sequence[Question], Any, Begun]
+
+
+def places_of(routes: Mapping[str, TopicRouteData | None]) -> list[Place]:
+    """Return the places of topics whose brokers have masters."""
+    found = []
+    for topic, route in routes.items():
+        masters = {each.broker_name: each.master_address for each in route.broker_datas} if route else {}
+        queues = subscribe_queues(topic, route) if route else ()
+        for broker_name, address in masters.items():
+            of_broker = [queue for queue in queues if queue.broker_name == broker_name]
+            if address is not None and of_broker:
+                found.append(Place(topic, broker_name, address, of_broker))
+    return found
+
+
+def take_steps(
+    steps: Steps, remotes: Remotes, begun: Callable[[Begun], None], answers: Sequence[Any] | None = None
+) -> None:
+    """Make the requests of steps; begun: called with their outcome. answers: to the requests before."""
+    try:
+        questions = steps.send(answers)
+    except StopIteration as ended:
+        begun(ended.value)
+        return
+    outcomes: list[Any] = [None] * len(questions)
+    waiting = len(questions)
+    if not questions:
+        take_steps(steps, remotes, begun, outcomes)
+
+    def answered(index: int, reply: Command | LibraError) -> None:
+        nonlocal waiting
+        address, call = questions[index]
+        outcomes[index] = call.outcome(reply, where=f"broker {address}")
+        waiting -= 1
+        if not waiting:
+            take_steps(steps, remotes, begun, outcomes)
+
+    for index, (address, call) in enumerate(questions):
+        remotes.send(address, call.command(), partial(answered, index))
+
+
+class Beginning:
+    """Begins topics for a group: at the ends of queues, or at the messages of a time.
+
+    heartbeat: creates the group at Apache's brokers. leave: withdraws it, from a client that is no member.
+    """
+
+    def __init__(
+        self, group: str, timestamp_ms: int | None, heartbeat: Call[Any], leave: Call[Any] | None = None
+    ) -> None:
+        self._group = group
+        self._timestamp_ms = timestamp_ms
+        self._heartbeat = heartbeat
+        self._leave = leave
+
+    def begin(self, topics: Iterable[str], places: Sequence[Place], wall_ms: int) -> Steps:
+        """Begin topics to which the group is new."""
+        answers = yield [Question(place.address, begin_topic(self._group, place.topic)) for place in places]
+        since_ms: dict[str, int] = {}
+        begun = _note(since_ms, places, answers)
+        stock = [
+            place
+            for place, answer in zip(places, answers, strict=True)
+            if isinstance(answer, RequestCodeNotSupported | VersionNotSupported)
+        ]
+        queues = [(place.address, queue) for place in stock for queue in place.queues]
+        offsets = yield [Question(address, self._committed(queue)) for address, queue in queues]
+        for (_, queue), offset in zip(queues, offsets, strict=True):
+            if isinstance(offset, int):
+                since_ms.setdefault(queue.topic, 0)
+        new = [
+            place
+            for place, answer in zip(places, answers, strict=True)
+            if answer is None and place.topic not in since_ms
+        ]
+        yield from self._commit(
+            [(address, queue) for address, queue in queues if queue.topic not in since_ms]
+        )
+        answers = yield [Question(place.address, self.begin_at(place.topic)) for place in new]
+        begun |= _note(since_ms, new, answers) | {(place.topic, place.broker_name) for place in stock}
+        return Begun(self._since(topics, wall_ms) | since_ms, begun)
+
+    def begin_locally(
+        self,
+        topics: Iterable[str],
+        places: Sequence[Place],
+        wall_ms: int,
+        *,
+        read: Callable[[MessageQueue], int | None],
+        write: Callable[[Sequence[tuple[MessageQueue, int]]], None],
+    ) -> Steps:
+        """Begin the queues of which a member that keeps its offsets itself has none."""
+        missing = [(place, queue) for place in places for queue in place.queues if read(queue) is None]
+        ends = yield [Question(place.address, self._end(queue)) for place, queue in missing]
+        write([(queue, end) for (_, queue), end in zip(missing, ends, strict=True) if isinstance(end, int)])
+        return Begun(self._since(topics, wall_ms))
+
+    def begin_at(self, topic: str, since_ms: int | None = None) -> Call[int | None]:
+        """Begin a topic at a broker. since_ms: from when the group reads it elsewhere."""
+        return begin_topic(
+            self._group, topic, begins=True, timestamp_ms=self._timestamp_ms if since_ms is None else since_ms
+        )
+
+    def _commit(self, queues: Sequence[tuple[str, MessageQueue]]) -> Generator[Sequence[Question], Any, None]:
+        """Begin queues at Apache's brokers."""
+        addresses = dict.fromkeys(address for address, _ in queues)
+        ends = yield [Question(address, self._end(queue)) for address, queue in queues]
+        yield [Question(address, self._heartbeat) for address in addresses]
+        offsets = yield [Question(address, self._committed(queue)) for address, queue in queues]
+        yield [
+            Question(address, calls.update_consumer_offset(self._group, queue, end))
+            for (address, queue), end, offset in zip(queues, ends, offsets, strict=True)
+            if isinstance(end, int) and offset is None
+        ]
+        if self._leave is not None:
+            yield [Question(address, self._leave) for address in addresses]
+
+    def _committed(self, queue: MessageQueue) -> Call[int | None]:
+        return calls.query_consumer_offset(self._group, queue)
+
+    def _end(self, queue: MessageQueue) -> Call[int]:
+        if self._timestamp_ms is None:
+            return calls.max_offset(queue)
+        return calls.search_offset(queue, self._timestamp_ms)
+
+    def _since(self, topics: Iterable[str], wall_ms: int) -> dict[str, int]:
+        since_ms = wall_ms - LEEWAY_MS if self._timestamp_ms is None else self._timestamp_ms
+        return dict.fromkeys(topics, max(1, since_ms))
+
+
+def _note(since_ms: dict[str, int], places: Sequence[Place], answers: Sequence[Any]) -> set[tuple[str, str]]:
+    """Note the earliest times that brokers know of; return the places at which there is one, or 0."""
+    known = [(place, each) for place, each in zip(places, answers, strict=True) if isinstance(each, int)]
+    for place, each in known:
+        since_ms[place.topic] = min(filter(None, (since_ms.get(place.topic), each)), default=0)
+    return {(place.topic, place.broker_name) for place, _ in known}
