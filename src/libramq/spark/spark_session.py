@@ -14,10 +14,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from libramq.spark.directory import spark_directory
-from libramq.spark.java import java_home
+from libramq.spark.java import java_home, output
 from libramq.spark.worker_code import package_zip
 
 if TYPE_CHECKING:
@@ -166,10 +166,23 @@ def session(
         merged = {**SETTINGS, **_settings_of(master, archive), **merged}
     for name, value in merged.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with output.of_java():
+        spark = builder.getOrCreate()
     _send_package(spark)
-    register(spark)
+    if not _finds_source(spark):
+        register(spark)
     return spark
+
+
+def _finds_source(spark: "SparkSession") -> bool:
+    """Return whether Spark has found the source by itself: it warns of one that is registered again.
+
+    On a cluster it does not see the code that is sent.
+    """
+    if not is_local(spark.sparkContext.master or ""):
+        return False
+    state: Any = spark._jsparkSession.sessionState()  # Nothing public says it.
+    return bool(state.dataSourceManager().dataSourceExists("rocketmq"))
 
 
 def _settings_of(master: str, archive: Path | str | None) -> Mapping[str, str]:

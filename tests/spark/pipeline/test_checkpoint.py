@@ -7,7 +7,7 @@ import pytest
 
 from libramq.errors import ConfigError
 from libramq.message.queue import MessageQueue
-from libramq.spark.pipeline.ingest.checkpoint import Checkpoint
+from libramq.spark.pipeline.checkpoint import Checkpoint
 
 BINDING = {"table": "/t", "format": "parquet"}
 

@@ -61,6 +61,13 @@ def test_a_dry_run_prints_the_plan(up: LibraUp, topic: str, tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["pipeline.toml"]
 
 
+def test_spark_is_not_started_where_nothing_is_to_be_read(up: LibraUp, topic: str, tmp_path: Path):
+    given = file(tmp_path, f"topics = ['{topic}']\ntable = 't'")
+    done = libra("pipeline", "run", "ingest", "--config", given, "-n", up.namesrv, cwd=tmp_path)
+    assert (done.code, done.out) == (0, f"no message of {topic} is new; Spark was not started\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["pipeline.toml"]
+
+
 async def test_brokers_without_rebalance_events_are_reported():
     """Apache's brokers have none, and no client writes traces either."""
     port = free_port()

@@ -1,5 +1,6 @@
 """A Delta table has each batch once, whoever writes at the same time."""
 
+import os
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -7,30 +8,49 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.types import BinaryType, DateType, LongType, StructField, StructType
 
-from libramq.spark.pipeline.ingest.delta_table import DeltaTable
+from libramq.spark.pipeline.batches import Batch
+from libramq.spark.pipeline.delta_table import DeltaTable
 
 
 class Rows:
-    """A batch of Spark's. meanwhile: what another run does while the driver collects the rows."""
+    """A batch of Spark's. meanwhile: what another run does while the tasks write."""
 
     def __init__(self, meanwhile: Callable[[], object] = lambda: None, **columns: list[Any]) -> None:
         self._columns = columns or {"offset": [1, 2]}
         self._meanwhile = meanwhile
+        kinds = {"offset": LongType(), "corrupt": BinaryType()}
+        self.schema = StructType([StructField(name, kinds[name]) for name in self._columns])
+        self.schema.add("date", DateType())
+        self.sparkSession = self.conf = self.write = self
 
-    def toArrow(self) -> pa.Table:
+    def set(self, _name: str, _value: str) -> None: ...
+
+    def mode(self, _: str) -> "Rows":
+        return self
+
+    def partitionBy(self, _: str) -> "Rows":
+        return self
+
+    def option(self, _name: str, _value: str) -> "Rows":
+        return self
+
+    def parquet(self, directory: str) -> None:
         self._meanwhile()
         count = len(next(iter(self._columns.values())))
-        return pa.table({**self._columns, "date": [date(2026, 5, 1)] * count})
+        rows = pa.table({**self._columns, "date": [date(2026, 5, 1)] * count})
+        pq.write_to_dataset(rows, directory, partition_cols=["date"])
 
 
 def rows_in(path: Path) -> int:
     return deltalake.DeltaTable(str(path)).to_pyarrow_table().num_rows
 
 
-def write(path: Path, rows: Rows, batch: int) -> int:
-    return DeltaTable(path, query_id="q").write(rows, batch)  # type: ignore[arg-type]
+def write(path: Path, rows: Rows, batch: int, query: str = "q") -> int:
+    return DeltaTable(path, partitioned_by="date").write_once(rows, Batch(query, batch))  # type: ignore[arg-type]
 
 
 def test_a_batch_that_another_run_has_added_meanwhile_is_not_added_again(tmp_path: Path):
@@ -39,7 +59,7 @@ def test_a_batch_that_another_run_has_added_meanwhile_is_not_added_again(tmp_pat
     for batch in (0, 1):
         assert write(path, Rows(lambda: write(path, Rows(), batch)), batch) == 0  # noqa: B023
         assert rows_in(path) == 2 * (batch + 1)
-        assert DeltaTable(path, query_id="q").has_batch(batch)
+        assert DeltaTable(path).has_batch(Batch("q", batch))
 
 
 @pytest.mark.parametrize(("other", "count"), [("q", 4), ("someone else", 6)])
@@ -49,14 +69,14 @@ def test_a_commit_that_lost_a_race_looks_again(
     """The other commit comes after this run has looked, and before it commits."""
     path = tmp_path / "t"
     write(path, Rows(), 0)
-    really, others = deltalake.write_deltalake, [other]
+    really, others = deltalake.DeltaTable.create_write_transaction, [other]
 
     def raced(*arguments: Any, **options: Any) -> None:
         if others:
-            DeltaTable(path, query_id=others.pop()).write(Rows(), 1)  # type: ignore[arg-type]
+            write(path, Rows(), 1, others.pop())
         really(*arguments, **options)
 
-    monkeypatch.setattr(deltalake, "write_deltalake", raced)
+    monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", raced)
     assert write(path, Rows(), 1) == count - 4
     assert rows_in(path) == count
 
@@ -65,3 +85,36 @@ def test_a_table_gains_columns(tmp_path: Path):
     write(tmp_path / "t", Rows(), 0)
     write(tmp_path / "t", Rows(offset=[3], corrupt=[b"x"]), 1)
     assert rows_in(tmp_path / "t") == 3
+
+
+def test_a_batch_of_duplicates_only_is_recorded(tmp_path: Path):
+    class Nothing(Rows):
+        def parquet(self, directory: str) -> None: ...
+
+    assert write(tmp_path / "t", Nothing(), 0) == 0
+    assert DeltaTable(tmp_path / "t").has_batch(Batch("q", 0))
+
+
+def test_files_have_bounds_by_which_readers_leave_them_out(tmp_path: Path):
+    write(tmp_path / "t", Rows(offset=[3, None, 9]), 0)
+    table = deltalake.DeltaTable(str(tmp_path / "t"))
+    (file,) = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    assert (file["num_records"], file["min.offset"], file["max.offset"], file["null_count.offset"]) == (
+        3, 3, 9, 1,
+    )  # fmt: skip
+    assert str(file["partition.date"]) == "2026-05-01"
+
+
+def test_files_of_lost_and_killed_runs_are_removed(tmp_path: Path):
+    """Those that another run is about to commit stay: they are not a week old."""
+    path = tmp_path / "t"
+    write(path, Rows(), 0)
+    assert write(path, Rows(lambda: write(path, Rows(), 1)), 1) == 0
+    assert len(list(path.rglob("*.parquet"))) == 2
+    old, new = path / "date=2026-05-01" / "old.parquet", path / "date=2026-05-01" / "new.parquet"
+    for file in (old, new):
+        pq.write_table(pa.table({"offset": [1]}), file)
+    os.utime(old, (0, 0))
+    assert DeltaTable(path).compact() == 2
+    assert (old.exists(), new.exists()) == (False, True)
+    assert rows_in(path) == 4

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from ...cli.commands import SECONDS_MAX, end, start, wait_gone
 from ...interop.cluster import SEND_TIMEOUT_MS
 from ...interop.libra import LibraUp
 from ..conftest import INTERPRETED, QUICK
+
+STOPPED = {"starting": "before it had begun", "running": r"after batch \d: 1 done"}
 
 
 def java_process(pid: int) -> int | None:
@@ -94,6 +97,7 @@ def test_an_interrupt_ends_command_and_java(
         assert (process.returncode, out) == (130, "")
         assert "Traceback" not in err, err
         assert "Exception" not in err, err
+        assert re.search(f"^ingest: stopped {STOPPED[moment]}; run it again", err, re.MULTILINE), err
         wait_gone(java)
     finally:
         end(process)

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
+from libramq.spark.java import output
+
 #: Ours: Spark removes its temporary files in less; a command should end within five seconds of Ctrl-C.
 STOP_SECONDS: Final = 3.0
 
@@ -47,14 +49,11 @@ class JavaProcess:
         def remember(*arguments: Any, **options: Any) -> subprocess.Popen[Any]:
             # An exception in here would leave a process that nobody knows: Ctrl-C waits until it is known.
             self._is_forking = True
-            readable, writable = os.pipe()
             try:
-                process: subprocess.Popen[Any] = popen(*arguments, **options, stderr=writable)
+                process: subprocess.Popen[Any] = popen(*arguments, **options)
                 self._process = process
             finally:
                 self._is_forking = False
-                os.close(writable)
-                threading.Thread(target=self._pass_on, args=(readable,), daemon=True).start()
             if self.was_interrupted:
                 self._end_all()
             return process
@@ -65,13 +64,6 @@ class JavaProcess:
             yield
         finally:
             gateway_module.Popen, context_module.signal = popen, signals
-
-    def _pass_on(self, readable: int) -> None:
-        """Pass on what Java and its Python workers report, until they are ended: that is no news then."""
-        while data := os.read(readable, 1 << 16):
-            if not self.was_interrupted:
-                os.write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, data)
-        os.close(readable)
 
     def ignore(self) -> None:
         """Restore Python's own handling of SIGINT."""
@@ -90,7 +82,8 @@ class JavaProcess:
 
     def _end_all(self) -> None:
         """End the process, if there is one, and the command."""
-        # PySpark's threads only report failures of the ended Java process from now on.
+        # PySpark's threads and Java only report failures of the ended process from now on.
+        output.is_silent = True
         logging.disable()
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
         if self._process is not None:

@@ -105,10 +105,10 @@ def run(
         _show_plan(plan)
         return
     with (
+        ProgressDisplay("lab") as on_progress,
         spark_session(
             "libra lab", master=master, log_level=log_level, settings=settings, archive=archive
         ) as spark,
-        ProgressDisplay("lab") as on_progress,
     ):
         result = laboratory.run(spark, on_progress)
     _show(result)

@@ -48,11 +48,14 @@ def run(
     if dry_run:
         _show(plan)
         return
+    if plan.nothing_to_do:
+        print(f"{plan.nothing_to_do}; Spark was not started")
+        return
     with (
+        ProgressDisplay(name, after_stop="run it again and it continues") as on_progress,
         spark_session(
             f"libra pipeline {name}", master=master, log_level=log_level, settings=settings, archive=archive
         ) as spark,
-        ProgressDisplay(name) as on_progress,
     ):
         outcome = chosen.run(spark, on_progress)
     print(outcome.sentence)

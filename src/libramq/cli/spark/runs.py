@@ -63,14 +63,19 @@ def spark_settings(pairs: Sequence[str]) -> dict[str, str]:
 
 
 class ProgressDisplay:
-    """Shows progress on standard error: a bar on a terminal, else a line per step."""
+    """Shows progress on standard error: a bar on a terminal, else a line per step.
 
-    def __init__(self, name: str) -> None:
+    after_stop: what the user can do after Ctrl-C.
+    """
+
+    _last: "Progress | None" = None
+
+    def __init__(self, name: str, *, after_stop: str = "") -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         from libramq.cli import output
 
-        self._name = name
+        self._name, self._after_stop = name, after_stop
         self._is_terminal = sys.stderr.isatty()
         self._bars = Progress(
             TextColumn("{task.description}"),
@@ -80,16 +85,25 @@ class ProgressDisplay:
             console=output.console(stderr=True),
             disable=not self._is_terminal,
         )
-        self._bar = self._bars.add_task(name, total=None)
+        self._bar = self._bars.add_task(f"{name}: Spark starts", total=None)
+        self._stderr = sys.stderr  # Nothing else is printed there after Ctrl-C.
 
     def __enter__(self) -> "OnProgress":
         self._bars.start()
+        if not self._is_terminal:
+            print(f"{self._name}: Spark starts", file=sys.stderr, flush=True)
         return self._show
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bars.stop()
+        if kind is KeyboardInterrupt:
+            last = self._last
+            where = f"after {last.text}: {last.done} done" if last is not None else "before it had begun"
+            then = f"; {self._after_stop}" if self._after_stop else ""
+            print(f"{self._name}: stopped {where}{then}", file=self._stderr, flush=True)
 
     def _show(self, progress: "Progress") -> None:
+        self._last = progress
         if self._is_terminal:
             self._bars.update(
                 self._bar,

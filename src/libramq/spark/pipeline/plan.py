@@ -19,12 +19,16 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan of a run. reads: the messages that are not yet in the tables."""
+    """The plan of a run. reads: the messages that are not yet in the tables.
+
+    nothing_to_do: why a run would change nothing, so that Spark need not be started; else empty.
+    """
 
     pipeline: str
     reads: Sequence[Range]
     tables: Sequence[TablePlan]
     remarks: Sequence[str] = field(default_factory=tuple)
+    nothing_to_do: str = ""
 
     @property
     def message_count(self) -> int:

@@ -1,12 +1,8 @@
 """`ingest`: topics into a Parquet or Delta table, each (broker, topic, queue, offset) once.
 
-        find a batch's end ─► read it ─► drop duplicates ─► write with the batch's number ─► mark it as done
-
-Spark's checkpoint does the first and the last. A run killed between the last two finds the number in the
-table and writes nothing.
+How a batch is written once is in `libramq.spark.pipeline.batches`.
 """
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -15,24 +11,23 @@ import msgspec
 from libramq.errors import ConfigError
 from libramq.spark.bodies.bodies import from_message
 from libramq.spark.options import ACCESS_PREFIX
+from libramq.spark.pipeline.batches import Batch, run_batches, start_batches, waiting
+from libramq.spark.pipeline.checkpoint import Checkpoint
 from libramq.spark.pipeline.config import duration_ms
 from libramq.spark.pipeline.failure import failures_in_one_line
-from libramq.spark.pipeline.ingest.checkpoint import Checkpoint
-from libramq.spark.pipeline.messages import waiting
-from libramq.spark.pipeline.plan import OnProgress, Plan, Progress, RunResult, TablePlan
+from libramq.spark.pipeline.plan import OnProgress, Plan, RunResult, TablePlan
 from libramq.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
-    from libramq.spark.pipeline.ingest.delta_table import DeltaTable
-    from libramq.spark.pipeline.ingest.parquet_table import ParquetTable
+    from libramq.spark.pipeline.delta_table import DeltaTable
+    from libramq.spark.pipeline.parquet_table import ParquetTable
 
-#: Ours: 20 MB of small messages, which Spark's driver can hold for Delta; 0.5 s of reading.
+#: Ours: 20 MB of small messages, 0.5 s of reading.
 BATCH_MESSAGES: Final = 200_000
-LOOK_SECONDS: Final = 0.2  # How often Spark's progress is polled.
-DAY_MS: Final = 86_400_000
+#: Ours: in batches. Each has as many files as tasks, for each day.
+COMPACT_EVERY: Final = 50
 
 
 class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +40,7 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
     properties: whether the table has them, as a map.
     dedup: drop messages of a topic whose unique_id or key came within `dedup_within` of each other.
     every: run continuously and look this often ("10s"); otherwise a run reads the existing messages and ends.
-    compact: merge a Delta table's small files when a run ends.
+    compact: merge a Delta table's small files at times, and when a run ends.
     source: further options of format("rocketmq").
     """
 
@@ -93,7 +88,7 @@ class Ingest:
             **{f"{ACCESS_PREFIX}{name}": text for name, text in config.access.items()},
             **config.source,
         }
-        self._rows_written = 0
+        self._rows_written = self._files_merged = 0
         self._binding = {
             "table": str(self._path),
             "format": config.format,
@@ -110,9 +105,17 @@ class Ingest:
                 f"messages of a topic with the same {self._config.dedup} within {self._config.dedup_within} "
                 "are left out"
             )
+        positions = self._checkpoint.positions()
+        reads = waiting(self._options, positions)
+        # The first run from the latest message on notes where that is.
+        is_needed = (
+            self._every_ms is not None or self._config.compact or any(read.row_count for read in reads)
+        )
+        is_needed = is_needed or (positions is None and self._config.starting == "latest")
         return Plan(
             pipeline=self.name,
-            reads=waiting(self._options, self._checkpoint.positions()),
+            reads=reads,
+            nothing_to_do="" if is_needed else f"no message of {', '.join(self._config.topics)} is new",
             tables=[
                 TablePlan(
                     name=self._path.name,
@@ -133,50 +136,42 @@ class Ingest:
 
     def _run(self, spark: "SparkSession", on_progress: OnProgress, plan: Plan) -> RunResult:
         self._checkpoint.bind(self._binding)
+        total = None if self._every_ms is not None else plan.message_count
         with failures_in_one_line(self.name):
-            query = self._start(spark)
-            try:
-                done = _follow(query, on_progress, None if self._every_ms is not None else plan.message_count)
-            finally:
-                query.stop()
+            query = start_batches(
+                spark,
+                self._options,
+                self._checkpoint,
+                self._write,
+                every_ms=self._every_ms,
+                name=f"ingest {self._path.name}",
+            )
+            done = run_batches(query, on_progress, total)
         sentence = (
             f"{done:,} messages of {', '.join(self._config.topics)} read, "
             f"{self._rows_written:,} rows written to {self._path}"
         )
         if self._config.compact:
-            from libramq.spark.pipeline.ingest.delta_table import DeltaTable
-
-            count = DeltaTable(self._path).compact()
-            sentence += f"; {count} small files were merged"
+            self._files_merged += self._table().compact()
+            sentence += f"; {self._files_merged} small files were merged"
         return RunResult(sentence=sentence)
 
-    def _start(self, spark: "SparkSession") -> "StreamingQuery":
-        messages = spark.readStream.format("rocketmq").options(**self._options).load()
-        writer = (
-            messages.writeStream.queryName(f"ingest {self._path.name}")
-            .option("checkpointLocation", str(self._checkpoint.directory))
-            .foreachBatch(self._write)
-        )
-        if self._every_ms is None:
-            return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{self._every_ms} milliseconds").start()
-
-    def _write(self, batch: "DataFrame", number: int) -> None:
+    def _write(self, messages: "DataFrame", batch: Batch) -> None:
         """Write one batch to the table, unless it is there."""
         from libramq.spark.pipeline.ingest.duplicates import without_duplicates
 
-        table = self._table(self._checkpoint.query_id())
-        if table.has_batch(number):
-            return
+        table = self._table()
         if self._config.dedup == "none":
-            self._rows_written += table.write(self._as_table(batch), number)
-            return
-        batch.persist()  # It is used twice, and would be read twice.
-        try:
-            rows = without_duplicates(batch, table, self._config.dedup, self._within_ms)
-            self._rows_written += table.write(self._as_table(rows), number)
-        finally:
-            batch.unpersist()
+            self._rows_written += table.write_once(self._as_table(messages), batch)
+        elif not table.has_batch(batch):
+            messages.persist()  # It is used twice, and would be read twice.
+            try:
+                rows = without_duplicates(messages, table, self._config.dedup, self._within_ms)
+                self._rows_written += table.write_once(self._as_table(rows), batch)
+            finally:
+                messages.unpersist()
+        if self._config.compact and batch.number % COMPACT_EVERY == COMPACT_EVERY - 1:
+            self._files_merged += table.compact()
 
     def _as_table(self, rows: "DataFrame") -> "DataFrame":
         """Return the table's columns."""
@@ -200,27 +195,11 @@ class Ingest:
             "date": "date",
         }
 
-    def _table(self, query_id: str = "") -> "ParquetTable | DeltaTable":
+    def _table(self) -> "ParquetTable | DeltaTable":
         if self._config.format == "delta":
-            from libramq.spark.pipeline.ingest.delta_table import DeltaTable
+            from libramq.spark.pipeline.delta_table import DeltaTable
 
-            return DeltaTable(self._path, query_id=query_id)
-        from libramq.spark.pipeline.ingest.parquet_table import ParquetTable
+            return DeltaTable(self._path, partitioned_by="date")
+        from libramq.spark.pipeline.parquet_table import ParquetTable
 
-        return ParquetTable(self._path)
-
-
-def _follow(query: "StreamingQuery", on_progress: OnProgress, total: int | None) -> int:
-    """Report every batch until the query ends; return how many messages were read."""
-    done, seen = 0, -1
-    is_over = False
-    while not is_over:
-        is_over = not query.isActive
-        for progress in query.recentProgress:
-            if progress.batchId > seen and progress.numInputRows:
-                seen, done = progress.batchId, done + progress.numInputRows
-                on_progress(Progress(done=done, total=total, text=f"batch {seen}"))
-        if not is_over:
-            time.sleep(LOOK_SECONDS)  # Not in a call to Java, which Ctrl-C would interrupt.
-    query.awaitTermination()  # Raises the query's failure.
-    return done
+        return ParquetTable(self._path, partitioned_by="date")
