@@ -355,6 +355,17 @@ def test_epochs_of_deleted_groups_are_limited(monkeypatch: pytest.MonkeyPatch):
     assert list(fences.file().openings) == ["@G2@-1", "@G3@-1"] == list(book.fences().file().openings)
 
 
+def test_the_epoch_of_a_group_that_is_deleted_again_is_the_newest(monkeypatch: pytest.MonkeyPatch):
+    """It kept the place of its first deletion, and was the next to be forgotten."""
+    monkeypatch.setattr(fence, "LEFT_BEHIND_MAX", 2)
+    fences = Book().fences()
+    for group, epoch in (("G", 1), ("H", 1), ("G", 2), ("I", 1)):
+        fences.grant(FenceGrant(group=group, epoch=epoch, claims=dict([queue(0, "alice", epoch)])))
+        fences.open(group, "T", 0, Claim("alice", epoch))
+        fences.remove_group(group)
+    assert list(fences.file().openings) == ["@G@-1", "@I@-1"]
+
+
 MEMBERS = ("alice", "bob")
 EPOCHS = st.integers(1, 6)
 STEPS = st.one_of(

@@ -49,6 +49,9 @@ class CommitsAhead:
         #: By topic and queue id, so that a queue finds its own when messages arrive; then by group.
         #: Others read it, and change nothing.
         self.by_queue: dict[tuple[str, int], dict[str, CommitAhead]] = {}
+        #: The queues in which a group has commits, and those of a topic.
+        self._of_group: dict[str, dict[tuple[str, int], None]] = {}
+        self._of_topic: dict[str, dict[tuple[str, int], None]] = {}
         self._count = 0
         #: By queue: no commit is nearer to its end.
         self._nearest: dict[tuple[str, int], int] = {}
@@ -85,13 +88,16 @@ class CommitsAhead:
         if group in self.by_queue.get((topic, queue_id), {}):
             self._end(_name(group, topic, queue_id))
 
-    def drop_all(self, *, group: str | None = None, topic: str | None = None) -> None:
-        """End the commits of a group, or in a topic."""
-        for of_topic, queue_id in list(self.by_queue):
-            if topic in (None, of_topic):
-                for of_group in list(self.by_queue[of_topic, queue_id]):
-                    if group in (None, of_group):
-                        self.drop(of_group, of_topic, queue_id)
+    def drop_group(self, group: str) -> None:
+        """End the commits of a group."""
+        for topic, queue_id in list(self._of_group.get(group, ())):
+            self.drop(group, topic, queue_id)
+
+    def drop_topic(self, topic: str) -> None:
+        """End the commits in a topic."""
+        for queue in list(self._of_topic.get(topic, ())):
+            for group in list(self.by_queue[queue]):
+                self.drop(group, *queue)
 
     def drop_outdated(self, query: Callable[[str, str, int], int | None]) -> None:
         """End those whose group has gone on without this file. query: the table of committed offsets."""
@@ -122,18 +128,22 @@ class CommitsAhead:
         group, _, number = rest.partition(SEPARATOR)
         if not number.isdecimal():
             return  # The file was edited.
-        queue_id = int(number)
-        commits = self.by_queue.setdefault((topic, queue_id), {})
+        queue = (topic, int(number))
+        commits = self.by_queue.setdefault(queue, {})
         self._count -= group in commits
         commits.pop(group, None)
         if commit is not None:
             commits[group] = commit
             self._count += 1
-            nearest = self._nearest.get((topic, queue_id), commit.offset)
-            self._nearest[topic, queue_id] = min(nearest, commit.offset)
-        elif not commits:
-            del self.by_queue[topic, queue_id]
-            self._nearest.pop((topic, queue_id), None)
+            self._nearest[queue] = min(self._nearest.get(queue, commit.offset), commit.offset)
+            self._of_group.setdefault(group, {})[queue] = None
+            self._of_topic.setdefault(topic, {})[queue] = None
+            return
+        _forget(self._of_group, group, queue)
+        if not commits:
+            del self.by_queue[queue]
+            self._nearest.pop(queue, None)
+            _forget(self._of_topic, topic, queue)
 
     def file(self) -> CommitsAheadFile:
         """Return the content of the file."""
@@ -154,6 +164,13 @@ class CommitsAhead:
     def _end(self, name: str) -> None:
         self.apply(name, None)
         self._ended[name] = None
+
+
+def _forget(index: dict[str, dict[tuple[str, int], None]], name: str, queue: tuple[str, int]) -> None:
+    queues = index.get(name, {})
+    queues.pop(queue, None)
+    if not queues:
+        index.pop(name, None)
 
 
 def _name(group: str, topic: str, queue_id: int) -> str:

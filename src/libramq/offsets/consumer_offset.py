@@ -110,7 +110,7 @@ class ConsumerOffset:
 
     def remove_group(self, group: str) -> list[OffsetRecord]:
         """Remove a group."""
-        self.ahead.drop_all(group=group)
+        self.ahead.drop_group(group)
         return self._remove([*self._of_group.get(group, {}).values()])
 
     def remove_queues(self, group: str, topic: str, queue_ids: Set[int]) -> list[OffsetRecord]:
@@ -131,7 +131,7 @@ class ConsumerOffset:
 
     def remove_topic(self, topic: str) -> list[OffsetRecord]:
         """Remove a topic's offsets."""
-        self.ahead.drop_all(topic=topic)
+        self.ahead.drop_topic(topic)
         return self._remove([*self._of_topic.get(topic, {}).values()])
 
     def copy(

@@ -343,6 +343,7 @@ class Fences:
         if epoch <= self._left_behind.get(group, 0):
             return
         self._record(entry_name(group, LEFT_BEHIND), Opening(member="", epoch=epoch))
+        self._left_behind.pop(group, None)  # It is the newest now.
         self._left_behind[group] = epoch
         if len(self._left_behind) > LEFT_BEHIND_MAX:
             oldest = next(iter(self._left_behind))
