@@ -580,3 +580,22 @@ def test_members_that_pop_own_no_queues_and_their_group_settles(talk, peer):
     assert talk.broker.members.consumers.rebalances.read_by_two_and_by_none(group, age_ms=1_000)[1] == []
     pull(talk, peer, 0)
     assert not talk.broker.members.consumers.rebalances.is_popped("T", "G")
+
+
+def test_members_hear_of_departures_though_an_observer_of_another_group_fails(talk: Conversation):
+    """The members of all groups but the first were not notified for a second."""
+
+    def fail(group: str) -> None:
+        if group == "G1":
+            raise RuntimeError("a bug")
+
+    stays, leaves = FakePeer("10.0.0.1:1"), FakePeer("10.0.0.2:1")
+    for group in ("G1", "G2"):
+        talk.beat(stays, "stays", group)
+        talk.beat(leaves, "leaves", group)
+    notifications(stays)
+    talk.broker.members.consumers.observe_members(fail)
+    with pytest.raises(AssertionError, match="what follows from an event failed"):
+        talk.performer.closed(leaves)
+    talk.performer.follow()
+    assert "G2" in notifications(stays)

@@ -405,18 +405,23 @@ class ConsumerClients:
 
     def _announce_departures(self) -> None:
         """Notify everybody concerned of the members that have left in this event."""
-        all_departures, self._departures = self._departures, {}
         now = read_clock(self._clock)
-        for (name, reason), left in all_departures.items():
-            group = left.group
-            self._membership_changed(group, is_other_stock=left.is_other_stock)
-            if left.clients:
-                self._changed(name, reason, named(left.clients), now, is_stock=left.is_stock)
-            if not group.members:
-                self.notifications.forget(name)
-                self.roster.forget_list(name)
-            elif self.roster.listed(name) is None:
-                self._notify(group, wait_ms=left.grace_ms)
+        try:
+            while self._departures:
+                (name, reason), left = next(iter(self._departures.items()))
+                del self._departures[name, reason]
+                group = left.group
+                self._membership_changed(group, is_other_stock=left.is_other_stock)
+                if left.clients:
+                    self._changed(name, reason, named(left.clients), now, is_stock=left.is_stock)
+                if not group.members:
+                    self.notifications.forget(name)
+                    self.roster.forget_list(name)
+                elif self.roster.listed(name) is None:
+                    self._notify(group, wait_ms=left.grace_ms)
+        finally:
+            if self._departures:  # An observer has failed; the others are announced all the same.
+                self._soon(Phase.JOURNAL, self._announce_departures)
 
     def locked(self, peer: Connection, group_name: str, client_id: str) -> None:
         """Note that a client has locked queues; its first heartbeat may be still to come."""

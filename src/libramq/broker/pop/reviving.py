@@ -50,7 +50,7 @@ class Reviving:
         self._new_names = config.enable_retry_topic_v2
         self._rounds = Rounds(store, kernel, self._revive, again_ms=AGAIN_MS)
         #: Whether the store refused: nothing is tried before the round that is due then, held or not.
-        self._is_refused = False
+        self._is_refused = self._is_logged = False
         self._is_held = config.asks_slaves or store.config.is_copy
         self._soon = partial(kernel.soon, Phase.TIMERS, self._look)
         if not store.config.is_copy:
@@ -100,7 +100,7 @@ class Reviving:
 
     def _revive(self, now_ms: MonotonicMs) -> bool:
         """Settle the next check point that is due; return whether there was one."""
-        was_refused, self._is_refused = self._is_refused, False
+        self._is_refused = False
         if self._is_held:
             return False
         self._soon()
@@ -108,8 +108,9 @@ class Reviving:
             check_point = self._in_flight.next_due(now_ms)
             if check_point is not None:
                 self._settle(check_point)
+                self._is_logged = False
         except BrokerError as error:
-            self._refused(error, is_again=was_refused)
+            self._refused(error)
             return False
         return check_point is not None
 
@@ -183,11 +184,11 @@ class Reviving:
         except BrokerError as error:
             self._refused(error)
 
-    def _refused(self, error: BrokerError, *, is_again: bool = False) -> None:
+    def _refused(self, error: BrokerError) -> None:
         """Try again soon; what is refused again is not logged again."""
-        if not is_again:
+        if not self._is_logged:
             log.warning("unacknowledged messages wait: the store accepts no messages", reason=error.remark)
-        self._is_refused = True
+        self._is_refused = self._is_logged = True
         self._rounds.by(self._clock.monotonic_ms() + AGAIN_MS)
 
 
