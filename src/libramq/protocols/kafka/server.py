@@ -9,7 +9,7 @@ from libramq.filesystem import FileSystem
 from libramq.formats.properties_file import shown
 from libramq.protocols.kafka.node import Node
 from libramq.protocols.kafka.translator import KafkaTranslator
-from libramq.transport.address import split_address
+from libramq.transport.address import join_address, split_address
 from libramq.transport.bind import check_announced
 from libramq.transport.server import Server
 from libramq.wire.kafka.frame import FrameReader
@@ -40,7 +40,7 @@ class KafkaServer:
     @property
     def address(self) -> str:
         """Return the address that clients are told to connect to."""
-        return f"{self._node.host}:{self._node.port}"
+        return join_address(self._node.host, self._node.port)
 
     async def start(self) -> None:
         """Listen; raises ConfigError when the port is taken, StoreCorrupt where a file cannot be read."""
@@ -71,4 +71,4 @@ def _advertised(text: str) -> tuple[str, int] | None:
             f"kafkaAdvertised={shown(text)}: write HOST:PORT, the address of this broker for clients"
         ) from None
     check_announced(host, "kafkaAdvertised", is_name_allowed=True)
-    return text.rpartition(":")[0], port  # With its brackets, if it has any.
+    return host, port  # Without brackets, as Kafka's brokers send it.
