@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.broker.broker_conf import broker_config, load_broker_config, nearest_option
+from libramq.broker.broker_conf import advice, broker_config, load_broker_config
 from libramq.broker.config import BrokerConfig
 from libramq.errors import ConfigError
 from libramq.formats.properties_file import parse_properties, property_line, read_properties
@@ -220,9 +220,9 @@ def test_apaches_other_names_start_with_a_notice(name):
 
 
 def test_an_unknown_name_is_reported_with_the_nearest_known_one():
-    assert nearest_option("autoCreateTopicsEnable") == "autoCreateTopicEnable"
-    assert nearest_option("listenport") == "listenPort"
-    assert nearest_option("noSuchName") is None
+    assert advice("autoCreateTopicsEnable") == "; did you mean autoCreateTopicEnable?"
+    assert advice("listenport") == "; did you mean listenPort?"
+    assert advice("noSuchName") == ""
 
 
 def test_broker_credentials_are_read_and_never_shown():

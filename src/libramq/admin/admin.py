@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from libramq.admin.offset_resets import reset_queue, reset_topic
+from libramq.admin.offset_resets import reset_queue, reset_topics
 from libramq.client.awaiting import answer_of
 from libramq.client.identity import name_server_addresses
 from libramq.client.options import whole_number
@@ -177,12 +177,8 @@ class Admin:
         validate_group(group)
         validate_topic(topic)
         whole_number("timestamp_ms", timestamp_ms, -1)
-        resets = (
-            reset_topic(partial(self._ask, address), group, topic, timestamp_ms=timestamp_ms, force=force)
-            for address in addresses((await self._route(topic)).broker_datas)
-        )
-        answers = await asyncio.gather(*resets)
-        return {queue: offset for answer in answers for queue, offset in answer.items()}
+        asks = [partial(self._ask, address) for address in addresses((await self._route(topic)).broker_datas)]
+        return await reset_topics(asks, group, topic, timestamp_ms=timestamp_ms, force=force)
 
     async def reset_queue(
         self, group: str, queue: MessageQueue, offset: int | None = None, *, timestamp_ms: int = -1

@@ -8,7 +8,8 @@ Upstream: AdminBrokerProcessor.resetOffset, Broker2Client.resetOffset,
 DefaultMQAdminExtImpl.resetOffsetByTimestampOld.
 """
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
 from libramq.codes import ResponseCode
@@ -49,6 +50,14 @@ async def reset_topic(
             await ask(broker_calls.update_consumer_offset(group, queue, offset))
             offsets[queue] = offset
     return offsets
+
+
+async def reset_topics(
+    asks: Iterable[Ask], group: str, topic: str, *, timestamp_ms: int, force: bool
+) -> dict[MessageQueue, int]:
+    """Set a group's offsets in a topic at several brokers."""
+    resets = [reset_topic(ask, group, topic, timestamp_ms=timestamp_ms, force=force) for ask in asks]
+    return {queue: offset for lot in await asyncio.gather(*resets) for queue, offset in lot.items()}
 
 
 async def reset_queue(

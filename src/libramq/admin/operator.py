@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from libramq.admin.admin import QUEUES_MAX, Admin
 from libramq.admin.admin import addresses as addresses
-from libramq.admin.offset_resets import reset_queue, reset_topic
+from libramq.admin.offset_resets import reset_queue, reset_topics
 from libramq.errors import (
     BrokerError,
     ConfigError,
@@ -116,11 +116,8 @@ class Operator(Admin):
         validate_group(group)
         brokers = await self.brokers_of(topic) if broker is None else [broker]
         if queue_id is None:
-            resets = (
-                reset_topic(partial(self.ask, each), group, topic, timestamp_ms=timestamp_ms, force=force)
-                for each in brokers
-            )
-            return {queue: at for lot in await asyncio.gather(*resets) for queue, at in lot.items()}
+            asks = [partial(self.ask, each) for each in brokers]
+            return await reset_topics(asks, group, topic, timestamp_ms=timestamp_ms, force=force)
         if len(brokers) != 1:
             raise ConfigError(
                 f"the topic {topic} has a queue {queue_id} at each of its brokers; name one with -b: "

@@ -128,12 +128,12 @@ def load_broker_config(path: Path, **overrides: Any) -> tuple[BrokerConfig, list
         raise ConfigError(f"{path}: {error}") from None
 
 
-def nearest_option(name: str, options: type = BrokerConfig) -> str | None:
-    """Return the option whose name is nearest to an unknown one."""
+def advice(name: str, options: type = BrokerConfig) -> str:
+    """Return what to add to a message about an unknown option: the one whose name is nearest, if any is."""
     names = [str(option.metadata["name"]) for option in fields(options) if option.metadata]
     by_lower = {known.lower(): known for known in names}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8)
-    return by_lower[near[0]] if near else None
+    return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
 
 def option_value(name: str, text: str, default: object) -> object:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from libramq.broker.broker_conf import broker_config, load_broker_config, nearest_option
+from libramq.broker.broker_conf import advice, broker_config, load_broker_config
 from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.cli.options import Damaged, LogLevel, chosen_name_servers
@@ -146,8 +146,7 @@ def _properties(settings: Sequence[str]) -> dict[str, str]:
         if name in _OF_UP:
             raise ConfigError(f"--set {name}: libra up decides it by its other options; start libra broker")
     for name in broker_config(properties)[1]:
-        near = nearest_option(name)
-        raise ConfigError(f"--set {name}: no such option" + (f"; did you mean {near}?" if near else ""))
+        raise ConfigError(f"--set {name}: no such option{advice(name)}")
     return properties
 
 
@@ -271,6 +270,5 @@ def _absolute(path: Path | str) -> str:
 
 def _report_unknown(file: Path | None, names: Sequence[str], options: type) -> None:
     for name in names:
-        near = nearest_option(name, options)
-        advice = f"; did you mean {near}?" if near else ""
-        print(f"libra: {file}: {name} is not known here and has no effect{advice}", file=sys.stderr)
+        more = advice(name, options)
+        print(f"libra: {file}: {name} is not known here and has no effect{more}", file=sys.stderr)
