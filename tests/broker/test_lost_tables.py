@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from libramq.codes import RequestCode
 from libramq.errors import StoreCorrupt
 from libramq.formats import fastjson
 from libramq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from libramq.remoting.headers import GroupBeginHeader
 from tests.broker.brokers import Conversation, subscription
 from tests.broker.test_damaged_timers import missing
 from tests.broker.test_pop import Orderly, sent
@@ -174,13 +176,16 @@ def test_what_a_refused_start_says_helps(tmp_path: Path):
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped"])
-@pytest.mark.parametrize("name", ["timermetrics", "consumerFilter.json"])
+@pytest.mark.parametrize("name", ["timermetrics", "consumerFilter.json", "groupBeginnings.json"])
 def test_a_lost_file_that_is_made_again_stops_no_start(tmp_path: Path, name: str, how: str, caplog):
     talk = Conversation(tmp_path)
     talk.create_topic("T", queues=1)
     send_at(talk, FakePeer(), NOW_MS + 3_000)
     sql = subscription("T", "a > 1", expression_type="SQL92")
     talk.beat(FakePeer(), "c", subscriptions=[sql])
+    talk.ask(
+        FakePeer(), RequestCode.GROUP_BEGIN, GroupBeginHeader(consumer_group="H", topic="T", lb_begins=True)
+    )
     advance(talk, 1_000)
     talk.close()
     for path in (tmp_path / "config" / name, tmp_path / "config" / f"{name}.bak"):

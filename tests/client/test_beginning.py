@@ -191,3 +191,26 @@ async def test_a_broker_that_was_away_is_read_from_when_the_group_began(one, tmp
                 await producer.send(Message(TOPIC, body), queue=MessageQueue(TOPIC, "away", queue_id))
         await got.wait([b"to it %d" % queue_id for queue_id in range(4)])
     assert len(got.bodies) == 4
+
+
+@pytest.mark.parametrize("member", ["push", "pop"])
+async def test_a_broker_knows_when_a_group_began_after_a_restart(tmp_path, monkeypatch, member):
+    """A group's members were gone and its first broker had restarted when another one came back."""
+    for module in (group_begin, beginning):
+        monkeypatch.setattr(module, "LEEWAY_MS", 0)
+
+    def away(one):
+        return Broker(tmp_path / "away", namesrv_addr=one.namesrv, broker_name="away")
+
+    async with Broker(tmp_path / "one") as one:
+        async with away(one), Admin(namesrv=one.namesrv) as admin:
+            await admin.create_topic(TOPIC, queues=4)
+            await send(one.namesrv, OLD)
+        async with MEMBERS[member](one, Got()):
+            pass
+    got = Got()
+    async with Broker(tmp_path / "one") as one, away(one):
+        await send(one.namesrv, NEW)
+        async with MEMBERS[member](one, got):
+            await got.wait(NEW)
+    assert sorted(got.bodies) == NEW

@@ -100,6 +100,10 @@ class ConsumerOffset:
         """Return a group's committed offsets in a topic, by queue id."""
         return dict(self._offsets.get(topic + SEPARATOR + group, ()))
 
+    def has_any(self, group: str, topic: str) -> bool:
+        """Return whether a group has committed anything in a topic."""
+        return topic in self._of_group.get(group, ())
+
     def topics_of_group(self, group: str) -> Set[str]:
         """Return the topics that a group has read."""
         return set(self._of_group.get(group, ()))

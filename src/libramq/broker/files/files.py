@@ -8,6 +8,9 @@ import msgspec
 
 from libramq.batches.formats import FORMATS
 from libramq.broker.config import MESSAGE_BYTES_MAX, BrokerConfig
+from libramq.broker.files.beginnings import FILE_NAME as BEGINNINGS
+from libramq.broker.files.beginnings import SAVE_MS as BEGINNINGS_SAVE_MS
+from libramq.broker.files.beginnings import Beginnings
 from libramq.broker.files.passed_on_file import SAVE_MS as PASSED_ON_SAVE_MS
 from libramq.broker.files.passed_on_file import PassedOnFile
 from libramq.broker.files.progress import Progress, ProgressFile
@@ -157,6 +160,7 @@ class BrokerFiles:
         self.log = MessageLog(self.store, waits_for_slaves=self._config.waits_for_slaves)
         self.passed_on = PassedOnFile(self.filesystem, config_directory)
         self.at_slave = CommitsAtSlave(self.filesystem, config_directory, self.store)
+        self.beginnings = Beginnings(self.filesystem, config_directory, self.ledger.offsets.has_any)
         found = read_timer_checkpoint(self.filesystem, config_directory / TIMER_CHECKPOINT)
         self.pop = PopState(
             self.store,
@@ -192,6 +196,7 @@ class BrokerFiles:
             ProgressFile("timercheck", TIMERS_SAVE_MS, self._timer_progress, self.store),
             ProgressFile("popPassedOn.json", PASSED_ON_SAVE_MS, self.passed_on.take, self.store),
             ProgressFile(SLAVE_COMMITS, PASSED_ON_SAVE_MS, self.at_slave.take, self.store),
+            ProgressFile(BEGINNINGS, BEGINNINGS_SAVE_MS, self.beginnings.take, self.store),
             ProgressFile("consumerOffset.json", interval_ms, self._offset_progress, self.store),
             ProgressFile("consumerFilter.json", FILTERS_SAVE_MS, self._filters_progress, self.store),
         )
@@ -233,6 +238,7 @@ class BrokerFiles:
             or self.timers.has_changes
             or self.passed_on.has_changes
             or self.at_slave.has_changes
+            or self.beginnings.has_changes
         )
 
     def forget_progress(self) -> None:

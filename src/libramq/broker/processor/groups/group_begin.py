@@ -34,6 +34,7 @@ class GroupBegin:
         consumers: ConsumerClients,
     ) -> None:
         self._store, self._topics, self._fences = files.store, files.tables.topics, files.tables.fences
+        self._beginnings = files.beginnings
         self._offsets = committing.offsets
         self._write = committing.write
         self._requirements = requirements
@@ -62,16 +63,16 @@ class GroupBegin:
                 self._under_way.discard((group, topic))
             began_ms = int(request.wall_ms) - LEEWAY_MS
             since_ms = max(1, began_ms if header.timestamp is None else header.timestamp)
+            self._beginnings.note(group, topic, since_ms)
         return Reply(ext={} if since_ms is None else {"lbSince": str(since_ms)})
 
     def _since_ms(self, peer: Connection, group: str, topic: str) -> int | None:
         """Return that time; 0: it is unknown; None: the group is new, and has no other members."""
-        is_known = (
-            bool(self._offsets.offsets(group, topic))
-            or any(queue.topic == topic for queue in self._fences.openings(group))
-            or self._has_others(peer, group, topic)
-        )
-        return 0 if is_known else None
+        since_ms = self._beginnings.since_ms(group, topic)
+        if since_ms is not None:
+            return since_ms
+        is_open = any(queue.topic == topic for queue in self._fences.openings(group))
+        return 0 if is_open or self._has_others(peer, group, topic) else None
 
     def _has_others(self, peer: Connection, group: str, topic: str) -> bool:
         members = self._consumers.group(group)
