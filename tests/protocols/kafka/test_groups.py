@@ -9,7 +9,8 @@ import pytest
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
 from libramq.groups.classic.state import INITIAL_DELAY_MS
-from libramq.protocols.kafka.groups import MEMBERS_RETURN_MS
+from libramq.groups.cluster_view import ClusterView
+from libramq.protocols.kafka.groups import MEMBERS_RETURN_MS, THAW_MS
 from libramq.remoting import headers as h
 from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest
 from libramq.wire.kafka.apis.find_coordinator import FindCoordinatorRequest
@@ -447,6 +448,24 @@ def test_who_chooses_its_partitions_commits_under_an_id_of_its_own(endpoint: Kaf
     )
     assert peer.ask(request).topics[0].partitions[0].error_code == 0
     assert fetched(peer, (0,), 8) == [1]
+
+
+def test_commits_that_lay_unread_while_the_coordinator_was_frozen_are_refused(
+    endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch
+):
+    """Another broker may have coordinated, and taken later ones: members read again from where these were."""
+    first, _ = pair(endpoint)
+    endpoint.peer().produce(record(), record())
+    talk = endpoint.talk
+    monkeypatch.setattr(ClusterView, "is_alone", property(lambda _: False))
+    assert first.commit(2) == 0
+    talk.clock.advance(5_000)
+    assert first.commit(1) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    talk.tick()
+    assert first.commit(1) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert committed(talk) == 2
+    talk.advance(THAW_MS)
+    assert first.commit(1) == 0
 
 
 def test_rocketmqs_operators_see_a_commit_and_it_survives_a_restart(endpoint: KafkaEndpoint, tmp_path: Path):

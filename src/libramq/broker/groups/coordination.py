@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -39,6 +39,9 @@ from libramq.message.queue import MessageQueue
 from libramq.secret_bits import SecretBits
 
 log = get_logger(__name__)
+
+#: Ours: how long a broker has to stand still for others to take its groups over; they miss it after 2.5 s.
+FROZEN_MS: Final = 2_000
 
 #: A member that waits for the coordinator's answer.
 MemberWaiter = Waiter[fx.Answer[Any]]
@@ -142,6 +145,8 @@ class Coordination:
             name for name, state in tables.group_states.items() if state.mode == MODE_CLIENT
         )
         self._unreported_until_ms = self._now_ms() + SILENCE_MS_MAX
+        #: When this process had stood still for so long that others may have coordinated its groups.
+        self.thawed_ms = MonotonicMs(-FROZEN_MS)
         consumers.observe_stock(self.stock_changed)
         tables.topics.observe(self.topic_changed)
         # Continue with the restored state before any request.
@@ -309,6 +314,8 @@ class Coordination:
     def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
         """Extend deadlines after a stall of this process: requests of members have not been read yet."""
         self._unreported_until_ms = self._unreported_until_ms + stall_ms
+        if stall_ms >= FROZEN_MS:
+            self.thawed_ms = now_ms
         self.happened(ev.Stalled(stall_ms), *self.coordinator.names())
 
     # Effects.

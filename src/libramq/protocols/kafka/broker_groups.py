@@ -14,7 +14,7 @@ from libramq.auth.resource import Action, group
 from libramq.broker.groups.coordination import Coordination
 from libramq.catalog import TopicTable
 from libramq.catalog.group_table import GroupTable
-from libramq.clock import WallMs
+from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.modern.group import ModernGroup
@@ -59,6 +59,11 @@ class BrokerGroups:
             or self.modern.get(name) is not None
             or (name in self._table and name not in names.SYSTEM_GROUPS)
         )
+
+    @property
+    def thawed_ms(self) -> MonotonicMs:
+        """Return when this process had stood still last."""
+        return self._coordination.thawed_ms
 
     def has_foreign_members(self, name: str) -> bool:
         """Return whether a group has members of RocketMQ's protocol: they divide queues by other rules."""

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
+from libramq.broker.groups.coordination import FROZEN_MS
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import Status
@@ -47,6 +48,8 @@ log = get_logger(__name__)
 NAME_CHARACTERS_MAX: Final = 249
 #: Ours: clients hear at their next heartbeat that they must join again, 3 s later with the defaults.
 MEMBERS_RETURN_MS: Final = 10_000
+#: Ours: how long what a broker reads after it stood still may have lain in its sockets.
+THAW_MS: Final = 1_000
 #: Bytes of a member's id that cannot be guessed.
 _ID_BYTES: Final = 16
 #: KIP-394 and KIP-814: from these versions of JoinGroup on, a client understands them.
@@ -79,6 +82,7 @@ class GroupRequests:
         self._secret_bits = secret_bits
         self._grace_ms = grace_ms
         self._expects_until_ms = self._clock.monotonic_ms() + MEMBERS_RETURN_MS
+        self._thawed_ms = MonotonicMs(-THAW_MS)
         self._due: dict[str, Deadline] = {}
         self.presence = Presence(kernel.purgatory, self._lost)
         self.held_beats = HeldBeats(self._deadlines, self._answer_beat)
@@ -243,6 +247,19 @@ class GroupRequests:
         code = CODES[group.may_commit(beat, self._clock.monotonic_ms())]
         self._finish(name, ())
         return None if code is ErrorCode.NONE else code
+
+    @property
+    def is_thawing(self) -> bool:
+        """Return whether this process has just stood still, so that others may have coordinated meanwhile.
+
+        What it reads now may have been sent before they took later commits. Some is read before timers fire.
+        """
+        now_ms, due_ms = self._clock.monotonic_ms(), self._deadlines.next_due_ms
+        ran_ms = self._deadlines.ran_ms
+        if due_ms is not None and now_ms - max(due_ms, ran_ms or due_ms) >= FROZEN_MS:
+            self._thawed_ms = now_ms
+        thawed_ms = max(self._thawed_ms, self._all.thawed_ms)
+        return now_ms - thawed_ms < THAW_MS and not self._nodes.is_alone
 
     @property
     def expects_members(self) -> bool:

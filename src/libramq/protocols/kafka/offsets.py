@@ -86,6 +86,8 @@ class OffsetRequests:
         name = request.group_id
         beat = Beat(request.member_id, request.group_instance_id, request.generation_id_or_member_epoch)
         refusal = self._groups.member_refusal(name, slot.principal)
+        if refusal is None and self._classic.is_thawing:
+            refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # Clients try again.
         if refusal is None:
             try:
                 self._groups.require(name, self._clock.wall_ms())
