@@ -20,8 +20,8 @@ from libramq.client.blocking_client import BlockingClient
 from libramq.client.consuming import push_consumer as asynchronous_push_consumer
 from libramq.client.consuming.fetching.blocking_consumer import Consumer
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
-from libramq.client.consuming.handling.blocking_hooks import HOOKS, on_thread
 from libramq.client.consuming.handling.handlers import Handler
+from libramq.client.consuming.handling.queue_listener import HOOKS, on_thread
 from libramq.client.options import AdminOptions, PushConsumerOptions, SimpleConsumerOptions
 from libramq.client.popping import simple_consumer as asynchronous_simple_consumer
 from libramq.client.popping.simple_consumer import AWAIT_MS, INVISIBLE_MS, POP_MESSAGES_MAX

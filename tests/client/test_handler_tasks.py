@@ -3,7 +3,7 @@
 import asyncio
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.handling.handler_tasks import HandlerTasks
+from libramq.client.consuming.handling.handlers import HandlerTasks
 from libramq.client.consuming.membership.lease import Lease
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.ownership.state import QueueState

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.handling.handler_threads import HandlerThreads
+from libramq.client.consuming.handling.handlers import HandlerThreads
 from libramq.client.consuming.membership.lease import Lease
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.ownership.state import QueueState

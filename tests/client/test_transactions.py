@@ -9,7 +9,7 @@ import pytest
 import libramq.sync
 from libramq import LocalProtocolError, Message, MessageExt, Producer, PushConsumer
 from libramq.client import TransactionState
-from libramq.client.producing import transaction_checks
+from libramq.client.producing import transactions
 from libramq.errors import BrokerError, ConfigError
 from libramq.testing import Broker
 
@@ -263,9 +263,9 @@ async def test_a_check_that_hangs_stops_neither_the_others_nor_the_stop(kind, ca
 
 async def test_checks_that_hang_make_room_for_others_and_still_count(monkeypatch, caplog):
     """A database may answer late, for many transactions at once."""
-    monkeypatch.setattr(transaction_checks, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(transactions, "CHECK_SECONDS", 0.05)
     check = HangingCheck(b"hangs")
-    hanging = [b"hangs %02d" % number for number in range(transaction_checks.CHECKS_AT_ONCE + 1)]
+    hanging = [b"hangs %02d" % number for number in range(transactions.CHECKS_AT_ONCE + 1)]
     async with (
         broker(**SOON) as one,
         Producer(namesrv=one.namesrv, check_transaction=check.coroutine) as producer,
@@ -280,8 +280,8 @@ async def test_checks_that_hang_make_room_for_others_and_still_count(monkeypatch
 
 async def test_a_check_that_ended_in_time_is_never_counted_as_overdue(monkeypatch):
     """The second is checked after the time of the first is over."""
-    monkeypatch.setattr(transaction_checks, "CHECK_SECONDS", 0.05)
-    monkeypatch.setattr(transaction_checks, "OVERDUE_MAX", 1)
+    monkeypatch.setattr(transactions, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(transactions, "OVERDUE_MAX", 1)
     async with broker(**SOON) as one, Producer(namesrv=one.namesrv, check_transaction=Answers()) as producer:
         for number in (1, 2):
             await leave_open(producer, b"quick")

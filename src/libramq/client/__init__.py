@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from libramq.client.producing.queue_selector import by_random as by_random
     from libramq.client.producing.send_result import SendResult as SendResult
     from libramq.client.producing.send_result import SendStatus as SendStatus
-    from libramq.client.producing.transaction import Transaction as Transaction
-    from libramq.client.producing.transaction import TransactionState as TransactionState
+    from libramq.client.producing.transactions import Transaction as Transaction
+    from libramq.client.producing.transactions import TransactionState as TransactionState
     from libramq.filter.selector import Sql as Sql
     from libramq.remoting.credentials import Credentials as Credentials
     from libramq.transport.tls import Tls as Tls
@@ -44,8 +44,8 @@ _MODULES: Final = {
     "SimpleConsumer": "libramq.client.popping.simple_consumer",
     "Sql": "libramq.filter.selector",
     "Tls": "libramq.transport.tls",
-    "Transaction": "libramq.client.producing.transaction",
-    "TransactionState": "libramq.client.producing.transaction",
+    "Transaction": "libramq.client.producing.transactions",
+    "TransactionState": "libramq.client.producing.transactions",
     "by_hash": "libramq.client.producing.queue_selector",
     "by_random": "libramq.client.producing.queue_selector",
 }

@@ -9,7 +9,7 @@ from typing import Any, Literal, Required, TypedDict
 from libramq.balance import TopicRule
 from libramq.client.consuming.consumer_settings import ConsumeFrom
 from libramq.client.producing.fault_strategy import BackOff
-from libramq.client.producing.transaction import CheckTransaction
+from libramq.client.producing.transactions import CheckTransaction
 from libramq.clock import Clock
 from libramq.errors import ConfigError, LibraError
 from libramq.filesystem import FileSystem

@@ -5,10 +5,8 @@ import asyncio
 import pytest
 
 from libramq.client.popping import popped_ahead
-from libramq.client.popping.brought import Answer, Brought
-from libramq.client.popping.pace import Pace, kept_ms
 from libramq.client.popping.pop_round import Place
-from libramq.client.popping.popped_ahead import PoppedAhead, Terms
+from libramq.client.popping.popped_ahead import Answer, Brought, Pace, PoppedAhead, Terms, kept_ms
 from libramq.errors import ConnectionLost, RemoteError
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue

@@ -1,7 +1,6 @@
 """Tests of the accumulator: which messages travel together."""
 
-from libramq.client.producing.accumulator import Accumulator, split
-from libramq.client.producing.batch_content import Encoded
+from libramq.client.producing.accumulator import Accumulator, Encoded, split
 from libramq.message.queue import MessageQueue
 
 

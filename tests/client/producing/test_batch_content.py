@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libramq.client.producing.batch_content import (
+from libramq.client.producing.accumulator import (
     PLAIN_ITEM_BYTES,
     Encoded,
     content_bytes,

@@ -18,7 +18,7 @@ from libramq.client.beginning import Beginning, Begun, Place, places_of, take_st
 from libramq.client.beginning import Steps as BeginningSteps
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumeFrom, ConsumerSettings
-from libramq.client.consuming.handling.direct_delivery import DirectDelivery
+from libramq.client.consuming.handling.delivering import DirectDelivery
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.membership.subscription import heartbeat_data, with_retry_topic
 from libramq.client.consuming.ownership.owned_queue import Delivery

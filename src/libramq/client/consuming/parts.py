@@ -13,11 +13,10 @@ from libramq.client.consuming.fetching.fetch_consumption import FetchConsumption
 from libramq.client.consuming.fetching.fetch_delivering import FetchDelivering
 from libramq.client.consuming.fetching.fetching import Fetching
 from libramq.client.consuming.fetching.held_batches import HeldBatches
-from libramq.client.consuming.handling.consumption import Consumption
+from libramq.client.consuming.handling.consumption import Consumption, OrderlyConsumption
 from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.handling.duplicates import Duplicates
 from libramq.client.consuming.handling.handler_deadlines import HandlerDeadlines
-from libramq.client.consuming.handling.orderly_consumption import OrderlyConsumption
 from libramq.client.consuming.membership.broker_contacts import BrokerContacts
 from libramq.client.consuming.membership.coordination import MemberCoordination
 from libramq.client.consuming.membership.lease import Lease

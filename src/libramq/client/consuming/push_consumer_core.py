@@ -15,8 +15,8 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.fetching.fetching import FetchRequest
+from libramq.client.consuming.handling.consumption import OrderlyConsumption
 from libramq.client.consuming.handling.handler_result import Ending
-from libramq.client.consuming.handling.orderly_consumption import OrderlyConsumption
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.parts import Parts

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal
 
 from libramq.client.awaiting import awaited
-from libramq.client.consuming.handling.handler_call import log_failure
 from libramq.client.consuming.handling.handler_result import (
     Busy,
     Ending,
@@ -25,7 +24,7 @@ from libramq.client.consuming.handling.handler_result import (
     Retry,
     ending_of,
 )
-from libramq.client.consuming.handling.handlers import Handler, is_async, is_in_order
+from libramq.client.consuming.handling.handlers import Handler, is_async, is_in_order, log_failure
 from libramq.client.idempotence.store import BUSY_MS_MAX, ClaimResult, Store
 from libramq.errors import ConfigError
 from libramq.message import properties as names

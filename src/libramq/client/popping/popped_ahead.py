@@ -1,23 +1,130 @@
 """Messages popped ahead: the next ones are requested while the program handles the last.
 
 At most one pop is under way or kept. What it brought goes to the next `receive` on the same terms, and back
-to the broker once it has been kept for too long (`pace.kept_ms`), when a subscription has changed, or at the
+to the broker once it has been kept for too long (`kept_ms`), when a subscription has changed, or at the
 end: it is visible again then. Brokers of ours count no attempt, so that nothing becomes a dead letter that no
 program has seen; Apache's count one, as after any `nack`.
+
+The pace of a program that receives: whether it will soon want the next messages.
+
+    each `receive` came back full, soon after the one before, and no other is under way     pop ahead
+    anything else                                                                           wait for the next
+
+The invisible time of messages that were popped ahead runs already, and no other member gets them meanwhile.
+So this is done at a small fraction of that time only; what the program does not fetch soon is given back.
+
+What pops brought: the answers of brokers, whose messages are decoded when they are looked at.
+
+So a program's next pop can leave before the last one is decoded, and the broker reads meanwhile.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple
 
-from libramq.client.popping.brought import Brought
-from libramq.client.popping.pace import kept_ms
+from libramq.client.popping.pop_round import Place
+from libramq.client.popping.popped import count_of, messages_of
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, RemoteError
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
+from libramq.rpc.pop_calls import PopReply
 
 log = get_logger(__name__)
+
+
+#: Ours: the part of the invisible time, and the time, that a program may take between two receives.
+GAP_PART: Final = 100
+GAP_MS_MAX: Final = 1_000
+#: Ours: the part of the invisible time, and the time, for which messages are kept that were popped ahead.
+KEPT_PART: Final = 10
+KEPT_MS_MAX: Final = 5_000
+#: Ours: full receives, one soon after another, before the next messages are popped ahead.
+FULL_MIN: Final = 2
+
+
+def kept_ms(invisible_ms: int) -> int:
+    """Return how long messages may be kept that were popped ahead, from the moment of their request on."""
+    return min(invisible_ms // KEPT_PART, KEPT_MS_MAX)
+
+
+class Pace:
+    """The receives of one consumer, by when they were called and what they returned."""
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._full = 0
+        self._returned_ms: MonotonicMs | None = None
+
+    def called(self, invisible_ms: int, now_ms: MonotonicMs) -> None:
+        """Note the call of a receive."""
+        self._under_way += 1
+        gap_ms_max = min(invisible_ms // GAP_PART, GAP_MS_MAX)
+        if self._returned_ms is None or now_ms - self._returned_ms > gap_ms_max:
+            self._full = 0
+
+    def returned(self, count: int, count_max: int, now_ms: MonotonicMs) -> bool:
+        """Note that a receive returned so many messages; return whether to pop the next ones now."""
+        self._under_way -= 1
+        self._returned_ms = now_ms
+        self._full = self._full + 1 if count == count_max else 0
+        return self._full >= FULL_MIN and not self._under_way
+
+    def failed(self) -> None:
+        """Note that a receive failed, or was cancelled."""
+        self._under_way -= 1
+        self._full = 0
+
+
+class Answer:
+    """The answer to one request, of what was popped at a place."""
+
+    def __init__(self, reply: PopReply, place: Place) -> None:
+        self._reply: PopReply | None = reply
+        self._place = place
+        self._messages: list[MessageExt] = []
+        self.count = count_of(reply)
+
+    @property
+    def messages(self) -> list[MessageExt]:
+        """Return the messages; raises RemoteError for an answer that cannot be read."""
+        if self._reply is not None:
+            self._messages = self._decoded(self._reply) if self.count else []
+            self._reply = None
+        return self._messages
+
+    def _decoded(self, reply: PopReply) -> list[MessageExt]:
+        return messages_of(reply, self._place.broker_name, self._place.topic)
+
+
+class Brought:
+    """The messages of one topic at one broker."""
+
+    def __init__(self, topic: str, answers: Sequence[Answer]) -> None:
+        self.topic = topic
+        self._answers = answers
+        self._messages: list[MessageExt] | None = None
+
+    @property
+    def count(self) -> int:
+        """Return how many messages they are."""
+        if self._messages is not None:
+            return len(self._messages)
+        return sum(answer.count for answer in self._answers)
+
+    @property
+    def messages(self) -> list[MessageExt]:
+        """Return the messages; raises RemoteError for an answer that cannot be read."""
+        if self._messages is None:
+            self._messages = [message for answer in self._answers for message in answer.messages]
+        return self._messages
+
+    def first(self, count: int) -> "Brought":
+        """Take the first messages out; the others remain here."""
+        taken = Brought(self.topic, ())
+        taken._messages, self._messages = self.messages[:count], self.messages[count:]
+        return taken
+
 
 #: Ours: how long the end waits for a pop that is under way, and to give its messages back.
 CLOSE_S: Final = 3.0

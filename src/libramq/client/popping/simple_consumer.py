@@ -21,8 +21,6 @@ from libramq.client.awaiting import all_of, answer_of
 from libramq.client.beginning import Beginning, Begun, places_of, take_steps
 from libramq.client.identity import name_server_addresses
 from libramq.client.options import whole_number
-from libramq.client.popping.brought import Answer, Brought
-from libramq.client.popping.pace import Pace
 from libramq.client.popping.pop_round import Ask, Place, PopRound
 from libramq.client.popping.popped import (
     NOT_POPPED,
@@ -32,7 +30,7 @@ from libramq.client.popping.popped import (
     handle_of,
     note_change,
 )
-from libramq.client.popping.popped_ahead import PoppedAhead, Terms
+from libramq.client.popping.popped_ahead import Answer, Brought, Pace, PoppedAhead, Terms
 from libramq.client.routing.lookup import look_up
 from libramq.client.routing.name_servers import NameServers
 from libramq.clock import Clock, MonotonicMs, SystemClock

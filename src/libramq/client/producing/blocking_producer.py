@@ -18,8 +18,7 @@ from libramq.client.producing.producer import check_hand_over, hand_over, is_ful
 from libramq.client.producing.queue_selector import QueueSelector
 from libramq.client.producing.send_pipeline import Callback, report
 from libramq.client.producing.send_result import SendResult
-from libramq.client.producing.transaction import Transaction, deciding
-from libramq.client.producing.transactions import log_unknown_end
+from libramq.client.producing.transactions import Transaction, deciding, log_unknown_end
 from libramq.errors import BufferFull, LocalProtocolError
 from libramq.logs import get_logger
 from libramq.message.message import Message, MessageExt, snapshot

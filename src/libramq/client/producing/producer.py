@@ -16,8 +16,7 @@ from typing import Self
 
 from libramq.client.awaiting import answer_of
 from libramq.client.identity import Identity, name_server_addresses
-from libramq.client.producing.accumulator import split
-from libramq.client.producing.batch_content import unique_ids
+from libramq.client.producing.accumulator import split, unique_ids
 from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff
 from libramq.client.producing.producer_network import (
     HEARTBEAT_MS,
@@ -29,11 +28,11 @@ from libramq.client.producing.producer_network import (
 )
 from libramq.client.producing.producer_run import ProducerRun
 from libramq.client.producing.queue_selector import QueueSelector, check_queue
-from libramq.client.producing.replies import reply_topic
+from libramq.client.producing.requests import reply_topic
 from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, Callback
 from libramq.client.producing.send_request import check_batch, content_of, prepare_batch, prepare_one
 from libramq.client.producing.send_result import SendResult
-from libramq.client.producing.transaction import CheckTransaction, Transaction, deciding
+from libramq.client.producing.transactions import CheckTransaction, Transaction, deciding
 from libramq.clock import Clock, SystemClock
 from libramq.errors import BufferFull, ConfigError
 from libramq.message.message import BODY_BYTES_MAX, Message, MessageExt

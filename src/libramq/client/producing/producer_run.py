@@ -14,9 +14,7 @@ from libramq.client.awaiting import answer_of, to_the_end
 from libramq.client.identity import Identity
 from libramq.client.options import whole_number
 from libramq.client.producing.producer_network import ProducerNetwork, ProducerSettings
-from libramq.client.producing.transaction import CheckTransaction
-from libramq.client.producing.transaction_checks import TransactionChecks
-from libramq.client.producing.transactions import Transactions
+from libramq.client.producing.transactions import CheckTransaction, TransactionChecks, Transactions
 from libramq.client.routing.lookup import look_up
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.clock import Clock, MonotonicMs

@@ -17,13 +17,18 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
-from libramq.client.producing.accumulator import Accumulator, Batch
-from libramq.client.producing.batch_content import PLAIN_ITEM_BYTES, Content, content_bytes, plain_body
-from libramq.client.producing.batch_sender import BatchSender, Outcomes
+from libramq.client.producing.accumulator import (
+    PLAIN_ITEM_BYTES,
+    Accumulator,
+    Batch,
+    Content,
+    content_bytes,
+    plain_body,
+)
 from libramq.client.producing.queue_selector import QueueSelector, selected
 from libramq.client.producing.send_request import SendSettings, content_of, prepare_one, travels_alone
 from libramq.client.producing.send_result import SendResult
-from libramq.client.producing.sender import Sender, Sent
+from libramq.client.producing.sender import BatchSender, Outcomes, Sender, Sent
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.routes import Routes, not_writable
 from libramq.errors import ConnectFailed, LibraError, RequestTimeout

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from libramq.client.producing.accumulator import BATCH_BYTES_MAX
-from libramq.client.producing.batch_content import (
+from libramq.client.producing.accumulator import (
+    BATCH_BYTES_MAX,
     WAIT_VALUE,
     Content,
     Encoded,

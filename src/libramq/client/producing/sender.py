@@ -2,22 +2,66 @@
 
 Callbacks and no tasks: one send of a fast producer costs a request and a closure.
 Upstream: DefaultMQProducerImpl.sendDefaultImpl, MQClientAPIImpl.sendMessage.
-"""
+
+The batch sender: sends encoded messages of a topic in one request, and finds those that a broker refuses.
+
+    refused as illegal ─► first half ─► second half      until the illegal message is alone
+
+A broker stores a batch as a whole or not at all, so one message that it does not accept, or a batch over its
+maxMessageSize, would fail its neighbours, which strangers may have sent. Halves keep their order."""
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from libramq.client.producing.accumulator import Content, unique_ids
 from libramq.client.producing.fault_strategy import FaultStrategy
 from libramq.client.producing.send_attempts import Attempt, Fail, SendAttempts
-from libramq.client.producing.send_request import Prepared, SendSettings, send_call
+from libramq.client.producing.send_request import Prepared, SendSettings, prepare_batch, send_call
 from libramq.client.producing.send_result import SendResult, send_results
 from libramq.client.routing.publish_info import TopicPublishInfo
+from libramq.client.routing.route_table import RouteTable
 from libramq.client.routing.routes import Routes
-from libramq.clock import Clock
+from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConnectFailed, FeatureNotSupported, LibraError, RemoteError
+from libramq.message.ids import MessageIds
 from libramq.message.queue import MessageQueue
 from libramq.remoting.command import VERSION_5_0, Command, version_name
+from libramq.rpc.call import Call
 from libramq.transport.remotes import Remotes
+
+T = TypeVar("T")
+
+
+class MasterRequests:
+    """Makes requests of a producer to brokers by name, one attempt each."""
+
+    def __init__(self, remotes: Remotes, table: RouteTable) -> None:
+        self._remotes = remotes
+        self._table = table
+
+    def ask(
+        self, broker_name: str, call: Call[T], answered: Callable[[T | LibraError], None], *, timeout_ms: int
+    ) -> None:
+        """Make a request; `answered` is called once."""
+        address = self._table.master(broker_name)
+        if address is None:
+            answered(ConnectFailed(f"broker {broker_name} is not known, or has no master now"))
+            return
+
+        def done(outcome: Command | RemoteError) -> None:
+            if isinstance(outcome, RemoteError):
+                answered(outcome)
+                return
+            try:
+                result = call.result(outcome, where=f"broker {broker_name} at {address}")
+            except LibraError as error:
+                answered(error)
+            else:
+                answered(result)
+
+        self._remotes.send(address, call.command(), done, timeout_ms=timeout_ms)
+
 
 #: Asks the broker at an address for its version, and calls back with its number, within milliseconds.
 AskVersion = Callable[[str, Callable[[int | LibraError], None], int], None]
@@ -167,3 +211,64 @@ class Sender:
             f"broker {queue.broker_name} has no master now, so queue {queue} cannot be written; start it, or "
             "let the producer choose another queue"
         )
+
+
+#: What became of each message, in the order of the batch.
+Outcomes = Sequence[SendResult | LibraError]
+
+
+class BatchSender:
+    """Sends batches to any queue of their topic, or to a given one."""
+
+    def __init__(self, sender: Sender, clock: Clock, ids: MessageIds) -> None:
+        self._sender = sender
+        self._clock = clock
+        self._ids = ids
+
+    def send(
+        self,
+        topic: str,
+        info: TopicPublishInfo,
+        queue: MessageQueue | None,
+        contents: Sequence[Content],
+        sent: Callable[[Outcomes], None],
+        *,
+        timeout_ms: int,
+    ) -> None:
+        """Send messages; `sent` is called once, with an outcome for each."""
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        self._send(topic, info, queue, contents, unique_ids(contents, self._ids), sent, deadline_ms)
+
+    def _send(
+        self,
+        topic: str,
+        info: TopicPublishInfo,
+        queue: MessageQueue | None,
+        contents: Sequence[Content],
+        ids: Sequence[str],
+        sent: Callable[[Outcomes], None],
+        deadline_ms: MonotonicMs,
+    ) -> None:
+        def answered(outcome: Sequence[SendResult] | LibraError) -> None:
+            if not isinstance(outcome, LibraError):
+                sent(outcome)
+            elif len(contents) > 1 and _is_refusal(outcome) and self._clock.monotonic_ms() < deadline_ms:
+                half = len(contents) // 2
+
+                def first_sent(first: Outcomes) -> None:
+                    self._send(
+                        topic, info, queue, contents[half:], ids[half:],
+                        lambda second: sent([*first, *second]), deadline_ms,
+                    )  # fmt: skip
+
+                self._send(topic, info, queue, contents[:half], ids[:half], first_sent, deadline_ms)
+            else:
+                sent([outcome] * len(contents))
+
+        prepared = prepare_batch(topic, contents, ids)
+        left_ms = max(1, deadline_ms - self._clock.monotonic_ms())
+        self._sender.send(prepared, info, queue, answered, timeout_ms=left_ms)
+
+
+def _is_refusal(error: LibraError) -> bool:
+    return isinstance(error, BrokerError) and error.response_code == ResponseCode.MESSAGE_ILLEGAL

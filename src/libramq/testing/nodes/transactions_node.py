@@ -9,7 +9,7 @@ from typing import Final
 
 from libramq.client.producing.producer_network import ProducerNetwork, ProducerSettings
 from libramq.client.producing.send_result import SendResult, SendStatus
-from libramq.client.producing.transaction import TransactionState
+from libramq.client.producing.transactions import TransactionState
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.errors import LibraError
 from libramq.message import Message

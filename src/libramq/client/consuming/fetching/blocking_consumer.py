@@ -17,7 +17,7 @@ from libramq.client.consuming.fetching.decoding import BlockingDecodedMessages, 
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, Taken
 from libramq.client.consuming.fetching.positions import check_offsets
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
-from libramq.client.consuming.handling.blocking_hooks import HOOKS, on_thread
+from libramq.client.consuming.handling.queue_listener import HOOKS, on_thread
 from libramq.client.consuming.pulling.pulled_records import record_batch
 from libramq.client.options import ConsumerOptions, whole_number
 from libramq.errors import LocalProtocolError

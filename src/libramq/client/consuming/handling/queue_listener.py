@@ -6,15 +6,49 @@ Upstream: consumer/MessageQueueListener.java; the three hooks are those of Kafka
 """
 
 import asyncio
+import functools
+import inspect
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from libramq.client.awaiting import awaited, current_task, is_from_outside
 from libramq.client.consuming import effects as fx
+from libramq.client.network_thread import run_on_thread
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
+
+
+#: The options that are called with queues; plain functions among them run on threads that may wait.
+HOOKS: Final[tuple[Literal["on_assigned", "on_revoked", "on_lost", "on_error"], ...]] = (
+    "on_assigned", "on_revoked", "on_lost", "on_error",
+)  # fmt: skip
+
+
+def on_thread(hook: Callable[..., Any], threads: set[int] | None = None) -> Callable[..., Any]:
+    """Wrap a plain function so that it runs on a thread; a coroutine function is returned as it is.
+
+    threads: has the thread's identifier while it runs.
+    """
+    if not callable(hook) or inspect.iscoroutinefunction(hook):
+        return hook
+    running = set() if threads is None else threads
+
+    def run(*arguments: Any) -> Any:
+        running.add(threading.get_ident())
+        try:
+            return hook(*arguments)
+        finally:
+            running.discard(threading.get_ident())
+
+    @functools.wraps(hook)
+    async def call(*arguments: Any) -> Any:
+        return await awaited(await run_on_thread(run, *arguments))
+
+    return call
+
 
 #: Ours: how long a cancelled hook may take to end; it may never do so.
 CANCEL_SECONDS: Final = 1.0

@@ -11,7 +11,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from libramq import __version__
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.handling.direct_delivery import DirectDelivery
+from libramq.client.consuming.handling.delivering import DirectDelivery
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import DEAD_LETTER, delay_level
 from libramq.client.consuming.membership.subscription import Subscriptions, with_retry_topic
