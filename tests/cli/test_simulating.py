@@ -13,11 +13,10 @@ import pytest
 from libramq.cli.main import run
 from libramq.cli.simulating import simulate
 from libramq.offsets.journal import OffsetJournal
+from libramq.testing.happening import Happening
 from libramq.testing.history import Violation
-from libramq.testing.scenarios.happening import Happening
 from libramq.testing.scenarios.scenario import draw_scenario
-from libramq.testing.seeds import RunSeed, run_seeds
-from libramq.testing.simulation import Report
+from libramq.testing.simulation import Report, RunSeed, run_seeds
 from tests.cli.commands import SECONDS_MAX
 
 
@@ -36,7 +35,7 @@ def test_a_missing_extra_is_named_before_any_seed_runs(
     imported = builtins.__import__
 
     def without_extra(name: str, *arguments: Any, **options: Any) -> Any:
-        if name == "libramq.testing.nodes.kafka_port":
+        if name == "libramq.testing.nodes.broker_node":
             raise ModuleNotFoundError("No module named 'google_crc32c'", name="google_crc32c")
         return imported(name, *arguments, **options)
 
@@ -83,7 +82,7 @@ def test_several_jobs_report_in_the_order_of_one():
 #: Simulates two seeds for ever, each in a process of its own.
 FOR_EVER = """
 import threading
-from libramq.testing.seeds import run_seeds
+from libramq.testing.simulation import run_seeds
 
 def run(seed):
     print(seed, flush=True)

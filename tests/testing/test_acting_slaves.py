@@ -28,15 +28,15 @@ from libramq.pop.check_point import CheckPoint
 from libramq.rpc.call import Call
 from libramq.runtime.seams import Remotes
 from libramq.testing.cluster import GroupPlan
+from libramq.testing.happening import Happening
 from libramq.testing.invariants.delays import DelayedMessagesArrive, DelayedMessagesComeOnce
 from libramq.testing.invariants.invariant import Invariant
+from libramq.testing.invariants.messages import RolledBackStaysHidden
 from libramq.testing.invariants.pops import AcknowledgedStaysDone, AttemptsComeOnce, PoppedAtLeastOnce
 from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.slaves import SlavesOnlyRead
-from libramq.testing.invariants.transactions import RolledBackStaysHidden
-from libramq.testing.machine.dialer import ask
+from libramq.testing.machine.network import ask
 from libramq.testing.nodes import popper_node
-from libramq.testing.scenarios.happening import Happening
 from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import Report, Simulation
 

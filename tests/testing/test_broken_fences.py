@@ -21,7 +21,7 @@ from libramq.offsets.fence import Fences
 from libramq.offsets.fence_file import Opening
 from libramq.offsets.group_fence import NOBODY
 from libramq.testing.cluster import GroupPlan
-from libramq.testing.nodes.handlers import Handling
+from libramq.testing.nodes.consumer_node import Handling
 from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import Simulation
 

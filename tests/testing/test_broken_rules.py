@@ -47,6 +47,7 @@ from libramq.replication.ha_client import HAClient
 from libramq.replication.ha_service import HAService
 from libramq.store.message_store import MessageStore
 from libramq.testing.cluster import GroupPlan, PopPlan
+from libramq.testing.happening import Happening
 from libramq.testing.invariants import INVARIANTS, Invariant
 from libramq.testing.invariants.clocks import ClocksChangeNothing
 from libramq.testing.invariants.consumption import (
@@ -56,18 +57,26 @@ from libramq.testing.invariants.consumption import (
     OneAtATimeInOrder,
     OrderWithinOwner,
 )
-from libramq.testing.invariants.fences import NoHandlerAfterTheSession, OneReaderAQueue, OwnersGoForward
-from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, OneMessageAnOffset
+from libramq.testing.invariants.messages import (
+    AcknowledgedMessageSurvives,
+    OneMessageAnOffset,
+    RetriesAreExact,
+)
 from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
-from libramq.testing.invariants.ownership import EveryQueueOwned, HandoversAreShort, ReadersKeepTheirQueues
+from libramq.testing.invariants.ownership import (
+    EveryQueueOwned,
+    HandoversAreShort,
+    NoHandlerAfterTheSession,
+    OneReaderAQueue,
+    OwnersGoForward,
+    ReadersKeepTheirQueues,
+)
 from libramq.testing.invariants.pops import DeadLettersWereSeen, ResetsReplay
 from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
-from libramq.testing.invariants.retries import RetriesAreExact
 from libramq.testing.invariants.slaves import PromotionsLoseNothing, SlavesHaveTheLog, SlavesOnlyRead
-from libramq.testing.machine.node_clock import NodeClock
-from libramq.testing.nodes.handlers import Handling
-from libramq.testing.scenarios.happening import Happening
+from libramq.testing.machine.virtual_time import NodeClock
+from libramq.testing.nodes.consumer_node import Handling
 from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import RAISED, Simulation
 from tests.testing import test_acting_slaves

@@ -11,16 +11,15 @@ from libramq.clock import MonotonicMs
 from libramq.message import names
 from libramq.message.queue import MessageQueue
 from libramq.testing.cluster import PopPlan
-from libramq.testing.history import Commit, Violation
+from libramq.testing.history import Commit, KafkaCommit, Violation
 from libramq.testing.invariants import pops
 from libramq.testing.invariants.delays import DelayedMessagesComeOnce
-from libramq.testing.invariants.kafka_offsets import KafkaCommitsAreKept, KafkaConsumedAtLeastOnce
+from libramq.testing.invariants.kafka_groups import KafkaCommitsAreKept, KafkaConsumedAtLeastOnce
 from libramq.testing.invariants.offsets import CommitIsKept
 from libramq.testing.invariants.ownership import ReadersKeepTheirQueues
 from libramq.testing.invariants.pops import AcknowledgedStaysDone, AttemptsComeOnce, ResetsReplay
 from libramq.testing.invariants.slaves import OfPairs
-from libramq.testing.nodes.handlers import Handling
-from libramq.testing.nodes.kafka_facts import KafkaCommit
+from libramq.testing.nodes.consumer_node import Handling
 from libramq.testing.scenarios.scenario import draw_scenario
 from libramq.testing.simulation import Simulation
 

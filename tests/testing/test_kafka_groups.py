@@ -16,7 +16,7 @@ from libramq.groups.modern.group import ModernGroup
 from libramq.groups.protocol_groups import Refusal
 from libramq.protocols.kafka.modern_group_records import ModernGroupRecords
 from libramq.testing.cluster import GroupPlan
-from libramq.testing.nodes.kafka_facts import KafkaGroupPlan
+from libramq.testing.history import KafkaGroupPlan
 from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import Simulation
 

@@ -4,14 +4,16 @@ import random
 
 import pytest
 
-from libramq.testing.machine.node_clock import (
+from libramq.testing.machine.virtual_time import (
     DRIFT_PPM_MAX,
+    MONOTONIC_START_MS,
     READINGS_A_MS,
     SKEW_MS_MAX,
     TURN_MS_MAX,
+    WALL_START_MS,
     NodeClock,
+    VirtualTime,
 )
-from libramq.testing.machine.virtual_time import MONOTONIC_START_MS, WALL_START_MS, VirtualTime
 
 HOUR_MS = 3_600_000
 

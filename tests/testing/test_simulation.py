@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from libramq.testing.cluster import GroupPlan
-from libramq.testing.machine import node_clock
-from libramq.testing.machine.node_clock import NodeClock
-from libramq.testing.nodes.handlers import Handling
+from libramq.testing.happening import Happening
+from libramq.testing.machine import virtual_time
+from libramq.testing.machine.virtual_time import NodeClock
+from libramq.testing.nodes.consumer_node import Handling
 from libramq.testing.scenarios import faults
 from libramq.testing.scenarios.faults import Faults
-from libramq.testing.scenarios.happening import Happening
 from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import Report, Simulation
 
@@ -178,7 +178,7 @@ def test_setting_wall_clocks_changes_nothing(
             monkeypatch.setattr(NodeClock, "set_wall", set_wall)
             # What is not noticed moves a delay by as much; a clock that was set is read once more.
             monkeypatch.setattr(faults, "SLEWED_MS_MAX", 0)
-            monkeypatch.setattr(node_clock, "TURN_MS_MAX", 0)
+            monkeypatch.setattr(virtual_time, "TURN_MS_MAX", 0)
             report = Simulation(seed, scenario=scenario, lines_kept=None).run()
             assert report.is_ok, report.violation
             histories.append(report.lines)

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Final
 
 from libramq.testing.cluster import Cluster, ClusterPlan, GroupPlan
+from libramq.testing.history import KafkaGroupPlan
 from libramq.testing.nodes.consumer_node import SimulatedConsumer
-from libramq.testing.nodes.kafka_facts import KafkaGroupPlan
 from libramq.testing.nodes.kafka_member import SimulatedKafkaMember
 from libramq.testing.nodes.producer_node import SimulatedProducer
 from libramq.testing.world import World

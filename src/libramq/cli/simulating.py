@@ -10,10 +10,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from libramq.cli.output import console, print_table
 from libramq.errors import ConfigError
-from libramq.testing.scenarios.happening import Happening
+from libramq.testing.happening import Happening
 from libramq.testing.scenarios.scenario import draw_scenario
-from libramq.testing.seeds import RunSeed, run_seeds
-from libramq.testing.simulation import Report, Simulation
+from libramq.testing.simulation import Report, RunSeed, Simulation, run_seeds
 
 #: The exit code of a failed test run.
 EXIT_BROKEN: Final = 1
@@ -67,7 +66,7 @@ def simulate(
 def _require_kafka(seeds: Iterable[int]) -> None:
     """Raise ConfigError if a seed has groups of Kafka's, and the extra that they need is missing."""
     try:
-        import libramq.testing.nodes.kafka_port  # noqa: F401
+        import libramq.testing.nodes.broker_node  # noqa: F401
     except ModuleNotFoundError as missing:
         for seed in seeds:
             if draw_scenario(seed).kafka_groups:

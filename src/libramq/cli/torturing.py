@@ -19,9 +19,8 @@ from libramq.cli.torturing_pair import PairTorturer
 from libramq.errors import ConfigError
 from libramq.testing.torture.check import check
 from libramq.testing.torture.client import Client
-from libramq.testing.torture.later import LaterLoad
 from libramq.testing.torture.ledger import Ledger
-from libramq.testing.torture.load import Load
+from libramq.testing.torture.load import LaterLoad, Load
 
 #: The exit code of a broker that lost something.
 EXIT_BROKEN: Final = 1

@@ -16,13 +16,11 @@ from typing import Final
 
 from libramq.cli.servers.broker_children import BrokerEnded
 from libramq.cli.servers.tortured_pair import TorturedPair
-from libramq.testing.torture.bodies import Identity
 from libramq.testing.torture.check import check, check_copy
 from libramq.testing.torture.client import Client
-from libramq.testing.torture.later import LaterLoad
-from libramq.testing.torture.ledger import Ledger
+from libramq.testing.torture.ledger import Identity, Ledger
 from libramq.testing.torture.link import LINK_HOST, Cut, Link
-from libramq.testing.torture.load import PRODUCER_COUNT, Load
+from libramq.testing.torture.load import PRODUCER_COUNT, LaterLoad, Load
 
 #: Ours: how long the pair is under load before a fault; how long the load continues without the slave; how
 #: long after the first of both the second is killed.

@@ -19,21 +19,22 @@ from libramq.message.queue import MessageQueue
 from libramq.nameserver.config import NameServerConfig
 from libramq.rpc.admin_calls import create_group, create_topic, delete_group, delete_topic, reset_offsets
 from libramq.rpc.group_calls import find_group, remove_member
-from libramq.testing.history import Commit, Watcher
-from libramq.testing.machine.dialer import ask, simulated_remotes
+from libramq.testing.happening import Happening
+from libramq.testing.history import Commit, KafkaGroupPlan, Watcher
+from libramq.testing.machine.network import ask, simulated_remotes
 from libramq.testing.machine.process import Process
 from libramq.testing.nodes.broker_node import SimulatedBroker
-from libramq.testing.nodes.consumer_node import MemberPlan, SimulatedConsumer
-from libramq.testing.nodes.handlers import Handling
-from libramq.testing.nodes.kafka_facts import KafkaGroupPlan
-from libramq.testing.nodes.kafka_members import KafkaMembers
+from libramq.testing.nodes.consumer_node import Handling, MemberPlan, SimulatedConsumer
+from libramq.testing.nodes.kafka_member import KafkaMembers
 from libramq.testing.nodes.name_server_node import SimulatedNameServer
-from libramq.testing.nodes.pop_member import SimulatedPopMember
-from libramq.testing.nodes.popper_node import INVISIBLE_MS, LONG_INVISIBLE_MS, SimulatedPopper
-from libramq.testing.nodes.producer_node import ProducerPlan, SimulatedProducer
+from libramq.testing.nodes.popper_node import (
+    INVISIBLE_MS,
+    LONG_INVISIBLE_MS,
+    SimulatedPopMember,
+    SimulatedPopper,
+)
+from libramq.testing.nodes.producer_node import ProducerPlan, SimulatedProducer, SimulatedTransactions
 from libramq.testing.nodes.slave_node import SimulatedSlave
-from libramq.testing.nodes.transactions_node import SimulatedTransactions
-from libramq.testing.scenarios.happening import Happening
 from libramq.testing.world import World
 
 HA_PORT = 10_912

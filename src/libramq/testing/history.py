@@ -7,7 +7,8 @@ for people, its checksum shows whether two runs were the same.
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.ownership.owned_queue import Delivery
@@ -15,13 +16,73 @@ from libramq.clock import MonotonicMs
 from libramq.fencing import Claim
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.message.queue import MessageQueue
+from libramq.testing.happening import Happening
 from libramq.testing.machine.virtual_time import VirtualTime
-from libramq.testing.scenarios.happening import Happening
 
 if TYPE_CHECKING:
     from libramq.broker.broker import Broker
     from libramq.testing.nodes.consumer_node import SimulatedConsumer
-    from libramq.testing.nodes.kafka_facts import KafkaBeat, KafkaCommit, KafkaPartition, KafkaPartitions
+
+
+#: The epoch of a member that joins.
+JOINS: Final = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaGroupPlan:
+    """The settings of a group, common to its members. static_chance: that one has an instance id.
+
+    rebalance_ms: how long a member may take to revoke; revoke_ms_max: how long one takes.
+    """
+
+    name: str
+    topics: tuple[str, ...]
+    members: int = 3
+    assignor: str | None = None
+    static_chance: float = 0.0
+    rebalance_ms: int = 5_000
+    revoke_ms_max: int = 50
+    commit_ms: int = 1_000
+
+
+class KafkaPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    number: int
+
+
+KafkaPartitions = frozenset[KafkaPartition]
+
+
+class KafkaBeat(NamedTuple):
+    """A heartbeat. life: which of the member's joins it follows; owned: None where that is as it was."""
+
+    group: str
+    member: str
+    life: int
+    broker: str
+    epoch: int
+    owned: KafkaPartitions | None
+    sent_ms: MonotonicMs
+
+
+class KafkaCommit(NamedTuple):
+    """A commit; number: of its member's.
+
+    is_stale: under an epoch that the member has left behind, to see it refused.
+    """
+
+    group: str
+    member: str
+    life: int
+    broker: str
+    epoch: int
+    number: int
+    offsets: Mapping[KafkaPartition, int]
+    is_stale: bool
+    sent_ms: MonotonicMs
+
 
 #: How much of the log is kept for the report of a failure.
 LINES_KEPT: Final = 60
@@ -37,6 +98,13 @@ class Violation(Exception):
 
     def __str__(self) -> str:
         return f"{self.invariant}: {self.what}"
+
+
+def fail_the_simulation(what: str, error: Exception) -> None:
+    """Raise an error that an engine could not handle: in a simulation that is a finding or a violation."""
+    if isinstance(error, Violation):
+        raise error
+    raise AssertionError(what) from error
 
 
 class Commit:

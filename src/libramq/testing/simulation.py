@@ -5,22 +5,90 @@ set up ─► load and faults ─► faults end ─► settled? ─► the end: 
 
 import gc
 import logging
+import multiprocessing
+import os
+import signal
+import threading
 import traceback
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from libramq.clock import MonotonicMs
+from libramq.fencing import MODE_CLIENT, MODE_EPOCHS
 from libramq.testing.cluster import Cluster
+from libramq.testing.happening import Happening
 from libramq.testing.history import LINES_KEPT, Violation
 from libramq.testing.invariants import INVARIANTS, KAFKA_INVARIANTS, Invariant
 from libramq.testing.scenarios.faults import Faults
-from libramq.testing.scenarios.happening import Happening
 from libramq.testing.scenarios.scenario import KAFKA_AFTER_MS, Scenario, draw_scenario
-from libramq.testing.survey import Survey
 from libramq.testing.world import World
+
+
+class Survey:
+    """Counts how often each state begins."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._last: set[tuple[Happening, str]] = set()
+        self._coordinators: dict[str, set[str]] = {}
+        self._modes: dict[str, str] = {}
+
+    def step(self) -> None:
+        """Check the cluster after a step."""
+        groups = self._cluster.groups()
+        now = {*self._states(groups), *self._routes()}
+        for happening, about in sorted(now - self._last):
+            self._cluster.world.history.happened(happening, about)
+        self._last = now
+        self._look_at_coordinators(groups)
+
+    def _states(self, groups: Iterable[str]) -> Iterator[tuple[Happening, str]]:
+        for group in groups:
+            members = self._cluster.alive(group)
+            if any(member.is_orderly for member in members):
+                yield Happening.ORDERLY, group
+            if len({member.topics for member in members}) > 1:
+                yield Happening.UNEQUAL, group
+            if any(member.is_broadcasting for member in members):
+                yield Happening.BROADCASTING, group
+                continue
+            if len({member.plan.is_stock for member in members}) > 1:
+                yield Happening.MIXED, group
+            elif members:
+                yield (Happening.STOCK if members[0].plan.is_stock else Happening.COORDINATED), group
+            if members and all(member.plan.asks for member in members):
+                yield Happening.ASKING, group
+
+    def _routes(self) -> Iterator[tuple[Happening, str]]:
+        running = [each for each in self._cluster.name_servers if each.process.is_alive]
+        for topic in self._cluster.topics if len(running) > 1 else ():
+            reported = [each.route(topic) for each in running]
+            if any(one != reported[0] for one in reported):
+                yield Happening.ROUTES_DIFFER, topic
+
+    def _look_at_coordinators(self, groups: Iterable[str]) -> None:
+        history = self._cluster.world.history
+        for group in groups:
+            coordinators = set()
+            for name, node in self._cluster.brokers.items():
+                view = node.broker.members.coordination.group(group) if node.broker is not None else None
+                if view is None or not view.members:
+                    continue
+                coordinators.add(name)
+                if (self._modes.get(group), view.mode) == (MODE_CLIENT, MODE_EPOCHS):
+                    history.happened(Happening.MODE_BACK, group)
+                self._modes[group] = view.mode
+            before = self._coordinators.get(group)
+            if before and coordinators - before:
+                history.happened(Happening.TAKEN_OVER, group)
+            if coordinators:
+                self._coordinators[group] = coordinators
+
 
 #: The interval between checks of the cluster.
 STEP_MS: Final = 100
@@ -211,3 +279,67 @@ def _logged_to(handler: logging.Handler) -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         logger.propagate = propagate
+
+
+#: Ours: how many seeds a process may be ahead of the awaited report. It bounds the memory while one slow seed
+#: delays the others, and is large enough to keep all processes busy.
+SEEDS_AHEAD: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSeed:
+    """Runs one seed: a value, so that it can be sent to another process.
+
+    steps, lines_kept: as in `Simulation`.
+
+    A simulation is single-threaded and independent, so N processes do N times the work. A seed's result does
+    not depend on the process: the reports are the same whatever the number of jobs.
+    """
+
+    steps: int | None = None
+    lines_kept: int | None = 0
+
+    def __call__(self, seed: int) -> Report:
+        """Return the report of a seed."""
+        return Simulation(seed, steps=self.steps, lines_kept=self.lines_kept).run()
+
+
+def run_seeds(
+    seeds: Iterable[int], run: Callable[[int], Report], *, jobs: int = 1
+) -> Generator[Report, None, None]:
+    """Yield one report per seed, in order.
+
+    With more than one job, `run` is pickled and called in as many processes. Closing the iterator early drops
+    the seeds that have not begun and waits for those that have.
+    """
+    if jobs == 1:
+        yield from map(run, seeds)
+        return
+    # Spawned, not forked: the caller may have threads (a progress bar is one), which do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_belong_to_the_parent)
+    pending: deque[Future[Report]] = deque()
+    try:
+        for seed in seeds:
+            pending.append(pool.submit(run, seed))
+            if len(pending) >= jobs * SEEDS_AHEAD:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _belong_to_the_parent() -> None:
+    """Ignore Ctrl-C, which a terminal sends to every process: the parent stops the pool. End with the parent,
+    which may have been killed: the pool's queue does not end with it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_the_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_the_parent, daemon=True).start()

@@ -7,8 +7,7 @@ import random
 
 from libramq.testing.history import LINES_KEPT, History
 from libramq.testing.machine.network import Network
-from libramq.testing.machine.node_clock import NodeClock
-from libramq.testing.machine.virtual_time import VirtualTime
+from libramq.testing.machine.virtual_time import NodeClock, VirtualTime
 
 
 class SeededSecretBits:

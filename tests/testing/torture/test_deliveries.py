@@ -2,8 +2,7 @@
 
 import pytest
 
-from libramq.testing.torture.bodies import Identity
-from libramq.testing.torture.deliveries import Deliveries
+from libramq.testing.torture.ledger import Deliveries, Identity
 
 A, B = Identity(1, 1), Identity(1, 2)
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from libramq.testing.torture.bodies import BODY_BYTES_MAX, Identity, body_of, identity_of
-from libramq.testing.torture.ledger import Ledger
+from libramq.testing.torture.ledger import BODY_BYTES_MAX, Identity, Ledger, body_of, identity_of
 
 A, B, C, D = (Identity(1, serial) for serial in range(1, 5))
 

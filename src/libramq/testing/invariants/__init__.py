@@ -9,20 +9,28 @@ from libramq.testing.invariants.consumption import (
     OrderWithinOwner,
 )
 from libramq.testing.invariants.delays import DelayedMessagesArrive, DelayedMessagesComeOnce
-from libramq.testing.invariants.fences import NoHandlerAfterTheSession, OneReaderAQueue, OwnersGoForward
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.kafka_groups import (
+    KafkaCommitsAreKept,
+    KafkaConsumedAtLeastOnce,
     KafkaEpochsGoForward,
     KafkaMovesHaveCauses,
     KafkaPartitionsOwned,
     OneKafkaOwner,
 )
-from libramq.testing.invariants.kafka_offsets import KafkaCommitsAreKept, KafkaConsumedAtLeastOnce
-from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, OneMessageAnOffset
+from libramq.testing.invariants.messages import (
+    AcknowledgedMessageSurvives,
+    OneMessageAnOffset,
+    RetriesAreExact,
+    RolledBackStaysHidden,
+)
 from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
 from libramq.testing.invariants.ownership import (
     EveryQueueOwned,
     HandoversAreShort,
+    NoHandlerAfterTheSession,
+    OneReaderAQueue,
+    OwnersGoForward,
     ReadersKeepTheirQueues,
 )
 from libramq.testing.invariants.pops import (
@@ -34,9 +42,7 @@ from libramq.testing.invariants.pops import (
 )
 from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
-from libramq.testing.invariants.retries import RetriesAreExact
 from libramq.testing.invariants.slaves import PromotionsLoseNothing, SlavesHaveTheLog, SlavesOnlyRead
-from libramq.testing.invariants.transactions import RolledBackStaysHidden
 
 #: All invariants, in the order in which they are checked.
 INVARIANTS: tuple[type[Invariant], ...] = (

@@ -8,8 +8,8 @@ from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.clock import MonotonicMs, WallMs
 from libramq.message.queue import MessageQueue
+from libramq.testing.happening import Happening
 from libramq.testing.invariants.invariant import Invariant
-from libramq.testing.scenarios.happening import Happening
 
 if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster

@@ -11,11 +11,11 @@ from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.message import names
+from libramq.testing.happening import Happening
 from libramq.testing.invariants.consumption import is_abandoned
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.progress import messages_of
 from libramq.testing.invariants.slaves import OfPairs
-from libramq.testing.scenarios.happening import Happening
 
 if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster

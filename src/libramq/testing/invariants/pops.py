@@ -9,11 +9,11 @@ from libramq.clock import MonotonicMs
 from libramq.message import names
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
+from libramq.testing.happening import Happening
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.messages import messages_in
 from libramq.testing.invariants.progress import messages_of
 from libramq.testing.invariants.slaves import LAST_MOMENT_MS, OfPairs
-from libramq.testing.scenarios.happening import Happening
 
 if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster

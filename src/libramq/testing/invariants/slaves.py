@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 from libramq.clock import MonotonicMs
 from libramq.fencing import Claim
 from libramq.message.queue import MessageQueue
+from libramq.testing.happening import Happening
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.messages import messages_in
-from libramq.testing.scenarios.happening import Happening
 
 if TYPE_CHECKING:
     from libramq.broker.broker import Broker

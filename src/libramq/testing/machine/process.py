@@ -8,8 +8,7 @@ running ⇄ paused        events meanwhile wait, and happen at once when it cont
 from functools import partial
 
 from libramq.clock import MonotonicMs
-from libramq.testing.machine.node_clock import NodeClock
-from libramq.testing.machine.virtual_time import Action, Event, VirtualTime
+from libramq.testing.machine.virtual_time import Action, Event, NodeClock, VirtualTime
 
 
 class PowerCut(BaseException):

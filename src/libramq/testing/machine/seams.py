@@ -1,5 +1,5 @@
 """The simulated seams: timers and threads of one process, in virtual time. The network's is
-`testing.dialer`.
+`testing.machine.network`.
 """
 
 import random
@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from libramq.errors import LibraError
 from libramq.kernel.effect import Thread
-from libramq.testing.history import Violation
 from libramq.testing.machine.process import Process
 from libramq.testing.machine.virtual_time import Event
 
@@ -81,10 +80,3 @@ class SimulatedThreads:
             self._failed(error)
         else:
             done(result)
-
-
-def fail_the_simulation(what: str, error: Exception) -> None:
-    """Raise an error that an engine could not handle: in a simulation that is a finding or a violation."""
-    if isinstance(error, Violation):
-        raise error
-    raise AssertionError(what) from error

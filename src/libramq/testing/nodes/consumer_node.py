@@ -4,6 +4,8 @@ Only its environment is simulated: handlers that take time, and a supervisor tha
 server answers. `client.consumer_run` is replaced: it has threads and loops.
 """
 
+import random
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,21 +18,264 @@ from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.client.consuming.requests.ask import Ask
 from libramq.clock import MonotonicMs
-from libramq.codes import RequestCode
-from libramq.errors import LibraError
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import Fenced, LibraError
+from libramq.fencing import Claim, Opened
 from libramq.filter.selector import Selector
+from libramq.formats.document import decode_body, encode_body
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply
+from libramq.remoting.body.coordination import GroupAssignment, epochs_of
 from libramq.rpc import broker_calls as calls
 from libramq.rpc.broker_calls import COORDINATED
 from libramq.rpc.call import Call
-from libramq.testing.machine.dialer import SimulatedDialer
+from libramq.rpc.group_calls import Joined
+from libramq.testing.happening import Happening
+from libramq.testing.history import Commit
 from libramq.testing.machine.disk import MemoryDisk
+from libramq.testing.machine.network import SimulatedDialer
 from libramq.testing.machine.process import Process
 from libramq.testing.machine.seams import SimulatedTimers
-from libramq.testing.nodes.handlers import Handling, SimulatedHandlers
-from libramq.testing.nodes.server_assigned_queues import ServerAssignedQueues
-from libramq.testing.nodes.witness import Witness
+from libramq.testing.nodes.slave_node import is_slave, master_name
 from libramq.testing.world import World
+from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """The behaviour of a member's handlers. slow_chance: of a handler that takes slow_ms."""
+
+    duration_ms_max: int = 5
+    failure_chance: float = 0.0
+    concurrency: int = 20
+    slow_chance: float = 0.0
+    slow_ms: int = 0
+
+
+class SimulatedHandlers:
+    """Runs a limited number of handlers at a time, in the order of deliveries."""
+
+    def __init__(
+        self,
+        process: Process,
+        handling: Handling,
+        randomness: random.Random,
+        *,
+        began: Callable[[Delivery], None],
+        ended: Callable[[Delivery, HandlerOutcome], None],
+    ) -> None:
+        self._process = process
+        self._handling = handling
+        self._random = randomness
+        self._began = began
+        self._ended = ended
+        self._waiting: deque[Delivery] = deque()
+        self._running = 0
+        self._abandoned: set[Delivery] = set()
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Take deliveries."""
+        self._waiting.extend(deliveries)
+        self._process.after(0, self._start)
+
+    def give_up(self, deliveries: Sequence[Delivery]) -> None:
+        """Run others in place of handlers that do not return."""
+        self._abandoned.update(deliveries)
+        self._running -= len(deliveries)
+        self._process.after(0, self._start)
+
+    def _start(self) -> None:
+        while self._waiting and self._running < self._handling.concurrency:
+            delivery = self._waiting.popleft()
+            if not delivery.begin():
+                self._ended(delivery, HandlerOutcome.SKIPPED)
+                continue
+            self._running += 1
+            self._began(delivery)
+            duration_ms = self._random.randint(0, self._handling.duration_ms_max)
+            if self._handling.slow_chance and self._random.random() < self._handling.slow_chance:
+                duration_ms = self._handling.slow_ms
+            self._process.after(duration_ms, partial(self._end, delivery))
+
+    def _end(self, delivery: Delivery) -> None:
+        if delivery in self._abandoned:
+            self._abandoned.discard(delivery)
+        else:
+            self._running -= 1
+        failed = self._random.random() < self._handling.failure_chance
+        self._ended(delivery, HandlerOutcome.LATER if failed else HandlerOutcome.SUCCESS)
+        self._start()
+
+
+#: AllocateMessageQueueAveragely.getName: the default of DefaultMQPushConsumer.
+STRATEGY: Final = "AVG"
+
+
+#: `PushConsumerCore.consumer_list_fetched`.
+ListFetched = Callable[[str, Sequence[str], Sequence[str] | None, MonotonicMs], Sequence[fx.Effect]]
+
+
+class ServerAssignedQueues:
+    """The assignment of one member, by topic.
+
+    Instead of fetching the member list and allocating, it asks for its queues of each topic
+    (QUERY_ASSIGNMENT). Upstream: RebalanceImpl.getRebalanceResultFromBroker.
+    """
+
+    def __init__(self, group: str, client_id: str, ask: Ask) -> None:
+        self._group = group
+        self._client_id = client_id
+        self._ask = ask
+        self._assigned: dict[str, set[MessageQueue]] = {}
+
+    def strategy(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> Sequence[MessageQueue]:
+        """Return our assigned queues; a `balance.TopicRule`."""
+        return [queue for queue in queues if queue in self._assigned.get(queue.topic, ())]
+
+    def fetch(self, effect: fx.FetchConsumerList, fetched: ListFetched) -> None:
+        """Query the queues of each topic; a topic without an answer stays as it is, and is retried soon."""
+        waiting, fetched_topics = set(effect.topics), []
+
+        def answered(
+            topic: str, outcome: QueryAssignmentReply | LibraError, now_ms: MonotonicMs
+        ) -> Sequence[fx.Effect]:
+            waiting.discard(topic)
+            assigned = None if isinstance(outcome, LibraError) else outcome.message_queue_assignments
+            if assigned is not None:
+                self._assigned[topic] = {each.message_queue.queue for each in assigned}
+                fetched_topics.append(topic)
+            if waiting:
+                return ()
+            # Other members may have had them: take over as one of several.
+            members = (self._client_id, "others")
+            found = fetched(effect.address, fetched_topics, members, now_ms)
+            if len(fetched_topics) < len(effect.topics):
+                found = [*found, *fetched(effect.address, effect.topics, None, now_ms)]
+            return found
+
+        for topic in effect.topics:
+            self._ask(
+                effect.address,
+                self._call(topic),
+                lambda outcome, now_ms, topic=topic: answered(topic, outcome, now_ms),  # type: ignore[misc]
+                REQUEST_TIMEOUT_MS,
+            )
+
+    def _call(self, topic: str) -> Call[QueryAssignmentReply]:
+        body = QueryAssignmentBody(
+            topic=topic, consumer_group=self._group, client_id=self._client_id, strategy_name=STRATEGY
+        )
+        return Call(
+            RequestCode.QUERY_ASSIGNMENT,
+            lambda reply: decode_body(reply.body, QueryAssignmentReply),
+            body=encode_body(body),
+        )
+
+
+_FENCED = {
+    RequestCode.UPDATE_CONSUMER_OFFSET: Happening.COMMIT_FENCED,
+    RequestCode.PULL_MESSAGE: Happening.PULL_FENCED,
+}
+
+
+_RENEWING = frozenset({RequestCode.GROUP_JOIN, RequestCode.GROUP_POLL})
+_OF_A_QUEUE = frozenset(
+    {
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.OPEN_QUEUE,
+        RequestCode.PULL_MESSAGE,
+    }
+)
+
+
+#: What a slave must refuse.
+_CHANGING: Mapping[int, str] = {
+    RequestCode.OPEN_QUEUE: "an opening",
+    RequestCode.UPDATE_CONSUMER_OFFSET: "a commit",
+}
+
+
+class Witness:
+    """Reports the observations of one member.
+
+    It reads the wire, so it sees the same whatever the client's internals.
+    """
+
+    def __init__(self, world: World, member: str, group: str) -> None:
+        self._world = world
+        self._member = member
+        self._group = group
+
+    def refused(self, call: Call[Any], error: LibraError) -> None:
+        """Note a request that was answered with an error."""
+        happening = _FENCED.get(call.code) if isinstance(error, Fenced) else None
+        if happening is not None:
+            self._world.history.happened(happening, f"of {self._member}, {call.ext['topic']}")
+
+    def answers_of(self, address: str, call: Call[Any]) -> Callable[[Any], None] | None:
+        """Return the callback for the result of a call, if any."""
+        history, group, requested_ms = self._world.history, self._group, self._world.time.now_ms
+        if call.code in _RENEWING:
+            return partial(self._renewed, requested_ms)
+        if call.code not in _OF_A_QUEUE:
+            return None
+        name = self._world.network.name_at(address)
+        queue = MessageQueue(call.ext["topic"], master_name(name), int(call.ext["queueId"]))
+        epoch = call.ext.get("lbQueueEpoch")
+        claim = Claim(self._member, int(epoch)) if epoch is not None else None
+        if is_slave(name):
+            if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+                # An acting slave passes it on when its master is back, if it is not restarted before.
+                history.commit_requested(group, queue, Commit(int(call.ext["commitOffset"]), requested_ms))
+            return self._answer_of_slave(call.code, queue, claim)
+        if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            commit = Commit(int(call.ext["commitOffset"]), requested_ms, claim)
+            history.commit_requested(group, queue, commit)
+            return lambda _: history.commit_acknowledged(group, queue, commit)
+        if call.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            return lambda offset: history.offset_read(group, queue, offset, requested_ms)
+        if claim is None:
+            return None
+
+        def pulled(reply: Any) -> None:
+            if reply.code == ResponseCode.SUCCESS:
+                history.pulled(group, queue, claim, requested_ms)
+
+        is_opening = call.code == RequestCode.OPEN_QUEUE
+        return partial(self._opened, requested_ms, queue, claim) if is_opening else pulled
+
+    def _renewed(self, requested_ms: MonotonicMs, answer: Joined | GroupAssignment) -> None:
+        """Take a coordinator's answer, and what it has opened with it."""
+        self._world.history.session_renewed(self._member, requested_ms)
+        assignment = answer.assignment if isinstance(answer, Joined) else answer
+        epochs = epochs_of(assignment.queues)
+        for queue, opened in (each.value() for each in assignment.opened):
+            self._opened(requested_ms, queue, Claim(self._member, epochs[queue]), opened)
+            self._world.history.happened(Happening.OPENED_WITH_GRANT, f"{self._member}, {queue.topic}")
+
+    def _opened(self, requested_ms: MonotonicMs, queue: MessageQueue, claim: Claim, answer: Opened) -> None:
+        self._world.history.opened(self._group, queue, claim, requested_ms)
+        self._world.history.offset_read(self._group, queue, answer.offset, requested_ms)
+
+    def _answer_of_slave(
+        self, code: int, queue: MessageQueue, claim: Claim | None
+    ) -> Callable[[Any], None] | None:
+        """Return the callback for what a slave answers."""
+        history = self._world.history
+        if code in _CHANGING:
+            return lambda _: history.changed_at_slave(self._group, queue, _CHANGING[code], claim)
+
+        def pulled(reply: Any) -> None:
+            if reply.code == ResponseCode.SUCCESS:
+                history.happened(Happening.READ_FROM_SLAVE, f"{self._member}, {queue.topic}")
+
+        return pulled if code == RequestCode.PULL_MESSAGE and claim is not None else None
+
 
 T = TypeVar("T")
 

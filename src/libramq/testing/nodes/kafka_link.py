@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 from libramq.errors import RemoteError
 from libramq.runtime.seams import Link
 from libramq.testing.history import Violation
-from libramq.testing.machine.dialer import SimulatedDialer
-from libramq.testing.machine.network import Network
+from libramq.testing.machine.network import Network, SimulatedDialer
 from libramq.testing.machine.process import Process
 from libramq.testing.machine.virtual_time import Event
 from libramq.wire.kafka.api import API_VERSIONS, APIS, Api

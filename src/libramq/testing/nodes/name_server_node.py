@@ -7,9 +7,10 @@ from libramq.nameserver.engine import name_server_engine
 from libramq.nameserver.route_info import RouteInfo
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
-from libramq.testing.machine.dialer import simulated_remotes
+from libramq.testing.history import fail_the_simulation
+from libramq.testing.machine.network import simulated_remotes
 from libramq.testing.machine.process import Process
-from libramq.testing.machine.seams import SimulatedThreads, SimulatedTimers, fail_the_simulation
+from libramq.testing.machine.seams import SimulatedThreads, SimulatedTimers
 from libramq.testing.world import World
 
 

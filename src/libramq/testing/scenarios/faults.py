@@ -1,5 +1,10 @@
-"""The faults: members that join and leave, and all failures. Each ends by itself, or with `end`."""
+"""The faults: members that join and leave, operations, and all failures. Each ends by itself, or with `end`.
 
+Administrators change topics, groups and members while all of them are in use. Of masters and slaves either
+ends for a while, or both hear nothing of each other.
+"""
+
+import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -7,11 +12,13 @@ from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.testing.cluster import Cluster, GroupPlan
-from libramq.testing.machine.air import Weather
+from libramq.testing.happening import Happening
+from libramq.testing.history import KafkaGroupPlan
+from libramq.testing.machine.connection import Weather
 from libramq.testing.nodes.broker_node import SimulatedBroker
 from libramq.testing.nodes.consumer_node import SimulatedConsumer
-from libramq.testing.scenarios.happening import Happening
-from libramq.testing.scenarios.kafka_faults import KafkaFaults
+from libramq.testing.nodes.kafka_member import SimulatedKafkaMember
+from libramq.testing.nodes.slave_node import SimulatedSlave
 from libramq.testing.world import World
 
 #: How long brokers are down, members frozen, links dead.
@@ -33,13 +40,51 @@ SWING_CHANCE: Final = 0.5
 SWING_MS_MAX: Final = 1_500
 #: Below what a delay may be wrong by (StoredMoments): nothing notices it.
 SLEWED_MS_MAX: Final = 45
+QUEUES_MAX: Final = 12
+#: How long a topic has fewer queues.
+SHRUNK_MS_MAX: Final = 3_000
+#: By how much a broker's clock is set back while it does not run.
+BACK_MS_MAX: Final = 3_600_000
+#: How long a master is away: long enough for members to turn to its slave.
+MASTER_AWAY_MS_MIN: Final = 2_000
+MASTER_AWAY_MS_MAX: Final = 8_000
+#: A slave that acts looks for its master every 3 s, and then asks for routes.
+ACTING_AWAY_MS: Final = (5_000, 20_000)
+#: How long a master is away whose acting slave ends, when that does, and for how long if there is one.
+LONG_AWAY_MS: Final = (25_000, 45_000)
+ACTS_MS: Final = (8_000, 15_000)
+SLAVE_AWAY_MS: Final = (500, 4_000)
+#: Name servers drop a broker after 10 s, where slaves act.
+FROZEN_MS: Final = (12_000, 45_000)
+#: How often a slave that is away long is frozen: its master waits for it in vain for 20 s.
+FROZEN_CHANCE: Final = 0.3
+KAFKA_MEMBERS_MAX: Final = 12
+#: How long members sleep at most: less than a grace, a rebalance timeout, a session; or longer than one.
+KAFKA_SLEEP_MS_MAX: Final = (300, 3_000, 15_000, 70_000)
+#: The session of members (group.consumer.session.timeout.ms).
+KAFKA_SESSION_MS: Final = 45_000
+KAFKA_AWAY_MS_MAX: Final = 4_000
+#: How soon after a member joins or leaves its coordinator ends.
+KAFKA_AMID_MS_MAX: Final = 150
 
 
-class Faults(KafkaFaults):
+class Faults:
     """Performs faults on a cluster, one after the other; targets are drawn when they happen."""
 
     def __init__(self, world: World, cluster: Cluster, groups: tuple[GroupPlan, ...]) -> None:
-        super().__init__(world, cluster, groups)
+        self._world = world
+        self._cluster = cluster
+        self._groups = groups
+        self._random: random.Random = world.stream("faults")
+        # Streams of their own: seeds keep their histories.
+        self._clocks: random.Random = world.stream("clocks")
+        self._splits: random.Random = world.stream("splits")
+        self._operations = world.stream("operations")
+        self._pops = world.stream("operations on groups that pop")
+        self._slaves = world.stream("slaves")
+        self._kafka_random = world.stream("Kafka faults")
+        self._ended = False
+        self._shrunk: dict[str, int] = {}
         self._frozen_ms: dict[str, MonotonicMs] = {}
 
     def happen(self, name: str) -> None:
@@ -67,6 +112,17 @@ class Faults(KafkaFaults):
             for number, topics in enumerate(group.topics):
                 if not any(member.topics == topics for member in cluster.alive(group.name)):
                     cluster.join(group, number)
+
+    def undo(self) -> None:
+        """Give topics all their queues again and wake Kafka's members up; each group has some then."""
+        for topic in list(self._shrunk):
+            self._grow_back(topic)
+        kafka = self._cluster.kafka
+        for member in kafka.all:
+            member.process.resume()
+        for plan in kafka.plans:
+            if not kafka.alive(plan.name):
+                kafka.join(plan)
 
     # Members.
 
@@ -370,6 +426,331 @@ class Faults(KafkaFaults):
             self._happened(Happening.DISK_COLD)
             disk.cold_chance = 0.7
         self._later(self._random.randint(10, TROUBLE_MS_MAX), disk.heal)
+
+    # Operations.
+
+    def remove(self) -> None:
+        """Remove a member as an operator, preferably a static one that will not return."""
+        spare = self._cluster.spare()
+        gone = [m for m in self._cluster.members if m.instance_id is not None and not m.process.is_alive]
+        ours = [m for m in gone[-1:] or spare if not m.plan.is_stock and not m.is_broadcasting]
+        if ours:
+            member = self._random.choice(ours)
+            self._disturb(f"an operator removes {member.name}")
+            self._cluster.remove(member)
+
+    def grow(self) -> None:
+        """Give a topic more queues."""
+        topic = self._random.choice(sorted(self._cluster.topics))
+        count = self._cluster.topics[topic]
+        if count < QUEUES_MAX:
+            count = min(count + self._random.randint(1, 3), QUEUES_MAX)
+            self._happened(Happening.GREW, topic)
+            self._world.history.note("admin", f"{topic} gets {count} queues at each broker")
+            self._cluster.set_queues(topic, count)
+
+    def make_again(self) -> None:
+        """Delete a topic at a broker, or at all of them, and create it again at once or later."""
+        cluster = self._cluster
+        if any(member.plan.is_stock or member.is_broadcasting for member in cluster.members):
+            return  # Such members may read on at their offsets, and miss new messages.
+        topic, after_ms = (
+            self._operations.choice(sorted(cluster.topics)),
+            self._operations.choice((0, 5, 300, 2_500)),
+        )
+        names = self._operations.choice(
+            (list(cluster.brokers), [self._operations.choice(list(self._cluster.brokers))])
+        )
+        self._disturb(f"{topic} is deleted at {' '.join(names)} and made again after {after_ms} ms")
+        for name in names:
+            cluster.make_again(name, topic, after_ms)
+
+    def delete_group(self) -> None:
+        """Delete a group at one broker or at all of them, while its members are alive."""
+        group = self._operations.choice(self._groups).name
+        names = self._operations.choice(
+            (list(self._cluster.brokers), [self._operations.choice(list(self._cluster.brokers))])
+        )
+        self._disturb(f"{group} is deleted at {' '.join(names)}")
+        for name in names:
+            self._later(self._operations.choice((0, 0, 50)), partial(self._cluster.delete_group, name, group))
+
+    def _one_or_all_brokers(self) -> list[str]:
+        names = list(self._cluster.brokers)
+        return names if self._operations.random() < 0.5 else [self._operations.choice(names)]
+
+    def shrink(self) -> None:
+        """Reduce a topic's readable queues for a while."""
+        topic = self._operations.choice(sorted(self._cluster.topics))
+        count = self._cluster.topics[topic]
+        if count > 1 and topic not in self._shrunk:
+            self._shrunk[topic] = count
+            left = self._operations.randint(1, count - 1)
+            self._happened(Happening.SHRANK, topic)
+            self._disturb(f"{topic} has {left} queues at each broker")
+            self._cluster.set_queues(topic, left)
+            self._later(self._operations.randint(50, SHRUNK_MS_MAX), lambda: self._grow_back(topic))
+
+    def _grow_back(self, topic: str) -> None:
+        count = self._shrunk.pop(topic, 0)
+        if count > self._cluster.topics[topic]:
+            self._cluster.set_queues(topic, count)
+
+    def reset_pops(self) -> None:
+        """Reset a group that pops to the beginning of a topic."""
+        if not self._cluster.popping():
+            return
+        group, topics = self._pops.choice(sorted(self._cluster.popping().items()))
+        topic = self._pops.choice(topics)
+        self._disturb(f"popping {group} is set back in {topic}")
+        for name in self._cluster.brokers:
+            self._cluster.set_back_pops(name, group, topic)
+
+    def set_back_in_time(self) -> None:
+        """Kill a broker, and start it again with its clock set back."""
+        broker = self._cluster.brokers[self._pops.choice(list(self._cluster.brokers))]
+        by_ms = self._pops.randint(1, BACK_MS_MAX)
+        self._happened(Happening.SET_BACK_IN_TIME, broker.name)
+        self._disturb(f"{broker.name} is killed, and its clock set back by {by_ms} ms")
+        broker.kill()
+        broker.process.clock.set_wall(-by_ms)
+        self._later(self._pops.randint(1, SHRUNK_MS_MAX), broker.start)
+
+    def reset_offsets(self) -> None:
+        """Reset a group to the beginning of a topic."""
+        group, topic = (
+            self._operations.choice(self._groups),
+            self._operations.choice(sorted(self._cluster.topics)),
+        )
+        self._disturb(f"{group.name} is set back in {topic}")
+        for name in self._cluster.brokers:
+            self._cluster.set_back(name, group.name, topic)
+
+    # Masters and slaves.
+
+    def end_master(self) -> None:
+        """Kill a master, or cut its power, while its slave serves."""
+        slave, away_ms = self._slave(), self._away_ms()
+        if slave is not None:
+            master = slave.master
+            is_power = self._slaves.random() < 0.5
+            self._happened(Happening.MASTER_AWAY, master.name)
+            self._disturb(f"{master.name} {'loses power' if is_power else 'is killed'}, for {away_ms} ms")
+            (master.cut_power if is_power else master.kill)()
+            self._later(away_ms, master.start)
+
+    def end_slave(self) -> None:
+        """Kill a slave, or cut its power."""
+        slave, away_ms = self._slave(), self._away_ms()
+        if slave is not None:
+            is_power = self._slaves.random() < 0.5
+            self._disturb(f"{slave.name} {'loses power' if is_power else 'is killed'}, for {away_ms} ms")
+            (slave.cut_power if is_power else slave.kill)()
+            self._later(away_ms, slave.start)
+
+    def part_slave(self) -> None:
+        """Separate a slave from its master, while all other processes reach both."""
+        slave, away_ms = self._slave(), self._away_ms()
+        if slave is not None:
+            self._happened(Happening.SLAVE_APART, slave.name)
+            self._disturb(f"{slave.name} and its master are apart for {away_ms} ms")
+            ends = (slave.name, slave.master.name)
+            for source, target in (ends, ends[::-1]):
+                self._world.network.block(source, target, keeps=False)
+                self._later(away_ms, partial(self._world.network.unblock, source, target))
+
+    def end_acting(self) -> None:
+        """End a master, and its slave once that acts; where there is a second slave, that one acts on."""
+        slave, is_power = self._slave(), self._slaves.random() < 0.5
+        away_ms, acts_ms = self._slaves.randint(*LONG_AWAY_MS), self._slaves.randint(*ACTS_MS)
+        back_ms = self._slaves.randint(*SLAVE_AWAY_MS)
+        end = self._slaves.choice((SimulatedSlave.stop, SimulatedSlave.kill, SimulatedSlave.cut_power))
+        if slave is None:
+            return
+        master = slave.master
+        self._disturb(f"{master.name} {'loses power' if is_power else 'is killed'}, for {away_ms} ms")
+        (master.cut_power if is_power else master.kill)()
+        self._later(away_ms, master.start)
+        if self._cluster.second_slaves:
+            back_ms = away_ms
+
+        def end_slave() -> None:
+            if not self._ended and slave.process.is_alive and not master.process.is_alive:
+                self._happened(Happening.ACTING_ENDED, slave.name)
+                self._disturb(f"acting {slave.name} ends, for {back_ms} ms")
+                end(slave)
+                self._later(back_ms, slave.start)
+
+        self._later(acts_ms, end_slave)
+
+    def freeze_master(self) -> None:
+        """Freeze a master until others have taken it for dead."""
+        slave, frozen_ms = self._slave(), self._slaves.randint(*FROZEN_MS)
+        if slave is not None and slave.master.process.is_alive:
+            self._happened(Happening.MASTER_FROZE, slave.master.name)
+            self._disturb(f"{slave.master.name} freezes for {frozen_ms} ms")
+            slave.master.process.pause()
+            self._later(frozen_ms, slave.master.process.resume)
+
+    def lose_slave(self) -> None:
+        """Kill or freeze a slave for long: its SYNC_MASTER can confirm nothing."""
+        slave, away_ms = self._slave(), self._slaves.randint(*ACTING_AWAY_MS)
+        is_frozen = self._slaves.random() < FROZEN_CHANCE
+        if slave is not None:
+            self._disturb(f"{slave.name} {'freezes' if is_frozen else 'is killed'}, for {away_ms} ms")
+            (slave.process.pause if is_frozen else slave.kill)()
+            self._later(away_ms, slave.process.resume if is_frozen else slave.start)
+
+    def _slave(self) -> SimulatedSlave | None:
+        slaves = list(self._cluster.slaves.values())
+        return self._slaves.choice(slaves) if slaves else None
+
+    def _away_ms(self) -> int:
+        is_long = self._cluster.has_acting_slaves
+        return self._slaves.randint(
+            *(ACTING_AWAY_MS if is_long else (MASTER_AWAY_MS_MIN, MASTER_AWAY_MS_MAX))
+        )
+
+    # Kafka's groups.
+
+    def kafka_join(self) -> None:
+        """Start a member."""
+        kafka, plan = self._cluster.kafka, self._plan()
+        if plan is not None and len(kafka.alive(plan.name)) < KAFKA_MEMBERS_MAX:
+            kafka.join(plan)
+
+    def kafka_stop(self) -> None:
+        """Stop a member gracefully."""
+        member = self._kafka_member()
+        if member is not None:
+            self._world.history.note(member.name, "stops")
+            member.stop()
+
+    def kafka_kill(self) -> None:
+        """Kill a member."""
+        member = self._kafka_member()
+        if member is not None:
+            self._disturb(f"{member.name} is killed")
+            member.kill()
+
+    def kafka_sleep(self) -> None:
+        """Freeze a member for a while; its connections stay."""
+        self._freeze_kafka(self._kafka_random.randint(10, self._kafka_random.choice(KAFKA_SLEEP_MS_MAX)))
+
+    def kafka_oversleep(self) -> None:
+        """Freeze a member for longer than its session."""
+        self._freeze_kafka(KAFKA_SESSION_MS + self._kafka_random.randint(1_000, 10_000))
+
+    def _freeze_kafka(self, sleep_ms: int) -> None:
+        member = self._kafka_member()
+        if member is not None:
+            self._disturb(f"{member.name} freezes for {sleep_ms} ms")
+            member.process.pause()
+            self._later(sleep_ms, partial(self._wake_kafka, member, sleep_ms))
+
+    def _wake_kafka(self, member: SimulatedKafkaMember, slept_ms: int) -> None:
+        if member.process.is_paused and slept_ms > KAFKA_SESSION_MS:
+            self._happened(Happening.KAFKA_SLEPT, member.name)
+        member.process.resume()
+
+    def kafka_bounce(self) -> None:
+        """End a member, and start it again soon: a static one in its own place."""
+        member = self._kafka_member()
+        if member is not None:
+            away_ms = self._kafka_random.randint(0, KAFKA_AWAY_MS_MAX)
+            self._disturb(f"{member.name} starts again after {away_ms} ms")
+            (member.kill if self._kafka_random.random() < 0.5 else member.stop)()
+            self._later(away_ms, partial(self._replace_kafka, member))
+
+    def _replace_kafka(self, member: SimulatedKafkaMember) -> None:
+        if not self._ended:
+            if member.instance_id is not None:
+                self._happened(Happening.KAFKA_REPLACED, member.instance_id)
+            self._cluster.kafka.join(member.plan, instead_of=member)
+
+    def kafka_cut_off(self) -> None:
+        """Part a member from its coordinator, while it reads on."""
+        member = self._kafka_member()
+        if member is None or member.coordinator is None:
+            return
+        block_ms = self._kafka_random.randint(10, self._kafka_random.choice(KAFKA_SLEEP_MS_MAX))
+        keeps = self._kafka_random.random() < 0.5
+        self._disturb(f"{member.name} and its coordinator are apart for {block_ms} ms")
+        ends = (member.name, member.coordinator)
+        for source, target in (ends, ends[::-1]):
+            self._world.network.block(source, target, keeps=keeps)
+            self._later(block_ms, partial(self._world.network.unblock, source, target))
+
+    def end_coordinator(self) -> None:
+        """Kill the coordinator of a group, or cut its power, soon after a member joins or leaves."""
+        kafka, plan = self._cluster.kafka, self._plan()
+        members = kafka.alive(plan.name) if plan is not None else []
+        coordinators = [each.coordinator for each in members if each.coordinator is not None]
+        if not coordinators or plan is None:
+            return
+        self._kafka_random.choice((self.kafka_join, self.kafka_kill, self.kafka_stop))()
+        name = self._kafka_random.choice(coordinators)
+        self._later(
+            self._kafka_random.randint(0, KAFKA_AMID_MS_MAX), partial(self._end_coordinator, name, plan)
+        )
+
+    def _end_coordinator(self, name: str, plan: KafkaGroupPlan) -> None:
+        node = self._cluster.brokers[name]
+        if self._ended or node.broker is None:
+            return
+        if node.kafka is not None and not node.kafka.is_settled(plan.name):
+            self._happened(Happening.KAFKA_AMID, plan.name)
+        is_power, away_ms = (
+            self._kafka_random.random() < 0.5,
+            self._kafka_random.randint(1, KAFKA_AWAY_MS_MAX),
+        )
+        self._disturb(f"{name} {'loses power' if is_power else 'is killed'}, for {away_ms} ms")
+        (node.cut_power if is_power else node.kill)()
+        self._later(away_ms, node.start)
+
+    def _plan(self) -> KafkaGroupPlan | None:
+        plans = self._cluster.kafka.plans
+        return self._kafka_random.choice(plans) if plans else None
+
+    def _kafka_member(self) -> SimulatedKafkaMember | None:
+        """Draw a live member; the last of its group is spared."""
+        spare = self._cluster.kafka.spare()
+        return self._kafka_random.choice(spare) if spare else None
+
+    # Targets.
+
+    def _member(self) -> SimulatedConsumer | None:
+        """Draw a live member; the last of its kind is spared."""
+        spare = self._cluster.spare()
+        return self._random.choice(spare) if spare else None
+
+    def _broker(self) -> SimulatedBroker:
+        return self._random.choice(list(self._cluster.brokers.values()))
+
+    def _server(self) -> str:
+        return self._random.choice(
+            [
+                *self._cluster.brokers,
+                *self._cluster.brokers,
+                *(each.name for each in self._cluster.name_servers),
+            ]
+        )
+
+    def _anybody(self) -> str:
+        producers = [producer.name for producer in self._cluster.producers]
+        kafka = [each.name for each in self._cluster.kafka.alive()]
+        return self._random.choice(
+            [*(m.name for m in self._cluster.alive()), *kafka, *producers, *self._cluster.brokers]
+        )
+
+    def _disturb(self, what: str) -> None:
+        self._world.history.disturbed(what)
+
+    def _happened(self, what: Happening, about: str = "") -> None:
+        self._world.history.happened(what, about)
+
+    def _later(self, delay_ms: int, action: Callable[[], None]) -> None:
+        self._world.time.at(self._world.time.now_ms + delay_ms, action)
 
 
 def _go(member: SimulatedConsumer) -> None:

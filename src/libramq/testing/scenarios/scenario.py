@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from libramq.testing.cluster import ClusterPlan, GroupPlan, PopPlan
-from libramq.testing.nodes.handlers import Handling
-from libramq.testing.nodes.kafka_facts import KafkaGroupPlan
+from libramq.testing.history import KafkaGroupPlan
+from libramq.testing.nodes.consumer_node import Handling
 
 #: Nothing fails in a calm scenario: members join and leave gracefully.
 CALM: Final = (

@@ -1,9 +1,8 @@
 """The check of torture: compares a restarted broker with the ledger."""
 
 from libramq.errors import LibraError
-from libramq.testing.torture.bodies import Identity
 from libramq.testing.torture.client import QUEUE_COUNT, Client
-from libramq.testing.torture.ledger import Ledger
+from libramq.testing.torture.ledger import Identity, Ledger
 from libramq.testing.torture.load import GROUPS
 
 

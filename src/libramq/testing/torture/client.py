@@ -23,7 +23,7 @@ from libramq.remoting import headers as h
 from libramq.rpc import admin_calls, broker_calls
 from libramq.rpc.broker_calls import SendReply
 from libramq.rpc.call import Call
-from libramq.testing.torture.bodies import Identity, body_of, identity_of
+from libramq.testing.torture.ledger import Identity, body_of, identity_of
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 
 T = TypeVar("T")

@@ -5,14 +5,22 @@ Each has a connection of its own and repeats nothing: what was not acknowledged 
 
 import asyncio
 import contextlib
+import random
+import time
 from collections.abc import Iterator
 from itertools import count
 from typing import Any, Final
 
+from libramq.clock import SystemClock
 from libramq.errors import ConnectFailed, ConnectionLost, LibraError
-from libramq.testing.torture.bodies import Identity
-from libramq.testing.torture.client import QUEUE_COUNT, Client
-from libramq.testing.torture.ledger import Ledger
+from libramq.testing.torture.client import (
+    QUEUE_COUNT,
+    TIMERS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    Client,
+    Half,
+)
+from libramq.testing.torture.ledger import Deliveries, Identity, Ledger, identity_of
 
 GROUPS: Final = ("one", "two")
 PRODUCER_COUNT: Final = 4
@@ -77,3 +85,163 @@ class Load:
                     self._ledger.requested(group, queue_id, offset)
                     await client.commit(group, queue_id, offset)
                     self._ledger.committed(group, queue_id, offset)
+
+
+#: Behind those of the other load and of its probes.
+TRANSACTIONS_PRODUCER: Final = PRODUCER_COUNT + 1
+TIMERS_PRODUCER: Final = PRODUCER_COUNT + 2
+#: Ours: transactions and timer messages that are under way at once.
+AT_ONCE: Final = 4
+#: Ours: of the half messages, so many are open when the broker is killed, and so many for one kill more.
+OPEN_SHARE: Final = 0.25
+#: Ours: a timer message waits so long: some are due under load, some while no broker runs, some later.
+TIMER_MS: Final = (0, 4_000)
+#: Ours: how long after a start everything must have been delivered: timers are up to a second late.
+DELIVERED_SECONDS_MAX: Final = 60
+LOOK_SECONDS: Final = 0.1
+
+
+class LaterLoad:
+    """Transactions and timer messages over many rounds.
+
+    wrong: what a broker did wrong before it was killed.
+
+        half message ─┬─► commit    ─► delivered once, also if the commit is repeated after a kill
+                      ├─► rollback  ─► never delivered
+                      └─► nothing, until the broker has been killed and started; then one of both
+
+    Upstream: EndTransactionProcessor.java, TimerMessageStore.java.
+    """
+
+    def __init__(self) -> None:
+        self.wrong: list[str] = []
+        self.rolled_back_count = 0
+        self.transactions = Deliveries(TRANSACTIONS_TOPIC)
+        self.timers = Deliveries(TIMERS_TOPIC)
+        self._serials = count(1)
+        self._clock = SystemClock()
+        #: Half messages that have not ended, and what was requested of them, if anything was.
+        self._open: dict[Half, bool | None] = {}
+        #: Half messages that have ended at the master, and perhaps not at its slave; whether by a commit. An
+        #: end that no slave confirms is answered as any other: its producer could do nothing about it.
+        self._unsafe: dict[Half, bool] = {}
+        self._has_slave = True
+        self._ends = {
+            (topic, each): 0 for topic in (TRANSACTIONS_TOPIC, TIMERS_TOPIC) for each in range(QUEUE_COUNT)
+        }
+
+    async def run(self, address: str) -> None:
+        """Send and end until the broker dies."""
+        async with Client(address) as one, Client(address) as other:
+            transactions = [self._transact(one) for _ in range(AT_ONCE)]
+            await asyncio.gather(*transactions, *(self._send_timers(other) for _ in range(AT_ONCE)))
+
+    def note_parted(self) -> None:
+        """Record that the slave gets nothing more of this load."""
+        self._has_slave = False
+
+    def note_replicated(self) -> None:
+        """Record that master and slave have the same log."""
+        for half, is_commit in self._unsafe.items():
+            self._ended(half, is_commit=is_commit)
+        self._unsafe.clear()
+
+    def note_promotion(self) -> None:
+        """Record that the slave is the master now, which may lack what was not acknowledged."""
+        self._open.update(self._unsafe)  # It would ask producers about them.
+        self._unsafe.clear()
+        self.transactions.note_promotion(
+            [half.identity for half, is_commit in self._open.items() if is_commit]
+        )
+        self.timers.note_promotion(())
+        self._ends = dict.fromkeys(self._ends, 0)
+
+    async def check(self, address: str) -> list[str]:
+        """End what was open, wait for what is due, and return what is wrong with it."""
+        self._has_slave = True
+        async with Client(address, is_serving=True) as client:
+            for half, requested in list(self._open.items()):
+                is_commit = requested if requested is not None else random.choice((True, False))
+                try:
+                    await self._end(client, half, is_commit=is_commit)
+                except LibraError as error:
+                    self.wrong.append(f"an acknowledged half message cannot be ended: {error}")
+            deadline = time.monotonic() + DELIVERED_SECONDS_MAX
+            while True:
+                await self._read(client)
+                is_missing = self.transactions.is_missing_any or self.timers.is_missing_any
+                if self.wrong or not is_missing:
+                    return self.wrong
+                if time.monotonic() > deadline:
+                    return self.transactions.missing() + self.timers.missing()
+                await asyncio.sleep(LOOK_SECONDS)
+
+    def summary(self) -> str:
+        """Return what was delivered, after the last check."""
+        transactions, timers = self.transactions, self.timers
+        return (
+            f"{transactions.promised_count:,} transactions committed and delivered, "
+            f"{transactions.twice_count:,} of them twice, "
+            f"{self.rolled_back_count:,} rolled back and never delivered; "
+            f"{timers.promised_count:,} timer messages delivered, {timers.twice_count:,} of them twice"
+        )
+
+    async def _read(self, client: Client) -> None:
+        for (topic, queue_id), end in self._ends.items():
+            deliveries = self.transactions if topic == TRANSACTIONS_TOPIC else self.timers
+            async for message in client.messages_of(topic, queue_id, end):
+                self.wrong += deliveries.delivered(identity_of(message.body), message.store_timestamp_ms)
+                self._ends[topic, queue_id] = message.queue_offset + 1
+
+    async def _transact(self, client: Client) -> None:
+        with self._until_killed():
+            while True:
+                identity = Identity(TRANSACTIONS_PRODUCER, next(self._serials))
+                self.transactions.withhold(identity)
+                half = await client.send_half(identity, identity.serial % QUEUE_COUNT)
+                if not half.is_safe:  # As Java's producer does; a promoted slave may never have had it.
+                    await self._roll_back_unsafe(client, half)
+                    continue
+                self._open[half] = None
+                if random.random() > OPEN_SHARE:
+                    await self._end(client, half, is_commit=random.choice((True, False)))
+
+    async def _roll_back_unsafe(self, client: Client, half: Half) -> None:
+        await client.end_transaction(half, is_commit=False)
+        self.rolled_back_count += 1
+
+    async def _end(self, client: Client, half: Half, *, is_commit: bool) -> None:
+        """Commit or roll back; what a kill left unanswered is requested again afterwards."""
+        self._open[half] = is_commit
+        if is_commit:
+            self.transactions.allow(half.identity)
+        await client.end_transaction(half, is_commit=is_commit)
+        del self._open[half]
+        if self._has_slave:
+            self._ended(half, is_commit=is_commit)
+        else:
+            self._unsafe[half] = is_commit
+
+    def _ended(self, half: Half, *, is_commit: bool) -> None:
+        if is_commit:
+            self.transactions.promise(half.identity)
+        else:
+            self.rolled_back_count += 1
+
+    async def _send_timers(self, client: Client) -> None:
+        with self._until_killed():
+            while True:
+                identity = Identity(TIMERS_PRODUCER, next(self._serials))
+                deliver_ms = int(self._clock.wall_ms()) + random.randint(*TIMER_MS)
+                self.timers.allow(identity, deliver_ms)
+                if await client.send_timer(identity, identity.serial % QUEUE_COUNT, deliver_ms):
+                    self.timers.promise(identity)
+
+    @contextlib.contextmanager
+    def _until_killed(self) -> Iterator[None]:
+        try:
+            yield
+        except (ConnectionLost, ConnectFailed):
+            pass
+        except LibraError as error:
+            self.wrong.append(f"a transaction or timer message was refused: {error}")
