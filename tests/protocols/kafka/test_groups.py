@@ -463,6 +463,9 @@ def test_commits_that_lay_unread_while_the_coordinator_was_frozen_are_refused(
     assert first.commit(1) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     talk.tick()
     assert first.commit(1) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    wanted = WantedGroup(group_id="G", topics=(WantedTopic(name="T", partition_indexes=(0,)),))
+    (found,) = first.peer.ask(OffsetFetchRequest(groups=(wanted,)), version=8).groups
+    assert found.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # It knows no later ones of others.
     assert committed(talk) == 2
     talk.advance(THAW_MS)
     assert first.commit(1) == 0

@@ -85,9 +85,7 @@ class OffsetRequests:
         """Commit a group's offsets; those that are refused leave the others alone."""
         name = request.group_id
         beat = Beat(request.member_id, request.group_instance_id, request.generation_id_or_member_epoch)
-        refusal = self._groups.member_refusal(name, slot.principal)
-        if refusal is None and self._classic.is_thawing:
-            refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # Clients try again.
+        refusal = self._refusal(name, slot.principal)
         if refusal is None:
             try:
                 self._groups.require(name, self._clock.wall_ms())
@@ -101,6 +99,12 @@ class OffsetRequests:
             return [refused or self._commit(name, topic, partition, slot) for topic, partition in part]
 
         slot.each(list(portions(wanted)), commit, partial(self._committed, request, slot))
+
+    def _refusal(self, name: str, principal: Principal) -> ErrorCode | None:
+        refusal = self._groups.member_refusal(name, principal)
+        if refusal is None and self._classic.is_thawing:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # Clients try again.
+        return refusal
 
     def _commit_refusal(self, name: str, beat: Beat, version: int) -> ErrorCode | None:
         """Return why a member may not commit, if so."""
@@ -169,7 +173,7 @@ class OffsetRequests:
 
     def _checked(self, principal: Principal, wanted: WantedGroup) -> _Checked:
         name, member_id, epoch = wanted.group_id, wanted.member_id, wanted.member_epoch
-        refusal = self._groups.member_refusal(name, principal)
+        refusal = self._refusal(name, principal)
         if refusal is None and (member_id is not None or epoch >= 0):
             refusal = self._modern.offsets_refusal(name, member_id or "", epoch)
         return wanted, refusal
