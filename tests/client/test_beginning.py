@@ -9,9 +9,11 @@ import pytest
 from libramq import Consumer, Message, Producer, PushConsumer, SimpleConsumer
 from libramq.broker.processor.groups import group_begin
 from libramq.client import Admin, beginning
+from libramq.codes import ResponseCode
 from libramq.message.queue import MessageQueue
 from libramq.rpc import group_calls
 from libramq.testing import Broker
+from tests.client.fake_cluster import FakeBroker, FakeNameServer
 from tests.client.older_brokers import UNSERVED
 
 TOPIC = "Begun"
@@ -214,3 +216,30 @@ async def test_a_broker_knows_when_a_group_began_after_a_restart(tmp_path, monke
         async with MEMBERS[member](one, got):
             await got.wait(NEW)
     assert sorted(got.bodies) == NEW
+
+
+class GuardedBroker(FakeBroker):
+    """A broker like Apache's whose access control permits members neither searches nor the ends of queues."""
+
+    def query_consumer_offset(self, peer, request):
+        if request.ext["setZeroIfNotFound"] == "true":
+            self.answer(peer, request, offset=0)
+        else:
+            super().query_consumer_offset(peer, request)
+
+    def get_max_offset(self, peer, request):
+        self.answer(peer, request, ResponseCode.NO_PERMISSION)
+
+    search_offset_by_timestamp = get_max_offset
+
+
+async def test_a_member_that_may_not_ask_for_ends_reads_young_queues_as_apaches_do(start):
+    """Its requests were refused for ever, and it read nothing."""
+    broker = await start(GuardedBroker("a", **{TOPIC: 1}))
+    namesrv = await start(FakeNameServer(broker))
+    broker.put(TOPIC, 0, b"old")
+    got = Got()
+    consumer = PushConsumer(group="G", namesrv=namesrv.address)
+    consumer.subscribe(TOPIC, "*", got.note)
+    async with consumer:
+        await got.wait([b"old"])

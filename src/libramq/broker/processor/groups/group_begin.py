@@ -56,14 +56,14 @@ class GroupBegin:
         since_ms: int | None = self._since_ms(request.peer, group, topic)
         if since_ms is None and header.lb_begins:
             self._requirements.consuming_group(group, request.wall_ms)
+            began_ms = int(request.wall_ms) - LEEWAY_MS
+            since_ms = max(1, began_ms if header.timestamp is None else header.timestamp)
+            self._beginnings.note(group, topic, since_ms)  # First: it may not come to the last queue.
             self._under_way.add((group, topic))
             try:
                 yield from self._begin(header)
             finally:
                 self._under_way.discard((group, topic))
-            began_ms = int(request.wall_ms) - LEEWAY_MS
-            since_ms = max(1, began_ms if header.timestamp is None else header.timestamp)
-            self._beginnings.note(group, topic, since_ms)
         return Reply(ext={} if since_ms is None else {"lbSince": str(since_ms)})
 
     def _since_ms(self, peer: Connection, group: str, topic: str) -> int | None:

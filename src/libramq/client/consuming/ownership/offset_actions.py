@@ -15,7 +15,7 @@ from libramq.client.consuming.ownership.state import POSITIONED, QueueState
 from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
-from libramq.errors import LibraError
+from libramq.errors import LibraError, NoPermission
 from libramq.logs import get_logger
 from libramq.rpc.broker_calls import PullReply
 
@@ -110,8 +110,13 @@ def begin_at_committed(
 
 def begin_at_start(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, now_ms: MonotonicMs) -> Steps:
     """Begin a queue without a committed offset."""
+    topic = owned.queue.topic
     if not owned.claim.is_current:
         return []
+    if isinstance(event.outcome, NoPermission) and own.since_ms.get(topic):
+        # Apache's access control permits members no search; its own rule needs none in a young queue.
+        own.since_ms = {**own.since_ms, topic: 0}
+        return load(own, owned, event, now_ms)
     if isinstance(event.outcome, LibraError):
         return cannot_load(own, owned, str(event.outcome), now_ms)
     own.read(owned)
