@@ -26,7 +26,8 @@ from libramq.message.batch import BATCH_ITEMS_MAX, BatchItem, encode_batch
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumeStats, LockBatchBody, LockBatchReply, QueueRef
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
-from libramq.rpc import outcome, request_body
+from libramq.rpc import outcome
+from libramq.rpc import request as request_module
 from libramq.runtime import large_requests
 from libramq.runtime.outgoing import OFFERED_BEHIND_BYTES_MAX
 from libramq.runtime.performer import TURN_US_MAX
@@ -118,8 +119,8 @@ def test_no_page_is_larger_than_apaches(many, peer, monkeypatch):
 
 
 def test_a_large_body_is_decoded_by_a_thread(talk, peer, monkeypatch):
-    decoded = count_calls(monkeypatch, request_body, "decode_body")
-    data = encode_body(heartbeat("c")) + b" " * request_body.INLINE_BODY_BYTES_MAX
+    decoded = count_calls(monkeypatch, request_module, "decode_body")
+    data = encode_body(heartbeat("c")) + b" " * request_module.INLINE_BODY_BYTES_MAX
     command = talk.command(R.HEART_BEAT, None, data)
     after = talk.command(R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader(consumer_group="G"))
     talk.give(peer, command, after)
@@ -131,8 +132,8 @@ def test_a_large_body_is_decoded_by_a_thread(talk, peer, monkeypatch):
 
 def test_a_small_body_in_fastjsons_dialect_is_decoded_by_a_thread_too(talk, peer, monkeypatch):
     """4 KiB of it took 5 ms; twenty clients that sent it delayed everyone else by 0.1 s."""
-    decoded = count_calls(monkeypatch, request_body, "decode_body")
-    loose = talk.command(R.HEART_BEAT, None, b"{clientID:'c'}" + b" " * request_body.INLINE_LOOSE_BYTES_MAX)
+    decoded = count_calls(monkeypatch, request_module, "decode_body")
+    loose = talk.command(R.HEART_BEAT, None, b"{clientID:'c'}" + b" " * request_module.INLINE_LOOSE_BYTES_MAX)
     standard = talk.command(R.HEART_BEAT, None, heartbeat("c"))
     talk.give(peer, standard)
     assert len(decoded) == 1
@@ -142,7 +143,7 @@ def test_a_small_body_in_fastjsons_dialect_is_decoded_by_a_thread_too(talk, peer
 
 
 def test_a_client_that_left_before_its_heartbeat_was_decoded_is_no_member(talk, peer):
-    data = encode_body(heartbeat("c")) + b" " * request_body.INLINE_BODY_BYTES_MAX
+    data = encode_body(heartbeat("c")) + b" " * request_module.INLINE_BODY_BYTES_MAX
     talk.give(peer, talk.command(R.HEART_BEAT, None, data))
     peer.close("gone")
     talk.performer.closed(peer)
@@ -324,7 +325,7 @@ def test_large_heartbeats_are_decoded_a_few_at_a_time(talk, monkeypatch):
         client_id="c", consumer_data_set=[ConsumerData(group_name=f"{n:0100}") for n in range(600)]
     )
     command = talk.command(R.HEART_BEAT, None, data)
-    cost = len(command.body) * request_body.DECODED_BYTES_PER_BYTE
+    cost = len(command.body) * request_module.DECODED_BYTES_PER_BYTE
     assert cost > large_requests.USUAL_BYTES_MAX
     at_most = large_requests.HUGE_LANE_BYTES // cost
     peers = [FakePeer(f"10.0.0.{number}:1") for number in range(at_most + 4)]

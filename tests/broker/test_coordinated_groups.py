@@ -21,7 +21,7 @@ from libramq.remoting.body.coordination import (
     QueueGrant,
 )
 from libramq.remoting.command import Command
-from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX
+from libramq.rpc.request import INLINE_BODY_BYTES_MAX
 from tests.broker.brokers import (
     Conversation,
     answer,

@@ -22,7 +22,7 @@ from libramq.groups.modern.saved_state import SavedClassicMember as SavedModernM
 from libramq.groups.modern.saved_state import SavedEntry, SavedGroup
 from libramq.kernel.parts import Kernel
 from libramq.remoting.body.groups import PeerGroupsBody
-from libramq.rpc.question import Question
+from libramq.rpc.call import Question
 from tests.fakes import ManualClock
 
 A, B, C = "a", "b", "c"

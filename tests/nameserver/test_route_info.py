@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from libramq.errors import BrokerError, NoPermission
 from libramq.formats.route import away_of_remark, away_remark
-from libramq.nameserver import bounds, route_info
+from libramq.nameserver import registration, route_info
 from libramq.nameserver.route_info import ABSENT_MS_MAX, HEARTBEAT_TIMEOUT_MS, BrokerAddress, RouteInfo
 from tests.nameserver.tables import header, register, table
 
@@ -248,7 +248,7 @@ def test_routes_contain_the_zone():
         ({"cluster_name": "a\nb"}, "cluster name"),
         ({"broker_addr": "h" * 261}, "broker address"),
         ({"broker_id": -1}, "brokerId"),
-        ({"heartbeat_timeout_millis": bounds.HEARTBEAT_TIMEOUT_MS_MAX + 1}, "heartbeatTimeoutMillis"),
+        ({"heartbeat_timeout_millis": registration.HEARTBEAT_TIMEOUT_MS_MAX + 1}, "heartbeatTimeoutMillis"),
         ({"ha_server_addr": "h" * 261}, "haServerAddr"),
     ],
 )
@@ -267,15 +267,15 @@ def test_a_registration_out_of_bounds_changes_nothing(changed, what):
     assert routes.topics() == []
 
 
-@pytest.mark.parametrize("queues", [-1, bounds.QUEUES_PER_TOPIC_MAX + 1])
+@pytest.mark.parametrize("queues", [-1, registration.QUEUES_PER_TOPIC_MAX + 1])
 def test_queue_counts_are_limited(queues):
     with pytest.raises(BrokerError, match="queues"):
-        bounds.check_topics(table("T", "U", queues=queues))
+        registration.check_topics(table("T", "U", queues=queues))
 
 
 def test_the_brokers_of_a_name_are_limited():
     routes = registered("T", "U")
-    for id_ in range(1, bounds.BROKERS_PER_NAME_MAX):
+    for id_ in range(1, registration.BROKERS_PER_NAME_MAX):
         slave = header(address=f"10.0.1.{id_}:10911", id_=id_)
         register(routes, slave, table("T", "U"), owner=OWNER, zone=None, now_ms=0)
     with pytest.raises(BrokerError, match="brokers have the name"):

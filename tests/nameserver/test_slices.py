@@ -9,7 +9,7 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
 from libramq.formats.tables import TopicConfigSerializeWrapper
 from libramq.kernel.work import PORTION
-from libramq.nameserver import listing
+from libramq.nameserver import administration
 from libramq.nameserver.displacement import PROBE_MS
 from libramq.nameserver.route_info import RouteInfo
 from libramq.remoting.command import Command
@@ -206,7 +206,7 @@ def test_a_master_that_registers_during_its_slaves_registration_keeps_its_permis
 
 def test_long_lists_of_topics_are_encoded_by_a_thread(crowd, monkeypatch):
     """The topics of a cluster are collected in slices."""
-    monkeypatch.setattr(listing, "ENCODED_AT_ONCE_MAX", len(TOPICS))
+    monkeypatch.setattr(administration, "ENCODED_AT_ONCE_MAX", len(TOPICS))
     crowd.begin(crowd.large, *TOPICS)
     crowd.slices()
     looked: list[int] = []

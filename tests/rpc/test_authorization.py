@@ -29,8 +29,7 @@ from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials, sign
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.outcome import SUCCESS, Outcome
-from libramq.rpc.request import Processors, Request
-from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX
+from libramq.rpc.request import INLINE_BODY_BYTES_MAX, Processors, Request
 from libramq.rpc.requests import REQUESTS
 from libramq.rpc.responder import Responder
 from tests.auth.guards import Guard, Users

@@ -19,19 +19,16 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.work import InThread, Room, Work
 from libramq.logs import get_logger
 from libramq.message.names import MEMBERS_TOPIC_PREFIX, REBALANCE_EVENTS_TOPIC
-from libramq.nameserver.administration import Settings
-from libramq.nameserver.bounds import check_topics
+from libramq.nameserver.administration import Settings, listed, listed_of
 from libramq.nameserver.displacement import Displacement
 from libramq.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
-from libramq.nameserver.listing import listed, listed_of
-from libramq.nameserver.registration import decode_registration, decoded_bytes, is_compressed
+from libramq.nameserver.registration import check_topics, decode_registration, decoded_bytes, is_compressed
 from libramq.nameserver.route_info import BrokerAddress, RouteInfo
 from libramq.remoting import headers as h
 from libramq.remoting.body.route import KVTable, TopicList
 from libramq.remoting.credentials import Credentials, is_signed
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
-from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX
+from libramq.rpc.request import INLINE_BODY_BYTES_MAX, Processor, Request
 
 log = get_logger(__name__)
 

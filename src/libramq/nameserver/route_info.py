@@ -9,32 +9,110 @@ be mixed. Upstream: routeinfo/RouteInfoManager.java.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.formats.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
 from libramq.formats.tables import (
+    FLAG_UNIT,
+    FLAG_UNIT_SUBSCRIPTION,
+    PERM_READ,
     PERM_WRITE,
     DataVersion,
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
 from libramq.kernel.work import PORTION, Work
-from libramq.nameserver.bounds import check_registration
-from libramq.nameserver.records import (
-    AbsentBroker,
-    BrokerRecord,
-    Liveness,
-    PendingTopics,
-    RouteTables,
-    TopicsLeft,
+from libramq.nameserver.registration import (
+    NAME_LENGTH_MAX,
+    QUEUES_PER_TOPIC_MAX,
+    TOPICS_MAX,
+    check_registration,
 )
 from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.headers import RegisterBrokerHeader
+
+
+@dataclass(slots=True)
+class Liveness:
+    """The broker at an address: its last heartbeat, connection and topic table."""
+
+    cluster: str
+    broker_name: str
+    owner: object
+    data_version: DataVersion
+    ha_address: str
+    timeout_ms: int
+    last_seen_ms: MonotonicMs
+
+
+@dataclass(slots=True)
+class BrokerRecord:
+    """A broker name: a master and its slaves, and their topics."""
+
+    cluster: str
+    addresses: dict[int, str] = field(default_factory=dict)
+    queues: dict[str, QueueData] = field(default_factory=dict)
+    mappings: dict[str, Any] = field(default_factory=dict)
+    acting_master: bool = False
+    #: Its master has left a slave that acts for it: nothing is written to its topics, whatever they say.
+    is_wiped: bool = False
+    zone: str | None = None
+
+    @property
+    def lowest_id(self) -> int:
+        return min(self.addresses)
+
+    def offered(self, topic: str) -> QueueData:
+        """Return the queues of a topic as routes have them: read-only where the master has left."""
+        held = self.queues[topic]
+        return msgspec.structs.replace(held, perm=held.perm & ~PERM_WRITE) if self.is_wiped else held
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingTopics:
+    """A broker's topics that are still to be registered, without those deleted meanwhile."""
+
+    broker_name: str
+    topics: dict[str, TopicConfig]
+    mappings: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTables:
+    """The tables: broker names, the broker names of each cluster, and the broker names that have a topic.
+
+    changed: the names whose addresses may have changed, with the HA address of who registered last.
+    """
+
+    brokers: dict[str, BrokerRecord] = field(default_factory=dict)
+    clusters: dict[str, set[str]] = field(default_factory=dict)
+    topics: dict[str, dict[str, None]] = field(default_factory=dict)
+    changed: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class AbsentBroker:
+    """A broker that is away, and the topics that it had. since_ms: None until it was noticed."""
+
+    cluster: str
+    topics: set[str]
+    since_ms: MonotonicMs | None = None
+
+
+class TopicsLeft(NamedTuple):
+    """Topics of a departed broker that are still in the table of topics."""
+
+    broker_name: str
+    queues: dict[str, QueueData]
+
 
 #: RouteInfoManager.DEFAULT_BROKER_CHANNEL_EXPIRED_TIME.
 HEARTBEAT_TIMEOUT_MS: Final = 120_000
@@ -436,3 +514,78 @@ def _queue_data(broker_name: str, config: TopicConfig, *, read_only: bool) -> Qu
 
 def _without(addresses: dict[int, str], address: str) -> dict[int, str]:
     return {id_: held for id_, held in addresses.items() if held != address}
+
+
+def is_unit(flags: int) -> bool:
+    """Return whether a topic belongs to a unit."""
+    return flags & FLAG_UNIT != 0
+
+
+def has_unit_subscription(flags: int) -> bool:
+    """Return whether consumers of a unit read a topic."""
+    return flags & FLAG_UNIT_SUBSCRIPTION != 0
+
+
+def has_foreign_unit_subscription(flags: int) -> bool:
+    """Return whether consumers of a unit read a topic that belongs to none."""
+    return has_unit_subscription(flags) and not is_unit(flags)
+
+
+def flagged(tables: RouteTables, topics: Sequence[str], wanted: Callable[[int], bool]) -> list[str]:
+    """Return the topics whose flags at their first broker match."""
+    found = []
+    for topic in topics:
+        name = next(iter(tables.topics.get(topic, ())), None)
+        broker = tables.brokers.get(name) if name is not None else None
+        if broker is not None and topic in broker.queues and wanted(broker.queues[topic].topic_sys_flag):
+            found.append(topic)
+    return found
+
+
+def set_writable(tables: RouteTables, broker_name: str, *, writable: bool) -> Work[int]:
+    """Change the write permission of all topics of a broker; return their number.
+
+    Adding it sets perm 6, whatever it was before, as Apache's name server does.
+    """
+    broker = tables.brokers.get(broker_name)
+    if broker is None:
+        return 0
+    count = 0
+    for topic in list(broker.queues):
+        queues = broker.queues.get(topic)
+        if queues is not None:  # It may have been deleted meanwhile.
+            perm = PERM_READ | PERM_WRITE if writable else queues.perm & ~PERM_WRITE
+            broker.queues[topic] = msgspec.structs.replace(queues, perm=perm)
+            count += 1
+            yield None
+    return count
+
+
+def register_topic(tables: RouteTables, topic: str, queue_datas: Sequence[QueueData]) -> None:
+    """Give a topic a route at known brokers; nothing changes if one of them is not known."""
+    if not 0 < len(topic) <= NAME_LENGTH_MAX or not topic.isprintable():
+        raise broker_error(
+            ResponseCode.SYSTEM_ERROR,
+            f"the topic {topic[:40]!r} is empty, unprintable or over {NAME_LENGTH_MAX} characters",
+        )
+    if topic not in tables.topics and len(tables.topics) >= TOPICS_MAX:
+        raise broker_error(ResponseCode.SYSTEM_ERROR, f"over {TOPICS_MAX} topics")
+    for queues in queue_datas:
+        for count in (queues.read_queue_nums, queues.write_queue_nums):
+            if not 0 <= count <= QUEUES_PER_TOPIC_MAX:
+                raise broker_error(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"topic {topic} has {count} queues; 0 to {QUEUES_PER_TOPIC_MAX} are allowed",
+                )
+    if any(queues.broker_name not in tables.brokers for queues in queue_datas):
+        return  # Apache's name server answers success, too.
+    for queues in queue_datas:
+        tables.brokers[queues.broker_name].queues[topic] = queues
+        tables.topics.setdefault(topic, {})[queues.broker_name] = None
+
+
+def member_group(tables: RouteTables, cluster: str, broker_name: str) -> BrokerData:
+    """Return the addresses of a broker name, none if it is not known."""
+    broker = tables.brokers.get(broker_name)
+    addresses = dict(sorted(broker.addresses.items())) if broker is not None else {}
+    return BrokerData(cluster=cluster, broker_name=broker_name, broker_addrs=addresses)

@@ -18,8 +18,7 @@ from libramq.remoting.command import FLAG_RESPONSE, Command
 from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refusal
 from libramq.remoting.headers import decode_header
 from libramq.rpc.outcome import Outcome, Reply
-from libramq.rpc.request import BatchProcessor, Processors, Request, failure
-from libramq.rpc.request_body import BODY_BOUNDS, with_body
+from libramq.rpc.request import BODY_BOUNDS, BatchProcessor, Processors, Request, failure, with_body
 from libramq.rpc.requests import REFUSED, REQUESTS, AtSlave, Row
 from libramq.rpc.responder import Responder
 

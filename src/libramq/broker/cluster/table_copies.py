@@ -63,10 +63,9 @@ from libramq.message.queue import MessageQueue
 from libramq.offsets.commits_ahead import COMMITS_AHEAD, CommitsAheadFile
 from libramq.offsets.consumer_offset import SEPARATOR
 from libramq.offsets.ledger import offset_table
-from libramq.rpc import slave_calls
+from libramq.rpc import peer_calls
 from libramq.rpc.broker_calls import update_consumer_offset
-from libramq.rpc.call import Call
-from libramq.rpc.question import Ask, Question, answer_to
+from libramq.rpc.call import Ask, Call, Question, answer_to
 from libramq.store.message_store import MessageStore
 from libramq.store.retention.deletions import COPIED_AS
 from libramq.timers.metrics import TimerMetricsFile
@@ -334,7 +333,7 @@ class TableCopies:
         assert self._master is not None
         copied = self._store.copy.end
         try:
-            end = yield answer_to(self._ask, self._master, slave_calls.log_end(), ANSWER_MS_MAX)
+            end = yield answer_to(self._ask, self._master, peer_calls.log_end(), ANSWER_MS_MAX)
             if end < copied:
                 raise RemoteProtocolError("it ends before its copy")
         except LibraError as error:
@@ -372,19 +371,19 @@ class TableCopies:
         return (
             _Table(
                 "topics",
-                slave_calls.all_topics(),
+                peer_calls.all_topics(),
                 partial(decode_body, kind=TopicConfigSerializeWrapper),
                 self._apply_topics,
             ),
             _Table(
                 "groups",
-                slave_calls.all_groups(),
+                peer_calls.all_groups(),
                 partial(decode_body, kind=SubscriptionGroupWrapper),
                 self._apply_groups,
             ),
             _Table(
                 "request modes",
-                slave_calls.all_request_modes(),
+                peer_calls.all_request_modes(),
                 partial(decode_body, kind=RequestModesFile),
                 self._apply_modes,
             ),
@@ -395,7 +394,7 @@ class TableCopies:
         tables = (
             _Table(
                 "consumer offsets",
-                slave_calls.all_consumer_offsets(),
+                peer_calls.all_consumer_offsets(),
                 _decode_offsets,
                 self._apply_offsets,
                 is_progress=True,
@@ -403,7 +402,7 @@ class TableCopies:
             ),
             _Table(
                 "delay offsets",
-                slave_calls.all_delay_offsets(),
+                peer_calls.all_delay_offsets(),
                 partial(decode_body, kind=DelayAnswer),
                 self._apply_delays,
                 is_progress=True,
@@ -412,14 +411,14 @@ class TableCopies:
         timers = (
             _Table(
                 "timer checkpoint",
-                slave_calls.timer_checkpoint(),
+                peer_calls.timer_checkpoint(),
                 decode_timer_checkpoint,
                 self._apply_timers,
                 is_progress=True,
             ),
             _Table(
                 "timer metrics",
-                slave_calls.timer_metrics(),
+                peer_calls.timer_metrics(),
                 partial(decode_body, kind=TimerMetricsFile),
                 self._apply_timer_metrics,
                 is_progress=True,
