@@ -61,7 +61,13 @@ from libramq.fencing import Claim, Opened
 from libramq.groups.consumer_group import Consumer
 from libramq.groups.coordinator.effect import Answer
 from libramq.groups.coordinator.request import Join, Leave, Poll
-from libramq.groups.pending_notifications import AreYouThere, GroupChanged, Notice, TransactionCheck
+from libramq.groups.pending_notifications import (
+    AreYouThere,
+    GroupChanged,
+    Notice,
+    OffsetsReset,
+    TransactionCheck,
+)
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects
 from libramq.message import decode_records
@@ -199,7 +205,12 @@ class LineTranslator:
 
     def _notify(self, notice: Notice[Connection]) -> None:
         """Tell a member that its group has changed, or ask whether it is there, or about a transaction."""
-        verbs = {GroupChanged: "CHANGED", AreYouThere: "THERE?", TransactionCheck: "COMMITTED?"}
+        verbs = {
+            GroupChanged: "CHANGED",
+            AreYouThere: "THERE?",
+            TransactionCheck: "COMMITTED?",
+            OffsetsReset: "RESET",
+        }
         self._effects.send(notice.peer, f"{verbs[type(notice)]} {notice.group}\n".encode())
 
     def _beat(self, connection: Connection, heartbeat: Heartbeat) -> None:

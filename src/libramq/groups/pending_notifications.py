@@ -61,7 +61,17 @@ class TransactionCheck(Generic[P]):
     message: MessageExt
 
 
-Notice = GroupChanged[P] | AreYouThere[P] | TransactionCheck[P]
+@dataclass(frozen=True, slots=True)
+class OffsetsReset(Generic[P]):
+    """An operator has set the group's offsets in a topic; offsets: queue ids, and where to go on."""
+
+    peer: P
+    group: str
+    topic: str
+    offsets: tuple[tuple[int, int], ...]
+
+
+Notice = GroupChanged[P] | AreYouThere[P] | TransactionCheck[P] | OffsetsReset[P]
 
 
 class _Notified(msgspec.Struct, gc=False):

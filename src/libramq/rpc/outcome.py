@@ -21,7 +21,7 @@ from libramq.formats.document import encode_body
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.kernel.work import InThread, Work
-from libramq.remoting.command import FLAG_ONEWAY, Command
+from libramq.remoting.command import Command
 
 #: Ours: rows of a reply that is encoded on the loop, in 4 µs each.
 ROWS_INLINE_MAX: Final = 256
@@ -29,18 +29,16 @@ ROWS_INLINE_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """A request to another connection: one-way, or a probe whose answer carries the number."""
+    """A request to another connection, whose answer carries the number."""
 
     peer: Connection
     code: int
+    number: int
     ext: dict[str, str] = field(default_factory=dict)
-    number: int | None = None
     body: bytes = b""
 
     def command(self) -> Command:
         """Return the request as a command."""
-        if self.number is None:
-            return Command(code=self.code, flag=FLAG_ONEWAY, ext=self.ext, body=self.body)
         return Command(code=self.code, opaque=self.number, ext=self.ext, body=self.body)
 
 
@@ -54,7 +52,6 @@ class Reply(msgspec.Struct, frozen=True):
     remark: str | None = None
     ext: dict[str, str] | None = None
     body: bytes = b""
-    notify: tuple[Notify, ...] = ()
     pieces: tuple[bytes | memoryview, ...] = ()
 
 

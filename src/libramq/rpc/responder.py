@@ -84,8 +84,6 @@ class Responder:
         if type(outcome) is Reply:
             if not request.command.flag & FLAG_ONEWAY and request.peer.is_open:
                 self._effects.add(Send(request.peer, encode_reply(request.command, outcome)))
-            if outcome.notify:  # A group may have thousands of members.
-                self._effects.proceed(request.peer, self._notified(outcome.notify))
         elif outcome is HOLD:  # The outcome of every pull; its waiter is answered.
             return
         elif isinstance(outcome, ReplyWhenDurable):
@@ -104,7 +102,7 @@ class Responder:
         durable: list[tuple[Request, Later]] = []
         physical_offset, is_send = 0, False
         for request, outcome in zip(requests, outcomes, strict=True):
-            if type(outcome) is Reply and not outcome.notify:
+            if type(outcome) is Reply:
                 if not request.command.flag & FLAG_ONEWAY:
                     frames.append(encode_reply(request.command, outcome))
             elif type(outcome) is ReplyWhenDurable:
@@ -124,19 +122,10 @@ class Responder:
         self.answer_batch([request for request, _ in replies], [reply for _, reply in replies])
 
     def notify(self, notifications: Sequence[Notify]) -> None:
-        """Send notifications to the connections that are still open."""
-        for _ in self._notified(notifications):
-            continue
-
-    def _notified(self, notifications: Sequence[Notify]) -> Work[None]:
-        frame, ext = b"", None
+        """Send requests to the connections that are still open."""
         for notification in notifications:
             if notification.peer.is_open:
-                if notification.ext is not ext or notification.number is not None:
-                    # All members of a group get the same frame.
-                    frame, ext = encode_frame(notification.command()), notification.ext
-                self._effects.send(notification.peer, frame)
-                yield None
+                self._effects.send(notification.peer, encode_frame(notification.command()))
 
     def _decide(self, request: Request, outcome: Outcome) -> Work[None]:
         """Do long work, and answer with what it returns; if it fails, that affects its own request only."""

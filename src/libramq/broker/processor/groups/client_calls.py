@@ -221,7 +221,7 @@ class ClientCalls:
         for number, target in waiting.items():
             self._calls[target.peer, number] = call
         self._responder.notify(
-            [Notify(target.peer, code, ext, number, body) for number, target in waiting.items()]
+            [Notify(target.peer, code, number, ext, body) for number, target in waiting.items()]
         )
         return HOLD
 

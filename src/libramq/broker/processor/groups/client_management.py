@@ -7,7 +7,7 @@ Upstream: ClientManageProcessor.java, ConsumerManageProcessor.java.
 """
 
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -18,15 +18,27 @@ from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
 from libramq.groups.consumer_group import Consumer
-from libramq.groups.pending_notifications import AreYouThere, GroupChanged, Notice, TransactionCheck
+from libramq.groups.pending_notifications import (
+    AreYouThere,
+    GroupChanged,
+    Notice,
+    OffsetsReset,
+    TransactionCheck,
+)
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects
 from libramq.kernel.work import Work
-from libramq.remoting.body.consumers import CheckClientBody, ConsumerList
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.consumers import CheckClientBody, ConsumerList, ResetOffsetBody
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.remoting.frame import encode_frame
-from libramq.remoting.headers import GroupHeader, UnregisterClientHeader
+from libramq.remoting.headers import (
+    GroupHeader,
+    ResetOffsetHeader,
+    UnregisterClientHeader,
+    encode_header,
+)
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Processor, Request, failure
 
@@ -139,6 +151,17 @@ def _send_notice(effects: Effects, broker_name: str, notice: Notice[Connection])
             effects.send(notice.peer, encode_frame(Command(code=code, opaque=notice.number, ext=ext)))
         case TransactionCheck():
             effects.send(notice.peer, encode_frame(check_request(notice.message, broker_name)))
+        case OffsetsReset():
+            effects.send(notice.peer, _reset_frame(notice.group, notice.topic, broker_name, notice.offsets))
+
+
+@lru_cache(maxsize=1)  # All members of a group get the same.
+def _reset_frame(group: str, topic: str, broker_name: str, offsets: tuple[tuple[int, int], ...]) -> bytes:
+    table = {MessageQueue(topic, broker_name, queue_id): offset for queue_id, offset in offsets}
+    ext = encode_header(ResetOffsetHeader(topic=topic, group=group))
+    body = encode_body(ResetOffsetBody(offset_table=table))
+    code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+    return encode_frame(Command(code=code, flag=FLAG_ONEWAY, ext=ext, body=body))
 
 
 def _consumer(data: ConsumerData) -> Consumer:

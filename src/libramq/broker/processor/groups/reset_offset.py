@@ -29,12 +29,13 @@ from libramq.errors import broker_error
 from libramq.fencing import MODE_EPOCHS
 from libramq.formats.document import encode_body
 from libramq.groups.consumer_group import Member
+from libramq.groups.pending_notifications import OffsetsReset
 from libramq.kernel.connection import Connection
 from libramq.kernel.work import Work
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ResetOffsetBody
-from libramq.remoting.headers import ResetOffsetHeader, encode_header
-from libramq.rpc.outcome import Notify, Outcome, Reply
+from libramq.remoting.headers import ResetOffsetHeader
+from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
 
 #: ResetOffsetRequestHeader: all queues.
@@ -107,9 +108,12 @@ class OffsetReset:
             if refusal is not None:
                 return refusal
             members = self._move_readers(header, offsets, members)
-        notice = encode_header(ResetOffsetHeader(topic=header.topic, group=header.group))
-        code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
-        return Reply(body=body, notify=tuple(Notify(peer, code, notice, body=body) for peer in members))
+        moved = tuple(offsets.items())
+        for peer, member in members.items():
+            if member.notify is not None and peer.is_open:
+                member.notify(OffsetsReset(peer, header.group, header.topic, moved))
+                yield None
+        return Reply(body=body)
 
     def _queue_ids(self, header: ResetOffsetHeader) -> list[int]:
         topic = self._topics.require(header.topic)
