@@ -82,6 +82,18 @@ def test_members_of_a_coordinated_group_that_name_other_strategies_are_reported(
     assert kinds(talk) == []
 
 
+def test_the_coordinator_reports_strategies_of_members_that_send_it_no_heartbeat(talk):
+    """It may have no topic of the group; members send heartbeats to brokers that have one."""
+    talk.create_topic("T", 4)
+    for name, strategy in (("alice", "AVG"), ("bob", "balanced_sticky")):
+        header = h.GroupJoinHeader(consumer_group="G", client_id=name, lb_session_ms=60_000)
+        body = GroupJoinBody(subscriptions={"T": "*"}, strategy=strategy)
+        reply = talk.ask(FakePeer(), R.GROUP_JOIN, header, body)
+        assert (reply.code, reply.remark) == (0, None)
+    assert kinds(talk) == [(Kind.STRATEGIES_DIFFER, "strategy")]
+    assert "alice with strategy AVG; bob with strategy balanced_sticky" in text(talk)
+
+
 def test_a_group_that_is_popped_and_pulled_is_reported_and_one_that_changes_is_not(talk):
     talk.create_topic("T", 4)
     (puller,) = join(talk, "alice")

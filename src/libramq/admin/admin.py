@@ -21,7 +21,14 @@ from libramq.client.options import whole_number
 from libramq.client.routing.lookup import look_up
 from libramq.client.routing.name_servers import NameServers
 from libramq.clock import Clock, SystemClock
-from libramq.errors import BrokerError, ConfigError, ConsumerNotOnline, NotCoordinator, RouteNotFound
+from libramq.errors import (
+    BrokerError,
+    ConfigError,
+    ConsumerNotOnline,
+    LibraError,
+    NotCoordinator,
+    RouteNotFound,
+)
 from libramq.formats.route import BrokerData, TopicRouteData
 from libramq.formats.tables import PERM_READ, PERM_WRITE, TopicConfig
 from libramq.logs import get_logger
@@ -219,6 +226,7 @@ class Admin:
         """Return a group's connected members at all brokers; raises ConsumerNotOnline if there are none."""
         call = admin_calls.consumer_connection(group)
         answers = await self._ask_group(group, call, passing=ConsumerNotOnline)
+        answers += await self._ask_coordinator(group, call)
         members: dict[str, ClientConnection] = {}
         for answer in answers:
             for member in answer.connection_set:
@@ -309,6 +317,15 @@ class Admin:
         if not answers:
             raise error or RouteNotFound(f"no broker of group {group} is available")
         return answers
+
+    async def _ask_coordinator(self, group: str, call: Call[T]) -> list[T]:
+        """Query a group's coordinator if that has no topic of the group; Apache's brokers know of none."""
+        others = addresses((await self._group_route(group)).broker_datas)
+        try:
+            coordinator = await self._ask(others[0], group_calls.find_group(group))
+            return [await self._ask(coordinator, call)] if coordinator not in others else []
+        except LibraError:
+            return []
 
     async def _ask_name_server(self, call: Call[T]) -> T:
         """Make a call at one name server; another is asked if it does not answer."""

@@ -66,9 +66,12 @@ class GroupHealth:
         return self._topics
 
     def of(self, group: str) -> Sequence[Diagnosis]:
-        """Return the latest diagnoses of a group."""
+        """Return the latest diagnoses of a group; of one without clients here, what its coordinator sees."""
         diagnoses = self._diagnoses.get(group)
-        return diagnoses.current if diagnoses is not None else ()
+        if diagnoses is not None:
+            return diagnoses.current
+        strategies = self._strategies(group)
+        return diagnose(GroupSeen(connected=(), queue_count=None, is_coordinated=True, strategies=strategies))
 
     def kinds(self) -> dict[str, frozenset[str]]:
         """Return the kinds of the latest diagnoses, by group."""

@@ -17,6 +17,7 @@ from libramq.broker.metrics.throughput import Throughput
 from libramq.broker.processor.groups.foreign_groups import foreign_connections
 from libramq.broker.processor.messages.stored_times import consume_offsets, popped_unfinished, stored_ms
 from libramq.codes import RequestCode, ResponseCode
+from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig
 from libramq.groups.consumer_group import ConsumerGroup, Member
 from libramq.groups.producer_group import ProducerGroups
@@ -166,6 +167,9 @@ class Statistics:
         if foreign is not None:
             return reply_rows(partial(foreign_connections, foreign), len(foreign.members))
         if group is None:
+            # Its coordinator may be none of the brokers of its topics.
+            if diagnoses := self._diagnoses(header.consumer_group):
+                return Reply(body=encode_body(ConsumerConnection(diagnoses=diagnoses)))
             return Reply(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{header.consumer_group}] not online"
             )
@@ -189,12 +193,15 @@ class Statistics:
             consume_type=group.consume_type,
             message_model=group.message_model,
             consume_from_where=group.consume_from_where,
-            diagnoses=[
-                GroupDiagnosis(kind=diagnosis.kind, about=diagnosis.about, text=diagnosis.text)
-                for diagnosis in self._health.of(group.name)
-            ],
+            diagnoses=self._diagnoses(group.name),
         )
         return reply_rows(lambda: body, len(members))
+
+    def _diagnoses(self, group: str) -> list[GroupDiagnosis]:
+        return [
+            GroupDiagnosis(kind=each.kind, about=each.about, text=each.text)
+            for each in self._health.of(group)
+        ]
 
     def producer_connections(self, request: Request) -> Work[Outcome]:
         """Return the connected members of a producer group."""
