@@ -115,9 +115,10 @@ class Beginning:
 
     def begin(self, topics: Iterable[str], places: Sequence[Place], wall_ms: int) -> Steps:
         """Begin topics to which the group is new."""
-        answers = yield [Question(place.address, begin_topic(self._group, place.topic)) for place in places]
+        answers = yield [self._ask(place) for place in places]
         since_ms: dict[str, int] = {}
         begun = _note(since_ms, places, answers)
+        unknown = [place for place, answer in zip(places, answers, strict=True) if answer is None]
         stock = [
             place
             for place, answer in zip(places, answers, strict=True)
@@ -128,16 +129,18 @@ class Beginning:
         for (_, queue), offset in zip(queues, offsets, strict=True):
             if isinstance(offset, int):
                 since_ms.setdefault(queue.topic, 0)
-        new = [
-            place
-            for place, answer in zip(places, answers, strict=True)
-            if answer is None and place.topic not in since_ms
-        ]
         yield from self._commit(
             [(address, queue) for address, queue in queues if queue.topic not in since_ms]
         )
-        answers = yield [Question(place.address, self.begin_at(place.topic)) for place in new]
-        begun |= _note(since_ms, new, answers) | {(place.topic, place.broker_name) for place in stock}
+        # Another member, which has begun elsewhere, may be about to begin there.
+        doubtful = [place for place in unknown if since_ms.get(place.topic)]
+        answers = yield [self._ask(place) for place in doubtful]
+        begun |= _note(since_ms, doubtful, answers)
+        new = [place for place in unknown if since_ms.get(place.topic) != 0 and place[:2] not in begun]
+        answers = yield [
+            Question(place.address, self.begin_at(place.topic, since_ms.get(place.topic))) for place in new
+        ]
+        begun |= _note(since_ms, new, answers) | {place[:2] for place in stock}
         return Begun(self._since(topics, wall_ms) | since_ms, begun)
 
     def begin_locally(
@@ -175,6 +178,9 @@ class Beginning:
         if self._leave is not None:
             yield [Question(address, self._leave) for address in addresses]
 
+    def _ask(self, place: Place) -> Question:
+        return Question(place.address, begin_topic(self._group, place.topic))
+
     def _committed(self, queue: MessageQueue) -> Call[int | None]:
         return calls.query_consumer_offset(self._group, queue)
 
@@ -193,4 +199,4 @@ def _note(since_ms: dict[str, int], places: Sequence[Place], answers: Sequence[A
     known = [(place, each) for place, each in zip(places, answers, strict=True) if isinstance(each, int)]
     for place, each in known:
         since_ms[place.topic] = min(filter(None, (since_ms.get(place.topic), each)), default=0)
-    return {(place.topic, place.broker_name) for place, _ in known}
+    return {place[:2] for place, _ in known}
