@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import libramq
-from libramq.file_ranges import BUFFERS_MAX, GAP_BYTES, Ranges
-from libramq.filesystem import PAGE_BYTES, LocalFileSystem
+from libramq.filesystem import BUFFERS_MAX, GAP_BYTES, PAGE_BYTES, LocalFileSystem, Ranges
 
 HOLDER = """
 import sys

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq import file_locks, filesystem
+from libramq import filesystem
 from libramq.cli.main import failure_line
 from libramq.clock import clock_with_sleep
 from libramq.transport import admission
@@ -37,7 +37,7 @@ def macos(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
     monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
     monkeypatch.setattr(fcntl, "fcntl", fake)
-    monkeypatch.setattr(file_locks, "HAS_FILE_LOCKS", False)
+    monkeypatch.setattr(filesystem, "HAS_FILE_LOCKS", False)
     return flushed
 
 

@@ -26,7 +26,7 @@ from libramq.client.options import AdminOptions, PushConsumerOptions, SimpleCons
 from libramq.client.popping import simple_consumer as asynchronous_simple_consumer
 from libramq.client.popping.simple_consumer import AWAIT_MS, INVISIBLE_MS, POP_MESSAGES_MAX
 from libramq.client.producing.blocking_producer import Producer
-from libramq.filter.selector import Sql
+from libramq.filter.subscription import Sql
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 

@@ -16,13 +16,13 @@ from libramq.formats.tables import (
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body.administration import TopicConfigList
+from libramq.remoting.body.cluster import GroupList, KVTable, TopicList
 from libramq.remoting.body.consumers import (
     ConsumerConnection,
     ConsumeStats,
     ProducerConnection,
     TopicStatsTable,
 )
-from libramq.remoting.body.route import GroupList, KVTable, TopicList
 from libramq.remoting.command import Command
 from tests.broker.brokers import Conversation, answer, subscription
 from tests.fakes import FakePeer

@@ -11,7 +11,7 @@ from libramq.codes import RequestCode
 from libramq.errors import LibraError
 from libramq.formats.document import decode_body, encode_body
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply
+from libramq.remoting.body.consumers import QueryAssignmentBody, QueryAssignmentReply
 from libramq.rpc import broker_calls
 from libramq.rpc.call import Call
 from libramq.transport.asyncio_remotes import AsyncioRemotes

@@ -7,13 +7,13 @@ from libramq.codes import ResponseCode as C
 from libramq.formats.document import decode_body, encode_body
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
-from libramq.remoting import admin_headers as a
+from libramq.remoting import headers as h
 from libramq.remoting.body.administration import ConsumerStatus
 from libramq.remoting.command import FLAG_RESPONSE, Command
 from tests.broker.brokers import Conversation, answer, find_answer
 from tests.fakes import FakePeer
 
-INFO = a.RunningInfoHeader(consumer_group="G", client_id="one")
+INFO = h.RunningInfoHeader(consumer_group="G", client_id="one")
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_a_members_error_is_passed_back(talk, peer, member):
 
 def test_an_absent_member_is_not_online(talk, peer, member):
     for header in (
-        a.RunningInfoHeader(consumer_group="G", client_id="two"),
-        a.RunningInfoHeader(consumer_group="H", client_id="one"),
+        h.RunningInfoHeader(consumer_group="G", client_id="two"),
+        h.RunningInfoHeader(consumer_group="H", client_id="one"),
     ):
         reply = talk.ask(peer, R.GET_CONSUMER_RUNNING_INFO, header)
         assert (reply.code, reply.remark) == (
@@ -110,7 +110,7 @@ def test_an_answer_of_another_connection_is_nobodys(talk, peer, member):
 def test_a_member_processes_a_stored_message(talk, peer, member):
     talk.create_topic("T")
     sent = talk.send(peer, body=b"again")
-    header = a.ConsumeDirectlyHeader(consumer_group="G", client_id="one", msg_id=sent.ext["msgId"], topic="T")
+    header = h.ConsumeDirectlyHeader(consumer_group="G", client_id="one", msg_id=sent.ext["msgId"], topic="T")
     command = talk.command(R.CONSUME_MESSAGE_DIRECTLY, header)
     talk.give(peer, command)
     request = passed_on(member)
@@ -132,7 +132,7 @@ def test_a_member_processes_a_stored_message(talk, peer, member):
     ],
 )
 def test_a_message_that_is_not_there_is_not_processed(talk, peer, member, message_id, remark):
-    header = a.ConsumeDirectlyHeader(consumer_group="G", client_id="one", msg_id=message_id)
+    header = h.ConsumeDirectlyHeader(consumer_group="G", client_id="one", msg_id=message_id)
     reply = talk.ask(peer, R.CONSUME_MESSAGE_DIRECTLY, header)
     assert reply.code == C.SYSTEM_ERROR
     assert remark in (reply.remark or "")
@@ -147,7 +147,7 @@ def test_the_offsets_of_all_members_are_collected(talk, peer, member):
     for each in (member, *others):
         each.replies.clear()
     command = talk.command(
-        R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, a.ConsumerStatusHeader(group="G", topic="T")
+        R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, h.ConsumerStatusHeader(group="G", topic="T")
     )
     talk.give(peer, command)
     queue = MessageQueue("T", "broker-a", 0)
@@ -163,7 +163,7 @@ def test_the_offsets_of_all_members_are_collected(talk, peer, member):
 
 def test_a_group_without_members_has_no_status(talk, peer):
     reply = talk.ask(
-        peer, R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, a.ConsumerStatusHeader(group="G", topic="T")
+        peer, R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, h.ConsumerStatusHeader(group="G", topic="T")
     )
     assert (reply.code, reply.remark) == (
         C.SYSTEM_ERROR,

@@ -14,8 +14,8 @@ from libramq.formats.document import decode_body
 from libramq.kernel.effect import Thread
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
+from libramq.remoting.body.cluster import KVTable
 from libramq.remoting.body.consumers import ConsumeStats, ResetOffsetBody, TopicStatsTable
-from libramq.remoting.body.route import KVTable
 from libramq.remoting.command import Command
 from libramq.store.log.segments import ColdRead
 from tests.broker.brokers import Conversation, find_answer

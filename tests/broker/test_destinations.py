@@ -8,7 +8,7 @@ from libramq.formats.document import decode_body
 from libramq.kernel.effect import Thread
 from libramq.message.names import TRANS_CHECK_MAX_TIME_TOPIC
 from libramq.remoting import headers as h
-from libramq.remoting.body.route import KVTable
+from libramq.remoting.body.cluster import KVTable
 from tests.broker.brokers import Conversation
 from tests.broker.test_transactions import INTERVAL_MS, checks, end, place_of, prepare, resume
 from tests.fakes import FakePeer

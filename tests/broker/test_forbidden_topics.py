@@ -6,7 +6,6 @@ from libramq.catalog import GroupTable, group_table
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats.tables import SubscriptionGroupWrapper
-from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
@@ -41,7 +40,7 @@ def test_a_group_does_not_read_a_topic_that_it_was_forbidden(tmp_path, peer):
 
 
 def forbid(talk: Conversation, peer, group: str, topic: str, readable: bool | None = None) -> object:
-    header = a.GroupForbiddenHeader(group=group, topic=topic, readable=readable)
+    header = h.GroupForbiddenHeader(group=group, topic=topic, readable=readable)
     reply = talk.ask(peer, R.UPDATE_AND_GET_GROUP_FORBIDDEN, header)
     return json.loads(reply.body) if reply.code == C.SUCCESS else reply.code
 

@@ -15,8 +15,8 @@ from libramq.filesystem import LocalFileSystem
 from libramq.formats.document import Document, encode_body
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.body import groups, nodes
-from libramq.remoting.body.registration import RegisterBrokerBody
+from libramq.remoting.body import kafka_cluster
+from libramq.remoting.body.cluster import RegisterBrokerBody
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.credentials import Credentials, sign, sign_for
@@ -42,10 +42,10 @@ FORGED: dict[R, Document] = {
     R.PEER_ASSIGNMENTS: bodies.PeerAssignmentsBody(broker_name=B, group=GROUP, version=1),
     R.PEER_REMOVED: bodies.PeerRemovedBody(broker_name=B, topic="T"),
     R.PEER_REBALANCE: bodies.PeerRebalanceBody(group=GROUP, members=["x"], is_complete=True),
-    R.PEER_NODE: nodes.PeerNodeBody(broker_name=B),
-    R.PEER_TOPIC: nodes.PeerTopicBody(broker_name=B, topic="T", queues=0),
-    R.PEER_OFFSETS: nodes.PeerOffsetsBody(broker_name=B, group=GROUP, is_deleted=True),
-    R.PEER_GROUPS: groups.PeerGroupsBody(broker_name=B, sequence=1, gone=[GROUP]),
+    R.PEER_NODE: kafka_cluster.PeerNodeBody(broker_name=B),
+    R.PEER_TOPIC: kafka_cluster.PeerTopicBody(broker_name=B, topic="T", queues=0),
+    R.PEER_OFFSETS: kafka_cluster.PeerOffsetsBody(broker_name=B, group=GROUP, is_deleted=True),
+    R.PEER_GROUPS: kafka_cluster.PeerGroupsBody(broker_name=B, sequence=1, gone=[GROUP]),
 }
 
 

@@ -21,7 +21,7 @@ from libramq.groups.cluster_view import ClusterView
 from libramq.groups.modern.saved_state import SavedClassicMember as SavedModernMember
 from libramq.groups.modern.saved_state import SavedEntry, SavedGroup
 from libramq.kernel.parts import Kernel
-from libramq.remoting.body.groups import PeerGroupsBody
+from libramq.remoting.body.kafka_cluster import PeerGroupsBody
 from libramq.rpc.call import Question
 from tests.fakes import ManualClock
 

@@ -5,9 +5,9 @@ import pytest
 from libramq.codes import RequestCode, ResponseCode
 from libramq.message import sys_flag as flags
 from libramq.message.batch import BatchItem, encode_batch
+from libramq.message.inner_batch import decode_pulled
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records, peek_record
-from libramq.message.unwrapping import decode_pulled
 from libramq.remoting.command import Command
 from libramq.remoting.headers import QueueHeader
 from libramq.rpc.broker_calls import min_offset

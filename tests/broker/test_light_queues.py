@@ -9,7 +9,7 @@ from libramq.formats.document import decode_body
 from libramq.message import decode_records
 from libramq.message.properties import properties_to_text
 from libramq.remoting import headers as h
-from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody, QueryAssignmentReply
+from libramq.remoting.body.consumers import MessageRequestModeBody, QueryAssignmentBody, QueryAssignmentReply
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 

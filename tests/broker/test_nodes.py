@@ -12,7 +12,7 @@ from libramq.catalog.numbering import Numbering, Place, Run
 from libramq.errors import ConnectFailed
 from libramq.formats.tables import TopicConfig
 from libramq.kernel.effect import Thread
-from libramq.remoting.body.nodes import NumberingBody, PeerNode
+from libramq.remoting.body.kafka_cluster import NumberingBody, PeerNode
 from tests.broker.brokers import Conversation
 from tests.quick import quick
 

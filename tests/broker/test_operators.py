@@ -11,7 +11,6 @@ from libramq.formats.properties_file import parse_properties
 from libramq.formats.tables import SubscriptionGroupConfig, TopicConfig
 from libramq.kernel.effect import Thread
 from libramq.message.queue import MessageQueue
-from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
 from libramq.remoting.body import administration as bodies
 from libramq.remoting.credentials import parse_credentials
@@ -116,11 +115,11 @@ def test_offsets_are_cloned_in_one_topic_or_in_all(talk, peer):
         for _ in range(5):
             talk.send(peer, topic)
         commit(talk, peer, "G", 3, topic=topic)
-    header = a.CloneOffsetsHeader(src_group="G", dest_group="H", topic="T")
+    header = h.CloneOffsetsHeader(src_group="G", dest_group="H", topic="T")
     assert talk.ask(peer, R.CLONE_GROUP_OFFSET, header).code == C.SUCCESS
     assert (committed(talk, "H"), committed(talk, "H", topic="U")) == (3, None)
     assert (
-        talk.ask(peer, R.CLONE_GROUP_OFFSET, a.CloneOffsetsHeader(src_group="G", dest_group="I")).code
+        talk.ask(peer, R.CLONE_GROUP_OFFSET, h.CloneOffsetsHeader(src_group="G", dest_group="I")).code
         == C.SUCCESS
     )
     assert (committed(talk, "I"), committed(talk, "I", topic="U")) == (3, 3)
@@ -134,9 +133,9 @@ def test_what_a_live_group_no_longer_subscribes_to_is_cloned_only_offline(talk, 
     talk.beat(peer, "c", "G", subscriptions=[subscription("T")])
     for topic in ("T", "U"):
         commit(talk, peer, "G", 1, topic=topic)
-    talk.ask(peer, R.CLONE_GROUP_OFFSET, a.CloneOffsetsHeader(src_group="G", dest_group="H"))
+    talk.ask(peer, R.CLONE_GROUP_OFFSET, h.CloneOffsetsHeader(src_group="G", dest_group="H"))
     assert (committed(talk, "H"), committed(talk, "H", topic="U")) == (1, None)
-    talk.ask(peer, R.CLONE_GROUP_OFFSET, a.CloneOffsetsHeader(src_group="G", dest_group="H", offline=True))
+    talk.ask(peer, R.CLONE_GROUP_OFFSET, h.CloneOffsetsHeader(src_group="G", dest_group="H", offline=True))
     assert committed(talk, "H", topic="U") == 1
 
 
@@ -148,7 +147,7 @@ def test_nothing_is_cloned_to_a_group_with_members(talk, peer):
         talk.send(peer, "T")
     commit(talk, peer, "G", 3)
     talk.beat(peer, "c", "H", subscriptions=[subscription("T")])
-    reply = talk.ask(peer, R.CLONE_GROUP_OFFSET, a.CloneOffsetsHeader(src_group="G", dest_group="H"))
+    reply = talk.ask(peer, R.CLONE_GROUP_OFFSET, h.CloneOffsetsHeader(src_group="G", dest_group="H"))
     assert (reply.code, "has 1 members" in reply.remark) == (C.SYSTEM_ERROR, True)
     assert committed(talk, "H") is None
 
@@ -160,7 +159,7 @@ def test_cloned_offsets_survive_a_kill(tmp_path, peer):
     for _ in range(3):
         talk.send(peer)
     commit(talk, peer, "G", 2)
-    talk.ask(peer, R.CLONE_GROUP_OFFSET, a.CloneOffsetsHeader(src_group="G", dest_group="H"))
+    talk.ask(peer, R.CLONE_GROUP_OFFSET, h.CloneOffsetsHeader(src_group="G", dest_group="H"))
     talk.kill()
     again = Conversation(tmp_path)
     assert committed(again, "H") == 2
@@ -180,7 +179,7 @@ def test_the_slowest_offset_of_each_queue(talk, peer):
     commit(talk, peer, "G", 3, queue_id=1)
 
     def asked(compare: str, filter_groups: str | None = None) -> dict[int, int]:
-        header = a.CorrectionOffsetHeader(topic="T", compare_group=compare, filter_groups=filter_groups)
+        header = h.CorrectionOffsetHeader(topic="T", compare_group=compare, filter_groups=filter_groups)
         return decode_body(
             talk.ask(peer, R.QUERY_CORRECTION_OFFSET, header).body, bodies.CorrectionOffsets
         ).correction_offsets
@@ -199,23 +198,23 @@ def test_when_messages_of_a_queue_were_stored(talk, peer):
         talk.send(peer)
         talk.clock.advance(1_000)
     commit(talk, peer, "G", 2)
-    header = a.GroupAndTopicHeader(group="G", topic="T")
+    header = h.GroupAndTopicHeader(group="G", topic="T")
     reply = talk.ask(peer, R.QUERY_CONSUME_TIME_SPAN, header)
     (span,) = decode_body(reply.body, bodies.ConsumeTimeSpans).consume_time_span_set
     times = (span.min_time_stamp, span.max_time_stamp, span.consume_time_stamp, span.delay_time)
     assert times == (start_ms, start_ms + 2_000, start_ms + 1_000, 1_000)
     assert span.message_queue.queue == MessageQueue("T", talk.config.broker_name, 0)
-    header = a.GroupAndTopicHeader(group="G", topic="Nope")
+    header = h.GroupAndTopicHeader(group="G", topic="Nope")
     assert talk.ask(peer, R.QUERY_CONSUME_TIME_SPAN, header).code == C.TOPIC_NOT_EXIST
 
 
 def test_what_a_group_subscribes_to(talk, peer):
     talk.beat(peer, "c", "G", subscriptions=[subscription("T", "red")])
-    reply = talk.ask(peer, R.QUERY_SUBSCRIPTION_BY_CONSUMER, a.SubscriptionHeader(group="G", topic="T"))
+    reply = talk.ask(peer, R.QUERY_SUBSCRIPTION_BY_CONSUMER, h.SubscriptionHeader(group="G", topic="T"))
     body = decode_body(reply.body, bodies.SubscriptionReply)
     assert body.subscription_data is not None
     assert body.subscription_data.sub_string == "red"
-    reply = talk.ask(peer, R.QUERY_SUBSCRIPTION_BY_CONSUMER, a.SubscriptionHeader(group="H", topic="T"))
+    reply = talk.ask(peer, R.QUERY_SUBSCRIPTION_BY_CONSUMER, h.SubscriptionHeader(group="H", topic="T"))
     assert fastjson.loads(reply.body) == {"group": "H", "topic": "T"}
 
 
@@ -231,7 +230,7 @@ def test_the_progress_of_all_groups(talk, peer):
         commit(talk, peer, "G", 2, topic=topic)
 
     def asked(*, ordered: bool) -> tuple[list[str], int]:
-        reply = talk.ask(peer, R.GET_BROKER_CONSUME_STATS, a.BrokerConsumeStatsHeader(is_order=ordered))
+        reply = talk.ask(peer, R.GET_BROKER_CONSUME_STATS, h.BrokerConsumeStatsHeader(is_order=ordered))
         body = decode_body(reply.body, bodies.ConsumeStatsList)
         (of_group,) = (each["G"] for each in body.consume_stats_list if "G" in each)
         assert {"H": []} in body.consume_stats_list
@@ -254,21 +253,21 @@ def test_the_units_of_a_queue(talk, peer):
     talk.create_topic("T")
     for _ in range(5):
         talk.send(peer)
-    header = a.ConsumeQueueHeader(topic="T", queue_id=0, index=3, count=10, consumer_group="G")
+    header = h.ConsumeQueueHeader(topic="T", queue_id=0, index=3, count=10, consumer_group="G")
     reply = decode_body(talk.ask(peer, R.QUERY_CONSUME_QUEUE, header).body, bodies.ConsumeQueueReply)
     assert (reply.min_queue_index, reply.max_queue_index, reply.filter_data) == (0, 5, "G@T is not online!")
     assert len(reply.queue_data) == 2
     assert talk.broker.store.record_at(reply.queue_data[1].physic_offset) is not None
     for index, count in ((-1, 10), (5, 10), (0, -1)):
-        header = a.ConsumeQueueHeader(topic="T", queue_id=0, index=index, count=count)
+        header = h.ConsumeQueueHeader(topic="T", queue_id=0, index=index, count=count)
         reply = decode_body(talk.ask(peer, R.QUERY_CONSUME_QUEUE, header).body, bodies.ConsumeQueueReply)
         assert reply.queue_data == []
-    missing = talk.ask(peer, R.QUERY_CONSUME_QUEUE, a.ConsumeQueueHeader(topic="T", queue_id=9))
+    missing = talk.ask(peer, R.QUERY_CONSUME_QUEUE, h.ConsumeQueueHeader(topic="T", queue_id=9))
     assert (missing.code, missing.remark) == (C.SYSTEM_ERROR, "9@T is not exist!")
 
 
 def stats(talk: Conversation, peer: FakePeer, name: str, key: str) -> tuple[int, int, int] | None:
-    reply = talk.ask(peer, R.VIEW_BROKER_STATS_DATA, a.StatsDataHeader(stats_name=name, stats_key=key))
+    reply = talk.ask(peer, R.VIEW_BROKER_STATS_DATA, h.StatsDataHeader(stats_name=name, stats_key=key))
     if reply.code != C.SUCCESS:
         assert reply.remark == f"The stats <{name}> <{key}> not exist"
         return None
@@ -304,7 +303,7 @@ def test_statistics_that_do_not_exist(talk, peer, name, key):
 
 
 def test_a_master_has_no_flush_offset_to_reset(talk, peer):
-    header = a.MasterFlushOffsetHeader(master_flush_offset=0)
+    header = h.MasterFlushOffsetHeader(master_flush_offset=0)
     assert talk.ask(peer, R.RESET_MASTER_FLUSH_OFFSET, header).code == C.SUCCESS
 
 

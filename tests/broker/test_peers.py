@@ -26,8 +26,7 @@ from libramq.groups.rebalance import UNREPORTED_MS
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply
-from libramq.remoting.body.consumers import ConsumerConnection
+from libramq.remoting.body.consumers import ConsumerConnection, QueryAssignmentBody, QueryAssignmentReply
 from libramq.remoting.body.coordination import GroupJoinBody, QueueGrant
 from libramq.remoting.command import Command
 from libramq.rpc.call import Question

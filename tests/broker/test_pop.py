@@ -20,9 +20,7 @@ from libramq.message.names import TIMER_TOPIC
 from libramq.pop import CheckPoint
 from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry
 from libramq.remoting import headers as h
-from libramq.remoting import pop_headers
-from libramq.remoting.body.assignment import MessageRequestModeBody
-from libramq.remoting.body.consumers import ConsumeStats
+from libramq.remoting.body.consumers import ConsumeStats, MessageRequestModeBody
 from libramq.remoting.command import Command
 from libramq.rpc.pop_calls import pop_message
 from tests.broker.brokers import Conversation, answer, find_answer, send_header
@@ -30,7 +28,7 @@ from tests.fakes import FakePeer, turns_of
 
 RETRY = "%RETRY%G_T"
 #: For its call, which reads answers.
-NO_POP = pop_headers.PopMessageHeader(
+NO_POP = h.PopMessageHeader(
     consumer_group="", topic="", queue_id=0, max_msg_nums=0, invisible_time=0, poll_time=0, init_mode=0
 )
 
@@ -62,9 +60,7 @@ class Popper:
             "born_time": now_ms,
             "init_mode": 0,
         }
-        header = pop_headers.PopMessageHeader(
-            consumer_group=self.group, topic=self.topic, **(defaults | fields)
-        )  # type: ignore[arg-type]
+        header = h.PopMessageHeader(consumer_group=self.group, topic=self.topic, **(defaults | fields))  # type: ignore[arg-type]
         return self.broker.command(RequestCode.POP_MESSAGE, header)
 
     def pop(self, **fields: object) -> list[MessageExt]:
@@ -76,7 +72,7 @@ class Popper:
     def ack(self, message: MessageExt, **fields: object) -> Command:
         return self.broker.ask(self.peer, RequestCode.ACK_MESSAGE, self.ack_header(message, **fields))
 
-    def ack_header(self, message: MessageExt, **fields: object) -> pop_headers.AckMessageHeader:
+    def ack_header(self, message: MessageExt, **fields: object) -> h.AckMessageHeader:
         kind = message.properties["POP_CK"].split()[4]
         topic = {"0": self.topic, "1": f"%RETRY%{self.group}_{self.topic}"}[kind]
         defaults: dict[str, object] = {
@@ -85,11 +81,11 @@ class Popper:
             "extra_info": message.properties["POP_CK"],
             "offset": int(message.properties["POP_CK"].split()[7]),
         }
-        return pop_headers.AckMessageHeader(consumer_group=self.group, **(defaults | fields))  # type: ignore[arg-type]
+        return h.AckMessageHeader(consumer_group=self.group, **(defaults | fields))  # type: ignore[arg-type]
 
     def change(self, message: MessageExt, invisible_ms: int, *, unseen: bool | None = None) -> Command:
         ack = self.ack_header(message)
-        header = pop_headers.ChangeInvisibleTimeHeader(
+        header = h.ChangeInvisibleTimeHeader(
             consumer_group=ack.consumer_group,
             topic=ack.topic,
             queue_id=ack.queue_id,
@@ -107,7 +103,7 @@ def popped(reply: Command) -> list[MessageExt]:
     if reply.code != ResponseCode.SUCCESS:
         assert not reply.body
         return []
-    if pop_headers.MESSAGE_COUNTS in reply.ext:
+    if h.MESSAGE_COUNTS in reply.ext:
         return messages_of(pop_message(NO_POP).result(reply, where="here"), "broker-a", NO_POP.topic)
     ext = reply.ext
     starts = {tuple(entry.split()[:2]): entry.split()[2] for entry in ext["startOffsetInfo"].split(";")}
@@ -438,7 +434,7 @@ def test_a_reset_is_followed_and_survives_a_kill(tmp_path: Path):
 
 def test_a_peek_leaves_messages_to_all(broker: Conversation):
     popper = Popper(broker)
-    header = pop_headers.PeekMessageHeader(consumer_group="G", topic="T", queue_id=-1, max_msg_nums=8)
+    header = h.PeekMessageHeader(consumer_group="G", topic="T", queue_id=-1, max_msg_nums=8)
     assert broker.ask(popper.peer, RequestCode.PEEK_MESSAGE, header).code == ResponseCode.PULL_NOT_FOUND
     broker.send(FakePeer(), body=b"a")
     for _ in range(2):
@@ -449,8 +445,8 @@ def test_a_peek_leaves_messages_to_all(broker: Conversation):
 
 def test_a_notification_comes_with_the_message(broker: Conversation):
     peer = FakePeer()
-    header = pop_headers.NotificationHeader(consumer_group="G", topic="T", queue_id=-1, poll_time=5_000)
-    info = pop_headers.PollingInfoHeader(consumer_group="G", topic="T", queue_id=-1)
+    header = h.NotificationHeader(consumer_group="G", topic="T", queue_id=-1, poll_time=5_000)
+    info = h.PollingInfoHeader(consumer_group="G", topic="T", queue_id=-1)
     assert broker.ask(peer, RequestCode.POLLING_INFO, info).ext["pollingNum"] == "0"
     command = broker.command(RequestCode.NOTIFICATION, header)
     broker.give(peer, command)

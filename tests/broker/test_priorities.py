@@ -8,7 +8,7 @@ from libramq.codes import ResponseCode as C
 from libramq.message import decode_records
 from libramq.message.properties import properties_to_text
 from libramq.remoting import headers as h
-from libramq.remoting.pop_headers import PopMessageHeader
+from libramq.remoting.headers import PopMessageHeader
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 

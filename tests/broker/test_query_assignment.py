@@ -16,7 +16,7 @@ from libramq.groups.cluster_view import ClusterView
 from libramq.groups.pending_notifications import REPEAT_MS, ROUND_GAP_MS
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
-from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody, QueryAssignmentReply
+from libramq.remoting.body.consumers import MessageRequestModeBody, QueryAssignmentBody, QueryAssignmentReply
 from tests.broker.brokers import Conversation, notifications, subscription
 from tests.fakes import FakePeer
 

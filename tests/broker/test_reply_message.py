@@ -8,7 +8,7 @@ from libramq.message import properties as p
 from libramq.message.properties import properties_from_text, properties_to_text
 from libramq.remoting import headers as h
 from libramq.remoting.command import FLAG_RESPONSE, Command
-from libramq.remoting.reply_header import PushReplyHeader
+from libramq.remoting.headers import PushReplyHeader
 from tests.broker.brokers import Conversation, answer, find_answer, send_header
 from tests.fakes import FakePeer
 

@@ -19,14 +19,13 @@ from libramq.codes import ResponseCode as C
 from libramq.filter.sql import parse_sql
 from libramq.formats.document import decode_body
 from libramq.kernel.effect import Thread
-from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
 from libramq.remoting.body.administration import CorrectionOffsets
 from libramq.remoting.body.consumers import CheckClientBody
 from libramq.remoting.body.coordination import GroupJoinBody
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from libramq.remoting.command import Command
-from libramq.remoting.pop_headers import PopMessageHeader
+from libramq.remoting.headers import PopMessageHeader
 from tests.broker.brokers import (
     Conversation,
     answer,
@@ -142,7 +141,7 @@ def test_the_progress_of_all_groups_takes_short_turns(broker: Callable[..., Loop
         subscriptionGroup=groups(1_000),
         consumerOffset={"offsetTable": {f"T@{each}": {"0": 0} for each in ("G7", *others)}},
     )
-    (reply,) = loop.ask(loop.talk.command(R.GET_BROKER_CONSUME_STATS, a.BrokerConsumeStatsHeader()))
+    (reply,) = loop.ask(loop.talk.command(R.GET_BROKER_CONSUME_STATS, h.BrokerConsumeStatsHeader()))
     assert reply.code == C.SUCCESS
     assert b'"G7"' in reply.body
     assert b'"queueId":0' in reply.body
@@ -156,7 +155,7 @@ def test_the_smallest_offsets_of_a_topic_are_found_in_short_turns(broker: Callab
         topics=topics(T=1_024),
         consumerOffset={"offsetTable": {f"T@G{each}": offsets for each in range(80)}},
     )
-    header = a.CorrectionOffsetHeader(topic="T", compare_group="G0", filter_groups="")
+    header = h.CorrectionOffsetHeader(topic="T", compare_group="G0", filter_groups="")
     (reply,) = loop.ask(loop.talk.command(R.QUERY_CORRECTION_OFFSET, header))
     assert decode_body(reply.body, CorrectionOffsets).correction_offsets == dict.fromkeys(range(1_024), 0)
     assert loop.longest_ms < ROUND_MS_MAX

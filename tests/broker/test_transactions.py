@@ -8,7 +8,6 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.message import decode_records
 from libramq.message.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
-from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
 from libramq.store.log.append import SERVICE_NOT_AVAILABLE
 from tests.broker.brokers import Conversation
@@ -265,7 +264,7 @@ def test_only_a_message_that_was_discarded_is_resumed(talk, peer):
 
 
 def resume(talk, peer, message_id):
-    return talk.ask(peer, R.RESUME_CHECK_HALF_MESSAGE, a.ResumeCheckHeader(msg_id=message_id))
+    return talk.ask(peer, R.RESUME_CHECK_HALF_MESSAGE, h.ResumeCheckHeader(msg_id=message_id))
 
 
 def test_an_immunity_time_of_its_own(talk, peer, producer):

@@ -12,7 +12,7 @@ from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.names import TIMER_TOPIC
 from libramq.message.properties import TIMER_DELIVER_MS
 from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry
-from libramq.remoting import pop_headers
+from libramq.remoting import headers
 from libramq.remoting.body.pop import BatchAckBody
 from libramq.timers.timers import TimerMessages
 from tests.broker.brokers import Conversation, answer, send_header
@@ -244,7 +244,7 @@ def test_pops_take_the_queues_in_turn_whatever_is_looked_at_between(broker: Conv
         broker.send(FakePeer(), "Spread", b"%d" % number, queue_id=number % 4)
     popper, seen = Popper(broker, topic="Spread"), list[int]()
     for _ in range(8):
-        header = pop_headers.NotificationHeader(
+        header = headers.NotificationHeader(
             consumer_group="G", topic="Spread", queue_id=-1, poll_time=0, born_time=0
         )
         assert broker.ask(popper.peer, RequestCode.NOTIFICATION, header).ext["hasMsg"] == "true"

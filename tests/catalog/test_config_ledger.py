@@ -12,7 +12,7 @@ from libramq.catalog.topic_table import TopicRules, TopicsFile, TopicTable
 from libramq.errors import ServiceNotAvailable, StoreCorrupt
 from libramq.formats import fastjson
 from libramq.formats.tables import TopicConfig
-from libramq.offsets.fence_file import Opening
+from libramq.offsets.fence import Opening
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.virtual_time import VirtualTime
 from tests.store.stores import Disk

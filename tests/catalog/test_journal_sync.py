@@ -7,7 +7,7 @@ import pytest
 
 from libramq.catalog.config_ledger import ConfigLedger
 from libramq.catalog.journal_sync import JournalSync
-from libramq.offsets.fence_file import Opening
+from libramq.offsets.fence import Opening
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.virtual_time import VirtualTime
 from tests.quick import quick

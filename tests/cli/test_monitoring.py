@@ -8,8 +8,7 @@ from libramq.client import Producer, PushConsumer
 from libramq.filter.subscription import SubscriptionData
 from libramq.message.message import Message
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.consumers import OffsetWrapper, TopicOffset
-from libramq.remoting.body.running_info import ConsumerRunningInfo, ProcessQueueInfo
+from libramq.remoting.body.consumers import ConsumerRunningInfo, OffsetWrapper, ProcessQueueInfo, TopicOffset
 from tests.cli.test_admin_surface import libra, made
 
 NOW_MS = 1_700_000_000_000

@@ -12,8 +12,8 @@ from libramq.formats.document import encode_body
 from libramq.formats.route import BrokerData, QueueData, TopicRouteData, away_remark
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records, encode_record
+from libramq.remoting.body.cluster import ClusterInfo, TopicList
 from libramq.remoting.body.consumers import ConsumerList
-from libramq.remoting.body.route import ClusterInfo, TopicList
 from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import encode_frame

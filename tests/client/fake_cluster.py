@@ -15,9 +15,9 @@ from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 from libramq.message.batch import decode_batch
 from libramq.message.names import retry_topic
 from libramq.message.record import encode_record
+from libramq.remoting.body.cluster import ClusterInfo, TopicList
 from libramq.remoting.body.consumers import ConsumerList, LockBatchBody, LockBatchReply
 from libramq.remoting.body.heartbeat import HeartbeatData
-from libramq.remoting.body.route import ClusterInfo, TopicList
 from libramq.remoting.command import FLAG_ONEWAY, VERSION, Command, reply_to
 from libramq.remoting.frame import encode_frame
 from libramq.transport.server import Server

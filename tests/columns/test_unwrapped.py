@@ -11,9 +11,8 @@ from libramq.columns.unwrapped import UnwrappedRecords, unwrapped
 from libramq.errors import RemoteProtocolError
 from libramq.message import sys_flag as flags
 from libramq.message.batch import BatchItem, encode_batch
-from libramq.message.inner_batch import unwrapped_items
+from libramq.message.inner_batch import decode_pulled, unwrapped_items
 from libramq.message.record import peek_record
-from libramq.message.unwrapping import decode_pulled
 from tests.message.inner_batches import items, single, wrapped
 from tests.message.test_unwrapping import BROKEN, EVEN, UNEVEN, VARIED
 

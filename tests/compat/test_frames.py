@@ -7,7 +7,7 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.formats.document import decode_body, encode_body
-from libramq.remoting.body import assignment, coordination, heartbeat, registration
+from libramq.remoting.body import cluster, consumers, coordination, heartbeat
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.headers import decode_header, encode_header
 from libramq.rpc.requests import REQUESTS
@@ -16,8 +16,8 @@ from tests.compat.record import FRAMES
 EXCHANGES: list[dict[str, Any]] = json.loads(FRAMES.read_text())["exchanges"]
 REQUEST_BODIES: dict[int, type[Any]] = {
     R.HEART_BEAT: heartbeat.HeartbeatData,
-    R.REGISTER_BROKER: registration.RegisterBrokerBody,
-    R.QUERY_ASSIGNMENT: assignment.QueryAssignmentBody,
+    R.REGISTER_BROKER: cluster.RegisterBrokerBody,
+    R.QUERY_ASSIGNMENT: consumers.QueryAssignmentBody,
     R.GROUP_JOIN: coordination.GroupJoinBody,
     R.GROUP_POLL: coordination.GroupPollBody,
     R.GROUP_RELEASE: coordination.GroupReleaseBody,
@@ -31,11 +31,11 @@ REQUEST_BODIES: dict[int, type[Any]] = {
     R.PEER_ASSIGNMENTS: coordination.PeerAssignmentsBody,
 }
 ANSWER_BODIES: dict[int, type[Any]] = {
-    R.QUERY_ASSIGNMENT: assignment.QueryAssignmentReply,
+    R.QUERY_ASSIGNMENT: consumers.QueryAssignmentReply,
     R.GROUP_JOIN: coordination.GroupAssignment,
     R.GROUP_POLL: coordination.GroupAssignment,
     R.PEER_GATHER: coordination.PeerGathered,
-    R.PEER_ASSIGN: assignment.QueryAssignmentReply,
+    R.PEER_ASSIGN: consumers.QueryAssignmentReply,
 }
 #: The ext field that carries the result of an answer.
 ANSWER_FIELDS = {R.GROUP_JOIN: "lbMember", R.GROUP_FIND: "lbCoordinator", R.PEER_GRANT: "lbEpoch"}

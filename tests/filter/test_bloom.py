@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.filter.bloom import BITS, FUNCTIONS, bloom_filter_data, murmur3
+from libramq.filter.consumer_filters import BITS, FUNCTIONS, bloom_filter_data, murmur3
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from libramq.formats import fastjson
 from libramq.formats.document import Document, encode_body
-from libramq.formats.plain_json import encode_plain
+from libramq.formats.fastjson import encode_plain
 from libramq.formats.route import BrokerData, TopicRouteData
 
 #: Texts that look like members, within and at the ends of texts.

@@ -10,7 +10,7 @@ import pytest
 from libramq.client.queue_reader import QueueReader, refuse_loss
 from libramq.errors import RemoteProtocolError
 from libramq.formats import fastjson
-from libramq.message.unwrapping import decode_pulled
+from libramq.message.inner_batch import decode_pulled
 from libramq.sync import Admin
 from tests.interop import wire
 from tests.interop.apache import SMALL_STORE, ApacheBroker

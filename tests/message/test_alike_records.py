@@ -4,7 +4,7 @@ import pytest
 
 from libramq.errors import BodyDamaged, RemoteProtocolError
 from libramq.message import decode_record, decode_records, encode_record
-from libramq.message.alike_records import ALIKE_MIN, GROUP, decode_alike
+from libramq.message.record import ALIKE_MIN, GROUP, decode_alike
 
 COUNTS = (ALIKE_MIN, GROUP, GROUP + 1, 3 * GROUP + 5)
 #: Where a head has what alike records agree in.

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from libramq.errors import BodyDamaged, RemoteProtocolError
 from libramq.message import sys_flag as flags
 from libramq.message.batch import BatchItem, encode_batch
-from libramq.message.inner_batch import unwrapped_items
+from libramq.message.inner_batch import decode_pulled, unwrapped_items
 from libramq.message.message import MessageExt, handed_out
 from libramq.message.record import damaged_records, decode_records, encode_message, peek_record, stored_record
-from libramq.message.unwrapping import decode_pulled
 from tests.message.inner_batches import items, single, wrapped
 
 

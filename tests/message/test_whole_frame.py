@@ -4,12 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libramq.message.record import encode_record
-from libramq.message.whole_frame import ALIKE_MIN, STRIDES_MIN, damaged_places, has_whole_frame
+from libramq.message.record import (
+    ALIKE_CHECKED_MIN,
+    STRIDES_MIN,
+    damaged_places,
+    encode_record,
+    has_whole_frame,
+)
 
 V6 = bytes(range(16)) + (10911).to_bytes(4)
 START = 4096
-ALIKE = [{}] * ALIKE_MIN
+ALIKE = [{}] * ALIKE_CHECKED_MIN
 MANY = [{}] * (STRIDES_MIN + 4)
 FORMS = ({}, {"born_host": V6}, {"topic": "t" * 128}, {"body": b""}, {"properties": b""})
 
@@ -31,7 +36,7 @@ def damaged(data, places):
     return damaged_places(data, offsets, sizes)
 
 
-@pytest.mark.parametrize("forms", [FORMS, ALIKE, MANY, *([form] * ALIKE_MIN for form in FORMS)])
+@pytest.mark.parametrize("forms", [FORMS, ALIKE, MANY, *([form] * ALIKE_CHECKED_MIN for form in FORMS)])
 def test_whole_records_of_every_form_pass(forms):
     data, places = log_of(forms)
     assert damaged(data, places) == set()

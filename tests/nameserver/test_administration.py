@@ -13,7 +13,7 @@ from libramq.formats.route import QueueData, TopicRouteData
 from libramq.kernel.effect import Thread
 from libramq.nameserver.config import NameServerConfig, name_server_config
 from libramq.nameserver.kv_config import KVConfig
-from libramq.remoting.body.registration import RegisterBrokerBody
+from libramq.remoting.body.cluster import RegisterBrokerBody
 from libramq.remoting.command import Command
 from libramq.remoting.headers import encode_header
 from tests.fakes import FakePeer

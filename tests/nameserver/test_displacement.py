@@ -6,7 +6,7 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.nameserver.displacement import PROBE_MS
-from libramq.remoting.body.registration import RegisterBrokerBody
+from libramq.remoting.body.cluster import RegisterBrokerBody
 from libramq.remoting.command import Command, reply_to
 from libramq.remoting.credentials import Credentials, sign
 from libramq.remoting.headers import RegisterBrokerHeader, encode_header

@@ -10,10 +10,10 @@ from libramq.errors import ConfigError, TopicNotExist
 from libramq.formats.route import TopicRouteData
 from libramq.nameserver import NameServer
 from libramq.nameserver.engine import SCAN_INTERVAL_MS
-from libramq.remoting.body.registration import RegisterBrokerBody
+from libramq.remoting.body.cluster import RegisterBrokerBody
 from libramq.rpc import name_server_calls
+from libramq.transport.address import check_bind_address, is_loopback
 from libramq.transport.asyncio_remotes import AsyncioRemotes
-from libramq.transport.bind import check_bind_address, is_loopback
 from tests.fakes import ManualClock
 from tests.nameserver.tables import header, table
 

@@ -11,7 +11,7 @@ from libramq.formats.document import encode_body
 from libramq.nameserver.engine import name_server_engine
 from libramq.nameserver.kv_config import KVConfig
 from libramq.nameserver.route_info import RouteInfo
-from libramq.remoting.body.registration import RegisterBrokerBody
+from libramq.remoting.body.cluster import RegisterBrokerBody
 from libramq.remoting.command import FLAG_ONEWAY, Command, Serialization
 from libramq.remoting.credentials import Credentials, sign
 from libramq.remoting.headers import encode_header

@@ -13,7 +13,7 @@ from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig, TopicConfigSerializeWrapper
 from libramq.nameserver import registration
 from libramq.nameserver.registration import TOPICS_PER_BROKER_MAX, decode_registration
-from libramq.remoting.body.registration import RegisterBrokerBody
+from libramq.remoting.body.cluster import RegisterBrokerBody
 from tests.nameserver.tables import table
 
 WRAPPER = table("TopicA", "%RETRY%group", queues=3, counter=7)

@@ -9,11 +9,8 @@ from hypothesis import strategies as st
 from libramq.errors import BrokerError, Fenced, NotYetGranted
 from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_CLIENT, Claim, FenceGrant, FenceReport
 from libramq.message.queue import MessageQueue
-from libramq.offsets import fence, removed_openings
-from libramq.offsets.fence import Fences
-from libramq.offsets.fence_file import FencesFile, Opening
-from libramq.offsets.group_fence import NOBODY
-from libramq.offsets.removed_openings import RemovedOpenings
+from libramq.offsets import fence
+from libramq.offsets.fence import NOBODY, Fences, FencesFile, Opening, RemovedOpenings
 
 Granted = tuple[MessageQueue, Claim]
 
@@ -291,7 +288,7 @@ def test_only_the_last_reader_of_a_deleted_queue_may_open_it_again(removal: str)
 
 
 def test_removed_openings_are_limited(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(removed_openings, "OPENINGS_MAX", 2)
+    monkeypatch.setattr(fence, "OPENINGS_MAX", 2)
     removed = RemovedOpenings()
     for epoch in (1, 2, 3):
         removed.keep("G", {("T", epoch): Claim("alice", epoch)})

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libramq.remoting import binary_header
-from libramq.remoting.binary_header import decode_binary_header, encode_binary_header
+from libramq.remoting import frame
 from libramq.remoting.command import Command, Serialization
+from libramq.remoting.frame import decode_binary_header, encode_binary_header
 
 NAMES = st.text(min_size=1, max_size=3)
 FIELDS = st.dictionaries(NAMES, st.text(max_size=4), max_size=4)
@@ -24,7 +24,7 @@ def test_headers_are_read_as_written_whatever_was_read_before(headers: list[dict
 
 
 def test_values_of_one_layout_are_not_mixed_up():
-    for number in range(3 * binary_header.LAYOUT_MISSES_MAX):
+    for number in range(3 * frame.LAYOUT_MISSES_MAX):
         assert decoded({"a": f"{number:02}", "bc": "x"}) == {"a": f"{number:02}", "bc": "x"}
         assert decoded({"a": "x", "bc": f"{number:02}"}) == {"a": "x", "bc": f"{number:02}"}
         assert decoded({"ab": f"{number:02}", "c": "x"}) == {"ab": f"{number:02}", "c": "x"}
@@ -32,10 +32,10 @@ def test_values_of_one_layout_are_not_mixed_up():
 
 
 def test_few_layouts_are_remembered_and_none_of_large_headers():
-    for size in range(2 * binary_header.LAYOUTS_MAX):
+    for size in range(2 * frame.LAYOUTS_MAX):
         assert decoded({"a": "x" * (size + 1)}) == {"a": "x" * (size + 1)}
-    assert 0 < len(binary_header._LAYOUTS) <= binary_header.LAYOUTS_MAX
-    assert max(binary_header._LAYOUTS) <= binary_header.LAYOUT_BYTES_MAX
+    assert 0 < len(frame._LAYOUTS) <= frame.LAYOUTS_MAX
+    assert max(frame._LAYOUTS) <= frame.LAYOUT_BYTES_MAX
 
 
 def test_no_layout_of_very_many_fields_is_remembered():
@@ -43,5 +43,5 @@ def test_no_layout_of_very_many_fields_is_remembered():
     ext = {f"k{number}": "v" for number in range(100)}
     for _ in range(3):
         assert decoded(ext) == ext
-    fields = [len(layout.fields) for layout in binary_header._LAYOUTS.values()]
-    assert max(fields, default=0) <= binary_header.LAYOUT_FIELDS_MAX
+    fields = [len(layout.fields) for layout in frame._LAYOUTS.values()]
+    assert max(fields, default=0) <= frame.LAYOUT_FIELDS_MAX

@@ -8,12 +8,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from libramq.errors import LocalProtocolError, RemoteProtocolError
-from libramq.remoting.binary_header import LANGUAGE_NAMES
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Serialization, reply_to
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import (
     FRAME_BYTES_MAX,
     HEADER_BYTES_MAX,
+    LANGUAGE_NAMES,
     decode_frame,
     encode_frame,
     encode_head,

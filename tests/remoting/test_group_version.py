@@ -8,7 +8,7 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting import group_version
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.body import groups, nodes
+from libramq.remoting.body import kafka_cluster
 from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refusal
 from libramq.rpc import group_calls, peer_calls
 from libramq.rpc.call import Call
@@ -34,10 +34,10 @@ CALLS: tuple[Call[object], ...] = (
     peer_calls.report_removal(bodies.PeerRemovedBody(broker_name="b", topic="T")),
     peer_calls.report_rebalance_start(bodies.PeerStartedBody(group="g", epoch=1, reason="member_joined")),
     peer_calls.report_rebalance(bodies.PeerRebalanceBody(group="g")),
-    peer_calls.ask_node(nodes.PeerNodeBody(broker_name="b")),
-    peer_calls.change_topic(nodes.PeerTopicBody(broker_name="b", topic="T", queues=1)),
-    peer_calls.exchange_offsets(nodes.PeerOffsetsBody(broker_name="b", group="g")),
-    peer_calls.pass_on_groups(groups.PeerGroupsBody(broker_name="b", sequence=1)),
+    peer_calls.ask_node(kafka_cluster.PeerNodeBody(broker_name="b")),
+    peer_calls.change_topic(kafka_cluster.PeerTopicBody(broker_name="b", topic="T", queues=1)),
+    peer_calls.exchange_offsets(kafka_cluster.PeerOffsetsBody(broker_name="b", group="g")),
+    peer_calls.pass_on_groups(kafka_cluster.PeerGroupsBody(broker_name="b", sequence=1)),
 )
 
 

@@ -10,7 +10,7 @@ from libramq.formats import fastjson, tables
 from libramq.formats.document import decode_body, encode_body
 from libramq.formats.route import TopicRouteData
 from libramq.kernel.connection import ANONYMOUS
-from libramq.remoting.body import consumers, heartbeat, registration, route
+from libramq.remoting.body import cluster, consumers, heartbeat
 from libramq.remoting.command import Serialization
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import decode_frame, encode_frame
@@ -23,17 +23,17 @@ EXCHANGES = exchanges()
 UNKNOWN_CODE = 9999
 
 REQUEST_BODIES = {
-    R.REGISTER_BROKER: registration.RegisterBrokerBody,
+    R.REGISTER_BROKER: cluster.RegisterBrokerBody,
     R.HEART_BEAT: heartbeat.HeartbeatData,
     R.LOCK_BATCH_MQ: consumers.LockBatchBody,
     R.UNLOCK_BATCH_MQ: consumers.LockBatchBody,
 }
 RESPONSE_BODIES = {
-    R.REGISTER_BROKER: route.KVTable,
+    R.REGISTER_BROKER: cluster.KVTable,
     R.GET_ROUTEINFO_BY_TOPIC: TopicRouteData,
-    R.GET_BROKER_CLUSTER_INFO: route.ClusterInfo,
-    R.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: route.TopicList,
-    R.GET_BROKER_RUNTIME_INFO: route.KVTable,
+    R.GET_BROKER_CLUSTER_INFO: cluster.ClusterInfo,
+    R.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: cluster.TopicList,
+    R.GET_BROKER_RUNTIME_INFO: cluster.KVTable,
     R.GET_CONSUMER_LIST_BY_GROUP: consumers.ConsumerList,
     R.LOCK_BATCH_MQ: consumers.LockBatchReply,
     R.GET_CONSUME_STATS: consumers.ConsumeStats,

@@ -7,7 +7,7 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConnectFailed, ConnectionLost, LibraError
 from libramq.formats.document import encode_body
 from libramq.formats.route import BrokerData, QueueData, TopicRouteData
-from libramq.remoting.body.route import ClusterInfo
+from libramq.remoting.body.cluster import ClusterInfo
 from libramq.remoting.command import Command
 from libramq.replication.blocks import ReportReader
 from libramq.rpc.call import Question

@@ -16,7 +16,6 @@ from libramq.message.names import TRANS_OP_HALF_TOPIC
 from libramq.message.properties import properties_to_text
 from libramq.message.sys_flag import TRANSACTION_ROLLBACK
 from libramq.remoting import headers as h
-from libramq.remoting import pop_headers
 from libramq.remoting.command import Command
 from libramq.replication.ha_connection import GAP_BYTES_MAX
 from tests.broker.brokers import Conversation, answer, find_answer, send_header
@@ -356,7 +355,7 @@ def test_an_acknowledgement_and_a_changed_time_that_hold_are_answered_so(unsafe:
     popper = Popper(unsafe.talk)
     first, second = popped(unsafe.answer_to(popper.command(invisible_time=60_000)))
     assert unsafe.ask(R.ACK_MESSAGE, popper.ack_header(first)).code == C.SUCCESS
-    change = pop_headers.ChangeInvisibleTimeHeader(
+    change = h.ChangeInvisibleTimeHeader(
         **msgspec.structs.asdict(popper.ack_header(second)), invisible_time=5_000
     )
     changed = unsafe.ask(R.CHANGE_MESSAGE_INVISIBLETIME, change)

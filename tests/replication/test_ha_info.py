@@ -6,7 +6,7 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
-from libramq.remoting.admin_headers import HAInfoHeader, LowestIdHeader
+from libramq.remoting.headers import HAInfoHeader, LowestIdHeader
 from libramq.replication.ha_client import State
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer

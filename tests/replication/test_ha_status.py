@@ -9,7 +9,7 @@ from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body
 from libramq.remoting import headers as h
-from libramq.remoting.body.replication import HAStatus, SlaveStatus
+from libramq.remoting.body.administration import HAStatus, SlaveStatus
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 from tests.replication.slaves import Slave

@@ -13,7 +13,7 @@ from libramq.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.pop import unwritten
 from libramq.pop.unwritten import Unwritten
-from libramq.remoting.body.assignment import (
+from libramq.remoting.body.consumers import (
     MessageRequestModeBody,
     QueryAssignmentBody,
     QueryAssignmentReply,

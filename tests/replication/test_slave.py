@@ -11,7 +11,7 @@ from libramq.fencing import Claim, FenceGrant
 from libramq.message.queue import MessageQueue
 from libramq.message.record import BLANK_MAGIC
 from libramq.remoting import headers as h
-from libramq.remoting.body.assignment import MessageRequestModeBody
+from libramq.remoting.body.consumers import MessageRequestModeBody
 from libramq.replication.ha_client import RETRY_MS, SILENT_MS_MAX, State
 from tests.broker.brokers import Conversation, find_answer
 from tests.fakes import FakePeer

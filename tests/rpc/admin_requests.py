@@ -6,7 +6,6 @@ from typing import Any
 from libramq.codes import RequestCode as R
 from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import SubscriptionGroupConfig, TopicConfig
-from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
 from libramq.remoting.body.administration import GroupConfigList, TopicConfigList
 
@@ -14,18 +13,18 @@ _CLUSTER_UPDATE, _CLUSTER_GET, _CLUSTER_LIST = "Cluster:* Update", "Cluster:* Ge
 
 ADMIN_REQUESTS: Mapping[R, tuple[h.Header | None, Any, str]] = {
     # Name server.
-    R.PUT_KV_CONFIG: (a.PutKVHeader(namespace="n", key="k", value="v"), None, _CLUSTER_UPDATE),
-    R.GET_KV_CONFIG: (a.KVHeader(namespace="n", key="k"), None, _CLUSTER_GET),
-    R.DELETE_KV_CONFIG: (a.KVHeader(namespace="n", key="k"), None, _CLUSTER_UPDATE),
-    R.GET_KVLIST_BY_NAMESPACE: (a.KVNamespaceHeader(namespace="n"), None, _CLUSTER_GET),
-    R.WIPE_WRITE_PERM_OF_BROKER: (a.BrokerNameHeader(broker_name="B"), None, _CLUSTER_UPDATE),
-    R.ADD_WRITE_PERM_OF_BROKER: (a.BrokerNameHeader(broker_name="B"), None, _CLUSTER_UPDATE),
+    R.PUT_KV_CONFIG: (h.PutKVHeader(namespace="n", key="k", value="v"), None, _CLUSTER_UPDATE),
+    R.GET_KV_CONFIG: (h.KVHeader(namespace="n", key="k"), None, _CLUSTER_GET),
+    R.DELETE_KV_CONFIG: (h.KVHeader(namespace="n", key="k"), None, _CLUSTER_UPDATE),
+    R.GET_KVLIST_BY_NAMESPACE: (h.KVNamespaceHeader(namespace="n"), None, _CLUSTER_GET),
+    R.WIPE_WRITE_PERM_OF_BROKER: (h.BrokerNameHeader(broker_name="B"), None, _CLUSTER_UPDATE),
+    R.ADD_WRITE_PERM_OF_BROKER: (h.BrokerNameHeader(broker_name="B"), None, _CLUSTER_UPDATE),
     R.REGISTER_TOPIC_IN_NAMESRV: (h.TopicHeader(topic="T"), TopicRouteData(), "Topic:T Create"),
     R.GET_UNIT_TOPIC_LIST: (None, None, _CLUSTER_LIST),
     R.GET_HAS_UNIT_SUB_TOPIC_LIST: (None, None, _CLUSTER_LIST),
     R.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: (None, None, _CLUSTER_LIST),
     R.GET_BROKER_MEMBER_GROUP: (
-        a.BrokerMemberGroupHeader(cluster_name="C", broker_name="B"), None, "Cluster:C Get",
+        h.BrokerMemberGroupHeader(cluster_name="C", broker_name="B"), None, "Cluster:C Get",
     ),
     R.UPDATE_NAMESRV_CONFIG: (None, None, _CLUSTER_UPDATE),
     R.GET_NAMESRV_CONFIG: (None, None, _CLUSTER_GET),
@@ -39,45 +38,45 @@ ADMIN_REQUESTS: Mapping[R, tuple[h.Header | None, Any, str]] = {
         "Group:G Create, Group:H Create",
     ),
     R.CLONE_GROUP_OFFSET: (
-        a.CloneOffsetsHeader(src_group="G", dest_group="H", topic="T"), None,
+        h.CloneOffsetsHeader(src_group="G", dest_group="H", topic="T"), None,
         "Group:G Update, Group:H Update, Topic:T Update",
     ),
     R.QUERY_CORRECTION_OFFSET: (
-        a.CorrectionOffsetHeader(topic="T", compare_group="G", filter_groups="H,I"), None,
+        h.CorrectionOffsetHeader(topic="T", compare_group="G", filter_groups="H,I"), None,
         "Topic:T Get, Group:G Get, Group:H Get, Group:I Get",
     ),
     R.QUERY_CONSUME_TIME_SPAN: (
-        a.GroupAndTopicHeader(group="G", topic="T"), None, "Group:G Get, Topic:T Get",
+        h.GroupAndTopicHeader(group="G", topic="T"), None, "Group:G Get, Topic:T Get",
     ),
     R.UPDATE_AND_GET_GROUP_FORBIDDEN: (
-        a.GroupForbiddenHeader(group="G", topic="T", readable=False), None, "Group:G Update, Topic:T Update",
+        h.GroupForbiddenHeader(group="G", topic="T", readable=False), None, "Group:G Update, Topic:T Update",
     ),
     R.QUERY_SUBSCRIPTION_BY_CONSUMER: (
-        a.SubscriptionHeader(group="G", topic="T"), None, "Group:G Get, Topic:T Get",
+        h.SubscriptionHeader(group="G", topic="T"), None, "Group:G Get, Topic:T Get",
     ),
     R.QUERY_CONSUME_QUEUE: (
-        a.ConsumeQueueHeader(topic="T", queue_id=0, index=0, count=1, consumer_group="G"), None,
+        h.ConsumeQueueHeader(topic="T", queue_id=0, index=0, count=1, consumer_group="G"), None,
         "Topic:T Get, Group:G Get",
     ),
-    R.GET_BROKER_CONSUME_STATS: (a.BrokerConsumeStatsHeader(), None, _CLUSTER_LIST),
+    R.GET_BROKER_CONSUME_STATS: (h.BrokerConsumeStatsHeader(), None, _CLUSTER_LIST),
     R.GET_ALL_PRODUCER_INFO: (None, None, _CLUSTER_LIST),
     R.VIEW_BROKER_STATS_DATA: (
-        a.StatsDataHeader(stats_name="TOPIC_PUT_NUMS", stats_key="T"), None, _CLUSTER_GET,
+        h.StatsDataHeader(stats_name="TOPIC_PUT_NUMS", stats_key="T"), None, _CLUSTER_GET,
     ),
     R.GET_BROKER_CONFIG: (None, None, _CLUSTER_GET),
     R.UPDATE_BROKER_CONFIG: (None, None, _CLUSTER_UPDATE),
     R.GET_CONSUMER_RUNNING_INFO: (
-        a.RunningInfoHeader(consumer_group="G", client_id="c"), None, "Group:G Get",
+        h.RunningInfoHeader(consumer_group="G", client_id="c"), None, "Group:G Get",
     ),
     R.CONSUME_MESSAGE_DIRECTLY: (
-        a.ConsumeDirectlyHeader(consumer_group="G", client_id="c", msg_id="x", topic="T"), None,
+        h.ConsumeDirectlyHeader(consumer_group="G", client_id="c", msg_id="x", topic="T"), None,
         "Group:G Update, Topic:T Update",
     ),
     R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (
-        a.ConsumerStatusHeader(group="G", topic="T"), None, "Group:G Get, Topic:T Get",
+        h.ConsumerStatusHeader(group="G", topic="T"), None, "Group:G Get, Topic:T Get",
     ),
-    R.RESUME_CHECK_HALF_MESSAGE: (a.ResumeCheckHeader(msg_id="0" * 32), None, _CLUSTER_UPDATE),
-    R.NOTIFY_MIN_BROKER_ID_CHANGE: (a.LowestIdHeader(min_broker_id=1), None, _CLUSTER_UPDATE),
-    R.EXCHANGE_BROKER_HA_INFO: (a.HAInfoHeader(), None, _CLUSTER_UPDATE),
-    R.RESET_MASTER_FLUSH_OFFSET: (a.MasterFlushOffsetHeader(master_flush_offset=1), None, _CLUSTER_UPDATE),
+    R.RESUME_CHECK_HALF_MESSAGE: (h.ResumeCheckHeader(msg_id="0" * 32), None, _CLUSTER_UPDATE),
+    R.NOTIFY_MIN_BROKER_ID_CHANGE: (h.LowestIdHeader(min_broker_id=1), None, _CLUSTER_UPDATE),
+    R.EXCHANGE_BROKER_HA_INFO: (h.HAInfoHeader(), None, _CLUSTER_UPDATE),
+    R.RESET_MASTER_FLUSH_OFFSET: (h.MasterFlushOffsetHeader(master_flush_offset=1), None, _CLUSTER_UPDATE),
 }  # fmt: skip

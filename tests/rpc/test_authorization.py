@@ -16,14 +16,12 @@ from libramq.kernel.connection import ANONYMOUS, Principal
 from libramq.kernel.effect import Proceed
 from libramq.kernel.parts import Kernel
 from libramq.remoting import headers as h
-from libramq.remoting import pop_headers
 from libramq.remoting.body import consumers as bodies
 from libramq.remoting.body import coordination as groups
-from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody
+from libramq.remoting.body.consumers import MessageRequestModeBody, QueryAssignmentBody
 from libramq.remoting.body.coordination import GroupJoinBody, GroupLeaveBody, GroupPollBody, GroupReleaseBody
-from libramq.remoting.body.groups import PeerGroupsBody
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
-from libramq.remoting.body.nodes import PeerNodeBody, PeerOffsetsBody, PeerTopicBody
+from libramq.remoting.body.kafka_cluster import PeerGroupsBody, PeerNodeBody, PeerOffsetsBody, PeerTopicBody
 from libramq.remoting.body.pop import BatchAckBody, BatchAckText
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials, sign
@@ -41,7 +39,7 @@ BATCHES = (R.SEND_MESSAGE, R.SEND_MESSAGE_V2, R.SEND_BATCH_MESSAGE, R.UPDATE_CON
 
 _T, _G = h.TopicHeader(topic="T"), h.GroupHeader(consumer_group="G")
 _QUEUE = h.QueueHeader(topic="T", queue_id=0)
-_ACK = pop_headers.AckMessageHeader(consumer_group="G", topic="T", queue_id=0, extra_info="", offset=0)
+_ACK = h.AckMessageHeader(consumer_group="G", topic="T", queue_id=0, extra_info="", offset=0)
 _PULL = h.PullMessageHeader(
     consumer_group="G", topic="T", queue_id=0, queue_offset=0, max_msg_nums=1, sys_flag=0
 )
@@ -98,14 +96,14 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
         "Topic:T Get",
     ),
     R.POP_MESSAGE: (
-        pop_headers.PopMessageHeader(
+        h.PopMessageHeader(
             consumer_group="G", topic="T", queue_id=-1, max_msg_nums=1, invisible_time=1, poll_time=0,
             init_mode=0,
         ), None, "Group:G Sub, Topic:T Sub",
     ),
     R.ACK_MESSAGE: (_ACK, None, "Group:G Sub, Topic:T Sub"),
     R.CHANGE_MESSAGE_INVISIBLETIME: (
-        pop_headers.ChangeInvisibleTimeHeader(
+        h.ChangeInvisibleTimeHeader(
             consumer_group="G", topic="%RETRY%G_T", queue_id=0, extra_info="", offset=0, invisible_time=1
         ), None, "Group:G Sub",
     ),
@@ -115,15 +113,15 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
         )]), "Group:G Sub, Topic:T Sub",
     ),
     R.NOTIFICATION: (
-        pop_headers.NotificationHeader(consumer_group="G", topic="T", queue_id=0, poll_time=0), None,
+        h.NotificationHeader(consumer_group="G", topic="T", queue_id=0, poll_time=0), None,
         "Group:G Sub, Topic:T Sub",
     ),
     R.POLLING_INFO: (
-        pop_headers.PollingInfoHeader(consumer_group="G", topic="T", queue_id=0), None,
+        h.PollingInfoHeader(consumer_group="G", topic="T", queue_id=0), None,
         "Group:G Sub, Topic:T Sub",
     ),
     R.PEEK_MESSAGE: (
-        pop_headers.PeekMessageHeader(consumer_group="G", topic="T", queue_id=0, max_msg_nums=1), None,
+        h.PeekMessageHeader(consumer_group="G", topic="T", queue_id=0, max_msg_nums=1), None,
         "Group:G Sub, Topic:T Sub",
     ),
     R.QUERY_CONSUMER_OFFSET: (

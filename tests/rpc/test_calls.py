@@ -8,8 +8,8 @@ from libramq.errors import BrokerError, RemoteError, RequestCodeNotSupported, Sy
 from libramq.formats.document import encode_body
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
+from libramq.remoting.body.cluster import KVTable, TopicList
 from libramq.remoting.body.heartbeat import HeartbeatData
-from libramq.remoting.body.route import KVTable, TopicList
 from libramq.remoting.command import Command
 from libramq.rpc import admin_calls, broker_calls, name_server_calls
 from libramq.rpc.requests import REQUESTS

@@ -14,7 +14,7 @@ from libramq.spark.reading.positions import Bounds
 from libramq.spark.schema import COLUMNS, ddl
 from libramq.spark.sink_options import SinkOptions
 from libramq.spark.source_options import KNOWN, Connection, SourceOptions
-from libramq.transport import access_properties
+from libramq.transport import access
 from libramq.transport.access import Access
 
 T = {"subscribe": "T"}
@@ -194,8 +194,8 @@ class TestBoundary:
 class TestAccess:
     """Credentials and TLS are the same for source and sink, and are never shown."""
 
-    def test_the_names_are_those_of_the_access_properties(self):
-        assert {name.removeprefix(ACCESS_PREFIX) for name in ACCESS} == set(access_properties.NAMES)
+    def test_the_names_are_those_of_the_access(self):
+        assert {name.removeprefix(ACCESS_PREFIX) for name in ACCESS} == set(access.NAMES)
 
     @pytest.mark.parametrize(
         "parse", [lambda given: SourceOptions.parse({**T, **given}).connection, SinkOptions.parse]

@@ -10,7 +10,7 @@ from libramq.errors import StoreCorrupt, StoreError
 from libramq.message import decode_records, tag_code
 from libramq.message import sys_flag as flags
 from libramq.message.batch import BatchItem, encode_batch
-from libramq.message.place import place_of
+from libramq.message.ids import place_of
 from libramq.message.properties import encode_properties
 from libramq.spark.reading.store_queues import StoreQueues
 from libramq.store import StoreMessage, contents

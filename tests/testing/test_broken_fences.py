@@ -17,9 +17,7 @@ from libramq.broker.groups.committing import Committing
 from libramq.broker.messages.reading import Reading
 from libramq.catalog.config_ledger import ConfigLedger
 from libramq.client.consuming.membership.lease import Lease
-from libramq.offsets.fence import Fences
-from libramq.offsets.fence_file import Opening
-from libramq.offsets.group_fence import NOBODY
+from libramq.offsets.fence import NOBODY, Fences, Opening
 from libramq.testing.cluster import GroupPlan
 from libramq.testing.nodes.consumer_node import Handling
 from libramq.testing.scenarios.scenario import Scenario

@@ -4,8 +4,7 @@ import pytest
 
 from libramq.client import Credentials, Tls
 from libramq.errors import ConfigError
-from libramq.transport.access import Access
-from libramq.transport.access_properties import access_of
+from libramq.transport.access import Access, access_of
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 import pytest
 
 from libramq.errors import ConfigError
-from libramq.transport.address import split_address, split_name_servers
-from libramq.transport.bind import check_bind_address, is_loopback
+from libramq.transport.address import check_bind_address, is_loopback, split_address, split_name_servers
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,14 @@ from libramq.message.ids import decode_offset_id
 from libramq.message.names import dlq_topic, retry_topic, validate_group, validate_topic
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.administration import ConsumeDirectlyResult
-from libramq.remoting.body.consumers import ClientConnection, ConsumerConnection, OffsetWrapper, TopicOffset
-from libramq.remoting.body.route import ClusterInfo
-from libramq.remoting.body.running_info import ConsumerRunningInfo
+from libramq.remoting.body.cluster import ClusterInfo
+from libramq.remoting.body.consumers import (
+    ClientConnection,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    OffsetWrapper,
+    TopicOffset,
+)
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials
 from libramq.rpc import admin_calls, group_calls, name_server_calls

@@ -14,10 +14,9 @@ from libramq.filter.subscription import CONSUME_PASSIVELY
 from libramq.message.names import groups_of
 from libramq.message.properties import whole_number
 from libramq.message.queue import MessageQueue
-from libramq.remoting.admin_headers import GROUP_GET_NUMS, TOPIC_PUT_NUMS
 from libramq.remoting.body.administration import BrokerStatsData, BrokerStatsItem
-from libramq.remoting.body.consumers import OffsetWrapper, TopicOffset
-from libramq.remoting.body.running_info import ConsumerRunningInfo
+from libramq.remoting.body.consumers import ConsumerRunningInfo, OffsetWrapper, TopicOffset
+from libramq.remoting.headers import GROUP_GET_NUMS, TOPIC_PUT_NUMS
 from libramq.rpc import admin_calls as calls
 
 #: ConsumerRunningInfo.analyzeProcessQueue: a queue with messages is stuck if none was handled for so long.

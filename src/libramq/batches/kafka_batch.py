@@ -16,8 +16,7 @@ from libramq.batches.record_properties import record_properties
 from libramq.errors import StoreCorrupt
 from libramq.message import properties as p
 from libramq.message import sys_flag as flags
-from libramq.message.ids import encode_host
-from libramq.message.place import place_of
+from libramq.message.ids import encode_host, place_of
 from libramq.message.record import RecordHead, decode_record, encode_record
 from libramq.wire.kafka.record_batch import CODEC_MASK, decode_batch
 

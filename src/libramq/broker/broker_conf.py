@@ -14,8 +14,7 @@ from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
 from libramq.errors import ConfigError
 from libramq.formats.properties_file import read_properties, shown, whole_number
 from libramq.remoting.credentials import parse_credentials
-from libramq.transport.address import is_lookup, split_name_servers
-from libramq.transport.bind import bind_address, check_announced
+from libramq.transport.address import bind_address, check_announced, is_lookup, split_name_servers
 
 #: Ours: how similar a misspelt name is; `authenticationProvider` and `authenticationEnabled` are not that
 #: similar.

@@ -19,8 +19,7 @@ from libramq.message.record import RECORD_BYTES_MAX
 from libramq.remoting.credentials import Credentials
 from libramq.remoting.frame import HEADER_BYTES_MAX
 from libramq.store.config import IN_MEMORY_BYTES
-from libramq.transport.address import split_address
-from libramq.transport.bind import check_announced
+from libramq.transport.address import check_announced, split_address
 
 #: MessageStoreConfig.setTimerPrecisionMs; other values are rounded there.
 TIMER_PRECISIONS_MS: Final = (100, 200, 500, 1000)

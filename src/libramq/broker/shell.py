@@ -25,9 +25,9 @@ from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
 from libramq.transport.access import Access
+from libramq.transport.address import check_bind_address, is_loopback
 from libramq.transport.admission import for_slaves
 from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
-from libramq.transport.bind import check_bind_address, is_loopback
 from libramq.transport.server import Server
 from libramq.transport.server_connection import Reader
 from libramq.transport.tls import PLAIN, Encryption

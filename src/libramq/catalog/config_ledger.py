@@ -19,8 +19,7 @@ import msgspec
 
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.journal_sync import JournalSync
-from libramq.file_sync import sync_file
-from libramq.filesystem import FileSystem, make_directory, safe_child
+from libramq.filesystem import FileSystem, make_directory, safe_child, sync_file
 from libramq.formats.tables import DataVersion
 from libramq.logs import get_logger
 

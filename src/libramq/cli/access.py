@@ -1,7 +1,7 @@
 """Access to servers with authentication or TLS: a file named by the environment, for every command.
 
 These are not options, since every user of the machine can read a command line. The file uses the names of
-`transport/access_properties.py`, as Apache's tools.yml and tls.properties have them.
+`transport/access.py`, as Apache's tools.yml and tls.properties have them.
 """
 
 import os
@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from libramq.errors import ConfigError
 from libramq.formats.properties_file import read_properties
-from libramq.transport.access import Access
-from libramq.transport.access_properties import access_of
+from libramq.transport.access import Access, access_of
 
 VARIABLE: Final = "LIBRA_ACCESS"
 

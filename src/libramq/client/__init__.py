@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from libramq.client.producing.send_result import SendStatus as SendStatus
     from libramq.client.producing.transactions import Transaction as Transaction
     from libramq.client.producing.transactions import TransactionState as TransactionState
-    from libramq.filter.selector import Sql as Sql
+    from libramq.filter.subscription import Sql as Sql
     from libramq.remoting.credentials import Credentials as Credentials
     from libramq.transport.tls import Tls as Tls
 
@@ -42,7 +42,7 @@ _MODULES: Final = {
     "SendResult": "libramq.client.producing.send_result",
     "SendStatus": "libramq.client.producing.send_result",
     "SimpleConsumer": "libramq.client.popping.simple_consumer",
-    "Sql": "libramq.filter.selector",
+    "Sql": "libramq.filter.subscription",
     "Tls": "libramq.transport.tls",
     "Transaction": "libramq.client.producing.transactions",
     "TransactionState": "libramq.client.producing.transactions",

@@ -38,9 +38,8 @@ from libramq.rpc.name_server_calls import (
     name_servers_unavailable,
     topic_route,
 )
-from libramq.transport.access import OPEN, Access
+from libramq.transport.access import CONNECT_TIMEOUT_MS, OPEN, Access
 from libramq.transport.blocking import BlockingRemote
-from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 
 log = logging.getLogger(__name__)  # Without structlog: Spark's tasks import this.
 T = TypeVar("T")

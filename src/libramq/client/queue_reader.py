@@ -31,11 +31,10 @@ from libramq.errors import (
     RouteNotFound,
     TopicNotExist,
 )
-from libramq.filter.selector import Sql, kind_of, selector
-from libramq.filter.subscription import SubscriptionData
+from libramq.filter.subscription import Sql, SubscriptionData, kind_of, selector
+from libramq.message.inner_batch import decode_pulled
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
-from libramq.message.unwrapping import decode_pulled
 from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc.broker_calls import (
     PULL_SUBSCRIPTION,
@@ -103,7 +102,7 @@ class MessagesLost(LibraError):
 class Stretch(NamedTuple):
     """The records of one reply, back to back, and the offsets [start, end) that they cover.
 
-    Inner batches among them are whole (`message.unwrapping`): they may begin before, and end after these.
+    Inner batches among them are whole (`message.inner_batch`): they may begin before, and end after these.
     """
 
     queue: MessageQueue

@@ -22,8 +22,8 @@ from libramq.errors import RemoteProtocolError
 from libramq.message import sys_flag as flags
 from libramq.message.batch import ITEM_BYTES_MIN, ITEM_HEAD
 from libramq.message.compression import decompress_body
+from libramq.message.ids import PLACE_BITS
 from libramq.message.inner_batch import OF_A_BATCH, message_count
-from libramq.message.place import PLACE_BITS
 from libramq.message.record import RecordHead, encode_record, peek_record
 from libramq.message.record_head import HEADS, HOST_BITS
 

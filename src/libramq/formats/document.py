@@ -8,7 +8,7 @@ import msgspec
 
 from libramq.errors import RemoteProtocolError
 from libramq.formats import fastjson
-from libramq.formats.plain_json import encode_plain
+from libramq.formats.fastjson import encode_plain
 
 T = TypeVar("T")
 

@@ -13,13 +13,13 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from libramq.clock import MonotonicMs
-from libramq.filter.selector import named_expression
 from libramq.filter.subscription import (
     BROADCASTING,
     CLUSTERING,
     CONSUME_FROM_LAST_OFFSET,
     CONSUME_PASSIVELY,
     SubscriptionData,
+    named_expression,
 )
 from libramq.groups.limits import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX
 from libramq.groups.memberships import Memberships

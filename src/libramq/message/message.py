@@ -17,8 +17,7 @@ import msgspec
 
 from libramq.message import properties as names
 from libramq.message.checksum import crc32
-from libramq.message.ids import decode_host, encode_host, encode_offset_id
-from libramq.message.place import place_of
+from libramq.message.ids import decode_host, encode_host, encode_offset_id, place_of
 from libramq.message.record_head import (
     HEADS,
     HOST_BITS,

@@ -29,8 +29,8 @@ from libramq.nameserver.route_info import (
     register_topic,
     set_writable,
 )
-from libramq.remoting import admin_headers as h
-from libramq.remoting.body.route import BrokerMemberGroupBody, KVTable, TopicList
+from libramq.remoting import headers as h
+from libramq.remoting.body.cluster import BrokerMemberGroupBody, KVTable, TopicList
 from libramq.remoting.headers import TopicHeader
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply, reply_rows
 from libramq.rpc.request import Processor, Request

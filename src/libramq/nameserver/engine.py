@@ -22,8 +22,8 @@ from libramq.nameserver.displacement import Displacement
 from libramq.nameserver.kv_config import KVConfig
 from libramq.nameserver.processor import NameServerProcessor
 from libramq.nameserver.route_info import BrokerRecord, RouteInfo
-from libramq.remoting.admin_headers import LowestIdHeader
 from libramq.remoting.credentials import Credentials
+from libramq.remoting.headers import LowestIdHeader
 from libramq.rpc.call import Question, header_call, nothing, signing
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.request import Processors, served_by

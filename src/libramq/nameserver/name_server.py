@@ -18,9 +18,8 @@ from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
 from libramq.transport.access import Access
-from libramq.transport.address import join_address
+from libramq.transport.address import check_bind_address, join_address
 from libramq.transport.asyncio_remotes import AsyncioRemotes
-from libramq.transport.bind import check_bind_address
 from libramq.transport.server import Server
 from libramq.transport.tls import PLAIN, Encryption
 

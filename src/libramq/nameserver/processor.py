@@ -25,7 +25,7 @@ from libramq.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
 from libramq.nameserver.registration import check_topics, decode_registration, decoded_bytes, is_compressed
 from libramq.nameserver.route_info import BrokerAddress, RouteInfo
 from libramq.remoting import headers as h
-from libramq.remoting.body.route import KVTable, TopicList
+from libramq.remoting.body.cluster import KVTable, TopicList
 from libramq.remoting.credentials import Credentials, is_signed
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import INLINE_BODY_BYTES_MAX, Processor, Request

@@ -21,7 +21,7 @@ from libramq.formats.tables import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from libramq.remoting.body.registration import RegisterBrokerBody
+from libramq.remoting.body.cluster import RegisterBrokerBody
 from libramq.remoting.headers import RegisterBrokerHeader
 
 #: Ours: one broker's topics; a LibraMQ broker has at most 50,000 (catalog.topic_table.TOPICS_MAX).

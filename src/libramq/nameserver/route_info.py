@@ -36,7 +36,7 @@ from libramq.nameserver.registration import (
     TOPICS_MAX,
     check_registration,
 )
-from libramq.remoting.body.route import ClusterInfo
+from libramq.remoting.body.cluster import ClusterInfo
 from libramq.remoting.headers import RegisterBrokerHeader
 
 

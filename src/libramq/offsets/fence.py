@@ -18,26 +18,153 @@ that restarts continues in that mode, as its coordinator may be out of reach. No
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from libramq.codes import ResponseCode
-from libramq.errors import broker_error
+from libramq.errors import BrokerError, broker_error
 from libramq.fencing import (
     EPOCHS_AHEAD_MAX,
     MODE_CLIENT,
     MODE_EPOCHS,
     NO_ATTEMPTS,
+    Attempts,
     Claim,
     FenceGrant,
     FenceReport,
 )
+from libramq.formats.document import Document
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
-from libramq.offsets.fence_file import ALLOCATES, LEFT_BEHIND, FencesFile, Opening, entry_key, entry_name
-from libramq.offsets.group_fence import NOBODY, GroupFence, fenced, not_yet_granted
-from libramq.offsets.removed_openings import RemovedOpenings
+
+#: A character that no name of a topic or group has.
+SEPARATOR: Final = "@"
+#: A topic and a queue id, or one of the next two.
+Key = tuple[str, int]
+LEFT_BEHIND: Final = ("", -1)
+#: Present while the group's mode is MODE_CLIENT.
+ALLOCATES: Final = ("", -2)
+
+
+class Opening(Document, frozen=True, kw_only=True):
+    """An entry of the file; those of a group itself have no member."""
+
+    member: str
+    epoch: int
+
+
+class FencesFile(Document, frozen=True, kw_only=True):
+    """The content of config/groupFences.json: by "topic@group@queue id", and a group's own state beside it.
+
+        orders@G@3   who has opened queue 3 of orders, under which epoch
+              @G@-1  the epoch left behind by removed queues of G
+              @G@-2  the epoch under which members of G began to allocate for themselves
+
+    Topics have names, so entries without a topic belong to the group.
+    """
+
+    openings: dict[str, Opening] = {}
+
+
+def entry_name(group: str, key: Key) -> str:
+    """Return the name of an entry."""
+    return f"{key[0]}{SEPARATOR}{group}{SEPARATOR}{key[1]}"
+
+
+def entry_key(name: str) -> tuple[str, Key]:
+    """Return an entry's group and key."""
+    topic, group, queue_id = name.split(SEPARATOR)
+    return group, (topic, int(queue_id))
+
+
+#: The opening of a queue that nobody has opened: every epoch is above it.
+NOBODY: Final = Claim("", 0)
+
+
+@dataclass(slots=True)
+class GroupFence:
+    """One group's queues here. is_grant_complete: the coordinator has sent the owners of all of them.
+
+    unconfirmed: queues whose readers have to open them again. recovered_ends: where these ended then.
+    void: queues whose grant was unused when a coordinator gathered; until they are granted again, their last
+    reader need not be their owner. attempts: what the coordinator has passed on from former owners.
+    """
+
+    epoch: int = 0
+    mode: str = MODE_EPOCHS
+    is_grant_complete: bool = False
+    grants: dict[tuple[str, int], Claim] = field(default_factory=dict)
+    openings: dict[tuple[str, int], Claim] = field(default_factory=dict)
+    unconfirmed: set[tuple[str, int]] = field(default_factory=set)
+    recovered_ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    void: set[tuple[str, int]] = field(default_factory=set)
+    attempts: dict[tuple[str, int], Attempts] = field(default_factory=dict)
+    #: The newest connection over which a queue was committed, and under which opening. It is in no file,
+    #: since no connection outlives the process.
+    committed_over: dict[tuple[str, int], tuple[Claim, int]] = field(default_factory=dict)
+
+
+def not_yet_granted(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:
+    """Return the refusal of a claim that may be granted later."""
+    return broker_error(
+        ResponseCode.NOT_YET_GRANTED,
+        f"{topic}-{queue_id} of group {group}: epoch {claim.epoch} is not known here yet;"
+        f" the latest is {known.epoch}",
+    )
+
+
+def fenced(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:
+    """Return the refusal of a claim whose queue has another owner."""
+    return broker_error(
+        ResponseCode.FENCED,
+        f"{topic}-{queue_id} of group {group}: not owned by {claim.member} under epoch {claim.epoch};"
+        f" its epoch is {known.epoch}",
+    )
+
+
+#: Ours: some 10 MB; the oldest are forgotten first.
+OPENINGS_MAX: Final = 25_000
+
+QueueKey = tuple[str, int]
+
+
+class RemovedOpenings:
+    """The last openings of queues whose group or topic was deleted, by group, topic and queue id.
+
+    A group continues with its next heartbeat, and a member that opens its queue again has read it without a
+    break. A topic made again has other messages, so its queues count as closed under their last epochs. No
+    earlier claim opens them: its member lost the queue before the deletion.
+
+    They are in memory only: after a restart members begin again at what they had committed.
+    """
+
+    def __init__(self) -> None:
+        self._openings: dict[tuple[str, QueueKey], Claim] = {}
+
+    def keep(self, group: str, openings: Mapping[QueueKey, Claim]) -> None:
+        """Keep openings of a group that are deleted."""
+        for key, claim in openings.items():
+            self._openings.pop((group, key), None)
+            self._openings[group, key] = claim
+        while len(self._openings) > OPENINGS_MAX:
+            del self._openings[next(iter(self._openings))]
+
+    def last(self, group: str, key: QueueKey) -> Claim:
+        """Return the last opening of a queue that is not open."""
+        return self._openings.get((group, key), NOBODY)
+
+    def take(self, group: str, key: QueueKey) -> Claim:
+        """Return the last opening of a queue that is opened again, and forget it."""
+        return self._openings.pop((group, key), NOBODY)
+
+    def remove_topic(self, topic: str) -> None:
+        """Note that nobody has read the queues of a topic that is made again."""
+        for where, claim in self._openings.items():
+            if where[1][0] == topic:
+                self._openings[where] = Claim("", claim.epoch)
+
 
 log = get_logger(__name__)
 

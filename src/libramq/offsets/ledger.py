@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from libramq.clock import WallMs
 from libramq.errors import ProtocolError, RemoteProtocolError, StoreCorrupt
-from libramq.file_sync import sync_file
-from libramq.filesystem import BACKUP_SUFFIX, FileSystem, read_with_backup
+from libramq.filesystem import BACKUP_SUFFIX, FileSystem, read_with_backup, sync_file
 from libramq.formats import fastjson
 from libramq.logs import get_logger
 from libramq.message.names import is_light

@@ -1,10 +1,11 @@
 """Typed headers of requests: the fields in a command's ext fields.
 
 Field names on the wire are camelCase and all values are text; `decode_header` turns them into typed values.
-Upstream: remoting/protocol/header/*.java.
+First those of clients, then POP's, then administration's: what mqadmin sends to name servers and brokers.
+Upstream: remoting/protocol/header/*.java, header/namesrv/*.java.
 """
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -432,3 +433,272 @@ class OpenQueueHeader(Header):
     queue_id: Int
     lb_member: str
     lb_queue_epoch: Long
+
+
+class PushReplyHeader(Header):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT: another client's reply to a request (ReplyMessageRequestHeader.java)."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
+    born_host: str
+    store_host: str
+    store_timestamp: Long
+    properties: str | None = None
+    reconsume_times: Int | None = None
+    unit_mode: bool | None = None
+
+
+#: Ours: how many messages each check point of a pop has, in the order of `startOffsetInfo` and of the body.
+#: Whoever sends `lbMaxMsgNums` gets it from brokers of ours, and knows them by it.
+MESSAGE_COUNTS: Final = "lbMsgCounts"
+#: Ours: how long a broker had a pop before it took the messages, which are invisible from then on. A client
+#: whose clock is set otherwise cannot tell that from `popTime`.
+HELD_MS: Final = "lbHeldMs"
+
+
+class PopMessageHeader(Header):
+    """POP_MESSAGE (PopMessageRequestHeader.java). init_mode: where a new group begins: 0 first, 1 last.
+
+    born_time: by the client's clock; 0: when the broker has read it, at Apache's brokers too.
+
+    lb_max_msg_nums: ours, how many messages a broker of ours may return; Apache's knows the other alone, and
+    refuses more than 32.
+    """
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    max_msg_nums: Int
+    invisible_time: Long
+    poll_time: Long
+    init_mode: Int
+    born_time: Long = 0
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool | None = None
+    attempt_id: str | None = None
+    lb_max_msg_nums: Int | None = None
+
+
+class AckMessageHeader(Header):
+    """ACK_MESSAGE (AckMessageRequestHeader.java). extra_info: the message's POP_CK."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    extra_info: str
+    offset: Long
+
+
+class ChangeInvisibleTimeHeader(AckMessageHeader):
+    """CHANGE_MESSAGE_INVISIBLETIME (ChangeInvisibleTimeRequestHeader.java).
+
+    lb_unseen: ours; no program has seen the message, so that its next delivery is no further attempt.
+    """
+
+    invisible_time: Long
+    lb_unseen: bool | None = None
+
+
+class NotificationHeader(Header):
+    """NOTIFICATION: answer once there is a message (NotificationRequestHeader.java)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    poll_time: Long
+    born_time: Long = 0
+    order: bool | None = None
+    attempt_id: str | None = None
+
+
+class PollingInfoHeader(Header):
+    """POLLING_INFO: how many pops wait (PollingInfoRequestHeader.java)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+
+
+class PeekMessageHeader(PollingInfoHeader):
+    """PEEK_MESSAGE (PeekMessageRequestHeader.java)."""
+
+    max_msg_nums: Int
+
+
+# Name server.
+
+
+class KVHeader(Header):
+    """GET_KV_CONFIG, DELETE_KV_CONFIG: one value by its namespace and key."""
+
+    namespace: str
+    key: str
+
+
+class PutKVHeader(KVHeader):
+    """PUT_KV_CONFIG."""
+
+    value: str
+
+
+class KVNamespaceHeader(Header):
+    """GET_KVLIST_BY_NAMESPACE."""
+
+    namespace: str
+
+
+class BrokerNameHeader(Header):
+    """WIPE_WRITE_PERM_OF_BROKER, ADD_WRITE_PERM_OF_BROKER."""
+
+    broker_name: str
+
+
+class BrokerMemberGroupHeader(Header):
+    """GET_BROKER_MEMBER_GROUP."""
+
+    cluster_name: str
+    broker_name: str
+
+
+# Broker.
+
+
+class CloneOffsetsHeader(Header):
+    """CLONE_GROUP_OFFSET.
+
+    topic: blank for all that the source has read. offline: whatever its members subscribe to.
+    """
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class CorrectionOffsetHeader(Header):
+    """QUERY_CORRECTION_OFFSET. filter_groups: left out, separated by commas."""
+
+    topic: str
+    compare_group: str
+    filter_groups: str | None = None
+
+
+class GroupAndTopicHeader(Header):
+    """QUERY_CONSUME_TIME_SPAN."""
+
+    group: str
+    topic: str
+
+
+class SubscriptionHeader(Header):
+    """QUERY_SUBSCRIPTION_BY_CONSUMER."""
+
+    group: str
+    topic: str | None = None
+
+
+class GroupForbiddenHeader(Header):
+    """UPDATE_AND_GET_GROUP_FORBIDDEN. readable: whether the group may read the topic; None: leave it."""
+
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
+class ConsumeQueueHeader(Header):
+    """QUERY_CONSUME_QUEUE: `count` units of a queue from `index` on."""
+
+    topic: str
+    queue_id: Int
+    index: Long = 0
+    count: Int = 0
+    consumer_group: str | None = None
+
+
+class BrokerConsumeStatsHeader(Header):
+    """GET_BROKER_CONSUME_STATS. is_order: ordered topics only."""
+
+    is_order: bool = False
+
+
+#: BrokerStatsManager: the statistics that mqadmin statsAll asks for.
+TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+
+
+class StatsDataHeader(Header):
+    """VIEW_BROKER_STATS_DATA."""
+
+    stats_name: str
+    stats_key: str
+
+
+class RunningInfoHeader(Header):
+    """GET_CONSUMER_RUNNING_INFO."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+#: In CONSUME_MESSAGE_DIRECTLY to a member: it is a retry of the group, and no operator's test.
+PASSED_ON: Final = "lbPassedOn"
+#: In the member's answer: how the retry comes again.
+DELAY_LEVEL: Final = "lbDelayLevel"
+UNCOUNTED: Final = "lbUncounted"
+
+
+class ConsumeDirectlyHeader(Header):
+    """CONSUME_MESSAGE_DIRECTLY. msg_id: the offset id of a message here."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+
+
+class ConsumerStatusHeader(Header):
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS. client_addr: a client id, blank for all."""
+
+    group: str
+    topic: str
+    client_addr: str | None = None
+
+
+class ResumeCheckHeader(Header):
+    """RESUME_CHECK_HALF_MESSAGE. msg_id: the offset id in the topic of those that were given up."""
+
+    topic: str | None = None
+    msg_id: str | None = None
+
+
+class MasterFlushOffsetHeader(Header):
+    """RESET_MASTER_FLUSH_OFFSET."""
+
+    master_flush_offset: Long | None = None
+
+
+class LowestIdHeader(Header):
+    """NOTIFY_MIN_BROKER_ID_CHANGE. offline_broker_addr: who has left; ha_broker_addr: of who has come."""
+
+    min_broker_id: Long
+    broker_name: str | None = None
+    min_broker_addr: str | None = None
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None
+
+
+class HAInfoHeader(Header):
+    """EXCHANGE_BROKER_HA_INFO and its answer. A master that starts names itself; a slave sends no field."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: Long | None = None
+    master_address: str | None = None

@@ -21,13 +21,12 @@ from libramq.formats.tables import TopicConfigSerializeWrapper as TopicConfigs
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
-from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
 from libramq.remoting.body import administration as bodies
 from libramq.remoting.body import consumers
-from libramq.remoting.body.replication import HAStatus
-from libramq.remoting.body.route import GroupList, KVTable, TopicList
-from libramq.remoting.body.running_info import ConsumerRunningInfo
+from libramq.remoting.body.administration import HAStatus
+from libramq.remoting.body.cluster import GroupList, KVTable, TopicList
+from libramq.remoting.body.consumers import ConsumerRunningInfo
 from libramq.remoting.command import Command
 from libramq.rpc.call import Call, body_call, header_call, nothing
 
@@ -118,27 +117,27 @@ producer_connection: Final = _body_call(
     R.GET_PRODUCER_CONNECTION_LIST, h.ProducerConnectionHeader, consumers.ProducerConnection
 )
 #: Set a group's offsets to those of another one.
-clone_offsets: Final = _call(R.CLONE_GROUP_OFFSET, a.CloneOffsetsHeader, nothing)
+clone_offsets: Final = _call(R.CLONE_GROUP_OFFSET, h.CloneOffsetsHeader, nothing)
 #: The progress of all groups.
 broker_consume_stats: Final = _body_call(
-    R.GET_BROKER_CONSUME_STATS, a.BrokerConsumeStatsHeader, bodies.ConsumeStatsList
+    R.GET_BROKER_CONSUME_STATS, h.BrokerConsumeStatsHeader, bodies.ConsumeStatsList
 )
 #: A member's running info; jstack_enable: with the stacks of its threads.
-running_info: Final = _body_call(R.GET_CONSUMER_RUNNING_INFO, a.RunningInfoHeader, ConsumerRunningInfo)
+running_info: Final = _body_call(R.GET_CONSUMER_RUNNING_INFO, h.RunningInfoHeader, ConsumerRunningInfo)
 #: Have a member process a message, by its offset id.
 consume_directly: Final = _body_call(
-    R.CONSUME_MESSAGE_DIRECTLY, a.ConsumeDirectlyHeader, bodies.ConsumeDirectlyResult
+    R.CONSUME_MESSAGE_DIRECTLY, h.ConsumeDirectlyHeader, bodies.ConsumeDirectlyResult
 )
 #: Set, return or remove a value of the KV configuration; QueryNotFound if there is none.
-put_value: Final = _call(R.PUT_KV_CONFIG, a.PutKVHeader, nothing)
-get_value: Final = _call(R.GET_KV_CONFIG, a.KVHeader, lambda reply: reply.ext["value"])
-delete_value: Final = _call(R.DELETE_KV_CONFIG, a.KVHeader, nothing)
+put_value: Final = _call(R.PUT_KV_CONFIG, h.PutKVHeader, nothing)
+get_value: Final = _call(R.GET_KV_CONFIG, h.KVHeader, lambda reply: reply.ext["value"])
+delete_value: Final = _call(R.DELETE_KV_CONFIG, h.KVHeader, nothing)
 #: Set up to where a slave takes its master's log to be on disk.
-reset_master_flush_offset: Final = _call(R.RESET_MASTER_FLUSH_OFFSET, a.MasterFlushOffsetHeader, nothing)
+reset_master_flush_offset: Final = _call(R.RESET_MASTER_FLUSH_OFFSET, h.MasterFlushOffsetHeader, nothing)
 #: Units of a queue, from an index on.
-consume_queue: Final = _body_call(R.QUERY_CONSUME_QUEUE, a.ConsumeQueueHeader, bodies.ConsumeQueueReply)
+consume_queue: Final = _body_call(R.QUERY_CONSUME_QUEUE, h.ConsumeQueueHeader, bodies.ConsumeQueueReply)
 #: A count in the last minute, hour and day; BrokerError (SYSTEM_ERROR) if there is none.
-stats_data: Final = _body_call(R.VIEW_BROKER_STATS_DATA, a.StatsDataHeader, bodies.BrokerStatsData)
+stats_data: Final = _body_call(R.VIEW_BROKER_STATS_DATA, h.StatsDataHeader, bodies.BrokerStatsData)
 #: The message at a physical offset.
 view_message: Final = _call(
     R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader, lambda reply: decode_records(reply.body)[0]
@@ -196,7 +195,7 @@ def reset_offsets(
 
 def set_writable(broker_name: str, *, is_writable: bool) -> Call[int]:
     """Make a broker's topics read-only in routes, or writable again; return their number."""
-    header = a.BrokerNameHeader(broker_name=broker_name)
+    header = h.BrokerNameHeader(broker_name=broker_name)
     if is_writable:
         return header_call(R.ADD_WRITE_PERM_OF_BROKER, header, lambda reply: int(reply.ext["addTopicCount"]))
     return header_call(R.WIPE_WRITE_PERM_OF_BROKER, header, lambda reply: int(reply.ext["wipeTopicCount"]))

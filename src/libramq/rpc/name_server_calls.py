@@ -11,8 +11,7 @@ from libramq.codes import RequestCode
 from libramq.errors import NameServerUnavailable, RequestCodeNotSupported
 from libramq.formats.document import decode_body, encode_body
 from libramq.formats.route import TopicRouteData
-from libramq.remoting.body.registration import RegisterBrokerBody
-from libramq.remoting.body.route import ClusterInfo, TopicList
+from libramq.remoting.body.cluster import ClusterInfo, RegisterBrokerBody, TopicList
 from libramq.remoting.command import Command
 from libramq.remoting.headers import (
     BrokerHeartbeatHeader,

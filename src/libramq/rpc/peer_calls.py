@@ -11,10 +11,10 @@ from msgspec import json
 from libramq.codes import RequestCode
 from libramq.formats.document import decode_body, encode_body
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.body import nodes
-from libramq.remoting.body.assignment import QueryAssignmentReply
-from libramq.remoting.body.groups import PeerGroupsBody
-from libramq.remoting.body.replication import HAStatus
+from libramq.remoting.body import kafka_cluster
+from libramq.remoting.body.administration import HAStatus
+from libramq.remoting.body.consumers import QueryAssignmentReply
+from libramq.remoting.body.kafka_cluster import PeerGroupsBody
 from libramq.remoting.command import Command
 from libramq.remoting.headers import ViewMessageHeader
 from libramq.rpc.call import Call, group_call, header_call, nothing
@@ -82,17 +82,17 @@ def report_rebalance(body: bodies.PeerRebalanceBody) -> Call[None]:
     return group_call(RequestCode.PEER_REBALANCE, None, nothing, body=encode_body(body))
 
 
-def ask_node(body: nodes.PeerNodeBody) -> Call[nodes.PeerNode]:
+def ask_node(body: kafka_cluster.PeerNodeBody) -> Call[kafka_cluster.PeerNode]:
     """Query a broker for what Kafka's clients need to know of it."""
     return group_call(
         RequestCode.PEER_NODE,
         None,
-        lambda reply: decode_body(reply.body, nodes.PeerNode),
+        lambda reply: decode_body(reply.body, kafka_cluster.PeerNode),
         body=encode_body(body),
     )
 
 
-def change_topic(body: nodes.PeerTopicBody) -> Call[None]:
+def change_topic(body: kafka_cluster.PeerTopicBody) -> Call[None]:
     """Have a broker create, extend or delete a topic."""
     return group_call(RequestCode.PEER_TOPIC, None, nothing, body=encode_body(body))
 
@@ -107,12 +107,12 @@ def pass_on_groups(body: PeerGroupsBody) -> Call[bool]:
     )
 
 
-def exchange_offsets(body: nodes.PeerOffsetsBody) -> Call[nodes.PeerOffsets]:
+def exchange_offsets(body: kafka_cluster.PeerOffsetsBody) -> Call[kafka_cluster.PeerOffsets]:
     """Commit, read and delete a group's offsets at a queue's broker."""
     return group_call(
         RequestCode.PEER_OFFSETS,
         None,
-        lambda reply: decode_body(reply.body, nodes.PeerOffsets),
+        lambda reply: decode_body(reply.body, kafka_cluster.PeerOffsets),
         body=encode_body(body),
     )
 

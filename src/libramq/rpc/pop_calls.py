@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
-from libramq.remoting import pop_headers as h
+from libramq.remoting import headers as h
 from libramq.remoting.body.pop import BatchAckBody, BatchAckText
 from libramq.remoting.command import Command
 from libramq.remoting.headers import encode_header

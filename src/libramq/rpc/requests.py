@@ -21,16 +21,18 @@ from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import DataVersion, SubscriptionGroupConfig
 from libramq.kernel.connection import Principal
 from libramq.message.names import popped_topic, retry_topic
-from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
-from libramq.remoting import pop_headers as pop
 from libramq.remoting.body import coordination as groups
 from libramq.remoting.body import heartbeat as b
-from libramq.remoting.body import nodes
+from libramq.remoting.body import kafka_cluster
 from libramq.remoting.body.administration import GroupConfigList, TopicConfigList
-from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody
-from libramq.remoting.body.consumers import CheckClientBody, LockBatchBody
-from libramq.remoting.body.groups import PeerGroupsBody
+from libramq.remoting.body.consumers import (
+    CheckClientBody,
+    LockBatchBody,
+    MessageRequestModeBody,
+    QueryAssignmentBody,
+)
+from libramq.remoting.body.kafka_cluster import PeerGroupsBody
 from libramq.remoting.body.pop import BatchAckBody
 
 #: Ours: names, offsets and subscriptions of one client, or one broker's table.
@@ -104,13 +106,13 @@ def _consume(
     | h.QueryConsumerOffsetHeader
     | h.GroupBeginHeader
     | h.OpenQueueHeader
-    | pop.PopMessageHeader,
+    | h.PopMessageHeader,
     _: None,
 ) -> Operation:
     return Consume(principal, header.consumer_group, (header.topic,))
 
 
-def _popped(principal: Principal, header: pop.AckMessageHeader, _: None) -> Operation:
+def _popped(principal: Principal, header: h.AckMessageHeader, _: None) -> Operation:
     """Return the operation on a popped message; one of the group's own retry topic needs the group only."""
     name, of_group = header.topic, header.consumer_group
     is_own = name == retry_topic(of_group) or popped_topic(name, of_group) != name
@@ -195,28 +197,28 @@ def _groups_of(_: h.NoHeader, body: GroupConfigList) -> Collection[Resource]:
     return [group(config.group_name) for config in body.group_config_list]
 
 
-def _cloned_of(header: a.CloneOffsetsHeader, _: None) -> Collection[Resource]:
+def _cloned_of(header: h.CloneOffsetsHeader, _: None) -> Collection[Resource]:
     """Return both groups: who may change the one could read the other's progress otherwise."""
     return group(header.src_group), group(header.dest_group), *_named_topic(header.topic)
 
 
-def _corrected_of(header: a.CorrectionOffsetHeader, _: None) -> Collection[Resource]:
+def _corrected_of(header: h.CorrectionOffsetHeader, _: None) -> Collection[Resource]:
     groups = dict.fromkeys([header.compare_group, *filter(None, (header.filter_groups or "").split(","))])
     return topic(header.topic), *(group(name) for name in groups)
 
 
 def _group_and_topic(
-    header: a.GroupAndTopicHeader | a.GroupForbiddenHeader | a.SubscriptionHeader | a.ConsumerStatusHeader,
+    header: h.GroupAndTopicHeader | h.GroupForbiddenHeader | h.SubscriptionHeader | h.ConsumerStatusHeader,
     _: None,
 ) -> Collection[Resource]:
     return group(header.group), *_named_topic(header.topic)
 
 
-def _consume_queue_of(header: a.ConsumeQueueHeader, _: None) -> Collection[Resource]:
+def _consume_queue_of(header: h.ConsumeQueueHeader, _: None) -> Collection[Resource]:
     return topic(header.topic), *([group(header.consumer_group)] if header.consumer_group else [])
 
 
-def _consumed_directly(header: a.ConsumeDirectlyHeader, _: None) -> Collection[Resource]:
+def _consumed_directly(header: h.ConsumeDirectlyHeader, _: None) -> Collection[Resource]:
     """Return the resources named; `processor/client_calls.py` checks the message's real topic."""
     return group(header.consumer_group), *_named_topic(header.topic)
 
@@ -277,13 +279,13 @@ _BROKER_ROWS: Final = (
     Row(R.LITE_PULL_MESSAGE, h.PullMessageHeader, _consume, at_slave=_READ),
     Row(R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader, _view, reads_cold=True),
     Row(R.QUERY_MESSAGE, h.QueryMessageHeader, _managed(A.GET, _of_topic)),
-    _in_flight(R.POP_MESSAGE, pop.PopMessageHeader, _consume),
-    _in_flight(R.ACK_MESSAGE, pop.AckMessageHeader, _popped),
+    _in_flight(R.POP_MESSAGE, h.PopMessageHeader, _consume),
+    _in_flight(R.ACK_MESSAGE, h.AckMessageHeader, _popped),
     _in_flight(R.BATCH_ACK_MESSAGE, h.NoHeader, _popped_batch, _CONTROL, BatchAckBody),
-    _in_flight(R.CHANGE_MESSAGE_INVISIBLETIME, pop.ChangeInvisibleTimeHeader, _popped),
-    Row(R.NOTIFICATION, pop.NotificationHeader, _consume),
-    Row(R.POLLING_INFO, pop.PollingInfoHeader, _consume),
-    Row(R.PEEK_MESSAGE, pop.PeekMessageHeader, _consume),
+    _in_flight(R.CHANGE_MESSAGE_INVISIBLETIME, h.ChangeInvisibleTimeHeader, _popped),
+    Row(R.NOTIFICATION, h.NotificationHeader, _consume),
+    Row(R.POLLING_INFO, h.PollingInfoHeader, _consume),
+    Row(R.PEEK_MESSAGE, h.PeekMessageHeader, _consume),
     Row(R.RECALL_MESSAGE, h.RecallMessageHeader, _send),
     # Offsets.
     Row(R.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffsetHeader, _consume, reads_cold=True),
@@ -321,7 +323,7 @@ _BROKER_ROWS: Final = (
     ),
     Row(R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.GetAllGroupsHeader, _cluster_wide(A.LIST)),
     Row(R.GET_SUBSCRIPTIONGROUP_CONFIG, h.GroupByNameHeader, _managed(A.GET, _of_group)),
-    Row(R.UPDATE_AND_GET_GROUP_FORBIDDEN, a.GroupForbiddenHeader, _managed(A.UPDATE, _group_and_topic)),
+    Row(R.UPDATE_AND_GET_GROUP_FORBIDDEN, h.GroupForbiddenHeader, _managed(A.UPDATE, _group_and_topic)),
     Row(R.GET_ALL_CONSUMER_OFFSET, h.NoHeader, _cluster_wide(A.LIST)),
     Row(R.GET_ALL_DELAY_OFFSET, h.NoHeader, _cluster_wide(A.LIST)),
     Row(R.GET_ALL_MESSAGE_REQUEST_MODE, h.NoHeader, _cluster_wide(A.LIST)),
@@ -354,28 +356,28 @@ _BROKER_ROWS: Final = (
         _CONTROL,
         GroupConfigList,
     ),
-    Row(R.CLONE_GROUP_OFFSET, a.CloneOffsetsHeader, _managed(A.UPDATE, _cloned_of), at_slave=_NO_RESET),
-    Row(R.QUERY_CORRECTION_OFFSET, a.CorrectionOffsetHeader, _managed(A.GET, _corrected_of)),
-    Row(R.QUERY_CONSUME_TIME_SPAN, a.GroupAndTopicHeader, _managed(A.GET, _group_and_topic)),
-    Row(R.QUERY_SUBSCRIPTION_BY_CONSUMER, a.SubscriptionHeader, _managed(A.GET, _group_and_topic)),
-    Row(R.QUERY_CONSUME_QUEUE, a.ConsumeQueueHeader, _managed(A.GET, _consume_queue_of), reads_cold=True),
-    Row(R.GET_BROKER_CONSUME_STATS, a.BrokerConsumeStatsHeader, _cluster_wide(A.LIST)),
+    Row(R.CLONE_GROUP_OFFSET, h.CloneOffsetsHeader, _managed(A.UPDATE, _cloned_of), at_slave=_NO_RESET),
+    Row(R.QUERY_CORRECTION_OFFSET, h.CorrectionOffsetHeader, _managed(A.GET, _corrected_of)),
+    Row(R.QUERY_CONSUME_TIME_SPAN, h.GroupAndTopicHeader, _managed(A.GET, _group_and_topic)),
+    Row(R.QUERY_SUBSCRIPTION_BY_CONSUMER, h.SubscriptionHeader, _managed(A.GET, _group_and_topic)),
+    Row(R.QUERY_CONSUME_QUEUE, h.ConsumeQueueHeader, _managed(A.GET, _consume_queue_of), reads_cold=True),
+    Row(R.GET_BROKER_CONSUME_STATS, h.BrokerConsumeStatsHeader, _cluster_wide(A.LIST)),
     Row(R.GET_ALL_PRODUCER_INFO, h.NoHeader, _cluster_wide(A.LIST)),
-    Row(R.VIEW_BROKER_STATS_DATA, a.StatsDataHeader, _cluster_wide(A.GET)),
-    Row(R.RESUME_CHECK_HALF_MESSAGE, a.ResumeCheckHeader, _cluster_wide(A.UPDATE), at_slave=_BUSY),
-    Row(R.RESET_MASTER_FLUSH_OFFSET, a.MasterFlushOffsetHeader, _cluster_wide(A.UPDATE)),
-    Row(R.NOTIFY_MIN_BROKER_ID_CHANGE, a.LowestIdHeader, _cluster_wide(A.UPDATE)),
-    Row(R.EXCHANGE_BROKER_HA_INFO, a.HAInfoHeader, _cluster_wide(A.UPDATE)),
+    Row(R.VIEW_BROKER_STATS_DATA, h.StatsDataHeader, _cluster_wide(A.GET)),
+    Row(R.RESUME_CHECK_HALF_MESSAGE, h.ResumeCheckHeader, _cluster_wide(A.UPDATE), at_slave=_BUSY),
+    Row(R.RESET_MASTER_FLUSH_OFFSET, h.MasterFlushOffsetHeader, _cluster_wide(A.UPDATE)),
+    Row(R.NOTIFY_MIN_BROKER_ID_CHANGE, h.LowestIdHeader, _cluster_wide(A.UPDATE)),
+    Row(R.EXCHANGE_BROKER_HA_INFO, h.HAInfoHeader, _cluster_wide(A.UPDATE)),
     Row(R.GET_BROKER_CONFIG, h.NoHeader, _cluster_wide(A.GET)),
     Row(R.UPDATE_BROKER_CONFIG, h.NoHeader, _cluster_wide(A.UPDATE), _CONFIG),
-    Row(R.GET_CONSUMER_RUNNING_INFO, a.RunningInfoHeader, _managed(A.GET, _of_consumer_group)),
+    Row(R.GET_CONSUMER_RUNNING_INFO, h.RunningInfoHeader, _managed(A.GET, _of_consumer_group)),
     Row(
         R.CONSUME_MESSAGE_DIRECTLY,
-        a.ConsumeDirectlyHeader,
+        h.ConsumeDirectlyHeader,
         _managed(A.UPDATE, _consumed_directly),
         reads_cold=True,
     ),
-    Row(R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, a.ConsumerStatusHeader, _managed(A.GET, _group_and_topic)),
+    Row(R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, h.ConsumerStatusHeader, _managed(A.GET, _group_and_topic)),
     # Coordinated groups: members, and brokers among themselves.
     _of_group_protocol(R.GROUP_JOIN, h.GroupJoinHeader, _join, _CONTROL, groups.GroupJoinBody),
     _of_group_protocol(R.GROUP_POLL, h.GroupPollHeader, _as_member, _CONTROL, groups.GroupPollBody),
@@ -403,9 +405,9 @@ _BROKER_ROWS: Final = (
     _from_broker(R.PEER_ASSIGNMENTS, A.UPDATE, _TABLE, groups.PeerAssignmentsBody),
     _from_broker(R.PEER_REMOVED, A.UPDATE, _CONTROL, groups.PeerRemovedBody),
     _from_broker(R.PEER_REBALANCE, A.UPDATE, _TABLE, groups.PeerRebalanceBody),
-    _from_broker(R.PEER_NODE, A.GET, _CONTROL, nodes.PeerNodeBody),
-    _from_broker(R.PEER_TOPIC, A.UPDATE, _CONTROL, nodes.PeerTopicBody),
-    _from_broker(R.PEER_OFFSETS, A.UPDATE, _TABLE, nodes.PeerOffsetsBody),
+    _from_broker(R.PEER_NODE, A.GET, _CONTROL, kafka_cluster.PeerNodeBody),
+    _from_broker(R.PEER_TOPIC, A.UPDATE, _CONTROL, kafka_cluster.PeerTopicBody),
+    _from_broker(R.PEER_OFFSETS, A.UPDATE, _TABLE, kafka_cluster.PeerOffsetsBody),
     _from_broker(R.PEER_GROUPS, A.UPDATE, _TABLE, PeerGroupsBody),
     Row(R.SLAVE_PROGRESS, h.SlaveProgressHeader, _cluster_wide(A.LIST)),
 )
@@ -422,17 +424,17 @@ _NAME_SERVER_ROWS: Final = (
     Row(R.DELETE_TOPIC_IN_NAMESRV, h.DeleteTopicInNamesrvHeader, _managed(A.DELETE, _of_topic)),
     Row(R.GET_SYSTEM_TOPIC_LIST_FROM_NS, h.NoHeader, _cluster_wide(A.LIST)),
     # Administration.
-    Row(R.PUT_KV_CONFIG, a.PutKVHeader, _cluster_wide(A.UPDATE)),
-    Row(R.GET_KV_CONFIG, a.KVHeader, _cluster_wide(A.GET)),
-    Row(R.DELETE_KV_CONFIG, a.KVHeader, _cluster_wide(A.UPDATE)),
-    Row(R.GET_KVLIST_BY_NAMESPACE, a.KVNamespaceHeader, _cluster_wide(A.GET)),
-    Row(R.WIPE_WRITE_PERM_OF_BROKER, a.BrokerNameHeader, _cluster_wide(A.UPDATE)),
-    Row(R.ADD_WRITE_PERM_OF_BROKER, a.BrokerNameHeader, _cluster_wide(A.UPDATE)),
+    Row(R.PUT_KV_CONFIG, h.PutKVHeader, _cluster_wide(A.UPDATE)),
+    Row(R.GET_KV_CONFIG, h.KVHeader, _cluster_wide(A.GET)),
+    Row(R.DELETE_KV_CONFIG, h.KVHeader, _cluster_wide(A.UPDATE)),
+    Row(R.GET_KVLIST_BY_NAMESPACE, h.KVNamespaceHeader, _cluster_wide(A.GET)),
+    Row(R.WIPE_WRITE_PERM_OF_BROKER, h.BrokerNameHeader, _cluster_wide(A.UPDATE)),
+    Row(R.ADD_WRITE_PERM_OF_BROKER, h.BrokerNameHeader, _cluster_wide(A.UPDATE)),
     Row(R.REGISTER_TOPIC_IN_NAMESRV, h.TopicHeader, _managed(A.CREATE, _of_topic), _CONTROL, TopicRouteData),
     Row(R.GET_UNIT_TOPIC_LIST, h.NoHeader, _cluster_wide(A.LIST)),
     Row(R.GET_HAS_UNIT_SUB_TOPIC_LIST, h.NoHeader, _cluster_wide(A.LIST)),
     Row(R.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, h.NoHeader, _cluster_wide(A.LIST)),
-    Row(R.GET_BROKER_MEMBER_GROUP, a.BrokerMemberGroupHeader, _managed(A.GET, _of_cluster)),
+    Row(R.GET_BROKER_MEMBER_GROUP, h.BrokerMemberGroupHeader, _managed(A.GET, _of_cluster)),
     Row(R.UPDATE_NAMESRV_CONFIG, h.NoHeader, _cluster_wide(A.UPDATE), _CONFIG),
     Row(R.GET_NAMESRV_CONFIG, h.NoHeader, _cluster_wide(A.GET)),
 )

@@ -19,7 +19,7 @@ NUMBER_MAX: Final = (1 << 63) - 1
 #: Ours: as seconds September 2001 to the year 5138, as milliseconds January 1970 to March 1973.
 SECONDS: Final = range(1_000_000_000, 100_000_000_000)
 
-#: Of the source and the sink: the names of libramq.transport.access_properties behind the prefix. Spark
+#: Of the source and the sink: the names of libramq.transport.access behind the prefix. Spark
 #: redacts the secret ones in plans and logs (spark.redaction.regex).
 ACCESS_PREFIX: Final = "rocketmq."
 ACCESS: Final = (
@@ -173,7 +173,7 @@ class Options:
         }
         if not options:
             return None
-        from libramq.transport.access_properties import access_of
+        from libramq.transport.access import access_of
 
         return access_of(options, prefix=ACCESS_PREFIX)
 

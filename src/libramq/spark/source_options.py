@@ -68,8 +68,8 @@ from libramq.spark.options import ACCESS, Options
 from libramq.spark.reading.boundary import EARLIEST, LATEST, Boundary
 from libramq.spark.reading.subscription import Subscription
 from libramq.spark.schema import COLUMNS
+from libramq.transport.access import CONNECT_TIMEOUT_MS
 from libramq.transport.address import split_name_servers
-from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from libramq.transport.access import Access

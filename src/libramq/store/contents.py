@@ -14,11 +14,11 @@ from typing import Final, TypeVar
 
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
-from libramq.filter.message_filter import MessageFilter
+from libramq.filter.subscription import MessageFilter
 from libramq.kernel.effect import Thread
 from libramq.kernel.work import InThread, Work
+from libramq.message.ids import split_place
 from libramq.message.message import MessageExt
-from libramq.message.place import split_place
 from libramq.message.record import decode_record, has_good_crc, peek_record
 from libramq.store.config import StoreConfig
 from libramq.store.log.commit_log import CommitLog
@@ -267,7 +267,7 @@ class StoreContents:
         return _decoded(self._find(physical_offset, self._log.end))
 
     def _find(self, place: int, end: int) -> bytes | None:
-        """Return the record of a message, by its place (`message.inner_batch`)."""
+        """Return the record of a message, by its place (`message.ids`)."""
         physical_offset, number = split_place(place)
         kept = self._kept(physical_offset, end)
         if kept is not None:

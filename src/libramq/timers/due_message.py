@@ -15,7 +15,7 @@ from libramq.message.ids import encode_host
 from libramq.message.message import MessageExt
 from libramq.message.tags import tag_code
 from libramq.store.log.append import StoreMessage
-from libramq.timers.unit import TimerUnit
+from libramq.timers.timer_log import TimerUnit
 
 #: Left out where all properties would be too long: better without them than lost.
 _EXPENDABLE: Final = (p.TIMER_ENQUEUE_MS, p.TIMER_DEQUEUE_MS, p.TIMER_ROLL_TIMES)

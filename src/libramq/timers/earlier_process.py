@@ -12,7 +12,7 @@ from libramq.catalog.destinations import Destinations
 from libramq.clock import WallMs
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
-from libramq.timers.unit import TimerUnit
+from libramq.timers.timer_log import TimerUnit
 
 
 class Copies(Protocol):

@@ -23,9 +23,8 @@ from libramq.message.record import decode_record
 from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
 from libramq.timers.due_message import DueMessage, prepare, rolled_key
-from libramq.timers.timer_log import TimerLog
+from libramq.timers.timer_log import NO_UNIT, TimerLog, TimerUnit
 from libramq.timers.timer_wheel import TimerWheel
-from libramq.timers.unit import NO_UNIT, TimerUnit
 
 log = get_logger(__name__)
 

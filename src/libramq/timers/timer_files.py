@@ -32,10 +32,9 @@ from libramq.timers.timer_checkpoint import (
     TimerCheckpoint,
     write_timer_checkpoint,
 )
-from libramq.timers.timer_log import LogWrite, TimerLog, run_log_write
+from libramq.timers.timer_log import LogWrite, TimerLog, TimerUnit, run_log_write
 from libramq.timers.timer_wheel import SLOTS, Slot, TimerWheel, is_whole, read_wheel, write_slots
 from libramq.timers.timers import Again, Collected, TimerMessages
-from libramq.timers.unit import TimerUnit
 
 log = get_logger(__name__)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from libramq.filesystem import FileSystem
-from libramq.timers.unit import NO_UNIT
+from libramq.timers.timer_log import NO_UNIT
 
 #: TimerMessageStore.TIMER_WHEEL_TTL_DAY, and TimerWheel's factor of two.
 SLOTS: Final = 7 * 24 * 3600 * 2

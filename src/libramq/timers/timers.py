@@ -34,8 +34,8 @@ from libramq.timers.metrics import TimerMetrics, TimerMetricsFile
 from libramq.timers.pop_entries import PopEntries
 from libramq.timers.request import TimerOptions, requested_ms, slot_ms
 from libramq.timers.slot_reader import SlotReader, TimerData
+from libramq.timers.timer_log import TimerUnit
 from libramq.timers.timer_wheel import SLOTS
-from libramq.timers.unit import TimerUnit
 
 log = get_logger(__name__)
 

@@ -1,15 +1,35 @@
-"""Access: a client's signature and encryption.
+"""Access: a client's signature and encryption; its timeouts; and both as properties, under Apache's names.
 
 The asyncio and the blocking shell share it. Requests are signed as they are written, each attempt again.
+Spark's options, pipelines and `$LIBRA_ACCESS` have it as properties:
+
+    accessKey=bob                            of an ACL; with ACL 2.0 the user's name
+    secretKey=…                              and the user's password
+    securityToken=…                          of temporary credentials
+    tls.enable=true
+    tls.client.trustCertPath=ca.pem          trusted authorities; the system's by default
+    tls.client.certPath=client.pem           the client's own certificate, if servers require one
+    tls.client.keyPath=client.key
+    tls.client.keyPassword=…
+    tls.verify=full                          of certificates: full, ca (not the name), none (for tests)
+
+Upstream: tools.yml, SessionCredentials.java, TlsSystemConfig.java; tls.verify is ours, instead of two
+switches (tls.test.mode.enable, tls.client.authServer) that by default check nothing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from libramq.errors import ConfigError
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials, sign
-from libramq.transport.tls import Tls
+from libramq.transport.tls import Tls, Verify
+
+#: NettyClientConfig.connectTimeoutMillis.
+CONNECT_TIMEOUT_MS: Final = 3000
+#: ClientConfig.mqClientApiTimeout.
+REQUEST_TIMEOUT_MS: Final = 3000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +62,64 @@ class Access:
 
 OPEN: Final = Access()
 """No credentials, no TLS."""
+
+
+ACCESS_KEY: Final = "accessKey"
+SECRET_KEY: Final = "secretKey"
+SECURITY_TOKEN: Final = "securityToken"
+TLS_ENABLE: Final = "tls.enable"
+TRUST_CERT_PATH: Final = "tls.client.trustCertPath"
+CERT_PATH: Final = "tls.client.certPath"
+KEY_PATH: Final = "tls.client.keyPath"
+KEY_PASSWORD: Final = "tls.client.keyPassword"
+VERIFY: Final = "tls.verify"
+_TLS: Final = (TRUST_CERT_PATH, CERT_PATH, KEY_PATH, KEY_PASSWORD, VERIFY)
+NAMES: Final = (ACCESS_KEY, SECRET_KEY, SECURITY_TOKEN, TLS_ENABLE, *_TLS)
+
+
+def access_of(properties: Mapping[str, str], *, prefix: str = "") -> Access:
+    """Build access from properties; ConfigError names the invalid one, with its user's prefix.
+
+    Files are checked too, so that a wrong path is reported before any connection.
+    """
+    for name in properties:
+        if name not in NAMES:
+            raise ConfigError(f"access has no {prefix}{name}; there are: {', '.join(NAMES)}")
+    if not properties:
+        return OPEN
+    tls = _tls(properties, prefix)
+    if tls is not None:
+        tls.context()
+    return Access(_credentials(properties, prefix), tls)
+
+
+def _credentials(properties: Mapping[str, str], prefix: str) -> Credentials | None:
+    access_key, secret_key = properties.get(ACCESS_KEY), properties.get(SECRET_KEY)
+    if access_key and secret_key:
+        return Credentials(access_key, secret_key, properties.get(SECURITY_TOKEN))
+    for name in (ACCESS_KEY, SECRET_KEY, SECURITY_TOKEN):
+        if name in properties:
+            missing = SECRET_KEY if access_key else ACCESS_KEY
+            raise ConfigError(f"{prefix}{name} is given and {prefix}{missing} is not; give both")
+    return None
+
+
+def _tls(properties: Mapping[str, str], prefix: str) -> Tls | None:
+    enable = properties.get(TLS_ENABLE, "false").lower()
+    if enable not in ("true", "false"):
+        raise ConfigError(f"{prefix}{TLS_ENABLE}={enable!r}: give true or false")
+    if enable == "false":
+        useless = next((name for name in _TLS if name in properties), None)
+        if useless is not None and TLS_ENABLE not in properties:
+            raise ConfigError(f"{prefix}{useless} has no effect without {prefix}{TLS_ENABLE}=true")
+        return None
+    try:
+        return Tls(
+            ca_file=properties.get(TRUST_CERT_PATH),
+            cert_file=properties.get(CERT_PATH),
+            key_file=properties.get(KEY_PATH),
+            key_password=properties.get(KEY_PASSWORD),
+            verify=cast(Verify, properties.get(VERIFY, "full").lower()),
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{prefix}tls: {error}") from None

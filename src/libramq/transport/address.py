@@ -1,6 +1,14 @@
-"""An address: "host:port" as text, split and checked."""
+"""An address: "host:port" as text, split and checked; where a server listens, and what it announces.
 
+A server without authentication listens where only this machine reaches it: a public address is refused in one
+place, for every server, unless its owner has allowed it. No server announces an address that nobody can
+connect to.
+"""
+
+import ipaddress
 import re
+import socket
+from typing import Final
 from urllib.parse import urlsplit
 
 from libramq.errors import ConfigError
@@ -39,3 +47,64 @@ def is_lookup(namesrv: str) -> bool:
     except ValueError:  # Half an IPv6 address, for example.
         return False
     return url.scheme in ("http", "https") and url.path not in ("", "/")
+
+
+#: "This" network, multicast, reserved and broadcast; unspecified, multicast, and what means nothing without
+#: an interface (RFC 6890).
+_NOBODYS: Final = tuple(
+    map(ipaddress.ip_network, ("0.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4", "::/128", "ff00::/8", "fe80::/10"))
+)
+
+
+def check_bind_address(host: str, *, allow_public: bool, remedy: str) -> None:
+    """Raise ConfigError for an address that others can reach, unless `allow_public`.
+
+    remedy: the flag or property that allows it.
+    """
+    if allow_public or is_loopback(host):
+        return
+    raise ConfigError(
+        f"refusing to listen on {host or 'all addresses'}: others could reach it and clients are not"
+        f" authenticated; listen on 127.0.0.1, or {remedy} if the network is trusted"
+    )
+
+
+def bind_address(announced: str, option: str, remedy: str) -> str:
+    """Return where to listen if nothing but the announced address is configured.
+
+    Raises ConfigError if others could reach it: its owner has to allow that. option: what announces it.
+    """
+    if is_loopback(announced):
+        return announced
+    raise ConfigError(
+        f"{option} announces {announced} to clients, but nothing would listen there; add {remedy}, or name "
+        "the address to which something forwards its connections"
+    )
+
+
+def check_announced(address: str, option: str, *, is_name_allowed: bool = False) -> None:
+    """Raise ConfigError if this is not an IP address, or name, to which clients can connect."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        if is_name_allowed:
+            return
+        raise ConfigError(f"{option} {address!r} is not an IP address; records hold it") from None
+    if any(ip.version == network.version and ip in network for network in _NOBODYS):
+        raise ConfigError(
+            f"{option} {address}: no client can connect to such an address; name the one at which clients "
+            "reach this machine, and listen where you like"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address means this machine only; False if it cannot be resolved."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host or "0.0.0.0", None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return all(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)

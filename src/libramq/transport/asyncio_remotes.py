@@ -12,11 +12,10 @@ from libramq.errors import ConnectFailed, LocalProtocolError, RemoteError
 from libramq.remoting.command import Command
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.runtime.seams import Dialed, Filled
-from libramq.transport.access import OPEN, Access
+from libramq.transport.access import CONNECT_TIMEOUT_MS, OPEN, REQUEST_TIMEOUT_MS, Access
 from libramq.transport.address import split_address
 from libramq.transport.outages import Outages
 from libramq.transport.remotes import OnConnectionLost, OnRequest, Remotes
-from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from libramq.transport.tls import SHUTDOWN_TIMEOUT_S, Tls, handshake_failure
 
 #: The error of a client in the child of a fork.

@@ -11,9 +11,8 @@ from libramq.errors import ConnectFailed, ConnectionLost, ProtocolError, Request
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameFiller, PendingRequests
 from libramq.remoting.frame import encode_frame
-from libramq.transport.access import OPEN, Access
+from libramq.transport.access import CONNECT_TIMEOUT_MS, OPEN, REQUEST_TIMEOUT_MS, Access
 from libramq.transport.address import split_address
-from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from libramq.transport.tls import handshake_failure
 
 

@@ -19,9 +19,8 @@ from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, reply_
 from libramq.remoting.connection import FrameFiller, PendingRequests
 from libramq.remoting.frame import LARGE_BODY_BYTES, encode_head
 from libramq.runtime.seams import Dialer, Link, Timer, Timers
-from libramq.transport.access import OPEN, Access
+from libramq.transport.access import OPEN, REQUEST_TIMEOUT_MS, Access
 from libramq.transport.outages import Outages
-from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
-from libramq.filter.message_filter import MessageFilter
+from libramq.filter.subscription import MessageFilter
 from libramq.kernel.connection import Connection
 from libramq.kernel.purgatory import Parked, Purgatory
 

@@ -21,8 +21,7 @@ from libramq.groups.coordinator.effect import Effect
 from libramq.groups.coordinator.queue_handover import Assignment
 from libramq.groups.coordinator.saved_state import GroupState
 from libramq.message.queue import MessageQueue
-from libramq.offsets.fence import Fences
-from libramq.offsets.fence_file import Opening
+from libramq.offsets.fence import Fences, Opening
 from tests.groups.coordinator.coordinated import (
     GROUP,
     SESSION_MS,

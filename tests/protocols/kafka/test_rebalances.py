@@ -22,7 +22,7 @@ from libramq.protocols.kafka.held_beats import HOLD_MS_MAX
 from libramq.protocols.kafka.rebalances import COLLECT_MS
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumerConnection, ConsumeStats
-from libramq.remoting.body.groups import PeerGroupsBody
+from libramq.remoting.body.kafka_cluster import PeerGroupsBody
 from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest
 from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
 from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest

@@ -15,7 +15,7 @@ from libramq.protocols.kafka import metadata
 from libramq.protocols.kafka.answers import WAITING_COST_MAX, WAITING_MAX
 from libramq.protocols.kafka.metadata import AT_ONCE_MAX
 from libramq.protocols.kafka.translator import DECODED_AT_ONCE_BYTES_MAX
-from libramq.remoting.body.nodes import PeerNode
+from libramq.remoting.body.kafka_cluster import PeerNode
 from libramq.store.config import FlushDiskType
 from libramq.wire.kafka.api import API_VERSIONS, APIS
 from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse

@@ -16,7 +16,7 @@ from libramq.catalog.numbering import Numbering
 from libramq.clock import Clock
 from libramq.errors import ConnectFailed, InvalidName, LibraError
 from libramq.formats.tables import TopicConfig
-from libramq.remoting.body.nodes import NumberingBody, PeerTopicBody
+from libramq.remoting.body.kafka_cluster import NumberingBody, PeerTopicBody
 from libramq.rpc import peer_calls
 from libramq.rpc.call import Ask, Question
 

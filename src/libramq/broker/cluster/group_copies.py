@@ -14,7 +14,7 @@ from libramq.groups.classic.saved_state import SavedClassicGroup
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.modern.saved_state import SEPARATOR, SavedEntry
 from libramq.groups.protocol_groups import GROUPS_MAX
-from libramq.remoting.body.groups import PeerGroupsBody
+from libramq.remoting.body.kafka_cluster import PeerGroupsBody
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from libramq.groups.classic.saved_state import SavedClassicGroup
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.modern.saved_state import SavedEntry
 from libramq.kernel.parts import Kernel
-from libramq.remoting.body.groups import PeerGroupsBody
+from libramq.remoting.body.kafka_cluster import PeerGroupsBody
 from libramq.rpc import peer_calls
 from libramq.rpc.call import Ask, Question
 

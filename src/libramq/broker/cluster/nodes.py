@@ -24,7 +24,7 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.message import names
-from libramq.remoting.body.nodes import NumberingBody, NumberingsFile, PeerNode, PeerNodeBody
+from libramq.remoting.body.kafka_cluster import NumberingBody, NumberingsFile, PeerNode, PeerNodeBody
 from libramq.rpc import peer_calls
 from libramq.rpc.call import Ask, Question
 

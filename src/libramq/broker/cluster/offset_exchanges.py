@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from libramq.broker.cluster.peer_brokers import ANSWER_MS_MAX, PeerBrokers
 from libramq.broker.groups.group_offsets import Exchange, Exchanged
 from libramq.errors import ConnectFailed, LibraError
-from libramq.remoting.body.nodes import PeerOffsets, PeerOffsetsBody, offsets_of, queues_of
+from libramq.remoting.body.kafka_cluster import PeerOffsets, PeerOffsetsBody, offsets_of, queues_of
 from libramq.rpc import peer_calls
 from libramq.rpc.call import Ask, Question
 

@@ -31,7 +31,7 @@ from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.body.assignment import QueryAssignmentReply
+from libramq.remoting.body.consumers import QueryAssignmentReply
 from libramq.remoting.body.coordination import QueueGrant
 from libramq.rpc import peer_calls
 from libramq.rpc.call import Ask, Call, Question

@@ -34,7 +34,7 @@ from libramq.kernel.parts import Kernel
 from libramq.kernel.purgatory import Gated, Missing
 from libramq.logs import get_logger
 from libramq.message.names import MEMBERS_TOPIC_PREFIX
-from libramq.remoting.body.registration import RegisterBrokerBody
+from libramq.remoting.body.cluster import RegisterBrokerBody
 from libramq.remoting.headers import BrokerHeartbeatHeader, RegisterBrokerHeader, UnregisterBrokerHeader
 from libramq.rpc.call import Call, Question, signing
 from libramq.rpc.name_server_calls import Master, broker_heartbeat, register_broker, unregister_broker

@@ -37,7 +37,7 @@ from libramq.logs import get_logger
 from libramq.message.names import REVIVE_TOPIC_PREFIX, TIMER_TOPIC
 from libramq.message.properties import whole_number
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.route import ClusterInfo
+from libramq.remoting.body.cluster import ClusterInfo
 from libramq.remoting.command import Command
 from libramq.replication.ha_client import HAClient, Shared, State
 from libramq.replication.log_comparison import compare_logs

@@ -42,7 +42,7 @@ from libramq.message import names
 from libramq.message.queue import MessageQueue
 from libramq.offsets.consumer_offset import SEPARATOR
 from libramq.pop.passed_on import PassedOn
-from libramq.remoting.body.route import ClusterInfo
+from libramq.remoting.body.cluster import ClusterInfo
 from libramq.remoting.command import Command
 from libramq.remoting.headers import SlaveProgressHeader
 from libramq.rpc.broker_calls import query_consumer_offset

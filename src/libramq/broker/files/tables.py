@@ -32,7 +32,7 @@ from libramq.groups.coordinator.saved_state import GroupState, GroupStatesFile
 from libramq.groups.modern.saved_state import ModernGroupsFile, SavedEntry
 from libramq.offsets import Fences
 from libramq.offsets.commits_ahead import CommitAhead, CommitsAhead, CommitsAheadFile
-from libramq.offsets.fence_file import FencesFile, Opening
+from libramq.offsets.fence import FencesFile, Opening
 from libramq.pop.order_table import OrderFile, OrderTable
 from libramq.pop.ordered import OrderEntry
 

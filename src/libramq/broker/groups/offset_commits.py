@@ -20,8 +20,7 @@ from libramq.message.names import TIMER_TOPIC, is_light
 from libramq.message.queue import MessageQueue
 from libramq.offsets import OffsetLedger, OffsetRecord
 from libramq.offsets.commits_ahead import CommitAhead, CommitsAheadFile
-from libramq.offsets.consumer_offset import SEPARATOR
-from libramq.offsets.pull_offset import PullOffsets
+from libramq.offsets.consumer_offset import SEPARATOR, PullOffsets
 from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)

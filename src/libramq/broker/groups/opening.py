@@ -24,7 +24,7 @@ from libramq.kernel.connection import Connection
 from libramq.kernel.purgatory import Waiter
 from libramq.message.queue import MessageQueue
 from libramq.offsets import Claim
-from libramq.offsets.group_fence import NOBODY
+from libramq.offsets.fence import NOBODY
 from libramq.store.log.segments import ColdRead
 from libramq.waits import HeldPulls
 

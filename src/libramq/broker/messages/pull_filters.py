@@ -19,9 +19,8 @@ from libramq.clock import Clock
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConfigError, broker_error
 from libramq.filter.consumer_filters import ConsumerFilters, RetryTopicFilter, is_tag, parse_filter
-from libramq.filter.message_filter import MessageFilter
 from libramq.filter.sql import is_parsed
-from libramq.filter.subscription import SubscriptionData
+from libramq.filter.subscription import MessageFilter, SubscriptionData
 from libramq.filter.tag import ALL, parse_tag_filter
 from libramq.kernel.effect import Thread
 from libramq.kernel.work import InThread, Work

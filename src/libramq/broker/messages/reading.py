@@ -33,7 +33,7 @@ from libramq.catalog.requirements import Requirements
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
-from libramq.filter.message_filter import MessageFilter
+from libramq.filter.subscription import MessageFilter
 from libramq.formats.tables import PERM_READ
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel

@@ -16,7 +16,7 @@ from libramq.codes import RequestCode
 from libramq.formats.document import encode_body
 from libramq.kernel.longest_turn import RUNTIME_INFO
 from libramq.kernel.parts import Kernel
-from libramq.remoting.body.route import KVTable
+from libramq.remoting.body.cluster import KVTable
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
 

@@ -20,7 +20,7 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.catalog.topic_attributes import is_of_priorities
 from libramq.clock import Clock
-from libramq.filter.message_filter import MessageFilter
+from libramq.filter.subscription import MessageFilter
 from libramq.formats.tables import TopicConfig
 from libramq.kernel.work import PORTION
 from libramq.message import names

@@ -28,9 +28,14 @@ from libramq.nameserver import NameServer
 from libramq.nameserver.config import NameServerConfig, name_server_config
 from libramq.remoting.credentials import Credentials, parse_credentials
 from libramq.secret_bits import SYSTEM_SECRETS
-from libramq.transport.address import join_address
+from libramq.transport.address import (
+    bind_address,
+    check_announced,
+    check_bind_address,
+    is_loopback,
+    join_address,
+)
 from libramq.transport.admission import raise_limit
-from libramq.transport.bind import bind_address, check_announced, check_bind_address, is_loopback
 
 Failure = Callable[[], Coroutine[Any, Any, LibraError]]
 

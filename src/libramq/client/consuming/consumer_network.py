@@ -19,13 +19,13 @@ from libramq.client.consuming.requests.member_requests import MemberRequests
 from libramq.client.routing.publish_info import subscribe_queues
 from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError, LibraError, NameServerUnavailable, RouteNotFound
-from libramq.filter.selector import Selector
+from libramq.filter.subscription import Selector
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.rpc.call import Call
 from libramq.runtime.seams import Timer
-from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
+from libramq.transport.access import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from libramq.client.routing.lookup import look_up
 from libramq.clock import Clock, SystemClock
 from libramq.errors import ConfigError, LocalProtocolError
 from libramq.filesystem import FileSystem, LocalFileSystem
-from libramq.filter.selector import Selector
+from libramq.filter.subscription import Selector
 from libramq.message.names import validate_group
 from libramq.message.queue import MessageQueue
 from libramq.remoting.credentials import Credentials

@@ -27,7 +27,7 @@ from libramq.client.consuming.requests.broker_requests import BrokerRequests, Se
 from libramq.client.routing.name_servers import NameServers
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
 from libramq.errors import ConnectionLost, LibraError, NameServerUnavailable, RemoteError, RequestTimeout
-from libramq.filter.selector import Selector
+from libramq.filter.subscription import Selector
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue

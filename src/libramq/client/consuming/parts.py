@@ -35,7 +35,7 @@ from libramq.client.consuming.timers import DueItems
 from libramq.client.consuming.troubles import Troubles
 from libramq.client.routing.route_table import RouteTable
 from libramq.clock import MonotonicMs
-from libramq.filter.selector import Selector
+from libramq.filter.subscription import Selector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

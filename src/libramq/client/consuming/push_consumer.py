@@ -33,7 +33,7 @@ from libramq.client.options import (
 from libramq.clock import Clock
 from libramq.errors import ConfigError
 from libramq.filesystem import FileSystem
-from libramq.filter.selector import Sql, selector
+from libramq.filter.subscription import Sql, selector
 from libramq.message.names import validate_topic
 from libramq.remoting.credentials import Credentials
 from libramq.runtime.seams import Dialer

@@ -27,7 +27,7 @@ from libramq.client.consuming.timers import FAILED_AGAIN_MS
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import Fenced, LibraError, NotYetGranted
 from libramq.fencing import Claim, Opened
-from libramq.filter.selector import Selector
+from libramq.filter.subscription import Selector
 from libramq.formats.route import TopicRouteData
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue

@@ -10,7 +10,7 @@ from libramq.client.consuming.membership.subscription import Subscriptions, hear
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.clock import Now, WallMs
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.running_info import ConsumerRunningInfo, ProcessQueueInfo
+from libramq.remoting.body.consumers import ConsumerRunningInfo, ProcessQueueInfo
 
 _MIB = 1024 * 1024
 

@@ -18,7 +18,7 @@ from libramq.message.message import MessageExt, name_popped_together, popped_off
 from libramq.message.record import damaged_records, decode_records
 from libramq.pop.handle import Handle, decode_handle, encode_handle
 from libramq.remoting.body.pop import BatchAckText
-from libramq.remoting.pop_headers import AckMessageHeader, ChangeInvisibleTimeHeader
+from libramq.remoting.headers import AckMessageHeader, ChangeInvisibleTimeHeader
 from libramq.rpc.pop_calls import Changed, PopReply
 
 log = get_logger(__name__)

@@ -45,8 +45,7 @@ from libramq.errors import (
     RequestTimeout,
     RouteNotFound,
 )
-from libramq.filter.selector import Selector, Sql, kind_of, selector
-from libramq.filter.subscription import CLUSTERING, CONSUME_ACTIVELY
+from libramq.filter.subscription import CLUSTERING, CONSUME_ACTIVELY, Selector, Sql, kind_of, selector
 from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import PERM_READ
 from libramq.message.message import MessageExt
@@ -54,7 +53,7 @@ from libramq.message.names import validate_group, validate_topic
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.remoting.body.pop import BatchAckText
 from libramq.remoting.credentials import Credentials
-from libramq.remoting.pop_headers import PopMessageHeader
+from libramq.remoting.headers import PopMessageHeader
 from libramq.rpc import pop_calls
 from libramq.rpc.broker_calls import heartbeat, unregister_client
 from libramq.rpc.call import Call

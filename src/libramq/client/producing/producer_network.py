@@ -47,16 +47,15 @@ from libramq.message.ids import MessageIds
 from libramq.message.message import Message, MessageExt
 from libramq.message.properties import CORRELATION_ID
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.cluster import ClusterInfo
 from libramq.remoting.body.heartbeat import HeartbeatData, ProducerData
-from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.command import Command
 from libramq.rpc.broker_calls import heartbeat, unregister_client
 from libramq.rpc.name_server_calls import cluster_info
 from libramq.runtime.seams import Dialer, Timer, Timers
-from libramq.transport.access import OPEN, Access
+from libramq.transport.access import OPEN, REQUEST_TIMEOUT_MS, Access
 from libramq.transport.outages import Outages, log_failed_request
 from libramq.transport.remotes import STOPPED, Remotes
-from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
 

@@ -24,8 +24,7 @@ from libramq.message.compression import decompress_body
 from libramq.message.message import MessageExt
 from libramq.message.sys_flag import COMPRESSED
 from libramq.remoting.command import Command, reply_to
-from libramq.remoting.headers import decode_header
-from libramq.remoting.reply_header import PushReplyHeader
+from libramq.remoting.headers import PushReplyHeader, decode_header
 from libramq.runtime.seams import Timer, Timers
 from libramq.secret_bits import SYSTEM_SECRETS
 from libramq.transport.address import split_address

@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import Final, NamedTuple, overload
 
 from libramq.codes import ResponseCode
-from libramq.message.place import inner_offset_ids
+from libramq.message.ids import inner_offset_ids
 from libramq.message.queue import MessageQueue
 from libramq.rpc.broker_calls import SendReply
 

@@ -23,9 +23,9 @@ from libramq.message.names import AUTO_CREATE_TOPIC
 from libramq.remoting.command import Command
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import name_server_result, name_servers_unavailable, topic_route
+from libramq.transport.access import REQUEST_TIMEOUT_MS
 from libramq.transport.outages import log_failed_request
 from libramq.transport.remotes import Remotes
-from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
 T = TypeVar("T")

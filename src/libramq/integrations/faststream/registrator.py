@@ -11,7 +11,7 @@ from faststream.middlewares import AckPolicy
 
 from libramq.client.options import PushConsumerOptions, check_names
 from libramq.errors import ConfigError
-from libramq.filter.selector import Sql
+from libramq.filter.subscription import Sql
 from libramq.integrations.faststream.config import (
     RocketMQBrokerConfig,
     RocketMQPublisherConfig,

@@ -17,7 +17,7 @@ from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
 from libramq.client.consuming.handling.handler_result import HandlerResult
 from libramq.client.consuming.push_consumer import PushConsumer
 from libramq.errors import LocalProtocolError
-from libramq.filter.selector import Selector, selector
+from libramq.filter.subscription import Selector, selector
 from libramq.integrations.faststream.config import (
     RocketMQBrokerConfig,
     RocketMQSubscriberConfig,

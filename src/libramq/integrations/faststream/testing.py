@@ -8,8 +8,8 @@ import anyio
 from faststream._internal.testing.broker import EnterType, TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
 
-from libramq.filter.selector import Selector, Sql
 from libramq.filter.sql import parse_sql
+from libramq.filter.subscription import Selector, Sql
 from libramq.integrations.faststream.broker import RocketMQBroker
 from libramq.integrations.faststream.connection import Connection
 from libramq.integrations.faststream.message import Received

@@ -9,8 +9,7 @@ from libramq.filesystem import FileSystem
 from libramq.formats.properties_file import shown
 from libramq.protocols.kafka.node import Node
 from libramq.protocols.kafka.translator import KafkaTranslator
-from libramq.transport.address import join_address, split_address
-from libramq.transport.bind import check_announced
+from libramq.transport.address import check_announced, join_address, split_address
 from libramq.transport.server import Server
 from libramq.wire.kafka.frame import FrameReader
 

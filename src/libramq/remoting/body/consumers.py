@@ -1,13 +1,21 @@
-"""Bodies about consumers: connected members, their queue locks, their offsets.
+"""Bodies about consumers: connected members, their queue locks, assigned queues, offsets and running infos.
+
+Members of a running info that mqadmin reads without a check are always there; what is not measured (rates and
+times by topic) is left out.
 
 Upstream: body/GetConsumerListByGroupResponseBody.java, LockBatchRequestBody.java, ConsumerConnection.java,
+QueryAssignmentRequestBody.java, QueryAssignmentResponseBody.java, SetMessageRequestModeRequestBody.java,
+ConsumerRunningInfo.java, ProcessQueueInfo.java, common/message/MessageQueueAssignment.java,
 admin/ConsumeStats.java, admin/TopicStatsTable.java.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
-from libramq.filter.subscription import SubscriptionData
+from libramq.filter.subscription import CLUSTERING, SubscriptionData
 from libramq.formats.document import Document
+from libramq.formats.tables import MODE_PULL, MessageRequestMode
 from libramq.message.queue import MessageQueue
 
 
@@ -144,3 +152,75 @@ class CheckClientBody(Document, frozen=True, kw_only=True):
     client_id: str | None = None
     group: str | None = None
     subscription_data: SubscriptionData | None = None
+
+
+class QueryAssignmentBody(Document, frozen=True, kw_only=True):
+    """QUERY_ASSIGNMENT: a member queries its queues of a topic. strategy_name: its group's strategy."""
+
+    topic: str
+    consumer_group: str
+    client_id: str
+    strategy_name: str = ""
+    message_model: str = CLUSTERING
+
+
+class QueueAssignment(Document, frozen=True, kw_only=True):
+    """A queue and how to read it."""
+
+    message_queue: QueueRef
+    mode: str = MODE_PULL
+
+    @classmethod
+    def of(cls, queue: MessageQueue, mode: str = MODE_PULL) -> "QueueAssignment":
+        """Return the assignment of a queue."""
+        return cls(message_queue=QueueRef.of(queue), mode=mode)
+
+
+class QueryAssignmentReply(Document, frozen=True, kw_only=True):
+    """The member's queues; None if it should keep its current ones."""
+
+    message_queue_assignments: list[QueueAssignment] | None = None
+
+    @classmethod
+    def of(cls, queues: Sequence[MessageQueue] | None, mode: str = MODE_PULL) -> "QueryAssignmentReply":
+        """Return the body of a reply."""
+        if queues is None:
+            return cls()
+        return cls(message_queue_assignments=[QueueAssignment.of(queue, mode) for queue in queues])
+
+    def value(self) -> list[MessageQueue] | None:
+        """Return the queues, or None."""
+        assigned = self.message_queue_assignments
+        return None if assigned is None else [each.message_queue.queue for each in assigned]
+
+
+#: SET_MESSAGE_REQUEST_MODE: how a group reads a topic.
+MessageRequestModeBody = MessageRequestMode
+
+
+class ProcessQueueInfo(Document, frozen=True, kw_only=True):
+    """One queue of a consumer, with the messages that it has not finished.
+
+    last_consume_timestamp: None where it is not measured, as by our consumers.
+    """
+
+    commit_offset: int
+    cached_msg_min_offset: int = 0
+    cached_msg_max_offset: int = 0
+    cached_msg_count: int = 0
+    cached_msg_size_in_mib: int = msgspec.field(name="cachedMsgSizeInMiB", default=0)
+    locked: bool = False
+    last_lock_timestamp: int = 0
+    dropped: bool = msgspec.field(name="droped", default=False)  # As Apache spells it.
+    last_pull_timestamp: int = 0
+    last_consume_timestamp: int | None = None
+
+
+class ConsumerRunningInfo(Document, frozen=True, kw_only=True):
+    """A consumer: its settings, subscriptions and queues; jstack: what its threads do, if requested."""
+
+    properties: dict[str, str] = {}
+    subscription_set: list[SubscriptionData] = []
+    mq_table: dict[MessageQueue, ProcessQueueInfo] = {}
+    user_consumer_info: dict[str, str] = {}
+    jstack: str | None = None

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from libramq.errors import ConfigError
-from libramq.file_locks import try_lock
+from libramq.filesystem import try_lock
 from libramq.spark.reading.positions import Positions, StreamOffset
 
 BINDING: Final = "pipeline.json"

@@ -13,8 +13,8 @@ from libramq.errors import LibraError, StoreCorrupt
 from libramq.message import sys_flag as flags
 from libramq.message.batch import decode_properties
 from libramq.message.compression import decompress_body
+from libramq.message.ids import place_of
 from libramq.message.inner_batch import unwrapped_items
-from libramq.message.place import place_of
 from libramq.message.properties import KEYS, UNIQ_KEY, find_property
 from libramq.message.record import RecordHead, peek_record
 

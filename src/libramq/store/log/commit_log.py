@@ -17,8 +17,7 @@ Upstream: store/CommitLog.java.
 import contextlib
 from typing import Final
 
-from libramq.file_ranges import Ranges, joined_ranges, nearby, span
-from libramq.filesystem import FileSystem
+from libramq.filesystem import FileSystem, Ranges, joined_ranges, nearby, span
 from libramq.message import sys_flag as flags
 from libramq.message.record import BLANK_BYTES, RECORD_BYTES_MAX, RECORD_BYTES_MIN, encode_blank
 from libramq.store.config import FlushDiskType, StoreConfig

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from libramq.errors import StoreCorrupt
-from libramq.file_ranges import Ranges
-from libramq.filesystem import FileSystem, safe_child
+from libramq.filesystem import FileSystem, Ranges, safe_child
 from libramq.store.open_files import OpenFiles
 
 NAME_DIGITS: Final = 20

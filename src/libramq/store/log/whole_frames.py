@@ -1,4 +1,4 @@
-"""Whole frames: `message.whole_frame.has_whole_frame` for many records at once, on arrays."""
+"""Whole frames: `message.record.has_whole_frame` for many records at once, on arrays."""
 
 import numpy as np
 import numpy.typing as npt

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from libramq.filter.message_filter import MessageFilter
+from libramq.filter.subscription import MessageFilter
 from libramq.message.record import MAGIC_V1
 from libramq.message.record_head import HEADS, HOST_BITS
 from libramq.store.config import StoreConfig

@@ -26,10 +26,10 @@ from libramq.message.record import (
     RECORD_BYTES_MAX,
     RECORD_BYTES_MIN,
     RecordHead,
+    damaged_places,
     has_good_crc,
     peek_record,
 )
-from libramq.message.whole_frame import damaged_places
 from libramq.store.config import UNIT_BYTES, StoreConfig
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.segments import Cold, FileRange

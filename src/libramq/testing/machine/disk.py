@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from libramq.clock import WallMs
-from libramq.file_ranges import Ranges, joined_ranges, nearby, span
-from libramq.filesystem import DiskUsage, backup_of, make_directory
+from libramq.filesystem import DiskUsage, Ranges, backup_of, joined_ranges, make_directory, nearby, span
 from libramq.testing.machine.process import PowerCut
 from libramq.testing.machine.virtual_time import VirtualTime
 

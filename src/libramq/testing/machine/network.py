@@ -17,10 +17,9 @@ from libramq.testing.happening import Happening
 from libramq.testing.machine.connection import Air, ClientHandler, Connection, Kept, Reader
 from libramq.testing.machine.process import Process
 from libramq.testing.machine.seams import SimulatedTimers
-from libramq.transport.access import OPEN, Access
+from libramq.transport.access import CONNECT_TIMEOUT_MS, OPEN, REQUEST_TIMEOUT_MS, Access
 from libramq.transport.remotes import OnConnectionLost, OnRequest, Remotes
 from libramq.transport.server_connection import Handler
-from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 
 
 class Network(Air):

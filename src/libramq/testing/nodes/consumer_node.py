@@ -23,10 +23,10 @@ from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import Fenced, LibraError
 from libramq.fencing import Claim, Opened
-from libramq.filter.selector import Selector
+from libramq.filter.subscription import Selector
 from libramq.formats.document import decode_body, encode_body
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply
+from libramq.remoting.body.consumers import QueryAssignmentBody, QueryAssignmentReply
 from libramq.remoting.body.coordination import GroupAssignment, epochs_of
 from libramq.rpc import broker_calls as calls
 from libramq.rpc.broker_calls import COORDINATED
@@ -40,7 +40,7 @@ from libramq.testing.machine.process import Process
 from libramq.testing.machine.seams import SimulatedTimers
 from libramq.testing.nodes.slave_node import is_slave, master_name
 from libramq.testing.world import World
-from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
+from libramq.transport.access import REQUEST_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True)

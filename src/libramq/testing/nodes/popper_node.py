@@ -16,7 +16,7 @@ from libramq.client.popping.popped import ack_header, messages_of
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, RemoteError
 from libramq.message.message import MessageExt
-from libramq.remoting.pop_headers import PopMessageHeader
+from libramq.remoting.headers import PopMessageHeader
 from libramq.rpc.pop_calls import PopReply, ack_message, pop_message
 from libramq.testing.happening import Happening
 from libramq.testing.machine.network import SimulatedDialer, ask, simulated_remotes

@@ -20,7 +20,7 @@ from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection
 from libramq.kernel.work import Work
 from libramq.message.queue import MessageQueue
-from libramq.remoting import admin_headers as a
+from libramq.remoting import headers as h
 from libramq.remoting.body import administration as bodies
 from libramq.remoting.body.consumers import ConsumeStats, OffsetWrapper
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_rows
@@ -65,7 +65,7 @@ class Inspection:
 
     def consume_stats(self, request: Request) -> Work[Outcome]:
         """Return the progress of every group, topic by topic."""
-        header: a.BrokerConsumeStatsHeader = request.header
+        header: h.BrokerConsumeStatsHeader = request.header
         found: list[dict[str, list[ConsumeStats]]] = []
         popped = yield from popped_unfinished(self._in_flight)
         queue_count = total_diff = total_inflight = 0
@@ -140,7 +140,7 @@ class Inspection:
 
     def consume_queue(self, request: Request) -> Outcome:
         """Return units of a queue: where its messages lie in the log, with their tag codes."""
-        header: a.ConsumeQueueHeader = request.header
+        header: h.ConsumeQueueHeader = request.header
         topic, queue_id = header.topic, header.queue_id
         if not self._store.has_queue(topic, queue_id):
             return Reply(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
@@ -164,7 +164,7 @@ class Inspection:
 
     def stats_data(self, request: Request) -> Outcome:
         """Return how many messages a topic got, or a group, in the last minute, hour and day."""
-        header: a.StatsDataHeader = request.header
+        header: h.StatsDataHeader = request.header
         counted = self._throughput.windows(_counted(header.stats_name, header.stats_key))
         if counted is None:
             remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
@@ -180,10 +180,10 @@ class Inspection:
 
 def _counted(name: str, key: str) -> str | tuple[str, str] | None:
     """Return what the throughput counts: a topic, or a group and a topic; None for other statistics."""
-    if name == a.TOPIC_PUT_NUMS:
+    if name == h.TOPIC_PUT_NUMS:
         return key
     topic, at, group = key.partition("@")
-    return (group, topic) if name == a.GROUP_GET_NUMS and at else None
+    return (group, topic) if name == h.GROUP_GET_NUMS and at else None
 
 
 def _stats_item(window: Rate) -> bodies.BrokerStatsItem:

@@ -24,6 +24,7 @@ from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.work import Work
 from libramq.message.names import pop_retry_topic
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.cluster import GroupList, TopicList
 from libramq.remoting.body.consumers import (
     ClientConnection,
     ConsumerConnection,
@@ -34,7 +35,6 @@ from libramq.remoting.body.consumers import (
     TopicOffset,
     TopicStatsTable,
 )
-from libramq.remoting.body.route import GroupList, TopicList
 from libramq.remoting.headers import (
     ConsumeStatsHeader,
     GroupByNameHeader,

@@ -24,7 +24,7 @@ from libramq.formats.tables import TopicConfig, TopicConfigSerializeWrapper
 from libramq.kernel.work import Work
 from libramq.message import names
 from libramq.remoting.body.administration import TopicConfigList
-from libramq.remoting.body.route import TopicList
+from libramq.remoting.body.cluster import TopicList
 from libramq.remoting.headers import CreateTopicHeader, GetAllTopicsHeader, TopicHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Processor, Request

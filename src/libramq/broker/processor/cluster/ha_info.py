@@ -16,9 +16,8 @@ from libramq.broker.config import BrokerConfig
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError, broker_error
 from libramq.formats.document import encode_body
-from libramq.remoting.admin_headers import HAInfoHeader, LowestIdHeader
-from libramq.remoting.body.replication import HAStatus, SlaveStatus
-from libramq.remoting.headers import encode_header
+from libramq.remoting.body.administration import HAStatus, SlaveStatus
+from libramq.remoting.headers import HAInfoHeader, LowestIdHeader, encode_header
 from libramq.replication.ha_service import HAService
 from libramq.rpc.name_server_calls import Master
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply

@@ -24,8 +24,8 @@ from libramq.groups.rebalance_event import Reason
 from libramq.logs import get_logger
 from libramq.message.names import is_valid_group
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.body import nodes
-from libramq.remoting.body.groups import PeerGroupsBody
+from libramq.remoting.body import kafka_cluster
+from libramq.remoting.body.kafka_cluster import PeerGroupsBody
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 
@@ -186,13 +186,13 @@ class PeerNodeRequests:
 
     def node(self, request: Request) -> Outcome:
         """Return this broker as Kafka's clients see it."""
-        body: nodes.PeerNodeBody = request.body
+        body: kafka_cluster.PeerNodeBody = request.body
         self._cluster.require_peer(request.peer.address, body.broker_name)
         return Reply(body=encode_body(self._nodes.answer(body.version)))
 
     def topic(self, request: Request) -> Outcome:
         """Create, extend or delete a topic for a client of another broker."""
-        body: nodes.PeerTopicBody = request.body
+        body: kafka_cluster.PeerTopicBody = request.body
         self._cluster.require_peer(request.peer.address, body.broker_name)
         if not is_visible(body.topic):
             raise broker_error(
@@ -205,14 +205,16 @@ class PeerNodeRequests:
 
     def offsets(self, request: Request) -> Outcome:
         """Commit, return and delete offsets of a group that another broker coordinates."""
-        body: nodes.PeerOffsetsBody = request.body
+        body: kafka_cluster.PeerOffsetsBody = request.body
         self._cluster.require_peer(request.peer.address, body.broker_name)
         if not is_valid_group(body.group):
             raise broker_error(ResponseCode.INVALID_PARAMETER, f"{body.group!r} is not the name of a group")
         exchanged = self._offsets.take(exchange_of(body), request.peer)
         codes = list(exchanged.codes.values())
         return Reply(
-            body=encode_body(nodes.PeerOffsets(codes=codes, offsets=nodes.offsets_of(exchanged.offsets)))
+            body=encode_body(
+                kafka_cluster.PeerOffsets(codes=codes, offsets=kafka_cluster.offsets_of(exchanged.offsets))
+            )
         )
 
     def groups(self, request: Request) -> Outcome:

@@ -45,12 +45,16 @@ from libramq.formats.tables import MODE_POP
 from libramq.offsets.commits_ahead import COMMITS_AHEAD
 from libramq.pop.check_point import AckSet, Key
 from libramq.pop.handle import ORDERED, Handle, decode_handle
-from libramq.remoting.body.assignment import QueryAssignmentBody
+from libramq.remoting.body.consumers import QueryAssignmentBody
 from libramq.remoting.body.pop import BatchAckBody
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
-from libramq.remoting.headers import SlaveProgressHeader
-from libramq.remoting.pop_headers import AckMessageHeader, ChangeInvisibleTimeHeader, PopMessageHeader
+from libramq.remoting.headers import (
+    AckMessageHeader,
+    ChangeInvisibleTimeHeader,
+    PopMessageHeader,
+    SlaveProgressHeader,
+)
 from libramq.rpc.call import Call
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply, reply_encoded
 from libramq.rpc.request import Processor, Request

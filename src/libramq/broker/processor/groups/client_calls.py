@@ -28,7 +28,7 @@ from libramq.logs import get_logger
 from libramq.message.ids import decode_offset_id
 from libramq.message.queue import MessageQueue
 from libramq.message.record import peek_record
-from libramq.remoting import admin_headers as a
+from libramq.remoting import headers as h
 from libramq.remoting.body.administration import ConsumerStatus
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
@@ -113,13 +113,13 @@ class ClientCalls:
 
     def running_info(self, request: Request) -> Outcome:
         """Return a member's running info."""
-        header: a.RunningInfoHeader = request.header
+        header: h.RunningInfoHeader = request.header
         ext = _passed_on(request.command)
         return self._call_one(request, header.consumer_group, header.client_id, ext, request.command.body)
 
     def consume_directly(self, request: Request) -> Outcome:
         """Have a member process one stored message, whatever its group has consumed."""
-        header: a.ConsumeDirectlyHeader = request.header
+        header: h.ConsumeDirectlyHeader = request.header
         record = self._store.record_at(decode_offset_id(header.msg_id or "").physical_offset)
         if record is None:
             return Reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the id: {header.msg_id}")
@@ -137,7 +137,7 @@ class ClientCalls:
 
     def consumer_status(self, request: Request) -> Outcome:
         """Return the offsets that members of a group hold, all of them or one."""
-        header: a.ConsumerStatusHeader = request.header
+        header: h.ConsumerStatusHeader = request.header
         group = self._clients.group(header.group)
         wanted = (header.client_addr or "").strip()
         members = list(group.members.values()) if group is not None else []

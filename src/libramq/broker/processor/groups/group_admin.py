@@ -17,9 +17,13 @@ from libramq.errors import broker_error
 from libramq.formats.document import encode_body
 from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.kernel.work import Work
-from libramq.remoting.admin_headers import GroupForbiddenHeader
 from libramq.remoting.body.administration import GroupConfigList, GroupForbidden
-from libramq.remoting.headers import DeleteGroupHeader, GetAllGroupsHeader, GroupByNameHeader
+from libramq.remoting.headers import (
+    DeleteGroupHeader,
+    GetAllGroupsHeader,
+    GroupByNameHeader,
+    GroupForbiddenHeader,
+)
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.waits import HeldPulls

@@ -22,7 +22,7 @@ from libramq.formats.tables import TopicConfig
 from libramq.kernel.work import Work
 from libramq.message import names
 from libramq.message.queue import MessageQueue
-from libramq.remoting import admin_headers as a
+from libramq.remoting import headers as h
 from libramq.remoting.body import administration as bodies
 from libramq.remoting.body.consumers import QueueRef
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_rows
@@ -61,7 +61,7 @@ class OffsetAdministration:
 
         Not while it has members, which would commit over them; upstream's broker sets them all the same.
         """
-        header: a.CloneOffsetsHeader = request.header
+        header: h.CloneOffsetsHeader = request.header
         names.validate_group(header.dest_group)
         require_not_own(header.dest_group)
         live = self._clients.group(header.dest_group)
@@ -79,7 +79,7 @@ class OffsetAdministration:
         known = [topic for topic in chosen if topic in self._topics]
         return self._foreign.unless_any(request, header.dest_group, lambda: self._clone(header, known))
 
-    def _clone(self, header: a.CloneOffsetsHeader, topics: Iterable[str]) -> Work[Outcome]:
+    def _clone(self, header: h.CloneOffsetsHeader, topics: Iterable[str]) -> Work[Outcome]:
         for topic in topics:
             for queue_id, offset in sorted(self._offsets.offsets(header.src_group, topic).items()):
                 # A pending reset would drop it.
@@ -94,7 +94,7 @@ class OffsetAdministration:
 
     def correction(self, request: Request) -> Work[Outcome]:
         """Return the smallest offset of all groups, queue by queue; AHEAD where the compared one is lower."""
-        header: a.CorrectionOffsetHeader = request.header
+        header: h.CorrectionOffsetHeader = request.header
         left_out = set((header.filter_groups or "").split(","))
         smallest: dict[int, int] = {}
         for group in self._offsets.groups_of_topic(header.topic) - left_out:
@@ -109,7 +109,7 @@ class OffsetAdministration:
 
     def subscription(self, request: Request) -> Outcome:
         """Return the subscription of a group's connected members to a topic, if there is one."""
-        header: a.SubscriptionHeader = request.header
+        header: h.SubscriptionHeader = request.header
         group = self._clients.group(header.group)
         found = group.subscriptions.get(header.topic) if group is not None and header.topic else None
         body = bodies.SubscriptionReply(group=header.group, topic=header.topic, subscription_data=found)
@@ -117,7 +117,7 @@ class OffsetAdministration:
 
     def time_spans(self, request: Request) -> Outcome:
         """Return when the first, last and last consumed messages of a topic's queues were stored."""
-        header: a.GroupAndTopicHeader = request.header
+        header: h.GroupAndTopicHeader = request.header
         config = self._topics.get(header.topic)
         if config is None:
             raise broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")

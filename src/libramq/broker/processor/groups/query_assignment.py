@@ -19,7 +19,7 @@ from libramq.filter.subscription import BROADCASTING
 from libramq.formats.tables import MODE_POP
 from libramq.message.names import RETRY_PREFIX, is_light
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.assignment import (
+from libramq.remoting.body.consumers import (
     MessageRequestModeBody,
     QueryAssignmentBody,
     QueryAssignmentReply,

@@ -14,7 +14,7 @@ from libramq.message import names
 from libramq.pop.check_point import AckSet
 from libramq.pop.handle import ORDERED
 from libramq.remoting.body.pop import BatchAckBody, BatchAckText
-from libramq.remoting.pop_headers import AckMessageHeader, ChangeInvisibleTimeHeader
+from libramq.remoting.headers import AckMessageHeader, ChangeInvisibleTimeHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenDurable
 from libramq.rpc.request import BatchProcessor, Processor, Request, failure
 

@@ -22,11 +22,11 @@ from libramq.message.ids import decode_offset_id, encode_host
 from libramq.message.message import MessageExt
 from libramq.message.record import encode_record
 from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from libramq.remoting.admin_headers import ResumeCheckHeader
 from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.remoting.headers import (
     CheckTransactionStateHeader,
     EndTransactionHeader,
+    ResumeCheckHeader,
     encode_header,
 )
 from libramq.rpc.outcome import (

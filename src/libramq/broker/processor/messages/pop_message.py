@@ -17,7 +17,7 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.record import with_topic
 from libramq.pop.handle import Handle, encode_handle
-from libramq.remoting.pop_headers import (
+from libramq.remoting.headers import (
     HELD_MS,
     MESSAGE_COUNTS,
     NotificationHeader,

@@ -21,7 +21,7 @@ from libramq.kernel.connection import Connection
 from libramq.message import properties as p
 from libramq.remoting import headers as h
 from libramq.remoting.command import Command
-from libramq.remoting.reply_header import PushReplyHeader
+from libramq.remoting.headers import PushReplyHeader
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
 

@@ -13,10 +13,9 @@ from libramq.broker.processor.groups.client_calls import CalledClient, ClientCal
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import BrokerError
 from libramq.formats.document import decode_body
-from libramq.remoting.admin_headers import DELAY_LEVEL, PASSED_ON, UNCOUNTED
 from libramq.remoting.body.administration import ConsumeDirectlyResult
 from libramq.remoting.command import Command
-from libramq.remoting.headers import SendBackHeader
+from libramq.remoting.headers import DELAY_LEVEL, PASSED_ON, UNCOUNTED, SendBackHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, ReplyWhenDurable
 from libramq.rpc.request import Processor, Request, failure
 

@@ -21,7 +21,7 @@ from libramq.client.consuming.handling.queue_listener import HOOKS, on_thread
 from libramq.client.consuming.pulling.pulled_records import record_batch
 from libramq.client.options import ConsumerOptions, whole_number
 from libramq.errors import LocalProtocolError
-from libramq.filter.selector import Sql
+from libramq.filter.subscription import Sql
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 

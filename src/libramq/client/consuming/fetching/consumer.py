@@ -41,7 +41,7 @@ from libramq.client.options import (
 from libramq.clock import Clock
 from libramq.errors import ConfigError, LibraError, LocalProtocolError, RequestTimeout
 from libramq.filesystem import FileSystem
-from libramq.filter.selector import Sql, selector
+from libramq.filter.subscription import Sql, selector
 from libramq.message.message import MessageExt
 from libramq.message.names import validate_topic
 from libramq.message.queue import MessageQueue

@@ -30,7 +30,7 @@ from libramq.errors import (
     UnknownMember,
     VersionNotSupported,
 )
-from libramq.filter.selector import Selector, kind_of, named_expression
+from libramq.filter.subscription import Selector, kind_of, named_expression
 from libramq.logs import get_logger
 from libramq.remoting.body.coordination import GroupAssignment, GroupJoinBody, GroupPollBody, QueueGrant
 from libramq.remoting.headers import GroupJoinHeader

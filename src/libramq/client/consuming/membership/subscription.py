@@ -6,13 +6,14 @@ Upstream: impl/consumer/RebalanceImpl.subscriptionInner, common/filter/FilterAPI
 from collections.abc import Mapping
 
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.filter.selector import Selector, Sql
 from libramq.filter.sql import SQL92
 from libramq.filter.subscription import (
     BROADCASTING,
     CLUSTERING,
     CONSUME_ACTIVELY,
     CONSUME_PASSIVELY,
+    Selector,
+    Sql,
     SubscriptionData,
 )
 from libramq.filter.tag import EVERYTHING

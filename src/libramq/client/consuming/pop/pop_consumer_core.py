@@ -32,7 +32,7 @@ from libramq.client.routing.route_table import RouteTable
 from libramq.clock import MonotonicMs, Now
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError, RequestCodeNotSupported
-from libramq.filter.selector import Selector, Sql
+from libramq.filter.subscription import Selector, Sql
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt

@@ -26,17 +26,17 @@ from libramq.errors import (
     NoPermission,
     RequestCodeNotSupported,
 )
-from libramq.filter.selector import Selector, kind_of
 from libramq.filter.sql import SQL92
+from libramq.filter.subscription import Selector, kind_of
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
-from libramq.remoting.pop_headers import PopMessageHeader
+from libramq.remoting.headers import PopMessageHeader
 from libramq.rpc import broker_calls, pop_calls
 from libramq.rpc.call import Call
 from libramq.rpc.pop_calls import Changed, PopReply
+from libramq.transport.access import REQUEST_TIMEOUT_MS
 from libramq.transport.outages import log_failed_request
-from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
 T = TypeVar("T")

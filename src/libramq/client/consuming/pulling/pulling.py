@@ -31,7 +31,7 @@ from libramq.client.routing.route_table import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BodyDamaged, BrokerError, LibraError
-from libramq.filter.selector import Selector
+from libramq.filter.subscription import Selector
 from libramq.filter.tag import TagFilter
 from libramq.logs import get_logger
 from libramq.message import properties as names

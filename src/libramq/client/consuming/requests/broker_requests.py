@@ -27,10 +27,10 @@ from libramq.message.names import retry_topic
 from libramq.message.properties import RETRY_TOPIC
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
-from libramq.remoting.admin_headers import DELAY_LEVEL, PASSED_ON, UNCOUNTED
 from libramq.remoting.body.administration import ConsumeDirectlyResult, ConsumerStatus
 from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.command import Command, reply_to
+from libramq.remoting.headers import DELAY_LEVEL, PASSED_ON, UNCOUNTED
 
 log = get_logger(__name__)
 #: The effects of the core.

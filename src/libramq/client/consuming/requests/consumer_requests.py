@@ -17,20 +17,20 @@ from libramq.client.producing.send_request import send_call
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, FilterRefused, LibraError
-from libramq.filter.selector import Selector, kind_of
 from libramq.filter.sql import SQL92
+from libramq.filter.subscription import Selector, kind_of
 from libramq.filter.tag import EVERYTHING
 from libramq.logs import get_logger
 from libramq.message import properties as names
+from libramq.message.inner_batch import decode_pulled
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.message.record import damaged_records
-from libramq.message.unwrapping import decode_pulled
 from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc import broker_calls as calls
 from libramq.rpc.call import Call
+from libramq.transport.access import REQUEST_TIMEOUT_MS
 from libramq.transport.outages import log_failed_request
-from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
 

@@ -23,7 +23,7 @@ from libramq.spark.pipeline.lag.tables import SAMPLES, TABLES, lag_tables
 from libramq.spark.pipeline.plan import OnProgress, Plan, Progress, RunResult, TablePlan
 from libramq.spark.pipeline.small_table import replace_table, table_ddl
 from libramq.sync import Admin
-from libramq.transport.access_properties import access_of
+from libramq.transport.access import access_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,10 +1,12 @@
-"""Lists in the replies of name servers and brokers.
+"""The cluster, as name servers know it: the registration of a broker, and lists in replies.
 
-Upstream: remoting/protocol/body/ClusterInfo.java, TopicList.java, GroupList.java, KVTable.java.
+Upstream: remoting/protocol/body/RegisterBrokerBody.java, ClusterInfo.java, TopicList.java, GroupList.java,
+KVTable.java.
 """
 
 from libramq.formats.document import Document
 from libramq.formats.route import BrokerData
+from libramq.formats.tables import TopicConfigSerializeWrapper
 
 
 class ClusterInfo(Document, frozen=True, kw_only=True):
@@ -42,3 +44,10 @@ class BrokerMemberGroupBody(Document, frozen=True, kw_only=True):
     """GET_BROKER_MEMBER_GROUP: the addresses of one broker name."""
 
     broker_member_group: BrokerData
+
+
+class RegisterBrokerBody(Document, frozen=True, kw_only=True):
+    """REGISTER_BROKER: the whole table of topics."""
+
+    topic_config_serialize_wrapper: TopicConfigSerializeWrapper
+    filter_server_list: list[str] = []
