@@ -12,7 +12,7 @@ from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.properties import decode_properties, encode_properties, properties_to_text
 from libramq.message.record import decode_records, peek_record
 from libramq.message.tags import tag_code
-from libramq.protocols.kafka.fetched_records import fetched_records
+from libramq.protocols.kafka.records import fetched_records
 from libramq.remoting.headers import QueryMessageHeader, SendBackHeader
 from libramq.rpc.broker_calls import SendReply
 from libramq.wire.kafka.record_batch import decode_batch as decode_kafka_batch

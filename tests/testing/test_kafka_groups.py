@@ -14,7 +14,7 @@ from libramq.broker.files.tables import Tables
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.groups.modern.group import ModernGroup
 from libramq.groups.protocol_groups import Refusal
-from libramq.protocols.kafka.modern_group_records import ModernGroupRecords
+from libramq.protocols.kafka.group_records import ModernGroupRecords
 from libramq.testing.cluster import GroupPlan
 from libramq.testing.history import KafkaGroupPlan
 from libramq.testing.scenarios.scenario import Scenario

@@ -6,7 +6,7 @@
                     twice; else __KAFKA_HEADERS, all of them, in base64
     timestamp       born timestamp
 
-The way back is in protocols.kafka.mapping; a record that is fetched has the bytes that were sent.
+The way back is in protocols.kafka.records; a record that is fetched has the bytes that were sent.
 """
 
 import base64

@@ -15,7 +15,7 @@ from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.message import MessageExt
 from libramq.message.record import peek_record
 from libramq.message.sys_flag import INNER_BATCH, NEED_UNWRAP
-from libramq.protocols.kafka.fetched_records import fetched_records
+from libramq.protocols.kafka.records import fetched_records
 from libramq.remoting.headers import SendBackHeader
 from libramq.store import StoreMessage
 from libramq.store.reading.read import ReadStatus

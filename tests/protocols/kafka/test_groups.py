@@ -10,7 +10,8 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
 from libramq.groups.classic.state import INITIAL_DELAY_MS
 from libramq.groups.cluster_view import ClusterView
-from libramq.protocols.kafka.groups import MEMBERS_RETURN_MS, THAW_MS
+from libramq.protocols.kafka.classic_groups import MEMBERS_RETURN_MS
+from libramq.protocols.kafka.groups import THAW_MS
 from libramq.remoting import headers as h
 from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest
 from libramq.wire.kafka.apis.find_coordinator import FindCoordinatorRequest
@@ -212,9 +213,9 @@ def test_members_that_leave_are_answered_and_the_rest_rebalances(endpoint: Kafka
     assert second.beat() == ErrorCode.REBALANCE_IN_PROGRESS
     response = second.peer.ask(LeaveGroupRequest(group_id="G", member_id=second.member_id), 2)
     assert response.error_code == 0
-    assert len(endpoint.translator.groups.groups) == 0
+    assert len(endpoint.translator.classic_groups.groups) == 0
     endpoint.talk.advance(120_000)
-    assert not endpoint.translator.groups._due
+    assert not endpoint.translator.classic_groups._due
 
 
 def test_a_parked_member_whose_connection_ends_leaves_nothing_behind(endpoint: KafkaEndpoint):
@@ -243,7 +244,7 @@ def test_the_memory_of_groups_is_bounded(endpoint: KafkaEndpoint, monkeypatch: p
     large = (JoinGroupProtocol(name="range", metadata=bytes(20_000)),)
     peer = endpoint.peer()
     peer.tell(join_request("large", protocols=large), 3)
-    groups = endpoint.translator.groups.groups
+    groups = endpoint.translator.classic_groups.groups
     assert groups.cost_bytes > 20_000
     refused = endpoint.peer().ask(join_request("other"))
     assert refused.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

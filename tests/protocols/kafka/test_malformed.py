@@ -75,7 +75,7 @@ def test_a_damaged_request_harms_nobody_else(endpoint: KafkaEndpoint, request_: 
     endpoint.talk.advance(3_600_000)
     assert len(endpoint.talk.broker.purgatory) == 0
     assert not endpoint.translator._answers._waiting
-    assert len(endpoint.translator.groups.groups) == 0
+    assert len(endpoint.translator.classic_groups.groups) == 0
 
 
 def test_frames_are_cut_wherever_reads_end():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from libramq.message.message import MessageExt
 from libramq.message.properties import encode_properties, properties_from_text
 from libramq.message.record import decode_records, encode_record
-from libramq.protocols.kafka.mapping import draft_of, record_of
+from libramq.protocols.kafka.records import draft_of, record_of
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import InvalidBatch, Record, decode_headers, encode_headers
 from tests.protocols.kafka.peers import record

@@ -13,9 +13,8 @@ from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS
 from libramq.groups.modern.member import SESSION_MS
 from libramq.groups.modern.values import LEAVES, LEAVES_FOR_A_WHILE
 from libramq.kernel.effect import Thread
-from libramq.protocols.kafka.modern_group_messages import HEARTBEAT_MS, HELD_MS, WAITING_HEARTBEAT_MS
-from libramq.protocols.kafka.node import KafkaNodes
-from libramq.protocols.kafka.topic_ids import id_of
+from libramq.protocols.kafka.modern_groups import HEARTBEAT_MS, HELD_MS, WAITING_HEARTBEAT_MS
+from libramq.protocols.kafka.node import KafkaNodes, id_of
 from libramq.wire.kafka.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from libramq.wire.kafka.apis.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -447,7 +446,7 @@ def test_nothing_is_left_of_groups_that_other_brokers_coordinate(
     endpoint: KafkaEndpoint, pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
 ):
     """Their readers counted for ever: in the end no rebalance was recorded any more."""
-    monkeypatch.setattr("libramq.protocols.kafka.modern_rebalances.READERS_MAX", 2)
+    monkeypatch.setattr("libramq.protocols.kafka.rebalances.READERS_MAX", 2)
     requests = endpoint.translator.modern_groups
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(KafkaNodes, "is_elsewhere", lambda self, name: True)
@@ -519,4 +518,4 @@ def test_nothing_is_left_of_a_group_without_members(endpoint: KafkaEndpoint, pai
     assert (len(requests.groups), len(requests.held_beats), len(requests.presence)) == (0, 0, 0)
     assert requests.groups.cost_bytes == 0
     endpoint.peer().tell(join_request(), 3)
-    assert endpoint.translator.groups.groups.get("G") is not None, "a classic group may have the name"
+    assert endpoint.translator.classic_groups.groups.get("G") is not None, "a classic group may have the name"

@@ -26,7 +26,7 @@ def news(member: Member) -> list[int]:
 
 
 def members(endpoint: KafkaEndpoint) -> set[str]:
-    group = endpoint.translator.groups.groups.get("G")
+    group = endpoint.translator.classic_groups.groups.get("G")
     return set(group.members) if group is not None else set()
 
 
@@ -131,12 +131,12 @@ def test_a_held_heartbeat_disappears_with_its_connection(endpoint: KafkaEndpoint
     first.hold_beat()
     first.peer.end()
     endpoint.talk.advance(HOLD_MS_MAX)
-    assert len(endpoint.translator.groups.held_beats) == 0
+    assert len(endpoint.translator.classic_groups.held_beats) == 0
     assert not endpoint.translator._answers._waiting
     second.peer.end()
     endpoint.talk.advance(SESSION_MS)
     assert len(endpoint.talk.broker.purgatory) == 0
-    assert len(endpoint.translator.groups.presence) == 0
+    assert len(endpoint.translator.classic_groups.presence) == 0
 
 
 def test_a_member_whose_connection_ended_is_missed_after_the_grace(endpoint: KafkaEndpoint):
@@ -263,7 +263,7 @@ def test_a_connection_speaks_for_few_members():
     peer = FakePeer()
     presence = Presence(_Purgatory(), lambda connection, lost: talk_lost.extend(lost))  # type: ignore[arg-type]
     for number in range(MEMBERS_PER_CONNECTION_MAX + 5):
-        presence.heard(peer, ("G", str(number)))
+        presence.seen(peer, ("G", str(number)))
     assert len(presence) == MEMBERS_PER_CONNECTION_MAX
 
 

@@ -6,7 +6,7 @@ table        all that the broker knows, those without members and those of Rocke
 """
 
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Consume, Manage
@@ -26,6 +26,9 @@ from libramq.wire.kafka.error_code import ErrorCode
 
 #: Whose protocol uses a group, for tools.
 PROTOCOL: Final = "Kafka"
+
+#: A group of either protocol.
+G = TypeVar("G", ClassicGroup, ModernGroup)
 
 
 class BrokerGroups:

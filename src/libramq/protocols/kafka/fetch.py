@@ -16,8 +16,8 @@ from libramq.clock import Clock
 from libramq.errors import BrokerError
 from libramq.kernel.connection import Connection, Principal
 from libramq.protocols.kafka.answers import Slot
-from libramq.protocols.kafka.fetched_records import fetched_records
 from libramq.protocols.kafka.node import KafkaNodes
+from libramq.protocols.kafka.records import fetched_records
 from libramq.protocols.kafka.refusals import code_of
 from libramq.store.reading.read import ReadResult
 from libramq.wire.kafka.apis.fetch import (

@@ -1,24 +1,37 @@
-"""The administration of groups: ListGroups, DescribeGroups, DeleteGroups.
+"""The administration of groups: ListGroups, DescribeGroups, ConsumerGroupDescribe, DeleteGroups.
 
 Groups are those of this broker's table, whichever protocol made them:
 
-    a Kafka group with members       its state, and the protocol type of its members
+    a classic group with members     its state, and the protocol type of its members
+    a group of KIP-848               its state; ConsumerGroupDescribe has what each member has and shall have
     a group without members          Empty: its committed offsets are kept
     members of RocketMQ's protocol   Stable, with the protocol type `rocketmq`, which Kafka's tools skip
+
+Either description answers GROUP_ID_NOT_FOUND for the other protocol's groups, at which tools ask the other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.broker.groups.removal import GroupRemoval
 from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import ClassicMember, Status
+from libramq.groups.modern.member import ModernMember
+from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
 from libramq.kernel.connection import Principal
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
+from libramq.protocols.kafka.node import id_of
+from libramq.wire.kafka.apis import consumer_group_describe as wire
+from libramq.wire.kafka.apis.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 from libramq.wire.kafka.apis.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -69,6 +82,7 @@ class GroupAdministration:
         return {
             ListGroupsRequest: self.list,
             DescribeGroupsRequest: self.describe,
+            ConsumerGroupDescribeRequest: self.describe_modern,
             DeleteGroupsRequest: self.delete,
         }
 
@@ -95,18 +109,18 @@ class GroupAdministration:
     def _names(self) -> Sequence[str]:
         return sorted(filter(self._nodes.is_coordinator, self._groups.names()))
 
-    def _has_epochs(self, name: str) -> bool:
+    def _is_modern(self, name: str) -> bool:
         """Return whether a group has members of KIP-848's protocol."""
         return self._groups.modern.get(name) is not None
 
     def _type(self, name: str) -> str:
-        return CONSUMER_TYPE if self._has_epochs(name) else CLASSIC
+        return CONSUMER_TYPE if self._is_modern(name) else CLASSIC
 
     def _state(self, name: str) -> tuple[str, str]:
         """Return the state of a group, and its protocol type."""
-        epochs = self._groups.modern.get(name)
-        if epochs is not None:
-            return epochs.state, CONSUMER
+        modern = self._groups.modern.get(name)
+        if modern is not None:
+            return modern.state, CONSUMER
         found = self._groups.classic.get(name)
         if found is not None:
             return STATES[found.status], found.protocol_type or ""
@@ -130,7 +144,7 @@ class GroupAdministration:
         refusal = self._groups.member_refusal(name, principal)
         if refusal is not None:
             return DescribedGroup(group_id=name, error_code=refusal)
-        if not self._groups.exists(name) or self._has_epochs(name):
+        if not self._groups.exists(name) or self._is_modern(name):
             code = ErrorCode.GROUP_ID_NOT_FOUND if has_error else ErrorCode.NONE
             return DescribedGroup(
                 group_id=name,
@@ -145,8 +159,42 @@ class GroupAdministration:
             group_state=state,
             protocol_type=protocol_type,
             protocol_data=_strategy(found),
-            members=tuple(_member(found, each) for each in found.members.values()) if found else (),
+            members=tuple(_classic_member(found, each) for each in found.members.values()) if found else (),
         )
+
+    def describe_modern(self, request: ConsumerGroupDescribeRequest, slot: Slot) -> None:
+        """Answer with the groups and their members; with many of them, or many topics, from a thread."""
+        slot.each(
+            list(dict.fromkeys(request.group_ids)),  # Named twice, described once.
+            partial(self._modern_described, slot.principal),
+            lambda groups: slot.answer_with(
+                lambda: ConsumerGroupDescribeResponse(groups=tuple(each.whole() for each in groups)),
+                sum(each.size for each in groups),
+            ),
+        )
+
+    def _modern_described(self, principal: Principal, name: str) -> "_Described":
+        refusal = self._groups.member_refusal(name, principal)
+        if refusal is not None:
+            return _Described(wire.DescribedGroup(group_id=name, error_code=refusal))
+        group = self._groups.modern.get(name)
+        if group is None:
+            remark = f"{name} has no members of KIP-848's protocol"
+            code = ErrorCode.GROUP_ID_NOT_FOUND
+            return _Described(wire.DescribedGroup(group_id=name, error_code=code, error_message=remark))
+        described = wire.DescribedGroup(
+            group_id=name,
+            group_state=group.state,
+            group_epoch=group.epoch,
+            assignment_epoch=group.target_epoch,
+            assignor_name=group.assignor,
+        )
+        target = group.target
+        members = [
+            _Member(_member(each), each.named, each.assigned, target.get(each.member_id, NO_PARTITIONS))
+            for each in group.members.values()
+        ]
+        return _Described(described, members)
 
     def delete(self, request: DeleteGroupsRequest, slot: Slot) -> None:
         """Delete groups without members."""
@@ -171,7 +219,7 @@ class GroupAdministration:
         if (
             self._groups.classic.get(name) is not None
             or self._groups.has_foreign_members(name)
-            or self._has_epochs(name)
+            or self._is_modern(name)
         ):
             return ErrorCode.NON_EMPTY_GROUP
         self._removal.remove(name)
@@ -195,7 +243,7 @@ def _strategy(found: ClassicGroup | None) -> str:
     return (found.protocol_name or "") if found is not None and _is_stable(found) else ""
 
 
-def _member(found: ClassicGroup, member: ClassicMember) -> DescribedGroupMember:
+def _classic_member(found: ClassicGroup, member: ClassicMember) -> DescribedGroupMember:
     is_stable = _is_stable(found)
     return DescribedGroupMember(
         member_id=member.member_id,
@@ -204,4 +252,65 @@ def _member(found: ClassicGroup, member: ClassicMember) -> DescribedGroupMember:
         client_host=member.client_host,
         member_metadata=member.metadata(found.protocol_name) if is_stable else b"",
         member_assignment=member.assignment if is_stable else b"",
+    )
+
+
+class _Member(NamedTuple):
+    """A member, and what is too much to be put into its answer at once."""
+
+    described: wire.Member
+    topics: frozenset[str]
+    assigned: Partitions
+    target: Partitions
+
+    def whole(self) -> wire.Member:
+        """Return the member with all of that."""
+        return replace(
+            self.described,
+            subscribed_topic_names=tuple(sorted(self.topics)),
+            assignment=_assignment(self.assigned),
+            target_assignment=_assignment(self.target),
+        )
+
+
+class _Described(NamedTuple):
+    """A group and its members, as they are now."""
+
+    group: wire.DescribedGroup
+    members: Sequence[_Member] = ()
+
+    @property
+    def size(self) -> int:
+        """Return how many elements its answer has."""
+        return 1 + sum(1 + len(each.topics) + len(each.assigned) + len(each.target) for each in self.members)
+
+    def whole(self) -> wire.DescribedGroup:
+        """Return the group with its members."""
+        return replace(self.group, members=tuple(each.whole() for each in self.members))
+
+
+def _member(member: ModernMember) -> wire.Member:
+    return wire.Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_regex=member.pattern or None,
+        assignment=wire.Assignment(),
+        target_assignment=wire.Assignment(),
+        member_type=wire.CONSUMER_MEMBER,
+    )
+
+
+def _assignment(partitions: Iterable[Partition]) -> wire.Assignment:
+    topics: dict[str, list[int]] = {}
+    for each in sorted(partitions):
+        topics.setdefault(each.topic, []).append(each.number)
+    return wire.Assignment(
+        topic_partitions=tuple(
+            wire.TopicPartitions(topic_id=id_of(topic), topic_name=topic, partitions=tuple(indexes))
+            for topic, indexes in topics.items()
+        )
     )

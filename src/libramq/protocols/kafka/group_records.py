@@ -1,20 +1,43 @@
-"""The records of groups of one protocol, as far as other brokers get them, and have had them."""
+"""The records of Kafka's groups: what each one's next coordinator has to know, and what the last one knew.
 
-from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+    a classic group has its shares, or lost a member     ─► its state           ─► its next coordinator
+    a modern group has changed ─► members, and its epoch ─► the table's journal ─► answer, next coordinator
+    a former coordinator's copy                          ─► the group as it continues here
 
-from libramq.broker.cluster.group_copies import GroupCopies
+After a restart modern groups continue from their table, if this broker is alone. Where there are others, one
+of them has coordinated the groups since, and hands them over. Epochs go on from the last one in either case.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Final, Generic
+
+from msgspec import structs
+
+from libramq.broker.cluster.group_copies import GroupCopies, GroupCopy
 from libramq.broker.cluster.group_successors import GroupSuccessors
+from libramq.broker.files.tables import Tables
+from libramq.catalog.group_table import GroupTable
+from libramq.clock import MonotonicMs
+from libramq.groups.classic import saved_state as classic
 from libramq.groups.classic.group import ClassicGroup
-from libramq.groups.modern.group import ModernGroup
-from libramq.groups.protocol_groups import Groups
-from libramq.protocols.kafka.broker_groups import BrokerGroups
+from libramq.groups.modern import saved_state as modern
+from libramq.groups.modern.group import EPOCHS_AHEAD, ModernGroup
+from libramq.groups.modern.saved_state import SEPARATOR, SavedEntry, SavedGroup, member_key, members_of
+from libramq.groups.protocol_groups import GROUPS_MAX, Groups
+from libramq.logs import get_logger
+from libramq.protocols.kafka.broker_groups import BrokerGroups, G
 
-G = TypeVar("G", ClassicGroup, ModernGroup)
+log = get_logger(__name__)
+
+#: Ours: deleted groups that are forgotten with each new one, if there are too many, by the same write.
+FORGOTTEN_AT_ONCE: Final = 10
 
 
-class GroupRecords(Generic[G]):
-    """The common part of a `group_successors.Source`. groups: of this protocol."""
+class GroupRecords(ABC, Generic[G]):
+    """The records of this broker's groups of one protocol; a `group_successors.Source`."""
 
     def __init__(
         self, every: BrokerGroups, groups: Groups[G], successors: GroupSuccessors, copies: GroupCopies
@@ -23,6 +46,7 @@ class GroupRecords(Generic[G]):
         self._groups: Groups[G] = groups
         self._copies = copies
         self.successors = successors
+        successors.add(self)
 
     def observe(self, observer: Callable[[], None]) -> None:
         """Have a function called when `claimed` may yield groups, beside changes of the brokers."""
@@ -32,6 +56,163 @@ class GroupRecords(Generic[G]):
         """Return the names of the groups."""
         return self._groups.names()
 
+    @abstractmethod
+    def copy(self, name: str) -> GroupCopy | None:
+        """Return what is passed on of a group; None if there is nothing."""
+
+    @abstractmethod
+    def claimed(self, now_ms: MonotonicMs) -> Iterator[tuple[str, G]]:
+        """Yield the groups that this broker has to continue; not those that members have begun anew."""
+
+    @abstractmethod
+    def note(self, name: str, group: G) -> bool:
+        """Record what has changed; return whether it could be: otherwise it is tried again."""
+
+    @abstractmethod
+    def gone(self, name: str) -> None:
+        """Note that a group is forgotten."""
+
     def _may_continue(self, name: str) -> bool:
         """Return whether a group may continue here: no member has begun it anew, and there is room."""
         return not self._all.has_members(name) and self._groups.has_room
+
+
+class ClassicGroupRecords(GroupRecords[ClassicGroup]):
+    """The records of classic groups: once all members have their shares."""
+
+    def __init__(self, groups: BrokerGroups, successors: GroupSuccessors, copies: GroupCopies) -> None:
+        super().__init__(groups, groups.classic, successors, copies)
+        self._versions: dict[str, int] = {}
+
+    def copy(self, name: str) -> GroupCopy | None:
+        """Return what is passed on of a group."""
+        group = self._groups.get(name)
+        state = classic.saved(group) if group is not None else None
+        if group is None or state is None:
+            return None
+        return GroupCopy(classic=state, cost_bytes=group.cost_bytes)
+
+    def note(self, name: str, group: ClassicGroup) -> bool:
+        """Pass a group on if it has changed."""
+        if self._versions.get(name) != group.version:
+            self._versions[name] = group.version
+            self.successors.changed(name)
+        return True
+
+    def gone(self, name: str) -> None:
+        """Have its successor forget a group, too."""
+        if self._versions.pop(name, None) is not None:
+            self.successors.changed(name)
+
+    def claimed(self, now_ms: MonotonicMs) -> Iterator[tuple[str, ClassicGroup]]:
+        """Yield the groups that this broker has to continue; not those that members have begun anew."""
+        for name, state in self._copies.claim_classic().items():
+            if self._may_continue(name) and classic.is_sound(state):
+                yield name, classic.restored(state, now_ms)
+
+
+class ModernGroupRecords(GroupRecords[ModernGroup]):
+    """The records of KIP-848's groups: what changed is written before any member hears of it."""
+
+    def __init__(
+        self, tables: Tables, groups: BrokerGroups, successors: GroupSuccessors, copies: GroupCopies
+    ) -> None:
+        super().__init__(groups, groups.modern, successors, copies)
+        self._tables = tables
+        self._entries = tables.modern_groups
+        self._table: GroupTable = tables.groups
+        self._journals = tables.journals
+        #: Groups that were read at the start, and not used since.
+        self._former = {name: each.group for name, each in self._entries.items() if each.group is not None}
+        self._count = len(self._former)
+        #: Groups that continue after a restart, and whose members were not heard since.
+        self.silent: set[str] = set()
+
+    # What other brokers get, and have had.
+
+    def copy(self, name: str) -> GroupCopy | None:
+        """Return what is passed on of a group: nothing of one that another broker has had meanwhile."""
+        group = self._groups.get(name)
+        if group is None or not group.members or name in self.silent:
+            return None
+        entries = {name: modern.saved_group(group)}
+        for member_id in group.members:
+            entry = modern.saved_member(group, member_id)
+            assert entry is not None, "it is a member"
+            entries[member_key(name, member_id)] = entry
+        return GroupCopy(modern=entries, cost_bytes=group.cost_bytes)
+
+    def claimed(self, now_ms: MonotonicMs) -> Iterator[tuple[str, ModernGroup]]:
+        """Yield the groups that this broker has to continue; not those that members have begun anew."""
+        for name, entries in self._copies.claim_modern().items():
+            entry = entries.get(name)
+            if entry is None or entry.group is None or not self._may_continue(name):
+                continue
+            self._former.pop(name, None)
+            members = members_of(entries).get(name, {})
+            state = structs.replace(entry.group, epoch=max(entry.group.epoch, self._epoch(name)))
+            yield name, modern.restored(state, members, now_ms)
+
+    # What is written.
+
+    def restored(self, now_ms: MonotonicMs) -> Iterator[tuple[str, ModernGroup]]:
+        """Yield the groups that had members before the restart, as they continue."""
+        for name, members in members_of(self._entries).items():
+            saved = self._former.pop(name, None) or SavedGroup(epoch=0)
+            yield name, modern.restored(saved, members, now_ms)
+
+    def begin(self, name: str, group: ModernGroup) -> None:
+        """Have a group without members go on from its last epoch."""
+        entry = self._entries.get(name)
+        if not group.members and not group.epoch and entry is not None and entry.group is not None:
+            is_former = self._former.pop(name, None) is not None
+            group.epoch = entry.group.epoch + (EPOCHS_AHEAD if is_former else 0)
+
+    def note(self, name: str, group: ModernGroup) -> bool:
+        """Record what has changed; return whether it could be: otherwise it is tried again."""
+        if not group.touched and self._epoch(name) == group.epoch:
+            return True
+        try:
+            changes: dict[str, SavedEntry | None] = {name: modern.saved_group(group)}
+            changes |= {
+                member_key(name, each): modern.saved_member(group, each) for each in sorted(group.touched)
+            }
+            for key, entry in changes.items():
+                self._put(key, entry)
+            group.touched.clear()
+            self.successors.changed(name, changes if group.members else None)
+            if self._count > GROUPS_MAX:
+                self._forget_deleted()
+        except OSError as refused:
+            log.warning("a group of Kafka's clients cannot be recorded", group=name, reason=str(refused))
+            return False
+        return True
+
+    def gone(self, name: str) -> None:
+        """Expect no silent members of a group any more."""
+        self.silent.discard(name)
+
+    def when_recorded(self, name: str, then: Callable[[bool], None]) -> None:
+        """Call with True once a group's records are passed on, and as durable as the flush promises."""
+
+        def synced(is_synced: bool) -> None:
+            self.successors.when_held(name, partial(then, is_synced))
+
+        self._journals.when_synced(synced)
+
+    def _epoch(self, name: str) -> int:
+        entry = self._entries.get(name)
+        return entry.group.epoch if entry is not None and entry.group is not None else 0
+
+    def _put(self, key: str, entry: SavedEntry | None) -> None:
+        if self._entries.get(key) == entry:
+            return
+        if SEPARATOR not in key:
+            self._count += (entry is not None) - (key in self._entries)
+        self._tables.record_modern_group(key, entry)
+
+    def _forget_deleted(self) -> None:
+        """Forget groups that were deleted, whichever protocol's client did it."""
+        deleted = (each for each in self._entries if SEPARATOR not in each and each not in self._table)
+        for name in list(islice(deleted, FORGOTTEN_AT_ONCE)):
+            self._put(name, None)

@@ -22,9 +22,8 @@ from libramq.errors import BrokerError, InvalidName
 from libramq.kernel.connection import Connection, Principal
 from libramq.message import names
 from libramq.protocols.kafka.answers import Slot
-from libramq.protocols.kafka.node import LEADER_EPOCH, NO_LEADER, KafkaNodes
+from libramq.protocols.kafka.node import LEADER_EPOCH, NO_LEADER, NO_TOPIC_ID, KafkaNodes, TopicIds, id_of
 from libramq.protocols.kafka.refusals import code_of
-from libramq.protocols.kafka.topic_ids import NO_TOPIC_ID, TopicIds, id_of
 from libramq.wire.kafka.apis.metadata import (
     MetadataPartition,
     MetadataRequest,

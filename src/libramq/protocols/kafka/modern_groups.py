@@ -1,48 +1,53 @@
-"""Groups of KIP-848: ConsumerGroupHeartbeat, on the modern groups of this broker.
+"""Groups of KIP-848: ConsumerGroupHeartbeat, and the removal of members, on the machine `groups.modern`.
 
 heartbeat ─► ModernGroup ─► news for its member?      answered
                          └─► none                       held until there is, or a while later
-
-What members of classic groups have is theirs, too: a session ends soon after its connection, and nobody waits
-for a heartbeat's interval to hear of a rebalance.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from libramq.clock import MonotonicMs
-from libramq.groups.classic.values import Beat as HeldOf
-from libramq.groups.modern.assignors import AssignorWork
+from libramq.groups.classic.values import Answer, Beat
+from libramq.groups.modern.assignors import ASSIGNORS, AssignorWork
 from libramq.groups.modern.group import ModernGroup
 from libramq.groups.modern.member import ModernMember
-from libramq.groups.modern.values import JOINS, Heartbeat, Partitions
+from libramq.groups.modern.pattern_syntax import InvalidPattern
+from libramq.groups.modern.values import (
+    JOINS,
+    LEAVES,
+    LEAVES_FOR_A_WHILE,
+    Heartbeat,
+    Partition,
+    Partitions,
+)
 from libramq.groups.protocol_groups import Refusal
 from libramq.kernel.connection import Connection, Principal
-from libramq.kernel.deadlines import Deadline
 from libramq.kernel.effect import Thread
-from libramq.kernel.engine import LATE_MS_MIN
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
-from libramq.protocols.kafka.groups import client_id_of, host_of
-from libramq.protocols.kafka.heartbeat_refusals import HeartbeatRefusals
-from libramq.protocols.kafka.held_beats import HeldBeat, HeldBeats
-from libramq.protocols.kafka.modern_group_messages import (
-    CODES,
-    HELD_MS,
-    Beats,
-    reads_others,
-    response,
+from libramq.protocols.kafka.group_records import ModernGroupRecords
+from libramq.protocols.kafka.group_requests import (
+    MEMBER_ID_BYTES,
+    NAME_CHARACTERS_MAX,
+    GroupRequests,
+    client_id_of,
+    host_of,
 )
-from libramq.protocols.kafka.modern_group_records import ModernGroupRecords
-from libramq.protocols.kafka.modern_rebalances import ModernRebalances
-from libramq.protocols.kafka.presence import Presence, Who
-from libramq.protocols.kafka.topic_patterns import TopicPatterns
+from libramq.protocols.kafka.held_beats import HeldBeat
+from libramq.protocols.kafka.node import TopicIds, id_of
+from libramq.protocols.kafka.rebalances import ModernRebalances
+from libramq.protocols.kafka.refusals import GROUP_CODES
+from libramq.protocols.kafka.topic_patterns import TOPICS_MAX, TooManyPatterns, TopicPatterns
+from libramq.secret_bits import SecretBits
 from libramq.wire.kafka.apis.consumer_group_heartbeat import (
+    Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
 )
 from libramq.wire.kafka.apis.leave_group import (
     LeaveGroupRequest,
@@ -54,40 +59,66 @@ from libramq.wire.kafka.error_code import ErrorCode
 
 log = get_logger(__name__)
 
+#: Ours; group.consumer.heartbeat.interval.ms is 5 s.
+HEARTBEAT_MS: Final = 1_500
+#: Ours: of members that wait for partitions of others.
+WAITING_HEARTBEAT_MS: Final = 200
+#: Ours: how long a heartbeat is held; for librdkafka one fails that takes longer than the interval. A client
+#: that has one under way can neither leave nor change its topics.
+HELD_MS: Final = 900
 
-class ModernGroupRequests:
-    """Answers the requests of members."""
+
+class Heartbeats:
+    """Heartbeats as groups see them. secret_bits: for the ids of members without one."""
+
+    def __init__(self, ids: TopicIds, secret_bits: SecretBits) -> None:
+        self._ids = ids
+        self._secret_bits = secret_bits
+
+    def of(self, request: ConsumerGroupHeartbeatRequest, slot: Slot) -> Heartbeat:
+        """Return a request as the group sees it; a member without an id gets one."""
+        owned = _owned(request.topic_partitions, self._ids)
+        topics = request.subscribed_topic_names
+        has_all = request.rebalance_timeout_ms >= 0 and _names_topics(request)
+        return Heartbeat(
+            member_id=request.member_id or self._secret_bits.token_hex(MEMBER_ID_BYTES),
+            epoch=request.member_epoch,
+            instance_id=request.instance_id,
+            rack_id=request.rack_id,
+            client_id=client_id_of(slot),
+            client_host="/" + host_of(slot.connection),
+            rebalance_ms=request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else None,
+            topics=None if topics is None else frozenset(topics),
+            pattern=request.subscribed_topic_regex,
+            assignor=request.server_assignor,
+            owned=owned,
+            is_full=request.member_epoch == JOINS or (has_all and owned is not None),
+        )
+
+
+class ModernGroups(GroupRequests[ModernGroup]):
+    """Answers the requests of modern groups' members."""
+
+    KIND = "modern group"
+    _rebalances: ModernRebalances
+    _records: ModernGroupRecords
 
     def __init__(
         self,
         groups: BrokerGroups,
         rebalances: ModernRebalances,
         records: ModernGroupRecords,
-        beats: Beats,
+        heartbeats: Heartbeats,
         kernel: Kernel,
         grace_ms: int,
     ) -> None:
-        self._all = groups
-        self.groups = groups.modern
-        self._nodes = groups.nodes
-        self._rebalances = rebalances
-        self._records = records
-        self._beats = beats
-        self._clock = kernel.clock
-        self._effects = kernel.effects
-        self._deadlines = kernel.deadlines
-        self._grace_ms = grace_ms
-        self._due: dict[str, Deadline] = {}
-        self.presence = Presence(kernel.purgatory, self._lost)
-        self.held_beats = HeldBeats(self._deadlines, self._answer_held)
+        super().__init__(groups, groups.modern, records, rebalances, kernel, grace_ms)
+        self._heartbeats = heartbeats
         #: The last heartbeat of each member: an older one brings it no news.
-        self._last: dict[str, dict[str, HeldOf]] = {}
+        self._last: dict[str, dict[str, Beat]] = {}
         #: The versions of groups whose held heartbeats were looked at.
         self._looked_at: dict[str, int] = {}
         self._patterns = TopicPatterns(kernel, groups.nodes, self._uses, self._fit)
-        self._refusals = HeartbeatRefusals(groups, self._patterns)
-        groups.nodes.observe(self.moved)
-        records.observe(self.claim)
         self._restore()
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
@@ -96,12 +127,12 @@ class ModernGroupRequests:
 
     def beat(self, request: ConsumerGroupHeartbeatRequest, slot: Slot) -> None:
         """A member joins, is alive, has revoked, or leaves."""
-        refused = self._refusals.refused(request, slot)
-        if refused is not None:
-            slot.answer(refused)
+        code, remark = self._refusal(request, slot)
+        if code is not None:
+            slot.answer(ConsumerGroupHeartbeatResponse(error_code=code, error_message=remark))
             return
         name = request.group_id
-        is_join, has_topics = request.member_epoch == JOINS, reads_others(request)
+        is_join, has_topics = request.member_epoch == JOINS, _names_topics(request)
         group = self.groups.get_or_create(name) if is_join else self.groups.get(name)
         if group is None or (has_topics and not self.groups.has_room):
             is_short = is_join or group is not None  # Where memory is short, clients try again.
@@ -109,31 +140,64 @@ class ModernGroupRequests:
             slot.answer(ConsumerGroupHeartbeatResponse(error_code=code))
             return
         self._records.begin(name, group)
-        beat = self._beats.of(request, slot)
+        beat = self._heartbeats.of(request, slot)
         now_ms = self._clock.monotonic_ms()
         if beat.epoch < JOINS:
-            self._leave(name, group, beat, slot)
+            self._member_leaves(name, group, beat, slot)
             return
         refusal = group.beat(beat, self._nodes.partitions, now_ms)
-        held = HeldOf(beat.member_id, beat.instance_id, beat.epoch)
+        held = Beat(beat.member_id, beat.instance_id, beat.epoch)
         if refusal is Refusal.NONE:
             self._records.silent.discard(name)
             self._note_last(name, group, held)
             pattern = group.members[beat.member_id].pattern
             if pattern:
                 self._patterns.use(pattern, name, slot.principal, is_known=pattern in group.fitting)
-            self.presence.heard(slot.connection, (name, beat.member_id))
+            self.presence.seen(slot.connection, (name, beat.member_id))
             self._rebalances.look(name, group)
             self._rebalances.reads(name, beat.member_id)
             if beat.epoch == JOINS:
                 self._all.keep(name, self._clock.wall_ms())
         self._finish(name)
         if refusal is not Refusal.NONE:
-            slot.answer(ConsumerGroupHeartbeatResponse(error_code=CODES[refusal]))
+            slot.answer(ConsumerGroupHeartbeatResponse(error_code=GROUP_CODES[refusal]))
         elif group.has_news(beat.member_id) or group.is_moving(beat.member_id):
             self._answer(name, group, beat.member_id, slot)
         else:
             self.held_beats.hold(slot, name, held, now_ms + HELD_MS)
+
+    def _refusal(
+        self, request: ConsumerGroupHeartbeatRequest, slot: Slot
+    ) -> tuple[ErrorCode | None, str | None]:
+        """Return why a heartbeat is refused whatever the state of its group, if so."""
+        name = request.group_id
+        code = self._all.member_refusal(name, slot.principal)
+        if code is not None:
+            return code, None
+        if self._all.has_foreign_members(name):
+            remark: str | None = f"RocketMQ's members are in the group {name}"
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL, remark
+        if self._all.classic.get(name) is not None:
+            return ErrorCode.GROUP_ID_NOT_FOUND, f"the group {name} has members of the classic protocol"
+        remark = _what_is_invalid(request, slot.version)
+        if remark is not None:
+            return ErrorCode.INVALID_REQUEST, remark
+        if request.server_assignor not in (None, *ASSIGNORS):
+            remark = f"only the assignors {', '.join(ASSIGNORS)} are supported"
+            return ErrorCode.UNSUPPORTED_ASSIGNOR, remark
+        pattern = request.subscribed_topic_regex
+        return self._pattern_refusal(pattern) if pattern else (None, None)
+
+    def _pattern_refusal(self, pattern: str) -> tuple[ErrorCode | None, str | None]:
+        """Return why a pattern cannot be used, if so."""
+        try:
+            self._patterns.require(pattern)
+        except TooManyPatterns:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, None  # Clients try again.
+        except InvalidPattern as invalid:
+            remark = f"{invalid} (RE2's syntax is understood as far as names of topics need it)"
+            return ErrorCode.INVALID_REGULAR_EXPRESSION, remark
+        return None, None
 
     def _uses(self, name: str, pattern: str) -> bool:
         group = self.groups.get(name)
@@ -147,20 +211,22 @@ class ModernGroupRequests:
             group.fit(pattern, allowed, self._nodes.partitions, self._clock.monotonic_ms())
             self._finish(name)
 
-    def _leave(self, name: str, group: ModernGroup, beat: Heartbeat, slot: Slot) -> None:
+    def _member_leaves(self, name: str, group: ModernGroup, beat: Heartbeat, slot: Slot) -> None:
         refusal = group.leave(beat, self._clock.monotonic_ms())
         if refusal is Refusal.NONE:
             self._forget(name, beat.member_id)
         self._finish(name)
         epoch = beat.epoch if refusal is Refusal.NONE else 0
         left = ConsumerGroupHeartbeatResponse(
-            error_code=CODES[refusal], member_id=beat.member_id, member_epoch=epoch
+            error_code=GROUP_CODES[refusal], member_id=beat.member_id, member_epoch=epoch
         )
-        self._send(name, slot, left, is_recorded=self._records.note(name, group))
+        self._send_recorded(name, slot, left, is_recorded=self._records.note(name, group))
 
-    def remove(self, request: LeaveGroupRequest, slot: Slot, group: ModernGroup) -> None:
+    def leave(self, request: LeaveGroupRequest, slot: Slot) -> None:
         """Remove members, named by their ids or instances, as tools do."""
         name = request.group_id
+        group = self.groups.get(name)
+        assert group is not None, "its protocol was looked up"
         left, before = [], list(group.members)
         for each in request.members or (LeavingMember(member_id=request.member_id),):
             refusal = group.remove(each.member_id, each.group_instance_id, self._clock.monotonic_ms())
@@ -168,7 +234,7 @@ class ModernGroupRequests:
                 LeftMember(
                     member_id=each.member_id,
                     group_instance_id=each.group_instance_id,
-                    error_code=CODES[refusal],
+                    error_code=GROUP_CODES[refusal],
                 )
             )
         self._forget_gone(name, group, before)
@@ -178,81 +244,60 @@ class ModernGroupRequests:
     def offsets_refusal(self, name: str, member_id: str, epoch: int) -> ErrorCode | None:
         """Return why a member may not use the group's offsets, if so; None if there is no such group."""
         group = self.groups.get(name)
-        code = CODES[group.may_use_offsets(member_id, epoch)] if group is not None else ErrorCode.NONE
+        code = GROUP_CODES[group.may_use_offsets(member_id, epoch)] if group is not None else ErrorCode.NONE
         return None if code is ErrorCode.NONE else code
 
-    def moved(self) -> None:
-        """Drop the groups that another broker coordinates now: their members ask for it.
+    # Connections, and other coordinators.
 
-        Where there are other brokers, one of them had those of our records after us.
-        """
-        has_others = not self._nodes.is_alone
-        for name in self.groups.names():
-            group = self.groups.get(name)
-            is_outdated = has_others and name in self._records.silent
-            if group is None or not (is_outdated or self._nodes.is_elsewhere(name)):
-                continue
-            log.info("another broker coordinates a group of Kafka's clients now", group=name)
-            for member_id in group.members:
-                self.presence.left((name, member_id))
-            group.dissolve()
-            self._finish(name)
-        self.claim()
+    def _is_elsewhere(self, name: str) -> bool:
+        # Where there are other brokers, one of them had those of our records after us.
+        is_outdated = not self._nodes.is_alone and name in self._records.silent
+        return is_outdated or self._nodes.is_elsewhere(name)
 
-    def claim(self) -> None:
-        """Continue with groups that other brokers have coordinated, where their members are known."""
-        for name, group in self._records.claimed(self._clock.monotonic_ms()):
-            log.info("a group of Kafka's clients continues here", group=name, members=len(group.members))
+    def _drop(self, name: str, group: ModernGroup) -> None:
+        group.dissolve()
+        self._finish(name)
+
+    def _restore(self) -> None:
+        """Continue with the groups that were recorded before a restart."""
+        for name, group in self._records.restored(self._clock.monotonic_ms()):
+            self._records.silent.add(name)
             self._continue(name, group)
+        self.moved()
 
-    # Connections.
+    def _continue(self, name: str, group: ModernGroup) -> None:
+        self.groups.put(name, group)
+        for pattern in {each.pattern for each in group.members.values() if each.pattern}:
+            if self._pattern_refusal(pattern)[0] is None:
+                self._patterns.use(pattern, name, None, is_known=pattern in group.fitting)
+        super()._continue(name, group)
 
-    def client_arrived(self, slot: Slot, groups: Collection[str] | None = None) -> None:
-        """Note a client's first request over a connection, or its question for coordinators of groups."""
-        now_ms = self._clock.monotonic_ms()
-        client = client_id_of(slot), host_of(slot.connection)
-        for name, member_id in self.presence.returned(*client, groups, now_ms):
-            group = self.groups.get(name)
-            if group is not None:
-                group.returned(member_id, now_ms)
-
-    def _lost(self, connection: Connection, members: Collection[Who]) -> None:
-        """Expect members back soon whose connection has ended: most such clients are dead."""
-        if not self._grace_ms:
-            return
-        now_ms = self._clock.monotonic_ms()
-        until_ms = now_ms + self._grace_ms
-        for name, member_id in members:
-            group = self.groups.get(name)
-            if group is not None and group.lost(member_id, until_ms):
-                client_id = group.members[member_id].client_id
-                self.presence.wait_for((name, member_id), client_id, host_of(connection), now_ms, until_ms)
-                self._finish(name)
+    def _expects(
+        self, name: str, group: ModernGroup, member_id: str, connection: Connection, until_ms: MonotonicMs
+    ) -> bool:
+        return group.lost(member_id, until_ms)
 
     # What follows.
 
-    def _finish(self, name: str) -> None:
-        """Answer the members that have news, and set the time of a group's next step."""
+    def _finish(self, name: str, answers: Iterable[Answer] = ()) -> None:
         group = self.groups.get(name)
-        if group is None:
-            return
-        self._records.note(name, group)
-        self._rebalances.look(name, group)
-        if self.groups.forget_unused(name):
-            self._gone(name)
-            return
+        if group is not None:
+            self._rebalances.look(name, group)
+        super()._finish(name, answers)
+
+    def _gone(self, name: str) -> None:
+        super()._gone(name)
+        self._looked_at.pop(name, None)
+        self._last.pop(name, None)
+
+    def _notify(self, name: str, group: ModernGroup) -> None:
         self.groups.charge(name)
-        self._all.take(name)
         work = group.take_work()
         if work is not None:
             self._effects.run(Thread.ASSIGN, work.made, partial(self._assigned, name, group, work))
         if self._looked_at.get(name) != group.version:
             self._looked_at[name] = group.version
             self.held_beats.answer_group(name, lambda beat: group.has_news(beat.member_id))
-        deadline = self._due.get(name)
-        if deadline is None:
-            deadline = self._due[name] = self._deadlines.new(partial(self._tick, name), "modern group")
-        deadline.at(group.next_due_ms)
 
     def _assigned(
         self, name: str, group: ModernGroup, work: AssignorWork, made: dict[str, Partitions] | Exception
@@ -265,24 +310,7 @@ class ModernGroupRequests:
         if self.groups.get(name) is group:
             self._finish(name)
 
-    def _gone(self, name: str) -> None:
-        deadline = self._due.pop(name, None)
-        if deadline is not None:
-            deadline.cancel()
-        self._all.release(name)
-        self._records.silent.discard(name)
-        self._looked_at.pop(name, None)
-        self.held_beats.answer_group(name)
-        self._last.pop(name, None)
-
-    def _tick(self, name: str, now_ms: MonotonicMs) -> None:
-        group = self.groups.get(name)
-        if group is None:
-            return
-        due_ms = group.next_due_ms
-        if due_ms is not None and now_ms - due_ms >= LATE_MS_MIN:
-            # This process stood still, and heartbeats lie unread.
-            group.extend(now_ms - due_ms, now_ms)
+    def _pass(self, name: str, group: ModernGroup, now_ms: MonotonicMs) -> None:
         before = list(group.members)
         group.tick(now_ms)
         self._forget_gone(name, group, before)
@@ -298,7 +326,7 @@ class ModernGroupRequests:
         self.presence.left((name, member_id))
         self._last.get(name, {}).pop(member_id, None)
 
-    def _note_last(self, name: str, group: ModernGroup, beat: HeldOf) -> None:
+    def _note_last(self, name: str, group: ModernGroup, beat: Beat) -> None:
         last = self._last.setdefault(name, {})
         last[beat.member_id] = beat
         if len(last) > len(group.members):
@@ -313,7 +341,7 @@ class ModernGroupRequests:
         if code is not None or group is None:
             held.slot.answer(ConsumerGroupHeartbeatResponse(error_code=code or ErrorCode.NONE))
         elif self._last.get(name, {}).get(member_id) is not held.beat or not held.slot.connection.is_open:
-            held.slot.answer(response(member_id, held.beat.generation))
+            held.slot.answer(_response(member_id, held.beat.generation))
         else:
             self._answer(name, group, member_id, held.slot)
 
@@ -321,12 +349,12 @@ class ModernGroupRequests:
         answer = group.answer(member_id, self._clock.monotonic_ms())
         self._rebalances.reads(name, member_id)
         is_waiting = group.is_moving(member_id)
-        found = response(answer.member_id, answer.epoch, answer.assigned, is_waiting=is_waiting)
+        found = _response(answer.member_id, answer.epoch, answer.assigned, is_waiting=is_waiting)
         is_recorded = self._records.note(name, group)
-        self._send(name, slot, found, group.members.get(member_id), is_recorded=is_recorded)
+        self._send_recorded(name, slot, found, group.members.get(member_id), is_recorded=is_recorded)
         self._finish(name)
 
-    def _send(
+    def _send_recorded(
         self,
         name: str,
         slot: Slot,
@@ -350,17 +378,66 @@ class ModernGroupRequests:
 
         self._records.when_recorded(name, slot.guarded(send))
 
-    def _restore(self) -> None:
-        """Continue with the groups that were recorded before a restart."""
-        for name, group in self._records.restored(self._clock.monotonic_ms()):
-            self._records.silent.add(name)
-            self._continue(name, group)
-        self.moved()
 
-    def _continue(self, name: str, group: ModernGroup) -> None:
-        self.groups.put(name, group)
-        for pattern in {each.pattern for each in group.members.values() if each.pattern}:
-            if self._refusals.of_pattern(pattern)[0] is None:
-                self._patterns.use(pattern, name, None, is_known=pattern in group.fitting)
-        self._rebalances.restored(name, group)
-        self._finish(name)
+def _names_topics(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Return whether a member says what it subscribes to."""
+    return request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+
+
+def _owned(named: Iterable[TopicPartitions] | None, ids: TopicIds) -> Partitions | None:
+    if named is None:
+        return None
+    topics = [(ids.name_of(each.topic_id), each.partitions) for each in named]
+    return frozenset(
+        Partition(topic, index) for topic, indexes in topics if topic is not None for index in indexes
+    )
+
+
+def _what_is_invalid(request: ConsumerGroupHeartbeatRequest, version: int) -> str | None:
+    """Return what is wrong with a request, if something is.
+
+    Upstream: GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid.
+    """
+    epoch = request.member_epoch
+    ids = (request.instance_id, request.member_id, request.rack_id)
+    if any(len(each or "") > NAME_CHARACTERS_MAX for each in ids):
+        return f"ids of members and racks have at most {NAME_CHARACTERS_MAX} characters"
+    topics = request.subscribed_topic_names or ()
+    if len(topics) > TOPICS_MAX or any(len(each) > NAME_CHARACTERS_MAX for each in topics):
+        return f"a member subscribes to {TOPICS_MAX} topics of {NAME_CHARACTERS_MAX} characters at most"
+    if request.instance_id == "" or request.rack_id == "":
+        return "instance and rack ids are not empty"
+    if not request.member_id and (epoch != JOINS or version > 0):
+        return "a member needs an id"
+    if epoch == JOINS:
+        if request.rebalance_timeout_ms < 0:
+            return "a join names a rebalance timeout"
+        if request.topic_partitions:
+            return "a member joins without partitions"
+        return None if _names_topics(request) else "a join names topics"
+    if epoch == LEAVES_FOR_A_WHILE and request.instance_id is None:
+        return "only a static member leaves for a while"
+    return f"there is no member epoch {epoch}" if epoch < min(LEAVES, LEAVES_FOR_A_WHILE) else None
+
+
+def _response(
+    member_id: str, epoch: int, assigned: Partitions | None = None, *, is_waiting: bool = False
+) -> ConsumerGroupHeartbeatResponse:
+    """Return the answer to a heartbeat. assigned: None where the member knows it."""
+    assignment = None
+    if assigned is not None:
+        topics: dict[str, list[int]] = {}
+        for each in sorted(assigned):
+            topics.setdefault(each.topic, []).append(each.number)
+        assignment = Assignment(
+            topic_partitions=tuple(
+                TopicPartitions(topic_id=id_of(topic), partitions=tuple(indexes))
+                for topic, indexes in topics.items()
+            )
+        )
+    return ConsumerGroupHeartbeatResponse(
+        member_id=member_id,
+        member_epoch=epoch,
+        heartbeat_interval_ms=WAITING_HEARTBEAT_MS if is_waiting else HEARTBEAT_MS,
+        assignment=assignment,
+    )

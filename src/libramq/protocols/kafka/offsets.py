@@ -1,12 +1,14 @@
-"""Offsets: OffsetCommit and OffsetFetch, on the committed offsets that RocketMQ's groups have, too.
+"""Offsets: OffsetCommit, OffsetFetch and OffsetDelete, on the committed offsets of RocketMQ's groups.
 
-All commits of a request are journalled by one write before they are acknowledged. The metadata that a client
-may add to a commit is not kept.
+All commits, or removals, of a request are journalled by one write before they are acknowledged. The metadata
+that a client may add to a commit is not kept. Offsets are deleted in topics that no member of the group
+reads: each turn removes some, and looks at the group again, since members may have joined.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from typing import Any, Final
 
 from libramq.broker.cluster.nodes import is_visible
@@ -14,14 +16,13 @@ from libramq.broker.groups.group_offsets import Found, GroupOffsets
 from libramq.clock import Clock
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError
+from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.values import Beat
 from libramq.kernel.connection import Principal
 from libramq.kernel.work import portions
 from libramq.message.queue import MessageQueue
 from libramq.protocols.kafka.answers import Results, Slot
-from libramq.protocols.kafka.broker_groups import BrokerGroups
-from libramq.protocols.kafka.groups import GroupRequests
-from libramq.protocols.kafka.modern_groups import ModernGroupRequests
+from libramq.protocols.kafka.groups import KafkaGroups
 from libramq.protocols.kafka.refusals import code_for, code_of
 from libramq.wire.kafka.apis.offset_commit import (
     CommitResult,
@@ -30,6 +31,13 @@ from libramq.wire.kafka.apis.offset_commit import (
     CommittedTopic,
     OffsetCommitRequest,
     OffsetCommitResponse,
+)
+from libramq.wire.kafka.apis.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
 )
 from libramq.wire.kafka.apis.offset_fetch import (
     FoundGroup,
@@ -41,13 +49,12 @@ from libramq.wire.kafka.apis.offset_fetch import (
     WantedTopic,
 )
 from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.subscription import CONSUMER, subscribed_topics
 
 #: offset.metadata.max.bytes.
 METADATA_BYTES_MAX: Final = 4_096
 #: The first version of OffsetFetch that names several groups.
 _GROUPS_FROM: Final = 8
-#: The first version of OffsetCommit and OffsetFetch with the epochs of KIP-848.
-_EPOCHS_FROM: Final = 9
 
 _SUCCESS: Final = ResponseCode.SUCCESS
 
@@ -58,28 +65,29 @@ _Wanted = tuple[str, CommittedPartition]
 
 
 class OffsetRequests:
-    """Answers OffsetCommit and OffsetFetch."""
+    """Answers requests about committed offsets."""
 
     def __init__(
         self,
-        groups: BrokerGroups,
-        classic: GroupRequests,
-        modern: ModernGroupRequests,
+        groups: KafkaGroups,
         offsets: GroupOffsets,
         clock: Clock,
     ) -> None:
-        self._groups = groups
-        self._classic = classic
-        self._modern = modern
+        self._groups = groups.every
+        self._members = groups
         self._group_offsets = offsets
         self._committing = offsets.committing
         self._offsets = offsets.own
-        self._nodes = groups.nodes
+        self._nodes = groups.every.nodes
         self._clock = clock
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
-        return {OffsetCommitRequest: self.commit, OffsetFetchRequest: self.fetch}
+        return {
+            OffsetCommitRequest: self.commit,
+            OffsetFetchRequest: self.fetch,
+            OffsetDeleteRequest: self.delete,
+        }
 
     def commit(self, request: OffsetCommitRequest, slot: Slot) -> None:
         """Commit a group's offsets; those that are refused leave the others alone."""
@@ -95,27 +103,16 @@ class OffsetRequests:
 
         def commit(part: Sequence[_Wanted]) -> list[ErrorCode]:
             # Between two parts the group may move on to a generation whose members commit further.
-            refused = refusal or self._commit_refusal(name, beat, slot.version)
+            refused = refusal or self._members.commit_refusal(name, beat, slot.version)
             return [refused or self._commit(name, topic, partition, slot) for topic, partition in part]
 
         slot.each(list(portions(wanted)), commit, partial(self._committed, request, slot))
 
     def _refusal(self, name: str, principal: Principal) -> ErrorCode | None:
         refusal = self._groups.member_refusal(name, principal)
-        if refusal is None and self._classic.is_thawing:
+        if refusal is None and self._members.is_thawing:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # Clients try again.
         return refusal
-
-    def _commit_refusal(self, name: str, beat: Beat, version: int) -> ErrorCode | None:
-        """Return why a member may not commit, if so."""
-        if self._groups.modern.get(name) is None:
-            refusal = self._classic.commit_refusal(name, beat)
-        elif beat.member_id and version < _EPOCHS_FROM:
-            refusal = ErrorCode.UNSUPPORTED_VERSION
-        else:
-            refusal = self._modern.offsets_refusal(name, beat.member_id, beat.generation)
-        is_expected = bool(beat.member_id) and self._classic.expects_members
-        return None if refusal is ErrorCode.UNKNOWN_MEMBER_ID and is_expected else refusal
 
     def _committed(
         self, request: OffsetCommitRequest, slot: Slot, parts: Sequence[Sequence[ErrorCode]]
@@ -175,7 +172,7 @@ class OffsetRequests:
         name, member_id, epoch = wanted.group_id, wanted.member_id, wanted.member_epoch
         refusal = self._refusal(name, principal)
         if refusal is None and (member_id is not None or epoch >= 0):
-            refusal = self._modern.offsets_refusal(name, member_id or "", epoch)
+            refusal = self._members.offsets_refusal(name, member_id or "", epoch)
         return wanted, refusal
 
     def _look_elsewhere(self, slot: Slot, groups: Sequence[_Checked]) -> None:
@@ -276,6 +273,73 @@ class OffsetRequests:
             )
         return found
 
+    def delete(self, request: OffsetDeleteRequest, slot: Slot) -> None:
+        """Delete committed offsets in topics that no member reads."""
+        refusal = self._deletion_refusal(request.group_id, slot.principal)
+        if refusal is not None:
+            slot.answer(OffsetDeleteResponse(error_code=refusal))
+            return
+        every = [(each.name, one.partition_index) for each in request.topics for one in each.partitions]
+        work = partial(self._remove, request.group_id, slot.principal)
+        slot.each(list(portions(every)), work, partial(self._removed, request, slot))
+
+    def _deletion_refusal(self, name: str, principal: Principal) -> ErrorCode | None:
+        """Return why a group's offsets may not be deleted, if so."""
+        refusal = self._groups.delete_refusal(name, principal)
+        if refusal is not None:
+            return refusal
+        if not self._groups.exists(name):
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        found = self._groups.classic.get(name)
+        # Members of other kinds do not say which topics they read.
+        is_readable = found is None or found.protocol_type == CONSUMER
+        return (
+            ErrorCode.NON_EMPTY_GROUP if self._groups.has_foreign_members(name) or not is_readable else None
+        )
+
+    def _remove(self, name: str, principal: Principal, step: Sequence[tuple[str, int]]) -> list[ErrorCode]:
+        """Remove some offsets; return a code for each partition."""
+        refusal = self._deletion_refusal(name, principal)
+        read = self._read_topics(name) if refusal is None else frozenset()
+        codes: list[ErrorCode] = []
+        for topic, group in groupby(step, key=itemgetter(0)):
+            indexes = [index for _, index in group]
+            code = refusal or ErrorCode.NONE
+            if code is ErrorCode.NONE and topic in read:
+                code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            if code is ErrorCode.NONE:
+                places = [self._nodes.place(topic, index) for index in indexes]
+                queues = [queue for queue in places if queue is not None]
+                own = {queue.queue_id for queue in queues if self._nodes.is_own(queue)}
+                self._offsets.remove_queues(name, topic, own)
+                others = [queue for queue in queues if not self._nodes.is_own(queue)]
+                if others:
+                    self._group_offsets.remove(name, others)
+            codes += [code] * len(indexes)
+        return codes
+
+    def _read_topics(self, name: str) -> frozenset[str]:
+        """Return what members of the group subscribe to."""
+        found, modern = self._groups.classic.get(name), self._groups.modern.get(name)
+        topics = frozenset(modern.topics) if modern is not None else frozenset()
+        return topics | _topics(found) if found is not None else topics
+
+    def _removed(
+        self, request: OffsetDeleteRequest, slot: Slot, parts: Sequence[Sequence[ErrorCode]]
+    ) -> None:
+        code = ErrorCode.NONE
+        try:
+            self._committing.write()
+        except BrokerError:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients try again.
+        codes = list(chain.from_iterable(parts))
+        slot.answer_with(
+            lambda: OffsetDeleteResponse(
+                error_code=code, topics=tuple(_removals(request.topics, iter(codes)))
+            ),
+            len(codes) + len(request.topics),
+        )
+
 
 def _refused(response_code: int) -> ErrorCode:
     if response_code in (ResponseCode.FENCED, ResponseCode.NOT_YET_GRANTED):
@@ -318,3 +382,20 @@ def _results(topics: tuple[CommittedTopic, ...], codes: Iterator[ErrorCode]) -> 
         )
         for topic in topics
     ]
+
+
+def _topics(found: ClassicGroup) -> frozenset[str]:
+    """Return the topics of a group's members; most name the same ones by the same bytes."""
+    distinct = {each.metadata for member in found.members.values() for each in member.protocols}
+    return frozenset().union(*map(subscribed_topics, distinct))
+
+
+def _removals(
+    topics: Sequence[OffsetDeleteRequestTopic], codes: Iterator[ErrorCode]
+) -> Iterator[OffsetDeleteResponseTopic]:
+    for topic in topics:
+        partitions = tuple(
+            OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=code)
+            for each, code in zip(topic.partitions, islice(codes, len(topic.partitions)), strict=True)
+        )
+        yield OffsetDeleteResponseTopic(name=topic.name, partitions=partitions)

@@ -45,8 +45,8 @@ class Presence:
     def __len__(self) -> int:
         return len(self._of)
 
-    def heard(self, connection: Connection, who: Who) -> None:
-        """Note that a member was heard over a connection."""
+    def seen(self, connection: Connection, who: Who) -> None:
+        """Note a sign of life of a member over a connection."""
         before = self._of.get(who)
         if before is not None:
             if before.connection is connection:

@@ -23,9 +23,9 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import InThread, Work
 from libramq.protocols.kafka.answers import Slot
-from libramq.protocols.kafka.mapping import draft_of, marked
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.producers import Producers
+from libramq.protocols.kafka.records import draft_of, marked
 from libramq.protocols.kafka.refusals import code_of
 from libramq.protocols.kafka.sequences import StoredBatch
 from libramq.store.log.append import AppendResult, AppendStatus

@@ -2,31 +2,35 @@
 
 A request is applied to its group first, then noted here:
 
-    join, sync ─► who reads what      members come and go ─► why ─► events, as RocketMQ's groups have them
+    classic   join, sync ─► who reads what                 members come and go ─► why ─┬► events, as
+    modern    answers, revocations ─► who reads what       changes of the group ─► why ┘  RocketMQ's groups
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Generic
 
 from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import ClassicMember, Status
+from libramq.groups.modern.group import ModernGroup
+from libramq.groups.modern.values import NO_PARTITIONS, Partitions
 from libramq.groups.observed_group import ObservedGroup
 from libramq.groups.protocol_groups import ForeignGroup, ForeignGroups, ForeignMember, Groups
 from libramq.groups.rebalance_event import Reason, RebalanceEvent, named
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.parts import Kernel
 from libramq.message.queue import MessageQueue
-from libramq.protocols.kafka.broker_groups import PROTOCOL
+from libramq.protocols.kafka.broker_groups import PROTOCOL, G
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.wire.kafka.subscription import assigned_partitions, owned_partitions, subscribed_topics
 
 #: As a coordinator of ours collects them: members that come at once are one event.
 COLLECT_MS: Final = 20
-#: Ours: queues whose readers are known, of all groups; some 25 MB. Beyond, a group's history has its members
-#: and causes, but not their queues.
+#: Ours: queues whose readers are known, of all groups of a protocol; some 25 MB. Beyond, a group's history
+#: has its members and causes, but not their queues.
 READERS_MAX: Final = 100_000
 
 
@@ -34,57 +38,165 @@ READERS_MAX: Final = 100_000
 class _Known:
     """The state of a group when it was looked at last.
 
-    causes: those that are not recorded yet. with_share: the members whose share of this generation was noted.
+    names: those of the members. causes: those that are not recorded yet. Of a classic group, members: by
+    their names; with_share: those whose share of this generation was noted. Of a modern one, noted: the
+    partitions of members.
     """
 
     observed: ObservedGroup
     deadline: Deadline
-    members: dict[str, ClassicMember] = field(default_factory=dict)
-    generation: int = 0
-    with_share: set[str] = field(default_factory=set)
-    topics: frozenset[str] = frozenset()
-    queue_count: int = 0
+    names: Collection[str] = ()
+    topics: Collection[str] = ()
     causes: dict[Reason, list[str]] = field(default_factory=dict)
     record_at_ms: MonotonicMs | None = None
+    generation: int = 0
+    members: dict[str, ClassicMember] = field(default_factory=dict)
+    with_share: set[str] = field(default_factory=set)
+    queue_count: int = 0
+    noted: dict[str, Partitions] = field(default_factory=dict)
 
 
-class Rebalances:
-    """The rebalances of Kafka's groups, and these groups as tools see them. record: takes their events."""
+class Rebalances(ABC, Generic[G]):
+    """The rebalances of one protocol's groups, and the groups as tools see them. record: takes the events."""
 
     def __init__(
         self,
-        groups: Groups[ClassicGroup],
+        groups: Groups[G],
         nodes: KafkaNodes,
         foreign: ForeignGroups,
         kernel: Kernel,
         record: Callable[[RebalanceEvent], None],
     ) -> None:
+        self._groups: Groups[G] = groups
         self._nodes = nodes
         self._record = record
         self._clock = kernel.clock
         self._deadlines = kernel.deadlines
-        self._groups = groups
         self._known: dict[str, _Known] = {}
         self._readers = 0
         foreign.add(self.group)
 
+    @abstractmethod
+    def restored(self, name: str, group: G) -> None:
+        """Take a group that continues here: its members read on what they had."""
+
+    @abstractmethod
+    def _is_complete(self, group: G | None) -> bool:
+        """Return whether every member has what it shall have."""
+
+    @abstractmethod
+    def _is_over(self, known: _Known, group: G | None) -> bool:
+        """Return whether a group whose rebalance has settled need not be known any more."""
+
+    @abstractmethod
+    def _described(self, known: _Known, group: G) -> tuple[int, str | None, Iterable[str]]:
+        """Return the generation of a group, its strategy and its topics."""
+
+    def _of(self, name: str) -> _Known:
+        known = self._known.get(name)
+        if known is None:
+            deadline = self._deadlines.new(partial(self._due, name), "rebalance of a Kafka group")
+            known = self._known[name] = _Known(ObservedGroup(name), deadline)
+        return known
+
+    def _reads(self, known: _Known, member: str, partitions: Iterable[tuple[str, int]]) -> None:
+        """Note that a member reads these partitions, and no others."""
+        queues = self._queues(partitions)
+        self._readers -= len(known.observed)
+        if self._readers + len(known.observed) + len(queues) <= READERS_MAX:
+            known.observed.assigned(member, queues, self._clock.monotonic_ms())
+        self._readers += len(known.observed)
+
+    def _go_on(self, name: str, known: _Known, group: G | None, now: Now) -> None:
+        """Record what is due, and set the next time."""
+        if known.causes and known.record_at_ms is None:
+            known.observed.begin(now.monotonic_ms)
+            known.record_at_ms = now.monotonic_ms + COLLECT_MS
+        is_complete = self._is_complete(group)
+        is_due = known.record_at_ms is not None and now.monotonic_ms >= known.record_at_ms
+        if known.causes and (is_complete or is_due):
+            for reason, who in known.causes.items():
+                self._record(known.observed.started(reason, named(who), known.names, known.generation, now))
+            known.causes, known.record_at_ms = {}, None
+        if is_complete and not known.observed.is_settled:
+            self._settle(known, now)
+        if known.observed.is_settled and not known.causes and self._is_over(known, group):
+            self._forget(name, known)
+            return
+        known.deadline.at(known.record_at_ms or (known.observed.quiet_at_ms if is_complete else None))
+
+    def _settle(self, known: _Known, now: Now) -> None:
+        before = len(known.observed)
+        wanted = self._wanted(known.topics) if known.names else ()
+        events = known.observed.settle(known.names, wanted, known.generation, now)
+        self._readers += len(known.observed) - before
+        for event in events:
+            self._record(event)
+
+    def _forget(self, name: str, known: _Known) -> None:
+        self._readers -= len(known.observed)
+        known.deadline.cancel()
+        del self._known[name]
+
+    def _due(self, name: str, now_ms: MonotonicMs) -> None:
+        known = self._known.get(name)
+        if known is not None:
+            self._go_on(name, known, self._groups.get(name), read_clock(self._clock))
+
+    def _wanted(self, topics: Iterable[str]) -> Collection[MessageQueue]:
+        counts = {topic: self._nodes.partitions(topic) for topic in sorted(topics)}
+        if sum(counts.values()) > READERS_MAX:
+            return ()
+        return self._queues((topic, index) for topic, count in counts.items() for index in range(count))
+
+    def _queues(self, partitions: Iterable[tuple[str, int]]) -> set[MessageQueue]:
+        """Return the partitions that exist, as queues."""
+        places = (
+            self._nodes.place(topic, index)
+            for topic, index in partitions
+            if 0 <= index < self._nodes.partitions(topic)
+        )
+        return {queue for queue in places if queue is not None}
+
+    # For tools.
+
+    def group(self, name: str) -> ForeignGroup | None:
+        """Return a group with members, as tools see it."""
+        group, known = self._groups.get(name), self._known.get(name)
+        if group is None or known is None or not group.members:
+            return None
+        members = [
+            ForeignMember(
+                member.member_id,
+                member.client_host.removeprefix("/"),
+                member.instance_id,
+                known.observed.queues(member.name),
+            )
+            for member in group.members.values()
+        ]
+        generation, strategy, topics = self._described(known, group)
+        return ForeignGroup(PROTOCOL, generation, strategy, sorted(topics), members)
+
+
+class ClassicRebalances(Rebalances[ClassicGroup]):
+    """The rebalances of classic groups: joins and syncs show who reads what."""
+
     def restored(self, name: str, group: ClassicGroup) -> None:
         """Take a group that continues here: its members read on what they had."""
-        known = self._known.get(name) or self._begin(name)
+        known = self._of(name)
         known.members = {each.name: each for each in group.members.values()}
+        known.names = known.members.keys()
         known.generation, known.topics = group.generation, _topics(group)
-        known.queue_count = sum(self._count(topic) for topic in known.topics)
-        self._take_shares(known, group, self._clock.monotonic_ms())
+        known.queue_count = self._count(known.topics)
+        self._take_shares(known, group)
 
     def moved(self, name: str) -> None:
         """Note that another broker coordinates a group: its members read on what they have."""
         known = self._known.get(name)
         if known is None or known.causes or not known.observed.is_settled:
             self.look(name)  # What had begun here ends here.
-            return
-        self._readers -= len(known.observed)
-        known.deadline.cancel()
-        del self._known[name]
+        else:
+            self._forget(name, known)
 
     def joined(self, name: str, member_id: str) -> None:
         """Note a join: its member has stopped to read what it does not say it keeps."""
@@ -95,14 +207,6 @@ class Rebalances:
             kept = self._queues(owned_partitions(member.protocols[0].metadata))
             known.observed.reads_only(member.name, kept, self._clock.monotonic_ms())
         self.look(name, rejoined=member_id)
-
-    def synced(self, name: str) -> None:
-        """Note that members may have got their shares."""
-        self.look(name)
-
-    def left(self, name: str, member_ids: Collection[str]) -> None:
-        """Note that members have left."""
-        self.look(name, left=member_ids)
 
     def lost(self, name: str, member: ClassicMember) -> None:
         """Note that a member's connection has ended: it reads nothing, unless it returns."""
@@ -123,21 +227,14 @@ class Rebalances:
         if known is None:
             if group is None or not group.members:
                 return
-            known = self._begin(name)
+            known = self._of(name)
         now = read_clock(self._clock)
         self._note_members(known, group, left, now)
         if group is not None:
             self._note_change(known, group, rejoined)
-            self._note_shares(known, group, now.monotonic_ms)
-        if known.causes:
-            known.observed.begin(now.monotonic_ms)
-            known.record_at_ms = known.record_at_ms or now.monotonic_ms + COLLECT_MS
+            if not known.observed.is_settled or known.causes:
+                self._take_shares(known, group)
         self._go_on(name, known, group, now)
-
-    def _begin(self, name: str) -> _Known:
-        deadline = self._deadlines.new(partial(self._due, name), "rebalance of a classic group")
-        known = self._known[name] = _Known(ObservedGroup(name), deadline)
-        return known
 
     def _note_members(
         self, known: _Known, group: ClassicGroup | None, left: Collection[str], now: Now
@@ -152,7 +249,7 @@ class Rebalances:
         newcomers = [name for name in current if name not in known.members]
         if newcomers:
             known.causes.setdefault(Reason.MEMBER_JOINED, []).extend(newcomers)
-        known.members = current
+        known.members, known.names = current, current.keys()
 
     def _note_change(self, known: _Known, group: ClassicGroup, rejoined: str | None) -> None:
         """Note the cause of a rebalance in which nobody came or went.
@@ -171,7 +268,7 @@ class Rebalances:
             return
         topics, count = known.topics, known.queue_count
         known.topics = _topics(group)
-        known.queue_count = sum(self._count(topic) for topic in known.topics)
+        known.queue_count = self._count(known.topics)
         if not has_no_cause or member is None:
             return
         reason = Reason.MEMBER_JOINED
@@ -181,92 +278,77 @@ class Rebalances:
             reason = Reason.QUEUE_COUNT_CHANGED
         known.causes[reason] = [member.name]
 
-    def _note_shares(self, known: _Known, group: ClassicGroup, now_ms: MonotonicMs) -> None:
+    def _take_shares(self, known: _Known, group: ClassicGroup) -> None:
         """Note the shares that members have got since the rebalance began."""
-        if not known.observed.is_settled or known.causes:
-            self._take_shares(known, group, now_ms)
-
-    def _take_shares(self, known: _Known, group: ClassicGroup, now_ms: MonotonicMs) -> None:
-        self._readers -= len(known.observed)
         for member in group.members.values():
             if group.reads_share(member) and member.member_id not in known.with_share:
                 known.with_share.add(member.member_id)
-                queues = self._queues(assigned_partitions(member.assignment))
-                if self._readers + len(known.observed) + len(queues) <= READERS_MAX:
-                    known.observed.assigned(member.name, queues, now_ms)
-        self._readers += len(known.observed)
+                self._reads(known, member.name, assigned_partitions(member.assignment))
 
-    def _go_on(self, name: str, known: _Known, group: ClassicGroup | None, now: Now) -> None:
-        """Record what is due, and set the next time."""
-        is_complete = group is None or group.has_synced
-        is_due = known.record_at_ms is not None and now.monotonic_ms >= known.record_at_ms
-        if known.causes and (is_complete or is_due):
-            for reason, who in known.causes.items():
-                members = known.members.keys()
-                self._record(known.observed.started(reason, named(who), members, known.generation, now))
-            known.causes, known.record_at_ms = {}, None
-        if is_complete:
-            self._settle(known, now)
-        if group is None and known.observed.is_settled:
-            self._readers -= len(known.observed)
-            known.deadline.cancel()
-            del self._known[name]
+    def _count(self, topics: Iterable[str]) -> int:
+        return sum(map(self._nodes.partitions, topics))
+
+    def _is_complete(self, group: ClassicGroup | None) -> bool:
+        return group is None or group.has_synced
+
+    def _is_over(self, known: _Known, group: ClassicGroup | None) -> bool:
+        return group is None
+
+    def _described(self, known: _Known, group: ClassicGroup) -> tuple[int, str | None, Iterable[str]]:
+        return group.generation, group.protocol_name, known.topics
+
+
+class ModernRebalances(Rebalances[ModernGroup]):
+    """The rebalances of KIP-848's groups: answers and revocations show who reads what."""
+
+    def restored(self, name: str, group: ModernGroup) -> None:
+        """Take a group that continues here: its members read on what they had."""
+        self._of(name).names = {member.name for member in group.members.values()}
+        for member_id in group.members:
+            self.reads(name, member_id)
+
+    def reads(self, name: str, member_id: str) -> None:
+        """Note what a member reads: its answer has left, or it has revoked something."""
+        group = self._groups.get(name)
+        member = group.members.get(member_id) if group is not None else None
+        if member is None:
             return
-        known.deadline.at(known.record_at_ms or (known.observed.quiet_at_ms if is_complete else None))
+        known = self._of(name)
+        if known.noted.get(member.name, NO_PARTITIONS) != member.holds:  # A heartbeat costs no more.
+            known.noted[member.name] = member.holds
+            self._reads(known, member.name, member.holds)
 
-    def _settle(self, known: _Known, now: Now) -> None:
-        before = len(known.observed)
-        wanted = self._wanted(known.topics) if known.members else []
-        events: Iterable[RebalanceEvent] = known.observed.settle(
-            known.members.keys(), wanted, known.generation, now
-        )
-        self._readers += len(known.observed) - before
-        for event in events:
-            self._record(event)
-
-    def _due(self, name: str, now_ms: MonotonicMs) -> None:
+    def look(self, name: str, group: ModernGroup) -> None:
+        """Take a group's changes; record what they mean. A group without members is looked at once more."""
         known = self._known.get(name)
-        if known is not None:
-            self._go_on(name, known, self._groups.get(name), read_clock(self._clock))
+        is_quiet = known is None or (known.observed.is_settled and not known.causes)
+        has_moved = known is not None and not group.members  # To another broker: nothing has changed.
+        if not group.changes and is_quiet and not has_moved:
+            return
+        known = known or self._of(name)
+        now = read_clock(self._clock)
+        changes, group.changes = group.changes, []
+        for reason, who in changes:
+            known.causes.setdefault(reason, []).append(who)
+        names = {member.name for member in group.members.values()}
+        for gone in set(known.names) - names:
+            known.noted.pop(gone, None)
+            known.observed.reads_only(gone, (), now.monotonic_ms)
+        known.names = names
+        self._go_on(name, known, group, now)
 
-    # Queues.
+    def _go_on(self, name: str, known: _Known, group: ModernGroup | None, now: Now) -> None:
+        known.generation, known.topics = (group.epoch, group.topics) if group is not None else (0, ())
+        super()._go_on(name, known, group, now)
 
-    def _count(self, topic: str) -> int:
-        return self._nodes.partitions(topic)
+    def _is_complete(self, group: ModernGroup | None) -> bool:
+        return group is None or group.is_unused or group.is_settled
 
-    def _wanted(self, topics: Iterable[str]) -> list[MessageQueue]:
-        counts = {topic: self._count(topic) for topic in sorted(topics)}
-        if sum(counts.values()) > READERS_MAX:
-            return []
-        places = (
-            self._nodes.place(topic, index) for topic, count in counts.items() for index in range(count)
-        )
-        return [queue for queue in places if queue is not None]
+    def _is_over(self, known: _Known, group: ModernGroup | None) -> bool:
+        return not known.names
 
-    def _queues(self, partitions: Iterable[tuple[str, int]]) -> set[MessageQueue]:
-        """Return the partitions that exist, as queues."""
-        places = (
-            self._nodes.place(topic, index) for topic, index in partitions if 0 <= index < self._count(topic)
-        )
-        return {queue for queue in places if queue is not None}
-
-    # For tools.
-
-    def group(self, name: str) -> ForeignGroup | None:
-        """Return a group with members, as tools see it."""
-        group, known = self._groups.get(name), self._known.get(name)
-        if group is None or known is None or not group.members:
-            return None
-        members = [
-            ForeignMember(
-                member.member_id,
-                member.client_host.removeprefix("/"),
-                member.instance_id,
-                known.observed.queues(member.name),
-            )
-            for member in group.members.values()
-        ]
-        return ForeignGroup(PROTOCOL, group.generation, group.protocol_name, sorted(known.topics), members)
+    def _described(self, known: _Known, group: ModernGroup) -> tuple[int, str | None, Iterable[str]]:
+        return group.target_epoch, group.assignor, group.topics
 
 
 def _topics(group: ClassicGroup) -> frozenset[str]:

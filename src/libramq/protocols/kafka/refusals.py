@@ -1,9 +1,11 @@
-"""Refusals: the services' errors as Kafka's error codes."""
+"""Refusals: the errors of services, and the refusals of groups, as Kafka's error codes."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, InvalidName, LibraError
+from libramq.groups.protocol_groups import Refusal
 from libramq.store.log.append import NOT_ENOUGH_REPLICAS
 from libramq.wire.kafka.error_code import ErrorCode
 
@@ -19,6 +21,22 @@ _CODES: Final[dict[int, ErrorCode]] = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ResponseCode.SLAVE_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: ErrorCode.INVALID_GROUP_ID,
+}
+
+#: Those of groups to their members.
+GROUP_CODES: Final[Mapping[Refusal, ErrorCode]] = {
+    Refusal.NONE: ErrorCode.NONE,
+    Refusal.UNKNOWN_MEMBER: ErrorCode.UNKNOWN_MEMBER_ID,
+    Refusal.FENCED_INSTANCE: ErrorCode.FENCED_INSTANCE_ID,
+    Refusal.GROUP_FULL: ErrorCode.GROUP_MAX_SIZE_REACHED,
+    Refusal.MEMBER_ID_REQUIRED: ErrorCode.MEMBER_ID_REQUIRED,
+    Refusal.ILLEGAL_GENERATION: ErrorCode.ILLEGAL_GENERATION,
+    Refusal.INCONSISTENT_PROTOCOL: ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    Refusal.REBALANCE_IN_PROGRESS: ErrorCode.REBALANCE_IN_PROGRESS,
+    Refusal.INVALID_SESSION_TIMEOUT: ErrorCode.INVALID_SESSION_TIMEOUT,
+    Refusal.FENCED_EPOCH: ErrorCode.FENCED_MEMBER_EPOCH,
+    Refusal.STALE_EPOCH: ErrorCode.STALE_MEMBER_EPOCH,
+    Refusal.UNRELEASED_INSTANCE: ErrorCode.UNRELEASED_INSTANCE_ID,
 }
 
 

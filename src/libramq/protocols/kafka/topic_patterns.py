@@ -11,18 +11,18 @@ from functools import partial
 from typing import Any, Final
 
 from libramq.clock import MonotonicMs
-from libramq.groups.modern.pattern_syntax import InvalidPattern
 from libramq.groups.modern.subscribed_topics import TOPICS_LOOK_MS
 from libramq.groups.modern.topic_pattern import TopicPattern
 from libramq.kernel.connection import Principal
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
-from libramq.protocols.kafka.modern_group_messages import TOPICS_MAX
 from libramq.protocols.kafka.node import KafkaNodes
 
 log = get_logger(__name__)
 
+#: Ours: topics that a member names, or that fit a pattern.
+TOPICS_MAX: Final = 1_000
 #: Ours: different patterns of all members; each takes 40 KB at most.
 PATTERNS_MAX: Final = 1_000
 
@@ -126,12 +126,3 @@ class TopicPatterns:
                 del self._used[name]
         if self._used:
             self._due.at(now_ms + TOPICS_LOOK_MS)
-
-
-def why_invalid(patterns: TopicPatterns, pattern: str) -> str | None:
-    """Return why a pattern is refused, if it is; raises TooManyPatterns."""
-    try:
-        patterns.require(pattern)
-    except InvalidPattern as invalid:
-        return f"{invalid} (RE2's syntax is understood as far as names of topics need it)"
-    return None

@@ -19,28 +19,20 @@ from libramq.kernel.work import InThread, Work
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Answers, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
-from libramq.protocols.kafka.classic_group_records import ClassicGroupRecords
-from libramq.protocols.kafka.coordinators import Coordinators
+from libramq.protocols.kafka.classic_groups import ClassicGroups
 from libramq.protocols.kafka.fetch import Fetches
 from libramq.protocols.kafka.group_admin import GroupAdministration
-from libramq.protocols.kafka.groups import GroupRequests
-from libramq.protocols.kafka.leaving import Leaving
+from libramq.protocols.kafka.group_records import ClassicGroupRecords, ModernGroupRecords
+from libramq.protocols.kafka.groups import KafkaGroups
 from libramq.protocols.kafka.list_offsets import OffsetLists
 from libramq.protocols.kafka.metadata import CreationOnUse, Metadata
-from libramq.protocols.kafka.modern_group_admin import ModernGroupDescriptions
-from libramq.protocols.kafka.modern_group_messages import Beats
-from libramq.protocols.kafka.modern_group_records import ModernGroupRecords
-from libramq.protocols.kafka.modern_groups import ModernGroupRequests
-from libramq.protocols.kafka.modern_rebalances import ModernRebalances
-from libramq.protocols.kafka.node import KafkaNodes, Node
-from libramq.protocols.kafka.offset_removals import OffsetRemovals
+from libramq.protocols.kafka.modern_groups import Heartbeats, ModernGroups
+from libramq.protocols.kafka.node import KafkaNodes, Node, TopicIds
 from libramq.protocols.kafka.offsets import OffsetRequests
 from libramq.protocols.kafka.produce import Produces
 from libramq.protocols.kafka.producers import Producers
-from libramq.protocols.kafka.rebalances import Rebalances
-from libramq.protocols.kafka.topic_changes import TopicChanges
-from libramq.protocols.kafka.topic_ids import TopicIds
-from libramq.protocols.kafka.topics import TopicRequests
+from libramq.protocols.kafka.rebalances import ClassicRebalances, ModernRebalances
+from libramq.protocols.kafka.topics import RecordDeletions, TopicRequests
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
 from libramq.wire.kafka.api import API_VERSIONS, APIS, Call, UnservedVersion, decode_call
 from libramq.wire.kafka.apis.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -109,36 +101,36 @@ class KafkaTranslator:
             Fetches(broker.reads.fetching, authorizer, kernel.clock, nodes),
             lists,
             TopicRequests(config, topics, cluster, authorizer, kernel.clock, nodes),
-            TopicChanges(topics, store, cluster, authorizer, kernel.effects, nodes),
+            RecordDeletions(topics, store, authorizer, nodes),
         ]
 
     def _groups_of(
         self, broker: Broker, nodes: KafkaNodes, ids: TopicIds, secret_bits: SecretBits
     ) -> Sequence[Services]:
         """Build the services of groups, their members and their offsets."""
-        kernel, record, grace_ms = broker.kernel, broker.events.record, broker.config.kafka_member_grace_ms
+        kernel, grace_ms = broker.kernel, broker.config.kafka_member_grace_ms
         offsets, removal = broker.cluster.offsets, broker.cluster.group_removal
-        groups = BrokerGroups(
+        every = BrokerGroups(
             broker.groups, broker.topics, broker.members.coordination, nodes, broker.authorizer
         )
-        rebalances = Rebalances(groups.classic, nodes, broker.members.consumers.foreign, kernel, record)
+        foreign, record = broker.members.consumers.foreign, broker.events.record
         passed_on = broker.cluster.successors, broker.cluster.copies
-        classic_records = ClassicGroupRecords(groups, *passed_on)
-        self.groups = GroupRequests(groups, rebalances, classic_records, kernel, secret_bits, grace_ms)
-        modern_rebalances = ModernRebalances(
-            groups.modern, nodes, broker.members.consumers.foreign, kernel, record
+        classic_records = ClassicGroupRecords(every, *passed_on)
+        rebalances = ClassicRebalances(every.classic, nodes, foreign, kernel, record)
+        self.classic_groups = ClassicGroups(every, rebalances, classic_records, kernel, secret_bits, grace_ms)
+        modern_records = ModernGroupRecords(broker.tables, every, *passed_on)
+        modern_rebalances = ModernRebalances(every.modern, nodes, foreign, kernel, record)
+        heartbeats = Heartbeats(ids, secret_bits)
+        self.modern_groups = ModernGroups(
+            every, modern_rebalances, modern_records, heartbeats, kernel, grace_ms
         )
-        records, beats = ModernGroupRecords(broker.tables, groups, *passed_on), Beats(ids, secret_bits)
-        self.modern_groups = ModernGroupRequests(groups, modern_rebalances, records, beats, kernel, grace_ms)
+        self._groups = KafkaGroups(every, self.classic_groups, self.modern_groups, kernel)
         return [
-            self.groups,
+            self._groups,
+            self.classic_groups,
             self.modern_groups,
-            Leaving(groups, self.groups, self.modern_groups),
-            ModernGroupDescriptions(groups),
-            Coordinators(groups, self.groups, self.modern_groups),
-            OffsetRequests(groups, self.groups, self.modern_groups, offsets, kernel.clock),
-            GroupAdministration(groups, offsets, removal),
-            OffsetRemovals(groups, offsets),
+            OffsetRequests(self._groups, offsets, kernel.clock),
+            GroupAdministration(every, offsets, removal),
         ]
 
     def receive(self, connection: Connection, requests: Sequence[bytes], start: int) -> int:
@@ -166,14 +158,12 @@ class KafkaTranslator:
             log.error("a Kafka request failed", peer=connection.address, exc_info=call)
             self._answers.end(connection, "a request failed")
         else:
-            for groups in (self.groups, self.modern_groups):  # Answers leave in the order of requests.
-                groups.held_beats.answer_before_others(connection)
+            self._groups.answer_before_others(connection)  # Answers leave in the order of requests.
             self._serve(self._answers.open(connection, call), call.request)
 
     def _api_versions(self, request: ApiVersionsRequest, slot: Slot) -> None:
         """Answer a client's first request over a connection."""
-        self.groups.client_arrived(slot)
-        self.modern_groups.client_arrived(slot)
+        self._groups.client_arrived(slot)
         self._answers.client_named(slot.connection, request.client_software_name)
         slot.answer(ApiVersionsResponse(api_keys=_VERSIONS))
 

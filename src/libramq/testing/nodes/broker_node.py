@@ -62,7 +62,7 @@ class KafkaPort:
     @property
     def expects_members(self) -> bool:
         """Return whether commits of unknown members are accepted: they have a new coordinator to find."""
-        return self.translator.groups.expects_members
+        return self.translator.classic_groups.expects_members
 
     def queue(self, topic: str, partition: int) -> MessageQueue | None:
         """Return the queue of a partition, as this broker has numbered it."""

@@ -1,0 +1,384 @@
+"""Classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, on the machine `groups.classic`.
+
+Cooperative rebalances (KIP-429) have two rounds:
+
+    round 1   A gives up half of its partitions   B gets nothing yet
+    round 2   A has joined again                  B gets them
+
+A joins again as soon as it has its share. B would hear of that by its next heartbeat, 3 s later with the
+defaults, as clients begin to count anew when they have joined; until then nobody reads the partitions. So
+the answer to B's sync waits for round 2, and tells it to join again. Members of librdkafka need no such
+answer: their heartbeats are held all the time.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, Final
+
+from libramq.clock import MonotonicMs
+from libramq.groups.classic.group import ClassicGroup
+from libramq.groups.classic.state import ClassicMember, Status
+from libramq.groups.classic.values import (
+    Answer,
+    Beat,
+    JoinAnswer,
+    JoinGroup,
+    Leaving,
+    Protocol,
+    SyncAnswer,
+    SyncGroup,
+)
+from libramq.groups.protocol_groups import Refusal
+from libramq.kernel.connection import Connection
+from libramq.kernel.parts import Kernel
+from libramq.kernel.work import portions
+from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.broker_groups import BrokerGroups
+from libramq.protocols.kafka.group_records import ClassicGroupRecords
+from libramq.protocols.kafka.group_requests import (
+    MEMBER_ID_BYTES,
+    NAME_CHARACTERS_MAX,
+    GroupRequests,
+    client_id_of,
+    host_of,
+)
+from libramq.protocols.kafka.held_beats import HOLD_MS_MAX, HOLDS_PER_SESSION, HeldBeat
+from libramq.protocols.kafka.rebalances import ClassicRebalances
+from libramq.protocols.kafka.refusals import GROUP_CODES
+from libramq.secret_bits import SecretBits
+from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
+from libramq.wire.kafka.apis.join_group import JoinGroupMember, JoinGroupRequest, JoinGroupResponse
+from libramq.wire.kafka.apis.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMember,
+    LeftMember,
+)
+from libramq.wire.kafka.apis.sync_group import SyncGroupRequest, SyncGroupResponse
+from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.subscription import CONSUMER, assigned_partitions, owned_partitions
+
+#: Ours: clients hear at their next heartbeat that they must join again, 3 s later with the defaults.
+MEMBERS_RETURN_MS: Final = 10_000
+#: KIP-394 and KIP-814: from these versions of JoinGroup on, a client understands them.
+_COMES_BACK_FROM: Final = 4
+_SKIPS_FROM: Final = 9
+#: The first version of JoinGroup whose protocol name may be null.
+_NULL_PROTOCOL_FROM: Final = 7
+#: The first version of LeaveGroup that names several members.
+_MEMBERS_FROM: Final = 3
+
+
+class ClassicGroups(GroupRequests[ClassicGroup]):
+    """Answers the requests of classic groups' members."""
+
+    KIND = "classic group"
+    _rebalances: ClassicRebalances
+
+    def __init__(
+        self,
+        groups: BrokerGroups,
+        rebalances: ClassicRebalances,
+        records: ClassicGroupRecords,
+        kernel: Kernel,
+        secret_bits: SecretBits,
+        grace_ms: int,
+    ) -> None:
+        super().__init__(groups, groups.classic, records, rebalances, kernel, grace_ms)
+        self._secret_bits = secret_bits
+        self._expects_until_ms = self._clock.monotonic_ms() + MEMBERS_RETURN_MS
+        #: What members of a group were told last: the generation, and whether it ends.
+        self._announced: dict[str, tuple[int, bool]] = {}
+
+    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
+        """Return the requests that it serves."""
+        return {
+            JoinGroupRequest: self.join,
+            SyncGroupRequest: self.sync,
+            HeartbeatRequest: self.beat,
+        }
+
+    def join(self, request: JoinGroupRequest, slot: Slot) -> None:
+        """A member joins: it is answered when the others have joined as well."""
+        name = request.group_id
+        refusal = self._all.member_refusal(name, slot.principal)
+        if refusal is None and (
+            self._all.has_foreign_members(name) or self._all.modern.get(name) is not None
+        ):
+            refusal = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if len(request.group_instance_id or "") > NAME_CHARACTERS_MAX:
+            refusal = ErrorCode.INVALID_REQUEST
+        if refusal is not None:
+            slot.answer(JoinGroupResponse(error_code=refusal, member_id=request.member_id))
+            return
+        is_known = bool(request.member_id) and self.groups.get(name) is not None
+        may_join = is_known or not request.member_id
+        group = self.groups.get_or_create(name) if may_join else None
+        if group is None:
+            # Where memory is short, clients try again.
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if may_join else ErrorCode.UNKNOWN_MEMBER_ID
+            slot.answer(JoinGroupResponse(error_code=code, member_id=request.member_id))
+            return
+        version = slot.version
+        client_id, secret = client_id_of(slot), self._secret_bits.token_hex(MEMBER_ID_BYTES)
+        join = JoinGroup(
+            key=slot,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            fresh_id=f"{request.group_instance_id or client_id}-{secret}",
+            client_id=client_id,
+            session_ms=request.session_timeout_ms,
+            rebalance_ms=request.rebalance_timeout_ms,
+            protocol_type=request.protocol_type,
+            protocols=[Protocol(each.name, each.metadata) for each in request.protocols],
+            must_come_back=version >= _COMES_BACK_FROM,
+            may_skip=version >= _SKIPS_FROM,
+            client_host="/" + host_of(slot.connection),
+        )
+        answers = group.join(join, self._clock.monotonic_ms())
+        self.groups.charge(name)
+        member_id = request.member_id or join.fresh_id
+        self._note_presence(slot, name, member_id)
+        if group.members:
+            self._all.keep(name, self._clock.wall_ms())
+        self._finish(name, answers)
+        self._rebalances.joined(name, member_id)
+
+    def sync(self, request: SyncGroupRequest, slot: Slot) -> None:
+        """A member wants its share: it is answered when the leader has handed in the assignment."""
+        group = self.groups.get(request.group_id)
+        refusal = self._all.member_refusal(request.group_id, slot.principal)
+        if refusal is None and group is None:
+            refusal = ErrorCode.UNKNOWN_MEMBER_ID
+        if refusal is not None or group is None:
+            slot.answer(SyncGroupResponse(error_code=refusal or ErrorCode.UNKNOWN_MEMBER_ID))
+            return
+        assignments = {each.member_id: each.assignment for each in request.assignments}
+        waiting: Collection[str] = ()
+        if group.is_assigned_by(request.member_id, request.generation_id):
+            waiting = _members_that_wait(
+                group.members.values(), group.protocol_type, group.protocol_name, assignments
+            )
+        sync = SyncGroup(
+            key=slot,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id,
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignments=assignments,
+            waiting=waiting,
+            # librdkafka hears of it by its held heartbeat, and waits a second after an error before it joins.
+            may_wait=slot.is_ordered,
+        )
+        answers = group.sync(sync, self._clock.monotonic_ms())
+        self.groups.charge(request.group_id)
+        self._note_presence(slot, request.group_id, request.member_id)
+        self._finish(request.group_id, answers)
+        self._rebalances.look(request.group_id)
+
+    def beat(self, request: HeartbeatRequest, slot: Slot) -> None:
+        """A member is alive; a patient one is answered when there is something to say, or a while later."""
+        name = request.group_id
+        code = self._all.member_refusal(name, slot.principal)
+        if code is None:
+            beat = Beat(request.member_id, request.group_instance_id, request.generation_id)
+            group = self.groups.get(name)
+            now_ms = self._clock.monotonic_ms()
+            code = GROUP_CODES[group.beat(beat, now_ms) if group is not None else Refusal.UNKNOWN_MEMBER]
+            self._note_presence(slot, name, request.member_id)
+            self._finish(name)
+            if code is ErrorCode.NONE and group is not None and slot.is_patient:
+                session_ms = group.members[beat.member_id].session_ms
+                hold_ms = min(HOLD_MS_MAX, session_ms // HOLDS_PER_SESSION)
+                self.held_beats.hold(slot, name, beat, now_ms + hold_ms)
+                return
+        slot.answer(HeartbeatResponse(error_code=code))
+
+    def _answer_held(self, held: HeldBeat) -> None:
+        refusal = self._all.member_refusal(held.group, held.slot.principal)
+        if refusal is not None:
+            held.slot.answer(HeartbeatResponse(error_code=refusal))
+            return
+        group = self.groups.get(held.group)
+        news = group.news(held.beat) if group is not None else Refusal.UNKNOWN_MEMBER
+        held.slot.answer(HeartbeatResponse(error_code=GROUP_CODES[news]))
+
+    def leave(self, request: LeaveGroupRequest, slot: Slot) -> None:
+        """Members leave."""
+        is_of_one = slot.version < _MEMBERS_FROM
+        members = (LeavingMember(member_id=request.member_id),) if is_of_one else request.members
+        refusal = self._all.member_refusal(request.group_id, slot.principal)
+        if refusal is not None:
+            slot.answer(LeaveGroupResponse(error_code=refusal))
+            return
+
+        def answer(parts: Sequence[Sequence[LeftMember]]) -> None:
+            left = tuple(chain.from_iterable(parts))
+            code = left[0].error_code if is_of_one else ErrorCode.NONE
+            slot.answer_with(lambda: LeaveGroupResponse(error_code=code, members=left), len(left))
+
+        # A group may have a thousand members, and tools that remove all of them name them together.
+        slot.each(list(portions(members)), partial(self._leave, request.group_id), answer)
+
+    def _leave(self, name: str, members: Sequence[LeavingMember]) -> Sequence[LeftMember]:
+        group = self.groups.get(name)
+        refusals = [Refusal.UNKNOWN_MEMBER] * len(members)
+        answers: list[Answer] = []
+        if group is not None:
+            leaving = [Leaving(each.member_id, each.group_instance_id) for each in members]
+            refusals, answers = group.leave(leaving, self._clock.monotonic_ms())
+        for each in members:
+            self.presence.left((name, each.member_id))
+        self.groups.charge(name)
+        self._finish(name, answers)
+        gone = {each.member_id or each.group_instance_id or "" for each in members}
+        self._rebalances.look(name, left=gone)
+        return [
+            LeftMember(
+                member_id=each.member_id,
+                group_instance_id=each.group_instance_id,
+                error_code=GROUP_CODES[refused],
+            )
+            for each, refused in zip(members, refusals, strict=True)
+        ]
+
+    def commit_refusal(self, name: str, beat: Beat) -> ErrorCode | None:
+        """Return why offsets may not be committed, if so."""
+        group = self.groups.get(name) or ClassicGroup()
+        code = GROUP_CODES[group.may_commit(beat, self._clock.monotonic_ms())]
+        self._finish(name)
+        return None if code is ErrorCode.NONE else code
+
+    @property
+    def expects_members(self) -> bool:
+        """Return whether members may not have joined again since this broker coordinates their groups.
+
+        What they did is done, so their commits count: a Java program that does not handle a refused one ends.
+        """
+        return self._clock.monotonic_ms() < self._expects_until_ms
+
+    # Connections, and other coordinators.
+
+    def moved(self) -> None:
+        """Drop the groups that another broker coordinates now: their members ask for it and join there."""
+        self._expects_until_ms = self._clock.monotonic_ms() + MEMBERS_RETURN_MS
+        super().moved()
+
+    def _is_elsewhere(self, name: str) -> bool:
+        return not self._nodes.is_coordinator(name)
+
+    def _drop(self, name: str, group: ClassicGroup) -> None:
+        for key in group.dissolve():
+            assert isinstance(key, Slot), "requests are named by their slots"
+            # Its client reconnects, and asks for the coordinator.
+            self._effects.close(key.connection, "another broker coordinates the group")
+        group.members.clear()
+        self.groups.forget(name)
+        self._gone(name)
+        self._rebalances.moved(name)
+
+    def _returned(self, name: str, group: ClassicGroup, member_id: str) -> None:
+        self._rebalances.returned(name, group.members.get(member_id))
+
+    def _note_presence(self, slot: Slot, name: str, member_id: str) -> None:
+        group = self.groups.get(name)
+        if group is not None and member_id in group.members:
+            self.presence.seen(slot.connection, (name, member_id))
+
+    def _expects(
+        self, name: str, group: ClassicGroup, member_id: str, connection: Connection, until_ms: MonotonicMs
+    ) -> bool:
+        is_expected = group.lost(member_id, until_ms, partial(_came_over, connection))
+        if is_expected:
+            self._rebalances.lost(name, group.members[member_id])
+        return is_expected
+
+    # What follows.
+
+    def _gone(self, name: str) -> None:
+        super()._gone(name)
+        self._announced.pop(name, None)
+
+    def _notify(self, name: str, group: ClassicGroup) -> None:
+        now = (group.generation, group.status is Status.PREPARING_REBALANCE)
+        if self._announced.get(name) != now:
+            self._announced[name] = now
+            self.held_beats.answer_group(name)
+
+    def _send(self, name: str, answer: Answer) -> None:
+        """Send an answer; one with a share, once the group's next coordinator knows of it."""
+        if isinstance(answer, SyncAnswer) and answer.refusal is Refusal.NONE:
+            assert isinstance(answer.key, Slot), "requests are named by their slots"
+            self._records.successors.when_held(name, answer.key.guarded(partial(_send, answer)))
+        else:
+            _send(answer)
+
+    def _pass(self, name: str, group: ClassicGroup, now_ms: MonotonicMs) -> None:
+        answers = group.tick(now_ms)
+        self.groups.charge(name)
+        self._finish(name, answers)
+        self._rebalances.look(name)
+
+
+def _came_over(connection: Connection, key: Hashable) -> bool:
+    """Return whether a parked request came over a connection."""
+    return isinstance(key, Slot) and key.connection is connection
+
+
+def _send(answer: Answer) -> None:
+    """Send an answer; where that fails, other members are answered all the same."""
+    slot = answer.key
+    assert isinstance(slot, Slot), "requests are named by their slots"
+    try:
+        slot.answer(_response(answer, slot.version))
+    except Exception as error:
+        slot.fail(error)
+
+
+def _response(answer: Answer, version: int) -> JoinGroupResponse | SyncGroupResponse:
+    code = GROUP_CODES[answer.refusal]
+    if not isinstance(answer, JoinAnswer):
+        return SyncGroupResponse(
+            error_code=code,
+            protocol_type=answer.protocol_type,
+            protocol_name=answer.protocol_name,
+            assignment=answer.assignment,
+        )
+    return JoinGroupResponse(
+        error_code=code,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=(answer.protocol_name or "") if version < _NULL_PROTOCOL_FROM else answer.protocol_name,
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=tuple(
+            JoinGroupMember(
+                member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata
+            )
+            for each in answer.members
+        ),
+    )
+
+
+def _members_that_wait(
+    members: Collection[ClassicMember],
+    protocol_type: str | None,
+    protocol_name: str | None,
+    assignments: Mapping[str, bytes],
+) -> frozenset[str]:
+    """Return the members that get nothing new while others give up partitions; none if nobody does.
+
+    Eager members own nothing when they join, so nobody of them gives anything up.
+    """
+    if protocol_type != CONSUMER:
+        return frozenset()
+    owned = {each.member_id: set(owned_partitions(each.metadata(protocol_name))) for each in members}
+    if not any(owned.values()):
+        return frozenset()
+    assigned = {member_id: set(assigned_partitions(assignments.get(member_id, b""))) for member_id in owned}
+    if all(kept <= assigned[member_id] for member_id, kept in owned.items()):
+        return frozenset()
+    return frozenset(member_id for member_id, kept in owned.items() if kept == assigned[member_id])

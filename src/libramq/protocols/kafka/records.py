@@ -1,0 +1,164 @@
+"""Records: a Kafka record is an ordinary RocketMQ message, and the other way round.
+
+    a record has its key and headers as properties (`batches.record_properties`)
+    a message of RocketMQ's has its TAGS and user properties as headers, and __SHARDINGKEY or KEYS as key
+
+A record that is fetched has the bytes that were sent. What was read of a queue becomes record batches:
+
+    a batch of Kafka's    as it is stored, with its first offset set
+    everything else       converted, adjacent messages into one batch
+"""
+
+import base64
+import binascii
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from libramq.batches.formats import unwrap
+from libramq.batches.kafka_batch import PRODUCER, is_kafka_batch
+from libramq.batches.record_properties import EMPTY, HEADERS, KEY, MEANT, NULL, record_properties
+from libramq.broker.messages.drafts import Draft
+from libramq.errors import LibraError, RemoteProtocolError, StoreCorrupt
+from libramq.logs import get_logger
+from libramq.message import properties as p
+from libramq.message.inner_batch import message_count
+from libramq.message.message import MessageExt
+from libramq.message.record import RecordHead, decode_records, peek_record
+from libramq.message.sys_flag import INNER_BATCH
+from libramq.protocols.kafka.sequences import mark
+from libramq.wire.kafka.record_batch import (
+    Header,
+    Record,
+    Stamp,
+    decode_headers,
+    encode_batch,
+    encode_headers,
+)
+from libramq.wire.kafka.whole_batch import empty_batch, renumbered
+
+_OURS: Final = frozenset({NULL, KEY, HEADERS, PRODUCER})
+
+
+def draft_of(topic: str, queue_id: int, record: Record) -> Draft:
+    """Return a record as a message; raises InvalidBatch if its key and headers are too large."""
+    return Draft(topic, queue_id, record.value or b"", record_properties(record), record.timestamp_ms)
+
+
+def marked(drafts: Sequence[Draft], stamp: Stamp, offset: int) -> Sequence[Draft]:
+    """Return the messages of an idempotent producer's batch with its mark; it begins at a queue offset."""
+    text = p.properties_to_text({PRODUCER: mark(stamp, offset)})
+    return [msgspec.structs.replace(draft, properties=text + draft.properties) for draft in drafts]
+
+
+def record_of(message: MessageExt) -> Record:
+    """Return a message as a record."""
+    properties = message.properties
+    value = None if not message.body and NULL in properties else message.body
+    return Record(
+        message.born_timestamp_ms, _key(properties), value, (), _raw_headers(properties), message.queue_offset
+    )
+
+
+def _key(properties: dict[str, str]) -> bytes | None:
+    encoded = properties.get(KEY)
+    if encoded is not None:
+        return _decoded(encoded)
+    text = properties.get(p.SHARDING_KEY) or properties.get(p.KEYS)
+    return None if text is None else text.encode()
+
+
+def _raw_headers(properties: dict[str, str]) -> bytes:
+    encoded = properties.get(HEADERS)
+    if encoded is not None:
+        raw = _decoded(encoded)
+        if raw is not None and _is_header_block(raw):
+            return raw
+    headers: Sequence[Header] = [
+        (name, value.encode())
+        for name, value in properties.items()
+        if name == p.TAGS or not (name in MEANT or name in _OURS or name == p.SHARDING_KEY)
+    ]
+    return encode_headers(headers)
+
+
+def _is_header_block(raw: bytes) -> bool:
+    """Return whether bytes are headers: any client can set a property, and a fetch must not fail for it."""
+    try:
+        decode_headers(raw)
+    except RemoteProtocolError:
+        return False
+    return True
+
+
+def _decoded(text: str) -> bytes | None:
+    if text == EMPTY:
+        return b""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+log = get_logger(__name__)
+
+#: The system flag is the four bytes from 36 on.
+_SYS_FLAG_LOW_AT: Final = 39
+
+
+def fetched_records(data: Sequence[bytes | memoryview]) -> bytes:
+    """Return the batches of the records that a read returned."""
+    parts: list[bytes | memoryview] = []
+    alone: list[bytes | memoryview] = []
+    for record in _records(data):
+        if not record[_SYS_FLAG_LOW_AT] & INNER_BATCH:
+            alone.append(record)
+            continue
+        head = peek_record(bytes(record))
+        assert head is not None  # A read returns whole records.
+        is_kafka = is_kafka_batch(head)
+        messages = [] if is_kafka else _unwrapped(bytes(record), head)
+        if messages:
+            alone += messages
+            continue
+        if alone:
+            parts.append(_converted(alone))
+            alone = []
+        if is_kafka:
+            parts += renumbered(record[head.body_start : head.body_end], head.queue_offset)
+        else:
+            parts.append(empty_batch(head.queue_offset, message_count(head)))
+    if alone:
+        parts.append(_converted(alone))
+    return b"".join(parts)
+
+
+def _unwrapped(record: bytes, head: RecordHead) -> list[bytes]:
+    """Return the messages of a batch of RocketMQ's; none if they cannot be read: fetches go over them.
+
+    A consumer asks for the offset behind the last record: for that of fewer than are announced, again and
+    again, as it is the same batch's.
+    """
+    try:
+        messages = unwrap(record, head)
+        if len(messages) != message_count(head):
+            raise StoreCorrupt(f"{len(messages)} messages, and it announces {message_count(head)}")
+    except LibraError as error:
+        log.error("a batch cannot be read", offset=head.physical_offset, reason=str(error))
+        return []
+    return messages
+
+
+def _converted(records: Sequence[bytes | memoryview]) -> bytes:
+    return encode_batch([record_of(message) for message in decode_records(b"".join(records))])
+
+
+def _records(data: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    for piece in data:
+        view = memoryview(piece)
+        start = 0
+        while start < len(view):
+            end = start + int.from_bytes(view[start : start + 4])
+            yield view[start:end]
+            start = end
