@@ -1,6 +1,6 @@
-"""Kafka's broker in one process, and Spark's Kafka source on PySpark 4.0.0 beside it, both fetched once.
+"""Kafka's broker in one process, and Spark's Kafka source on PySpark 4.2.0 beside it, both fetched once.
 
-Needs Maven and Java 17 (tests/interop/setup installs them). Spark 4.0.0 is the last whose Kafka source is
+Needs Maven and Java 17 (tests/interop/setup installs them). Spark 4.2.0 is the last whose Kafka source is
 whole on Maven Central. Everything lies in .cache/bench-kafka: 90 MB of jars and 0.5 GB for PySpark.
 """
 
@@ -18,7 +18,7 @@ from tests.interop.process import Process, Program
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent.parent / ".cache" / "bench-kafka"
-PYSPARK = "4.0.0"
+PYSPARK = "4.2.0"
 START_SECONDS = 90
 ASK_SECONDS = 600
 SERVER_JVM = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")  # As in Kafka's own kafka-server-start.sh.
@@ -95,7 +95,7 @@ def server(home: Path, partitions: int, version: str = SERVER) -> Iterator[str]:
 
 
 class KafkaSource:
-    """Spark 4.0.0 with its Kafka source, in a process of its own. options: of the source."""
+    """Spark 4.2.0 with its Kafka source, in a process of its own. options: of the source."""
 
     def __init__(self, home: Path, options: dict[str, str]) -> None:
         self.options = options

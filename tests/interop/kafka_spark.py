@@ -48,6 +48,21 @@ def main(jars: str) -> None:
                 query = sink.trigger(availableNow=True).start()
                 assert query.awaitTermination(WAIT_S), "the stream goes on"
                 return {"batches": sum(each["numInputRows"] > 0 for each in query.recentProgress)}
+            case "follow":
+                table = spark.readStream.format("kafka").options(
+                    **servers, subscribe=question["topic"], startingOffsets="earliest"
+                )
+                sink = table.load().select("key", "value").writeStream.format("kafka").outputMode("update")
+                sink = sink.options(
+                    **servers, topic=question["into"], checkpointLocation=question["checkpoint"]
+                )
+                sink.trigger(realTime="5 minutes").start()
+                return {}
+            case "leave":
+                (query,) = spark.streams.active
+                batches = len(query.recentProgress)
+                query.stop()
+                return {"batches": batches}
             case other:
                 raise ValueError(other)
 

@@ -1,4 +1,4 @@
-"""Spark's own Kafka source and sink against our Kafka port, on PySpark 4.0.0 (`bench/spark_kafka`).
+"""Spark's own Kafka source and sink against our Kafka port, on PySpark 4.2.0 (`bench/spark_kafka`).
 
 That is the last Spark whose Kafka source is whole on Maven Central.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -75,9 +76,9 @@ def spark(servers: KafkaUp, tmp_path: Path) -> Iterator[Spark]:
         spark.program.stop()
 
 
-def create(servers: KafkaUp, *topics: str) -> None:
+def create(servers: KafkaUp, *topics: str, partitions: int = PARTITIONS) -> None:
     admin = AdminClient({"bootstrap.servers": servers.kafka})
-    for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in topics]).values():
+    for future in admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics]).values():
         future.result(ANSWER_S)
 
 
@@ -112,3 +113,23 @@ def test_a_stream_continues_where_its_killed_driver_stopped(servers: KafkaUp, sp
         assert again.values("copies") == list(range(1_400))
     finally:
         again.program.stop()
+
+
+def test_a_real_time_query_answers_within_its_batch(servers: KafkaUp, spark: Spark, tmp_path: Path):
+    """Each order is sent when the one before has come out, and the batch lasts five minutes."""
+    create(servers, "live", "alerts", partitions=1)  # Real-time mode takes a core for each partition.
+    spark.ask("follow", topic="live", into="alerts", checkpoint=str(tmp_path / "checkpoint"))
+    producer = Producer({"bootstrap.servers": servers.kafka, "linger.ms": 0})
+    consumer = Consumer(
+        {"bootstrap.servers": servers.kafka, "group.id": "alerts", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(["alerts"])
+    try:
+        for number in range(20):
+            producer.produce("live", b"%d" % number)
+            producer.flush(ANSWER_S)
+            (message,) = consumer.consume(1, timeout=ANSWER_S)
+            assert message.value() == b"%d" % number
+    finally:
+        consumer.close()
+    assert spark.ask("leave")["batches"] == 0
