@@ -108,6 +108,23 @@ def test_a_group_that_is_popped_and_pulled_is_reported_and_one_that_changes_is_n
     assert kinds(talk) == []
 
 
+def test_an_orderly_member_of_a_coordinated_group_beside_another_is_reported(talk):
+    """Nobody locks queues there, so nothing was to be seen at the locks."""
+    talk.create_topic("T", 4)
+    found = []
+    for name, orderly in (("old", None), ("alice", True), ("bob", False)):
+        peer = FakePeer(f"10.0.0.{len(name)}:1000")
+        talk.beat(peer, name, stock=False)
+        header = h.GroupJoinHeader(consumer_group="G", client_id=name, lb_session_ms=60_000)
+        member = talk.ask(peer, R.GROUP_JOIN, header, GroupJoinBody(subscriptions={"T": "*"}, orderly=orderly))
+        found.append(kinds(talk))
+    assert found == [[], [], [(Kind.STRATEGIES_DIFFER, "order")]]
+    assert "alice consume in order, and bob do not: the order" in text(talk)
+    leaving = h.GroupMemberHeader(consumer_group="G", lb_member=member.ext["lbMember"])
+    assert talk.ask(peer, R.GROUP_LEAVE, leaving, GroupLeaveBody()).code == 0
+    assert kinds(talk) == []
+
+
 def test_an_orderly_member_beside_another_is_reported(talk):
     talk.create_topic("T", 2)
     alice, bob = join(talk, "alice", "bob")

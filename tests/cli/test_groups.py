@@ -140,25 +140,26 @@ async def test_removing_needs_a_coordinated_group(up):
     assert "no broker knows group G_nobody" in one_line(await asyncio.to_thread(libra, *nobody))
 
 
-async def test_a_group_with_more_members_than_queues_is_diagnosed(up):
-    """The test repeats the command because the broker looks for idle members only every few seconds."""
+async def test_idle_members_and_an_orderly_one_beside_another_are_diagnosed(up):
+    """The test repeats the command because the broker looks for problems only every few seconds."""
     namesrv, group = up.namesrv, "G_idle"
     async with Admin(namesrv=namesrv) as admin:
         await admin.create_topic("T_idle", queues=1)
 
-    def idle(name):
-        consumer = PushConsumer(group=group, namesrv=namesrv, instance_name=name)
+    def idle(name, **options):
+        consumer = PushConsumer(group=group, namesrv=namesrv, instance_name=name, **options)
         consumer.subscribe("T_idle", "*", lambda messages: None)
         return consumer
 
-    async with asyncio.timeout(SECONDS_MAX), idle("first"), idle("second"):
+    async with asyncio.timeout(SECONDS_MAX), idle("first"), idle("second", orderly=True):
         rows: list[dict] = []
-        while not any(row["diagnoses"] for row in rows):
+        while not any(len(row["diagnoses"]) == 2 for row in rows):
             shown = await asyncio.to_thread(libra, "groups", "--json", "-n", namesrv)
             rows = [row for row in json.loads(shown.out) if row["group"] == group]
         table = await asyncio.to_thread(libra, "groups", "--once", "-n", namesrv)
-    ((told,),) = [row["diagnoses"] for row in rows]
-    assert told["kind"] == "idle_members"
+    ((order, idleness),) = [row["diagnoses"] for row in rows]
+    assert (order["kind"], idleness["kind"]) == ("strategies_differ", "idle_members")
+    assert "@second consume in order, and 127.0.0.1@first do not" in table.out.replace("\n", " ")
     assert f"{group}: idle_members: 2 members share 1 queues, so 1 of them are idle" in table.out
 
 

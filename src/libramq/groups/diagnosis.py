@@ -70,11 +70,11 @@ class GroupSeen:
 
     is_coordinated: a coordinator assigns its queues, by topics. strategies: those that its members name, by
     client id. popped_and_pulled: topics that some members pop, and others pull. orderly, unordered: members
-    that lock the queues that they read, and that do not.
+    that lock the queues that they read, or say that they consume in order, and the others.
     """
 
-    connected: Sequence[Connected]
-    queue_count: int | None
+    connected: Sequence[Connected] = ()
+    queue_count: int | None = None
     is_coordinated: bool = False
     read_by_two: Sequence[MessageQueue] = ()
     read_by_none: Sequence[MessageQueue] = ()

@@ -80,7 +80,7 @@ class GroupFeature(Feature):
             self.consumers,
             here=topics.queues,
             queues=queues,
-            strategies=self.coordination.strategies,
+            profiles=self.coordination.profiles,
             locks=self.locks,
             clock=kernel.clock,
         )

@@ -139,7 +139,7 @@ class Coordination:
             due_by=self._deadline.by,
         )
         self.coordinator.restore(tables.group_states, now_ms=self._now_ms())
-        self.group, self.strategies = self.coordinator.group, self.coordinator.strategies
+        self.group, self.profiles = self.coordinator.group, self.coordinator.profiles
         # Restored groups that allocate for themselves: their stock members should report soon.
         self._unreported = dict.fromkeys(
             name for name, state in tables.group_states.items() if state.mode == MODE_CLIENT

@@ -3,13 +3,15 @@
 Problems are logged, counted and recorded with the group's rebalances, and again when they are over.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.clock import Clock, MonotonicMs
 from libramq.filter.subscription import BROADCASTING
 from libramq.groups.consumer_group import ConsumerGroup, Member
+from libramq.groups.coordinator.saved_state import MemberProfile
 from libramq.groups.diagnosis import Connected, Diagnoses, Diagnosis, GroupSeen, Kind, diagnose
 from libramq.groups.queue_lock import QueueLocks
 from libramq.kernel.connection import Connection
@@ -30,8 +32,8 @@ SETTLING_MS: Final = 2_000
 class GroupHealth:
     """The current diagnoses of every group.
 
-    here, queues: the queues of a topic at this broker, and at all; None while they are unknown. strategies:
-    those that the members of a group name, by client id, if it is coordinated here.
+    here, queues: the queues of a topic at this broker, and at all; None while they are unknown. profiles:
+    those of a group's members, if it is coordinated here.
     """
 
     def __init__(
@@ -40,12 +42,12 @@ class GroupHealth:
         *,
         here: Callable[[str], Sequence[MessageQueue]],
         queues: Callable[[str], Sequence[MessageQueue] | None],
-        strategies: Callable[[str], Mapping[str, str]],
+        profiles: Callable[[str], Sequence[MemberProfile]],
         locks: QueueLocks,
         clock: Clock,
     ) -> None:
         self._clients = clients
-        self._strategies = strategies
+        self._profiles = profiles
         self._locks = locks
         #: When a topic was last seen popped and pulled by a group.
         self._mixed: dict[tuple[str, str], MonotonicMs] = {}
@@ -70,8 +72,7 @@ class GroupHealth:
         diagnoses = self._diagnoses.get(group)
         if diagnoses is not None:
             return diagnoses.current
-        strategies = self._strategies(group)
-        return diagnose(GroupSeen(connected=(), queue_count=None, is_coordinated=True, strategies=strategies))
+        return diagnose(_coordinated(self._profiles(group)))
 
     def kinds(self) -> dict[str, frozenset[str]]:
         """Return the kinds of the latest diagnoses, by group."""
@@ -118,27 +119,24 @@ class GroupHealth:
             self._clients.rebalances.diagnosed(group, kind, None)
 
     def _diagnose(self, group: ConsumerGroup[Connection], now_ms: MonotonicMs) -> list[Diagnosis]:
-        is_coordinated = not self._clients.allocates(group.name)
-        # In a coordinated group the fences guarantee that a queue has one reader.
-        by_two, by_none = ((), ()) if is_coordinated else self._readers(group, now_ms)
+        if self._clients.allocates(group.name):
+            seen = self._self_allocated(group, now_ms)
+        else:
+            seen = _coordinated(self._profiles(group.name))
+        connected = [_connected(member) for member in group.members.values()]
         mixed = sorted(topic for topic, name in self._mixed if name == group.name)
+        queue_count = self._queue_count(group)
+        return diagnose(replace(seen, connected=connected, queue_count=queue_count, popped_and_pulled=mixed))
+
+    def _self_allocated(self, group: ConsumerGroup[Connection], now_ms: MonotonicMs) -> GroupSeen:
+        by_two, by_none = self._readers(group, now_ms)
         orderly = self._locks.holders(group.name, now_ms=now_ms)
         unlocked = self._clients.rebalances.readers(group) - orderly if orderly else set()
         # A member locks a queue a moment after it was assigned; without locks at two looks it is not orderly.
         unordered = unlocked & self._unlocked_before.get(group.name, set())
         self._unlocked[group.name] = unlocked
-        return diagnose(
-            GroupSeen(
-                connected=[_connected(member) for member in group.members.values()],
-                queue_count=self._queue_count(group),
-                is_coordinated=is_coordinated,
-                read_by_two=by_two,
-                read_by_none=by_none,
-                strategies=self._strategies(group.name) if is_coordinated else {},
-                popped_and_pulled=mixed,
-                orderly=sorted(orderly),
-                unordered=sorted(unordered),
-            )
+        return GroupSeen(
+            read_by_two=by_two, read_by_none=by_none, orderly=sorted(orderly), unordered=sorted(unordered)
         )
 
     def _queue_count(self, group: ConsumerGroup[Connection]) -> int | None:
@@ -161,6 +159,16 @@ class GroupHealth:
             return (), ()
         age_ms = now_ms - looked_at_ms - SETTLING_MS
         return self._clients.rebalances.read_by_two_and_by_none(group, age_ms=age_ms)
+
+
+def _coordinated(profiles: Sequence[MemberProfile]) -> GroupSeen:
+    """Return what members say of themselves: fences give each queue one reader, without locks."""
+    return GroupSeen(
+        is_coordinated=True,
+        strategies={each.client_id: each.strategy for each in profiles},
+        orderly=sorted(each.client_id for each in profiles if each.orderly),
+        unordered=sorted(each.client_id for each in profiles if each.orderly is False),
+    )
 
 
 def _connected(member: Member[Connection]) -> Connected:

@@ -31,7 +31,7 @@ from libramq.groups.coordinator.request import (
     operator_of,
     refusal,
 )
-from libramq.groups.coordinator.saved_state import GroupState, Record
+from libramq.groups.coordinator.saved_state import GroupState, MemberProfile, Record
 from libramq.groups.coordinator.shared_tables import SharedTables
 from libramq.groups.coordinator.state import SELF_ALLOCATED
 from libramq.groups.coordinator.topics import change_of
@@ -302,10 +302,10 @@ class Coordinator(Generic[P, T]):
         """Return a view of the group as it is now."""
         return self._groups[name].view() if name in self._groups else None
 
-    def strategies(self, name: str) -> dict[str, str]:
-        """Return the strategies that a group's members name, by client id."""
+    def profiles(self, name: str) -> Sequence[MemberProfile]:
+        """Return the profiles of a group's members; none if it is not coordinated here."""
         group = self._groups.get(name)
-        return {each.client_id: each.strategy for each in group.members.profiles} if group is not None else {}
+        return group.members.profiles if group is not None else ()
 
     def forget_former(self, leave: Leave) -> None:
         """Note a member that leaves a group which was left to another broker: that need not await it."""

@@ -59,6 +59,7 @@ class Join:
     waits: bool = False
     strategy: str = "balanced_sticky"
     capacity: int = 1
+    orderly: bool | None = None
     held: Held = field(default_factory=dict)
 
 
@@ -166,6 +167,7 @@ def member_profile(join: Join, member: str, sessions: SessionLimits) -> MemberPr
         subscriptions=dict(join.subscriptions),
         strategy=join.strategy,
         capacity=join.capacity,
+        orderly=join.orderly,
         revoke_timeout_ms=max(revoke_ms, REVOKE_TIMEOUT_MS_MIN),
     )
 

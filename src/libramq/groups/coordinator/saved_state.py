@@ -23,6 +23,7 @@ class MemberProfile(_Stored, frozen=True, kw_only=True):
     """A member as it described itself.
 
     instance: its name, if it is a static member. revoke_timeout_ms: how long it may take to release a queue.
+    orderly: whether it consumes in order; None: unknown.
     """
 
     member: str
@@ -33,6 +34,7 @@ class MemberProfile(_Stored, frozen=True, kw_only=True):
     strategy: str = "balanced_sticky"
     capacity: int = 1
     revoke_timeout_ms: int = REVOKE_TIMEOUT_MS
+    orderly: bool | None = None
 
     @property
     def subscription_bytes(self) -> int:

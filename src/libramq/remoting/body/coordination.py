@@ -116,12 +116,16 @@ class QueueOpened(Document, frozen=True, kw_only=True):
 
 
 class GroupJoinBody(Document, frozen=True, kw_only=True):
-    """GROUP_JOIN: topics with their filter expressions; the queues held already; the capacity."""
+    """GROUP_JOIN: topics with their filter expressions; the queues held already; the capacity.
+
+    orderly: it handles the messages of a queue in order; None: it does not say, as in 0.1.0.
+    """
 
     subscriptions: dict[str, str] = {}
     strategy: str = "balanced_sticky"
     held: list[QueueGrant] = []
     capacity: int = 1
+    orderly: bool | None = None
 
 
 class GroupPollBody(Document, frozen=True, kw_only=True):

@@ -132,6 +132,7 @@ class GroupRequests:
             waits=bool(header.lb_takes_openings),
             strategy=body.strategy,
             capacity=body.capacity,
+            orderly=body.orderly,
             held=bodies.epochs_of(body.held),
         )
         waiter = self._waiter(request, header, None, join.held)

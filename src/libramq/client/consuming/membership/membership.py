@@ -168,7 +168,10 @@ class Membership:
                 lb_takes_openings=True,
             )
             body = GroupJoinBody(
-                subscriptions=self._subscriptions, strategy=self._settings.group_strategy, held=held()
+                subscriptions=self._subscriptions,
+                strategy=self._settings.group_strategy,
+                held=held(),
+                orderly=self._settings.orderly,
             )
             question = fx.JoinGroup(self.coordinator, self._number + 1, timeout_ms, now_ms, header, body)
         else:
