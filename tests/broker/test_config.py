@@ -70,6 +70,7 @@ def test_defaults_are_apaches_and_bind_to_this_machine():
         ("defaultTopicQueueNums", "100000"), ("flushConsumerOffsetInterval", "0"), ("brokerIP1", "localhost"),
         ("brokerPermission", "9"), ("shortPollingTimeMills", "-5"), ("haListenPort", "65536"),
         ("haListenPort", "10911"), ("haListenPort", "10909"), ("haAllowedAddresses", "10.0.0.300"),
+        ("storePathRootDir", ""),
     ],
 )  # fmt: skip
 def test_impossible_values_are_refused_by_name(name, value):

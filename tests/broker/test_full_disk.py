@@ -1,5 +1,6 @@
 """A full disk: consumers continue."""
 
+import errno
 import random
 import shutil
 import zlib
@@ -15,7 +16,9 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
 from libramq.errors import ConfigError
 from libramq.formats.tables import SubscriptionGroupConfig
+from libramq.kernel.effect import Thread
 from libramq.remoting import headers as h
+from libramq.remoting.body.coordination import GroupJoinBody
 from libramq.remoting.command import Command
 from libramq.store.log.append import StoreMessage
 from libramq.testing.machine.disk import MemoryDisk
@@ -102,6 +105,36 @@ def test_a_full_disk_is_logged_once_a_minute_and_refuses_changes_with_its_reason
     talk.advance(1_000)
     assert talk.send(peer, body=b"taken").code == ResponseCode.SUCCESS
     assert talk.create_topic("V").code == ResponseCode.SUCCESS
+    talk.close()
+
+
+def test_what_a_full_disk_keeps_from_being_written_is_logged_once(tmp_path, caplog):
+    """Each file of progress, and each group's state, had a line a second; the log may be on that disk."""
+
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    talk, peer = Conversation(tmp_path), FakePeer()
+    talk.send(peer, body=b"x")
+    talk.beat(peer, "alice", stock=False)
+    talk.beat(peer, "alice", group="Other")
+    header = {"consumerGroup": "Other", "topic": "T", "queueId": 0, "commitOffset": 1}
+    assert talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, header).code == ResponseCode.SUCCESS
+    talk.flush()
+    talk.disk.bytes_left, writes = 0, talk.disk.replace_text
+    talk.disk.replace_text = no_space  # type: ignore[method-assign]
+    joins = h.GroupJoinHeader(consumer_group="G", client_id="alice", lb_session_ms=600_000)
+    talk.give(peer, talk.command(R.GROUP_JOIN, joins, GroupJoinBody(subscriptions={"T": "*"})))
+    for _ in range(30):
+        talk.threads.run_all(Thread.DISK)
+        talk.advance(1_000)
+    begun = ("progress not written", "group state not written")
+    logged = [each.partition(" reason=")[0] for each in caplog.messages if each.startswith(begun)]
+    assert logged == [
+        "group state not written; no queue is granted until it is group=G",
+        "progress not written; retrying file=consumerOffset.json",
+    ]
+    talk.disk.bytes_left, talk.disk.replace_text = None, writes  # type: ignore[method-assign]
     talk.close()
 
 

@@ -116,7 +116,9 @@ def test_an_orderly_member_of_a_coordinated_group_beside_another_is_reported(tal
         peer = FakePeer(f"10.0.0.{len(name)}:1000")
         talk.beat(peer, name, stock=False)
         header = h.GroupJoinHeader(consumer_group="G", client_id=name, lb_session_ms=60_000)
-        member = talk.ask(peer, R.GROUP_JOIN, header, GroupJoinBody(subscriptions={"T": "*"}, orderly=orderly))
+        member = talk.ask(
+            peer, R.GROUP_JOIN, header, GroupJoinBody(subscriptions={"T": "*"}, orderly=orderly)
+        )
         found.append(kinds(talk))
     assert found == [[], [], [(Kind.STRATEGIES_DIFFER, "order")]]
     assert "alice consume in order, and bob do not: the order" in text(talk)

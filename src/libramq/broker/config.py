@@ -484,6 +484,8 @@ class BrokerConfig:
                 allowed = f"{low} to {high}" if high < 1 << 62 else f"{low} or more"
                 raise ConfigError(f"{each.metadata['name']} {value}; {allowed} is allowed")
         check_announced(self.broker_ip, "brokerIP1")
+        if not self.store_path.strip():
+            raise ConfigError("storePathRootDir is blank; name a directory for the broker's files alone")
         if any(ord(character) <= ord(" ") for character in self.region_id):
             raise ConfigError(
                 f"regionId {self.region_id!r} has blanks or control characters; records hold it"

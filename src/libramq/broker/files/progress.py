@@ -48,6 +48,7 @@ class ProgressFile:
         self._log_end = 0
         #: Whether a thread has it: from `begin_writing` to `done`.
         self.is_writing = False
+        self._is_failing = False
 
     def is_due(self, now_ms: MonotonicMs) -> bool:
         """Take new content if it is time; return whether it may be written now."""
@@ -80,9 +81,10 @@ class ProgressFile:
         assert self.taken is not None
         taken, self.taken, self.is_writing = self.taken, None, False
         if error is None:
+            self._is_failing = False
             taken.written()
         else:
-            log.error("progress not written; retrying", file=self.name, reason=str(error))
+            self._note_failure(error)
             taken.failed()
 
     def finish(self) -> None:
@@ -102,7 +104,13 @@ class ProgressFile:
         try:
             self.taken = self._take()
         except OSError as error:
-            log.error("progress not written; retrying", file=self.name, reason=str(error))
+            self._note_failure(error)
         if self.taken is not None:
             self._log_end = self._store.end
             self._store.want_flush(self._log_end)
+
+    def _note_failure(self, error: Exception) -> None:
+        """Log that it is retried; once until it succeeds, as the broker's log may be on the same disk."""
+        if not self._is_failing:
+            log.error("progress not written; retrying", file=self.name, reason=str(error))
+        self._is_failing = True

@@ -62,11 +62,12 @@ class GroupPublication(Generic[T]):
         try:
             self._record(self._group, state)
         except OSError as error:
-            log.error(
-                "group state not written; no queue is granted until it is",
-                group=self._group,
-                reason=str(error),
-            )
+            if not self.cannot_persist:  # Once: the broker's log may be on the same disk.
+                log.error(
+                    "group state not written; no queue is granted until it is",
+                    group=self._group,
+                    reason=str(error),
+                )
             self.cannot_persist, self.again_at_ms = True, now_ms + RECORD_AGAIN_MS
             return
         self.cannot_persist, self.again_at_ms, self.is_changed = False, None, False
