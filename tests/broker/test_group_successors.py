@@ -18,8 +18,8 @@ from libramq.formats.document import decode_body
 from libramq.formats.route import BrokerData, TopicRouteData
 from libramq.groups.classic.saved_state import SavedClassicGroup, SavedClassicMember, SavedProtocol
 from libramq.groups.cluster_view import ClusterView
-from libramq.groups.modern.saved_state import SavedClassicMember as SavedModernMember
 from libramq.groups.modern.saved_state import SavedEntry, SavedGroup
+from libramq.groups.modern.saved_state import SavedMember as SavedModernMember
 from libramq.kernel.parts import Kernel
 from libramq.remoting.body.kafka_cluster import PeerGroupsBody
 from libramq.rpc.call import Question
