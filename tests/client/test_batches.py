@@ -9,8 +9,8 @@ import pytest
 
 from libramq import sync
 from libramq.client import Consumer
-from libramq.client.consuming.fetching.held_batches import HeldBatches
-from libramq.client.consuming.ownership.held_messages import HeldMessages
+from libramq.client.consuming.fetching.fetched_batch import HeldBatches
+from libramq.client.consuming.ownership.owned_queue import HeldMessages
 from libramq.client.consuming.pulling import pulled_records
 from libramq.client.consuming.pulling.pulled_records import (
     PulledRecords,

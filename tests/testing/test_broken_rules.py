@@ -27,11 +27,11 @@ from libramq.client.consuming.committing.local_offset_store import LocalOffsetSt
 from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.membership.lease import Lease
 from libramq.client.consuming.ownership.claims import Claims
-from libramq.client.consuming.ownership.held_messages import HeldMessages
+from libramq.client.consuming.ownership.owned_queue import HeldMessages
 from libramq.client.consuming.pop import pop_network
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
 from libramq.client.consuming.requests.member_requests import MemberRequests
-from libramq.client.routing.route_table import RouteTable
+from libramq.client.routing.routes import RouteTable
 from libramq.errors import RemoteError
 from libramq.fencing import Opened
 from libramq.groups.coordinator.member import GroupMember

@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from libramq.client.identity import name_server_addresses
-from libramq.client.routing.lookup import first_server, look_up
 from libramq.client.routing.name_servers import NameServers
+from libramq.client.routing.routes import first_server, look_up
 from libramq.errors import ConfigError, NameServerUnavailable
 from libramq.transport import name_server_lookup
 from libramq.transport.address import is_lookup

@@ -18,8 +18,8 @@ from libramq.admin.offset_resets import reset_queue, reset_topics
 from libramq.client.awaiting import answer_of
 from libramq.client.identity import name_server_addresses
 from libramq.client.options import whole_number
-from libramq.client.routing.lookup import look_up
 from libramq.client.routing.name_servers import NameServers
+from libramq.client.routing.routes import look_up
 from libramq.clock import Clock, SystemClock
 from libramq.errors import (
     BrokerError,

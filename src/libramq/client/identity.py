@@ -97,7 +97,7 @@ class Identity:
         process_id = os.getpid()
         if process_id == self._process_id:
             return
-        from libramq.client.routing.lookup import first_server  # A Spark worker needs no log.
+        from libramq.client.routing.routes import first_server  # A Spark worker needs no log.
 
         self._ip = local_address(first_server(self._name_servers))
         if self._instance_name is None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.pulling.catch_up import CatchUpPace
+from libramq.client.consuming.ownership.owned_queue import CatchUpPace
 from tests.client.consuming.conversation import Conversation, found, nothing, q
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libramq.client.consuming.ownership.held_messages import HeldMessages
+from libramq.client.consuming.ownership.owned_queue import HeldMessages
 from tests.client.consuming.examples import message
 
 OFFSETS = st.lists(st.integers(0, 12), max_size=8)

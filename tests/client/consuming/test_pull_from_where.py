@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.client.consuming.consumer_settings import ConsumeFrom
-from libramq.client.consuming.ownership.pull_from_where import OffsetQuery, StartAt, where_to_pull_from
+from libramq.client.consuming.ownership.offset_actions import OffsetQuery, StartAt, where_to_pull_from
 
 
 @pytest.mark.parametrize("consume_from", ConsumeFrom)

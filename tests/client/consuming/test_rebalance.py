@@ -1,7 +1,7 @@
 """Tests of the rebalance: the allocation and its difference."""
 
 from libramq.balance import averagely, by_config, strategy_named
-from libramq.client.consuming.membership.rebalance import Change, allocate, change
+from libramq.client.consuming.membership.rebalancing import Change, allocate, change
 from libramq.message.queue import MessageQueue
 
 

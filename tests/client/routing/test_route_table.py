@@ -1,6 +1,6 @@
 """Tests of the route table: what changes, and which broker a request goes to."""
 
-from libramq.client.routing.route_table import RouteTable
+from libramq.client.routing.routes import RouteTable
 from libramq.formats.route import BrokerData, TopicRouteData
 from tests.client.consuming.examples import route
 

@@ -19,7 +19,7 @@ from libramq.client.consuming.handling.queue_listener import Hooks
 from libramq.client.consuming.member_network import Run, Seams
 from libramq.client.identity import Identity, name_server_addresses
 from libramq.client.options import Beginning, ErrorHook, QueueHook, beginning, instance_of, whole_number
-from libramq.client.routing.lookup import look_up
+from libramq.client.routing.routes import look_up
 from libramq.clock import Clock, SystemClock
 from libramq.errors import ConfigError, LocalProtocolError
 from libramq.filesystem import FileSystem, LocalFileSystem

@@ -8,11 +8,9 @@ from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.committing.persistence import Persistence
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import Due
-from libramq.client.consuming.fetching.fetch_consumption import FetchConsumption
-from libramq.client.consuming.fetching.fetch_delivering import FetchDelivering
-from libramq.client.consuming.fetching.fetching import Fetching
-from libramq.client.consuming.fetching.held_batches import HeldBatches
+from libramq.client.consuming.due import Due, DueItems
+from libramq.client.consuming.fetching.fetched_batch import HeldBatches
+from libramq.client.consuming.fetching.fetching import FetchConsumption, FetchDelivering, Fetching
 from libramq.client.consuming.handling.consumption import Consumption, OrderlyConsumption
 from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.handling.duplicates import Duplicates
@@ -25,15 +23,14 @@ from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.membership.rebalancing import Rebalancing
 from libramq.client.consuming.membership.subscription import with_retry_topic
 from libramq.client.consuming.ownership.claims import Claims
-from libramq.client.consuming.ownership.held_messages import HeldMessages
+from libramq.client.consuming.ownership.owned_queue import HeldMessages
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.queue_locking import QueueLocking
 from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.ownership.transitions import TABLE
 from libramq.client.consuming.pulling.pulling import Pulling
-from libramq.client.consuming.timers import DueItems
-from libramq.client.consuming.troubles import Troubles
-from libramq.client.routing.route_table import RouteTable
+from libramq.client.consuming.signals import Troubles
+from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.filter.subscription import Selector
 

@@ -4,15 +4,16 @@
                                    └► coordination ─┘
 
 Time is an argument; `next_due_ms` is when `tick` has something to do.
-Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceService.java.
-"""
+Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceService.java."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import assert_never
 
 from libramq.client.consuming import due
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming import signals as sg
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
+from libramq.client.consuming.due import FAILED_AGAIN_MS, Phase
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.fetching.fetching import FetchRequest
 from libramq.client.consuming.handling.consumption import OrderlyConsumption
@@ -20,10 +21,7 @@ from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.parts import Parts
-from libramq.client.consuming.phase import Phase
-from libramq.client.consuming.signal_routing import SignalRouting
 from libramq.client.consuming.signals import Signal, Steps
-from libramq.client.consuming.timers import FAILED_AGAIN_MS
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import Fenced, LibraError, NotYetGranted
 from libramq.fencing import Claim, Opened
@@ -34,6 +32,52 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import GroupAssignment
 from libramq.rpc.broker_calls import PullReply
 from libramq.rpc.group_calls import Joined
+
+
+class SignalRouting:
+    """Passes signals on."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._presence = parts.presence
+        self._locking = parts.locking
+        self._rebalancing = parts.rebalancing
+        self._coordination = parts.coordination
+        self._deadlines = parts.deadlines
+
+    def rebalance(self, now_ms: MonotonicMs) -> Steps:
+        """Begin a round, unless a coordinator allocates."""
+        if self._coordination.allocates:
+            return self._rebalancing.begin(now_ms)
+        self._rebalancing.abandon()
+        return []
+
+    def pass_on(self, signal: sg.Signal, now_ms: MonotonicMs, *, is_running: bool) -> Steps:
+        """Return what follows from a signal; a consumer that stops begins no round."""
+        match signal:
+            case sg.LockWanted():
+                self._locking.want(signal)
+            case sg.Unlocked():
+                self._locking.unlocked(signal)
+            case sg.QueueReleased():
+                self._coordination.released(signal)
+            case sg.Overrun(deliveries):
+                return self._deadlines.overrun(deliveries, now_ms)
+            case sg.RebalanceSoon():
+                if is_running and self._coordination.allocates:
+                    self._rebalancing.soon(now_ms)
+            case sg.RebalanceNow():
+                return self.rebalance(now_ms) if is_running else []
+            case sg.AssignmentChanged():
+                return self._presence.changed(now_ms)
+            case sg.SubscriptionUnknown(address):
+                return self._presence.heartbeats([address])
+            case sg.LeaseChanged(ended):
+                return self._presence.lease_changed(ended=ended)
+            case sg.BrokerMissing():
+                return self._presence.look_soon(now_ms)
+            case _:
+                assert_never(signal)
+        return []
 
 
 class PushConsumerCore:

@@ -31,8 +31,8 @@ from libramq.client.popping.popped import (
     note_change,
 )
 from libramq.client.popping.popped_ahead import Answer, Brought, Pace, PoppedAhead, Terms
-from libramq.client.routing.lookup import look_up
 from libramq.client.routing.name_servers import NameServers
+from libramq.client.routing.routes import look_up
 from libramq.clock import Clock, MonotonicMs, SystemClock
 from libramq.errors import (
     BrokerError,

@@ -15,8 +15,8 @@ from libramq.client.identity import Identity
 from libramq.client.options import whole_number
 from libramq.client.producing.producer_network import ProducerNetwork, ProducerSettings
 from libramq.client.producing.transactions import CheckTransaction, TransactionChecks, Transactions
-from libramq.client.routing.lookup import look_up
 from libramq.client.routing.publish_info import TopicPublishInfo
+from libramq.client.routing.routes import look_up
 from libramq.clock import Clock, MonotonicMs
 from libramq.errors import LocalProtocolError
 from libramq.message.ids import UniqueIdGenerator

@@ -19,8 +19,7 @@ from libramq.client.producing.send_attempts import Attempt, Fail, SendAttempts
 from libramq.client.producing.send_request import Prepared, SendSettings, prepare_batch, send_call
 from libramq.client.producing.send_result import SendResult, send_results
 from libramq.client.routing.publish_info import TopicPublishInfo
-from libramq.client.routing.route_table import RouteTable
-from libramq.client.routing.routes import Routes
+from libramq.client.routing.routes import Routes, RouteTable
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConnectFailed, FeatureNotSupported, LibraError, RemoteError

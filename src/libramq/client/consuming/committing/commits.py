@@ -16,7 +16,7 @@ from libramq.client.consuming.membership.lease import Lease
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.signals import Steps
-from libramq.client.routing.route_table import RouteTable
+from libramq.client.routing.routes import RouteTable
 from libramq.message.queue import MessageQueue
 
 #: Ours: how often the last commit of a queue is attempted.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 from libramq.client.blocking_client import BlockingClient
 from libramq.client.consuming.fetching import consumer as asynchronous_consumer
 from libramq.client.consuming.fetching.consumer import FETCH_IN_HOOK, POLL_TIMEOUT_MS
-from libramq.client.consuming.fetching.decoding import BlockingDecodedMessages, Value
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, Taken
+from libramq.client.consuming.fetching.fetched_batch import BlockingDecodedMessages, Value
 from libramq.client.consuming.fetching.positions import check_offsets
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
 from libramq.client.consuming.handling.queue_listener import HOOKS, on_thread

@@ -8,14 +8,134 @@
 `taken` and `done` are written on the program's thread; the core, on the network thread, reads them. As with a
 handler's delivery, `taken` is written before the queue's state is read, and the core does it in the opposite
 order, so a queue is never released while the program takes messages of it unnoticed.
+
+Decoded messages: each with the value that the program's deserializer makes of its body.
+
+A deserializer is any function of the body's bytes: json.loads, msgspec.json.Decoder(Order).decode. It runs in
+the program's call that takes the message, which raises its error, with a note that names the message.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Generic, Self, TypeVar
 
-from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
+from libramq.client.consuming.ownership.owned_queue import Delivery, HeldMessages, OwnedQueue
 from libramq.client.consuming.ownership.state import QueueState
 from libramq.client.consuming.pulling.pulled_records import PulledRecords, queue_offset_at
+from libramq.errors import ConfigError
 from libramq.message.message import MessageExt
+
+Value = TypeVar("Value")
+
+
+def check_deserializer(deserializer: object) -> None:
+    """Raise ConfigError for what cannot be called."""
+    if not callable(deserializer):
+        raise ConfigError(f"the deserializer is a function of bytes, not {deserializer!r}")
+
+
+def decode(message: MessageExt, deserializer: Callable[[bytes], Value]) -> tuple[MessageExt, Value]:
+    """Return a message and its value; an error of the deserializer gets a note that names the message."""
+    try:
+        return message, deserializer(message.body)
+    except (StopIteration, StopAsyncIteration) as error:  # It would end the loop as if all had been read.
+        raise RuntimeError(f"the deserializer raised {error!r} for {_name_of(message)}") from error
+    except Exception as error:
+        error.add_note(f"while the body of {_name_of(message)} was deserialized")
+        raise
+
+
+def _name_of(message: MessageExt) -> str:
+    place = f"{message.topic}, queue {message.queue_id}, offset {message.queue_offset}"
+    return f"message {message.message_id} ({place})"
+
+
+class DecodedMessages(Generic[Value]):
+    """An asynchronous iterator of messages with their values, which an error does not end."""
+
+    def __init__(self, messages: AsyncIterator[MessageExt], deserializer: Callable[[bytes], Value]) -> None:
+        check_deserializer(deserializer)
+        self._messages = messages
+        self._deserializer = deserializer
+
+    def __aiter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __anext__(self) -> tuple[MessageExt, Value]:
+        """Return the next message with its value; raises what the deserializer raises."""
+        return decode(await anext(self._messages), self._deserializer)
+
+
+class BlockingDecodedMessages(Generic[Value]):
+    """An iterator of messages with their values, which an error does not end."""
+
+    def __init__(self, messages: Iterator[MessageExt], deserializer: Callable[[bytes], Value]) -> None:
+        check_deserializer(deserializer)
+        self._messages = messages
+        self._deserializer = deserializer
+
+    def __iter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> tuple[MessageExt, Value]:
+        """Return the next message with its value; raises what the deserializer raises."""
+        return decode(next(self._messages), self._deserializer)
+
+
+class HeldBatches(HeldMessages):
+    """Batches by their first offset. Each costs the same, however many messages it has."""
+
+    __slots__ = ("_batches", "_count")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._batches: dict[int, tuple[int, int, int]] = {}  # Last offset, number of messages, bytes.
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Return the first and the last message's offset; zeros if there is none."""
+        if not self._batches:
+            return 0, 0
+        return min(self._batches), max(last for last, _, _ in self._batches.values())
+
+    @property
+    def span(self) -> int:
+        """Return the distance from the first message's offset to the last one's."""
+        first, last = self.bounds
+        return last - first
+
+    def put(self, messages: Sequence[MessageExt]) -> None:
+        """Add the messages of a pull; a pull that begins with the same one is replaced."""
+        first, last = queue_offset_at(messages, 0), queue_offset_at(messages, -1)
+        self.remove_batch(first)
+        size = messages.size if isinstance(messages, PulledRecords) else sum([len(m.body) for m in messages])
+        self._batches[first] = last, len(messages), size
+        self._count += len(messages)
+        self.size += size
+        self._highest = max(self._highest, last)
+
+    def remove(self, messages: Sequence[MessageExt]) -> int | None:
+        """Remove a whole batch; return the offset to commit."""
+        self.remove_batch(queue_offset_at(messages, 0))
+        return self.commit_offset
+
+    def remove_batch(self, first: int) -> None:
+        """Remove the batch that begins with an offset."""
+        _, count, size = self._batches.pop(first, (0, 0, 0))
+        self._count -= count
+        self.size -= size
+
+    @property
+    def commit_offset(self) -> int | None:
+        """Return the first offset of the batches; one past the highest if there is none left."""
+        if self._batches:
+            return min(self._batches)
+        return self._highest + 1 if self._highest >= 0 else None
 
 
 class FetchedBatch(Delivery):

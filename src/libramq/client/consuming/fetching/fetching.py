@@ -1,25 +1,165 @@
 """The fetching: what a program that fetches messages itself asks of its consumer's core.
 
 Upstream: DefaultLitePullConsumerImpl.java (assign, seek, commit).
+
+The delivering to a program that fetches: every pull's messages are one batch, in the order of the queue.
+
+Batches are passed on at once; whether messages may be taken is looked up when they are (`FetchedBatch.take`).
+
+The requested commits: offsets that the program wants committed, and who waits for them.
+
+request ─► offsets ─► commits, one under way a queue ─► acknowledged ─► ended
+                                                     └► refused, or the queue is lost ─► ended with an error
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.commits import Commits
-from libramq.client.consuming.fetching.fetched_batch import FetchedBatch
-from libramq.client.consuming.fetching.requested_commits import Ended, RequestedCommits
+from libramq.client.consuming.fetching.fetched_batch import FetchedBatch, HeldBatches
+from libramq.client.consuming.handling.consumption import Consumption
+from libramq.client.consuming.handling.delivering import Delivering
+from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.membership.rebalancing import Rebalancing
 from libramq.client.consuming.ownership import event as ev
-from libramq.client.consuming.ownership.owned_queue import OwnedQueue
+from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.state import POSITIONED, QueueState
 from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
-from libramq.errors import LibraError, LocalProtocolError
+from libramq.errors import CommitFailed, Fenced, LibraError, LocalProtocolError, NotYetGranted
+from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
+
+
+class FetchConsumption(Consumption):
+    """Turns finished batches into offsets."""
+
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Steps:
+        """Handle batches of which nothing will be taken any more."""
+        found: Steps = []
+        for batch, _ in results:
+            assert isinstance(batch, FetchedBatch), "a program that fetches has no other deliveries"
+            owned = batch.owned
+            if batch in owned.work.deliveries and batch.done:
+                self._duplicates.handled(owned.queue, batch.offset_at(batch.done - 1))
+                finished = owned.work.finished_offset()
+                if self._table.is_current(owned):
+                    assert isinstance(owned.held, HeldBatches), "a program that fetches holds batches"
+                    owned.held.remove_batch(batch.offset_at(0))
+                    assert finished is not None, "something of it is done"
+                    self._offsets.advance(owned.queue, finished)
+            owned.work.deliveries.discard(batch)
+            found += self._go_on(batch, now_ms)
+        return found
+
+
+class FetchDelivering(Delivering):
+    """Passes batches on."""
+
+    def arrived(self, owned: OwnedQueue, messages: Sequence[MessageExt]) -> Steps:
+        """Pass the messages of a pull on."""
+        batch = FetchedBatch(owned, messages)
+        owned.work.deliveries.add(batch)
+        return [fx.Deliver((batch,))]
+
+    def next(self, owned: OwnedQueue) -> Steps:
+        """Do nothing: everything that came was passed on."""
+        return []
+
+    def not_begun(self, delivery: Delivery) -> Steps:
+        """Do nothing: a batch that may not be taken yet stays where it is."""
+        return []
+
+    def resume(self, owned: OwnedQueue) -> Steps:
+        """Have the batches looked at again that could not be taken."""
+        return [fx.Deliver(())]
+
+
+#: The states in which an offset may be committed: where the queue is read from is settled.
+_COMMITTABLE = (*POSITIONED, QueueState.DRAINING, QueueState.REVOKING)
+
+Ended = Callable[[LibraError | None], None]
+
+
+@dataclass(slots=True)
+class _Wanted:
+    generation: int
+    offset: int
+    is_requested: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    wanted: dict[MessageQueue, _Wanted]
+    ended: Ended
+    error: LibraError | None = None
+
+
+class RequestedCommits:
+    """The requests that wait."""
+
+    def __init__(self, own: Ownership, commits: Commits) -> None:
+        self._own = own
+        self._commits = commits
+        self.waiting: list[_Request] = []
+
+    def begin(self, offsets: Iterable[tuple[OwnedQueue, int]], ended: Ended) -> None:
+        """Want offsets committed; `settle` sends them."""
+        wanted = {owned.queue: _Wanted(owned.generation, offset) for owned, offset in offsets}
+        self.waiting.append(_Request(wanted, ended))
+
+    def answered(self, commit: fx.CommitOffset, outcome: LibraError | None) -> None:
+        """Note the result of a commit, with which its queue may go.
+
+        What the refusal of a fence means is decided with the queue.
+        """
+        if commit.claim is not None and isinstance(outcome, Fenced | NotYetGranted):
+            return
+        for request in self.waiting:
+            wanted = request.wanted.get(commit.queue)
+            if wanted is None or wanted.generation != commit.generation:
+                continue
+            if outcome is not None:
+                request.error = outcome
+            elif commit.offset in (wanted.offset, self._own.offsets.read(commit.queue)):
+                del request.wanted[commit.queue]
+
+    def settle(self) -> Steps:
+        """Send what may be sent, and end the requests of which nothing is left."""
+        steps: Steps = []
+        for request in list(self.waiting):
+            for queue, wanted in list(request.wanted.items()):
+                steps += self._settle(request, queue, wanted)
+            if request.error is not None or not request.wanted:
+                self.waiting.remove(request)
+                steps.append(fx.CommitsEnded(request.ended, request.error))
+        return steps
+
+    def _settle(self, request: _Request, queue: MessageQueue, wanted: _Wanted) -> Steps:
+        owned = self._own.table.same(queue, wanted.generation)
+        if owned is None:
+            request.error = request.error or CommitFailed(
+                f"the offset {wanted.offset} of {queue} was not committed: the queue is no longer assigned "
+                "to this consumer, and its next owner may receive these messages again"
+            )
+            return []
+        if owned.state not in _COMMITTABLE:
+            return []
+        if not wanted.is_requested:
+            wanted.is_requested = True
+            self._own.offsets.request(queue, wanted.offset)
+        steps = [] if owned.commit_awaited else self._commits.commit([owned])
+        if self._is_acknowledged(queue, wanted):
+            del request.wanted[queue]
+        return steps
+
+    def _is_acknowledged(self, queue: MessageQueue, wanted: _Wanted) -> bool:
+        """Return whether the broker has this offset, or one that was wanted later."""
+        acknowledged = self._own.offsets.acknowledged(queue)
+        return acknowledged is not None and acknowledged in (wanted.offset, self._own.offsets.read(queue))
 
 
 @dataclass(frozen=True, slots=True)

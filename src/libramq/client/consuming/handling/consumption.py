@@ -29,7 +29,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming import signals as sg
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import Due, RedeliverDue, SuspendOver
+from libramq.client.consuming.due import Due, DueItems, RedeliverDue, SuspendOver
 from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.handling.duplicates import Duplicates
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
@@ -41,8 +41,7 @@ from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.pulling.pulling import Pulling
 from libramq.client.consuming.signals import Steps
-from libramq.client.consuming.timers import DueItems
-from libramq.client.routing.route_table import RouteTable
+from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt

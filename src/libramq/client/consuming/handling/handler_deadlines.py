@@ -10,14 +10,13 @@ from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import DeadlineDue, Due
+from libramq.client.consuming.due import DeadlineDue, Due, DueItems
 from libramq.client.consuming.handling.consumption import Consumption
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
 from libramq.client.consuming.membership.coordination import MemberCoordination
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.signals import Steps
-from libramq.client.consuming.timers import DueItems
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 

@@ -10,11 +10,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import Due, ProcessingDue
+from libramq.client.consuming.due import Due, DueItems, ProcessingDue
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.ownership.state import QueueState
-from libramq.client.consuming.timers import DueItems
 from libramq.clock import MonotonicMs
 
 #: Ours: how often to look, as a fraction of the allowed time, and at least.

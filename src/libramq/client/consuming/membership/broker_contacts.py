@@ -5,9 +5,8 @@ Upstream: MQClientInstance.sendHeartbeatToAllBroker; the reconnecting is ours.
 
 from typing import Final
 
-from libramq.client.consuming.due import Due, ReconnectDue
-from libramq.client.consuming.timers import DueItems
-from libramq.client.routing.route_table import RouteTable
+from libramq.client.consuming.due import Due, DueItems, ReconnectDue
+from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 
 #: Ours: a broker whose connection ended may only be restarting.

@@ -28,8 +28,7 @@ from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.queue_locking import QueueLocking
 from libramq.client.consuming.ownership.state import QueueState
-from libramq.client.consuming.signals import Steps
-from libramq.client.consuming.troubles import Troubles
+from libramq.client.consuming.signals import Steps, Troubles
 from libramq.clock import MonotonicMs
 from libramq.errors import (
     HandlerTooSlow,

@@ -18,8 +18,7 @@ from typing import Final, NamedTuple
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import Due, MembershipDue
-from libramq.client.consuming.timers import DueItems
+from libramq.client.consuming.due import Due, DueItems, MembershipDue
 from libramq.clock import MonotonicMs
 from libramq.errors import (
     ConnectionLost,

@@ -8,12 +8,11 @@ from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import Due, HeartbeatDue, RoutesDue
+from libramq.client.consuming.due import Due, DueItems, HeartbeatDue, RoutesDue
 from libramq.client.consuming.membership.broker_contacts import BrokerContacts
 from libramq.client.consuming.membership.subscription import Subscriptions, heartbeat_data
 from libramq.client.consuming.signals import Steps
-from libramq.client.consuming.timers import DueItems
-from libramq.client.routing.route_table import RouteTable
+from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import LibraError
 from libramq.formats.route import TopicRouteData

@@ -4,27 +4,62 @@ A round begins at the start, when a broker reports that members changed, when ro
 when a broker answers again, every 20 s, and 1 s after an incomplete round. A broadcasting consumer reads
 every queue and asks nobody.
 Upstream: RebalanceService.java, RebalanceImpl.doRebalance.
+
+The rebalance: which queues of a topic are ours now, and what that changes.
+
+Upstream: impl/consumer/RebalanceImpl.java (rebalanceByTopic, updateProcessQueueTableInRebalance).
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from libramq.balance import TopicRule
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming import signals as sg
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import Due, RebalanceDue
+from libramq.client.consuming.due import Due, DueItems, RebalanceDue
 from libramq.client.consuming.membership.broker_contacts import BrokerContacts
-from libramq.client.consuming.membership.rebalance import Change, allocate, change
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.signals import Steps
-from libramq.client.consuming.timers import DueItems
-from libramq.client.routing.route_table import RouteTable
+from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The queues that a rebalance adds and removes."""
+
+    take: tuple[MessageQueue, ...]
+    give: tuple[MessageQueue, ...]
+
+
+def allocate(
+    strategy: TopicRule, client_id: str, queues: Iterable[MessageQueue], client_ids: Iterable[str]
+) -> tuple[MessageQueue, ...]:
+    """Return our queues of a topic. All members sort alike, so all compute the same.
+
+    Queues of other topics in a strategy's result (CONFIG returns its whole list for every topic) are ignored.
+    """
+    readable = dict.fromkeys(sorted(queues))
+    share = strategy(client_id, list(readable), sorted(client_ids))
+    return tuple(queue for queue in dict.fromkeys(share) if queue in readable)
+
+
+def change(owned: Iterable[MessageQueue], allocated: Sequence[MessageQueue]) -> Change:
+    """Return the change from the owned queues to the allocated ones."""
+    owned = set(owned)
+    wanted = set(allocated)
+    return Change(
+        take=tuple(queue for queue in allocated if queue not in owned),
+        give=tuple(sorted(owned - wanted)),
+    )
+
 
 #: RebalanceService.minInterval: how soon an incomplete round is repeated.
 REBALANCE_SOON_MS: Final = 1_000

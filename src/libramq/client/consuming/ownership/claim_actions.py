@@ -8,9 +8,8 @@ Ours.
 from libramq.client.consuming import signals as sg
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.offset_actions import begin_at_committed, load, load_later
-from libramq.client.consuming.ownership.owned_queue import OwnedQueue
+from libramq.client.consuming.ownership.owned_queue import NO_CLAIM, OwnedQueue, QueueClaim
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.ownership.queue_claim import NO_CLAIM, QueueClaim
 from libramq.client.consuming.ownership.queue_lock import reserved
 from libramq.client.consuming.ownership.release_actions import lose
 from libramq.client.consuming.ownership.state import QueueState

@@ -1,16 +1,29 @@
 """The actions of offsets: where a queue is read from, and what follows when the broker refuses an offset.
 
 Upstream: RebalancePushImpl.java, DefaultMQPushConsumerImpl.pullMessage.
+
+The start offset of a queue that was just assigned to us.
+
+        consume from     committed offset    none                                   unknown
+    LAST_OFFSET      that                retry topic: 0 · else the end          try again later
+    FIRST_OFFSET     that                0                                      try again later
+    TIMESTAMP        that                retry topic: the end · else by time    try again later
+
+If it is known since when the group reads the topic (`client.beginning`), a queue without a committed offset
+is searched by that time, and a young one is no exception.
+Upstream: RebalancePushImpl.computePullFromWhereWithException.
 """
 
+from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming import signals as sg
+from libramq.client.consuming.consumer_settings import ConsumeFrom
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.ownership.pull_from_where import OffsetQuery, StartAt, where_to_pull_from
 from libramq.client.consuming.ownership.state import POSITIONED, QueueState
 from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
@@ -20,6 +33,35 @@ from libramq.logs import get_logger
 from libramq.rpc.broker_calls import PullReply
 
 log = get_logger(__name__)
+
+
+class OffsetQuery(Enum):
+    """The question that the broker must answer first."""
+
+    MAXIMUM = "maximum"
+    BY_TIME = "by time"
+
+
+@dataclass(frozen=True, slots=True)
+class StartAt:
+    """Pull from this offset."""
+
+    offset: int
+
+
+def where_to_pull_from(
+    consume_from: ConsumeFrom, *, is_retry_topic: bool, committed: int | None
+) -> StartAt | OffsetQuery:
+    """Decide by the committed offset (None: none)."""
+    if committed is not None:
+        return StartAt(committed)
+    if consume_from is ConsumeFrom.LAST_OFFSET:
+        return StartAt(0) if is_retry_topic else OffsetQuery.MAXIMUM
+    if consume_from is ConsumeFrom.FIRST_OFFSET:
+        # If the queue begins later, the broker moves the first pull.
+        return StartAt(0)
+    return OffsetQuery.MAXIMUM if is_retry_topic else OffsetQuery.BY_TIME
+
 
 #: Ours: a queue whose offset is refused again this soon is not retried in a loop.
 ILLEGAL_OFFSET_PAUSE_MS: Final = 1_000

@@ -4,22 +4,208 @@
 
 Its state changes by the table in `transitions`; lock and claim are values that are replaced.
 Upstream: impl/consumer/ProcessQueue.java.
+
+The catch-up pace: how fast a queue that was taken over may deliver its backlog.
+
+A queue whose last owner is gone has a backlog, and its next owner would get all of it at once. The pace holds
+until the queue has been read to its end once.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import lt
+from typing import Final, Self
 
 from libramq.client.consuming.membership.lease import Lease
-from libramq.client.consuming.ownership.held_messages import HeldMessages
-from libramq.client.consuming.ownership.queue_claim import NO_CLAIM
 from libramq.client.consuming.ownership.queue_lock import QueueLock
 from libramq.client.consuming.ownership.state import OURS, QueueState
-from libramq.client.consuming.pulling.pull_cursor import PullCursor
 from libramq.clock import MonotonicMs
-from libramq.fencing import NO_ATTEMPTS, Attempts
+from libramq.fencing import NO_ATTEMPTS, Attempts, Claim
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
+
+#: Ours: pulls of a queue that catches up bring a tenth of a second's messages, so that the pace is even.
+PULLS_A_SECOND: Final = 10
+
+
+class CatchUpPace:
+    """The pace of one queue, in messages a second."""
+
+    def __init__(self, rate: int, now_ms: MonotonicMs) -> None:
+        self.rate = rate
+        self._due_us = int(now_ms) * 1000
+
+    @property
+    def portion(self) -> int:
+        """Return how many messages one pull may bring."""
+        return max(1, self.rate // PULLS_A_SECOND)
+
+    def brought(self, count: int, now_ms: MonotonicMs) -> int:
+        """Count pulled messages; return how long to wait before the next pull."""
+        now_us = int(now_ms) * 1000
+        self._due_us = max(self._due_us, now_us) + count * 1_000_000 // self.rate
+        return max(0, (self._due_us - now_us) // 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueClaim:
+    """A claim; outside coordinated groups there is none.
+
+    granted: under which to open the queue. opened: under which we pull and commit. opened_epoch: of the last
+    opening, even if the fence has forgotten it since; 0 for none. tries: to open it since the grant.
+    topic_start: where in the log the topic begins, by the last opening (`fencing.Opened`).
+    """
+
+    granted: Claim | None = None
+    opened: Claim | None = None
+    opened_epoch: int = 0
+    tries: int = 0
+    topic_start: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether its fence lets us commit, or there is none."""
+        return self.granted is None or self.opened is not None
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether it is open under the last grant, or there is none."""
+        return self.granted == self.opened
+
+    def is_newer_than(self, claim: Claim) -> bool:
+        """Return whether the fence has opened the queue for us under a later epoch than the coordinator's."""
+        opened = self.opened
+        return (
+            opened is not None
+            and opened == self.granted
+            and claim.member == opened.member
+            and claim.epoch < opened.epoch
+        )
+
+    def regranted(self, claim: Claim) -> Self:
+        """Return it after another grant."""
+        return replace(self, granted=claim, tries=0)
+
+    def tried(self) -> Self:
+        """Return it after an opening failed."""
+        return replace(self, tries=self.tries + 1)
+
+    def accepted(self, claim: Claim, topic_start: int) -> Self:
+        """Return it after the fence opened the queue."""
+        return replace(self, opened=claim, opened_epoch=claim.epoch, tries=0, topic_start=topic_start)
+
+    def forgotten(self) -> Self:
+        """Return it after the fence has forgotten the opening."""
+        return replace(self, opened=None)
+
+
+#: The claim of a queue that we allocate for ourselves.
+NO_CLAIM = QueueClaim()
+
+
+class HeldMessages:
+    """Messages by queue offset. size: of their bodies."""
+
+    __slots__ = ("_highest", "_is_ascending", "_sizes", "size")
+
+    def __init__(self) -> None:
+        #: Sizes by offset: a handler that replaces a body changes nothing here.
+        self._sizes: dict[int, int] = {}
+        self.size = 0
+        self._highest = -1
+        self._is_ascending = True
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Return the first and the last message's offset; zeros if there is none."""
+        return (min(self._sizes), max(self._sizes)) if self._sizes else (0, 0)
+
+    @property
+    def span(self) -> int:
+        """Return the distance from the first message's offset to the last one's."""
+        return next(reversed(self._sizes)) - next(iter(self._sizes)) if self._sizes else 0
+
+    def put(self, messages: Sequence[MessageExt]) -> None:
+        """Add pulled messages; one that is here already is replaced."""
+        offsets = [message.queue_offset for message in messages]
+        sizes = [len(message.body) for message in messages]
+        if offsets and offsets[0] > self._highest and all(map(lt, offsets, offsets[1:])):
+            # True of nearly every pull: 0.1 µs a message instead of 0.25.
+            self._sizes.update(zip(offsets, sizes, strict=True))
+            self.size += sum(sizes)
+            self._highest = offsets[-1]
+            return
+        for offset, size in zip(offsets, sizes, strict=True):
+            replaced = self._sizes.get(offset)
+            if replaced is not None:
+                self.size -= replaced
+            elif offset < self._highest:
+                self._is_ascending = False
+            self._sizes[offset] = size
+            self.size += size
+            self._highest = max(self._highest, offset)
+
+    def remove(self, messages: Sequence[MessageExt]) -> int | None:
+        """Remove messages that are done; return the offset to commit, None if nothing was here."""
+        if not self._sizes:
+            return None
+        pop, freed_bytes = self._sizes.pop, 0
+        for message in messages:
+            freed_bytes += pop(message.queue_offset, 0)
+        self.size -= freed_bytes
+        return self.commit_offset
+
+    @property
+    def commit_offset(self) -> int | None:
+        """Return the smallest offset not done; one past the highest if all are; None before the first."""
+        if self._sizes:
+            # A dict keeps the order of arrival, which is ascending unless a broker went back.
+            return next(iter(self._sizes)) if self._is_ascending else min(self._sizes)
+        return self._highest + 1 if self._highest >= 0 else None
+
+
+@dataclass(slots=True, eq=False)
+class PullCursor:
+    """A cursor marks where a queue is pulled next. `Pulling` moves it.
+
+    number: of the last pull; answers to earlier ones come too late. sought_offset: where the program wants to
+    begin, whatever is committed. last_stored_ms: when the last message that we have pulled was stored, also
+    in an ownership just before; 0 for none. handled_before: the highest offset handled in an earlier
+    ownership. was_missing: its topic was missing for a while, so its offsets may mean other messages now.
+    accepts_damaged: the last pull brought a body that does not match its checksum, and the next one is taken
+    as it comes.
+    """
+
+    last_ms: MonotonicMs
+    due_ms: MonotonicMs
+    start_offset: int = 0
+    next_offset: int = 0
+    number: int = 0
+    sought_offset: int | None = None
+    broker_id: int = 0
+    is_under_way: bool = False
+    is_throttled: bool = False
+    has_failed: bool = False
+    last_stored_ms: int = 0
+    handled_before: int = -1
+    was_missing: bool = False
+    catch_up: CatchUpPace | None = None
+    accepts_damaged: bool = False
+
+    @property
+    def has_advanced(self) -> bool:
+        """Return whether anything was read from the start offset on."""
+        return self.next_offset > self.start_offset
+
+    def start(self, offset: int, handled_before: int) -> None:
+        """Begin at an offset."""
+        self.start_offset = self.next_offset = offset
+        self.accepts_damaged = False
+        self.handled_before = handled_before
 
 
 class Delivery:

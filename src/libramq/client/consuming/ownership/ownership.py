@@ -12,15 +12,14 @@ from libramq.client.consuming import signals as sg
 from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import Due, OffsetQueryDue
+from libramq.client.consuming.due import Due, DueItems, OffsetQueryDue
 from libramq.client.consuming.ownership.event import ClaimRefused, Event, MayCommit, Taken
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.ownership.state import QueueState
 from libramq.client.consuming.pulling.pulling import Pulling
 from libramq.client.consuming.signals import Steps
-from libramq.client.consuming.timers import DueItems
-from libramq.client.routing.route_table import RouteTable
+from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.errors import Fenced, LibraError, LocalProtocolError, NotYetGranted
 from libramq.fencing import Claim, Opened

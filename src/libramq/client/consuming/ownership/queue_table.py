@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from libramq.client.consuming.membership.lease import Lease
-from libramq.client.consuming.ownership.held_messages import HeldMessages
-from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
+from libramq.client.consuming.ownership.owned_queue import Delivery, HeldMessages, OwnedQueue
 from libramq.client.consuming.ownership.state import QueueState
 from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue

@@ -24,7 +24,7 @@ from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.pop.effect import Postpone
 from libramq.client.consuming.pop.held_message import HeldMessage, Outcome, PopDelivery
 from libramq.client.consuming.pop.settling import Settling
-from libramq.client.routing.route_table import RouteTable
+from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt

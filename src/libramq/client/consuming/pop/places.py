@@ -12,7 +12,7 @@ from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.pop.effect import Pop
 from libramq.client.consuming.pop.held_message import HeldMessage
 from libramq.client.popping.pop_round import Place
-from libramq.client.routing.route_table import RouteTable
+from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 
 #: DefaultMQPushConsumer.popBatchNums; a broker gives no more (PopMessageProcessor).

@@ -14,21 +14,19 @@ from typing import Final
 from libramq.client.consuming import due
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
+from libramq.client.consuming.due import FAILED_AGAIN_MS, DueItems, Phase
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.membership.broker_contacts import BrokerContacts
 from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
-from libramq.client.consuming.phase import Phase
 from libramq.client.consuming.pop.effect import Acknowledge, MakeDeadLetter, Pop, PopEffect, Postpone
 from libramq.client.consuming.pop.held_message import HeldMessage, Outcome
 from libramq.client.consuming.pop.holding import Holding
 from libramq.client.consuming.pop.places import Places
 from libramq.client.consuming.pop.settling import Settling
-from libramq.client.consuming.signals import Steps
-from libramq.client.consuming.timers import FAILED_AGAIN_MS, DueItems
-from libramq.client.consuming.troubles import Troubles
+from libramq.client.consuming.signals import Steps, Troubles
 from libramq.client.popping.popped import NOT_POPPED, note_change
-from libramq.client.routing.route_table import RouteTable
+from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs, Now
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError, RequestCodeNotSupported

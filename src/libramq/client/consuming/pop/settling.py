@@ -14,7 +14,7 @@ from typing import Final
 
 from libramq.client.consuming.pop.effect import Acknowledge, MakeDeadLetter, PopRequest, Postpone
 from libramq.client.consuming.pop.held_message import HeldMessage, Outcome
-from libramq.client.routing.route_table import RouteTable
+from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError, LibraError
 from libramq.logs import get_logger

@@ -1,12 +1,16 @@
 """The requests of brokers to a consumer: notices, resets and operators' queries.
 
 Upstream: impl/ClientRemotingProcessor.java.
+
+The running info of a consumer, and its offsets, for operators.
+
+Upstream: DefaultMQPushConsumerImpl.consumerRunningInfo, ProcessQueue.fillProcessQueueInfo.
 """
 
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from libramq import __version__
@@ -14,10 +18,9 @@ from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.delivering import DirectDelivery
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import DEAD_LETTER, delay_level
-from libramq.client.consuming.membership.subscription import Subscriptions, with_retry_topic
+from libramq.client.consuming.membership.subscription import Subscriptions, heartbeat_data, with_retry_topic
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
-from libramq.client.consuming.running_info import held_offsets, running_info
-from libramq.clock import Clock, MonotonicMs, read_clock
+from libramq.clock import Clock, MonotonicMs, Now, WallMs, read_clock
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, RemoteProtocolError
 from libramq.formats.document import decode_body, encode_body
@@ -28,11 +31,74 @@ from libramq.message.properties import RETRY_TOPIC
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 from libramq.remoting.body.administration import ConsumeDirectlyResult, ConsumerStatus
-from libramq.remoting.body.consumers import ResetOffsetBody
+from libramq.remoting.body.consumers import ConsumerRunningInfo, ProcessQueueInfo, ResetOffsetBody
 from libramq.remoting.command import Command, reply_to
 from libramq.remoting.headers import DELAY_LEVEL, PASSED_ON, UNCOUNTED
 
 log = get_logger(__name__)
+
+
+_MIB = 1024 * 1024
+
+
+def running_info(
+    settings: ConsumerSettings,
+    subscriptions: Subscriptions,
+    queues: Iterable[OwnedQueue],
+    *,
+    name_servers: Sequence[str],
+    version: str,
+    started_ms: WallMs,
+    now: Now,
+    threads: str | None = None,
+) -> ConsumerRunningInfo:
+    """Return a consumer's state; threads: their stacks, if requested."""
+    (consumer,) = heartbeat_data(settings, subscriptions, int(started_ms)).consumer_data_set
+    return ConsumerRunningInfo(
+        properties={
+            "PROP_NAMESERVER_ADDR": ";".join(name_servers),
+            "PROP_CONSUME_TYPE": consumer.consume_type,
+            "PROP_CLIENT_VERSION": version,
+            "PROP_CONSUMEORDERLY": "true" if settings.orderly else "false",
+            "PROP_THREADPOOL_CORE_SIZE": str(settings.threads),
+            "PROP_CONSUMER_START_TIMESTAMP": str(int(started_ms)),
+            "consumerGroup": settings.group,
+            "messageModel": consumer.message_model,
+            "consumeFromWhere": consumer.consume_from_where,
+            "consumeMessageBatchMaxSize": str(settings.batch_size),
+            "pullBatchSize": str(settings.pull_batch_size),
+            "allocateMessageQueueStrategy": settings.group_strategy,
+        },
+        subscription_set=consumer.subscription_data_set,
+        mq_table={owned.queue: _queue_info(owned, settings, now) for owned in queues},
+        jstack=threads,
+    )
+
+
+def held_offsets(queues: Iterable[OwnedQueue], topic: str) -> Mapping[MessageQueue, int]:
+    """Return where a consumer continues in each of its queues of a topic."""
+    return {owned.queue: _continues_at(owned) for owned in queues if owned.queue.topic == topic}
+
+
+def _continues_at(owned: OwnedQueue) -> int:
+    offset = owned.held.commit_offset
+    return owned.cursor.start_offset if offset is None else offset
+
+
+def _queue_info(owned: OwnedQueue, settings: ConsumerSettings, now: Now) -> ProcessQueueInfo:
+    first, last = owned.held.bounds
+    return ProcessQueueInfo(
+        commit_offset=_continues_at(owned),
+        cached_msg_min_offset=first,
+        cached_msg_max_offset=last,
+        cached_msg_count=len(owned.held),
+        cached_msg_size_in_mib=owned.held.size // _MIB,
+        locked=settings.orderly and owned.lock.is_held,
+        dropped=not owned.is_ours,
+        last_pull_timestamp=int(now.wall_ms) - (now.monotonic_ms - owned.cursor.last_ms),
+    )
+
+
 #: The effects of the core.
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
