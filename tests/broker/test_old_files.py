@@ -1,6 +1,7 @@
 """A broker deletes old files: when it checks, what it keeps, and how groups continue."""
 
 import os
+import shutil
 from datetime import datetime
 from typing import Any
 
@@ -244,3 +245,22 @@ def test_an_operator_removes_files_of_queues_that_lead_nowhere(tmp_path, peer):
     assert talk.broker.store.min_offset("T", 0) == first
     assert free_disk(talk, peer, R.CLEAN_EXPIRED_CONSUMEQUEUE).code == C.SUCCESS
     talk.close()
+
+
+def test_no_file_of_another_store_is_deleted_that_has_the_place_of_ours(tmp_path, peer):
+    """Files are deleted by their names; what has the directory now may be a copy that was put back."""
+    root, clock = tmp_path / "store", ManualClock()
+    hour = datetime.fromtimestamp(clock.wall_ms() / 1000).astimezone().hour
+    talk = Conversation(root, clock=clock, commit_log_file_bytes=4_096, delete_when=f"{(hour + 12) % 24:02}")
+    fill(talk, peer)
+    talk.flush()
+    root.rename(tmp_path / "elsewhere")
+    shutil.copytree(tmp_path / "elsewhere", root)
+    talk.advance(5_000)
+    logs = sorted((root / "commitlog").iterdir())
+    for path in logs:
+        os.utime(path, (1, 1))
+    free_disk(talk, peer, R.DELETE_EXPIRED_COMMITLOG)
+    rounds(talk, 5)
+    talk.close()
+    assert sorted((root / "commitlog").iterdir()) == logs

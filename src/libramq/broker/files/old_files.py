@@ -52,6 +52,8 @@ class OldFiles:
 
     def look(self) -> None:
         """Remove the files of deleted topics; schedule a check, if there may be more to remove."""
+        if self._store.lost is not None:
+            return
         if self._store.removal.left:
             self._effects.run(Thread.DISK, self._store.removal.take_work(), _removed)
         if self._deadline.due_ms is None and not self._is_cleaning and self._store.cleaning.may_find:
@@ -77,7 +79,9 @@ class OldFiles:
         waiting, self._requested = self._requested, []
         failure: BaseException | None = None
         try:
-            if waiting:
+            if self._store.lost is not None:  # Files of another store may have the names of ours.
+                failure = self._store.lost
+            elif waiting:
                 yield from self._store.cleaning.clean_queues()
             else:
                 yield from self._store.cleaning.clean(self._next_retention(), _hour_of)
