@@ -40,8 +40,15 @@ ANSWER_BODIES: dict[int, type[Any]] = {
 #: The ext field that carries the result of an answer.
 ANSWER_FIELDS = {R.GROUP_JOIN: "lbMember", R.GROUP_FIND: "lbCoordinator", R.PEER_GRANT: "lbEpoch"}
 
-#: Requests that the scene does not lead to.
-UNRECORDED: set[int] = {R.PEER_REMOVED, R.PEER_NODE, R.PEER_TOPIC, R.PEER_OFFSETS, R.PEER_GROUPS}
+#: Requests that the scene does not lead to, and those that the earlier LibraMQ does not know.
+UNRECORDED: set[int] = {
+    R.PEER_REMOVED,
+    R.PEER_NODE,
+    R.PEER_TOPIC,
+    R.PEER_OFFSETS,
+    R.PEER_GROUPS,
+    R.GROUP_BEGIN,
+}
 
 
 def name(exchange: dict[str, Any]) -> str:
