@@ -10,8 +10,8 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
 from libramq.groups.classic.state import INITIAL_DELAY_MS
 from libramq.groups.cluster_view import ClusterView
-from libramq.protocols.kafka.classic_groups import MEMBERS_RETURN_MS
-from libramq.protocols.kafka.groups import THAW_MS
+from libramq.protocols.kafka.api10_groups import THAW_MS
+from libramq.protocols.kafka.api11_classic_groups import MEMBERS_RETURN_MS
 from libramq.remoting import headers as h
 from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest
 from libramq.wire.kafka.apis.find_coordinator import FindCoordinatorRequest

@@ -13,7 +13,7 @@ from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS
 from libramq.groups.modern.member import SESSION_MS
 from libramq.groups.modern.values import LEAVES, LEAVES_FOR_A_WHILE
 from libramq.kernel.effect import Thread
-from libramq.protocols.kafka.modern_groups import HEARTBEAT_MS, HELD_MS, WAITING_HEARTBEAT_MS
+from libramq.protocols.kafka.api68_modern_groups import HEARTBEAT_MS, HELD_MS, WAITING_HEARTBEAT_MS
 from libramq.protocols.kafka.node import KafkaNodes, id_of
 from libramq.wire.kafka.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from libramq.wire.kafka.apis.consumer_group_heartbeat import (

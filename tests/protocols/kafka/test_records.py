@@ -20,9 +20,9 @@ from libramq.codes import RequestCode
 from libramq.codes import ResponseCode as C
 from libramq.kernel.effect import Thread
 from libramq.message import decode_records
-from libramq.protocols.kafka import fetch as fetching
-from libramq.protocols.kafka import list_offsets
-from libramq.protocols.kafka import produce as producing
+from libramq.protocols.kafka import api00_produce as producing
+from libramq.protocols.kafka import api01_fetch as fetching
+from libramq.protocols.kafka import api02_list_offsets as list_offsets
 from libramq.remoting.headers import TopicHeader
 from libramq.runtime import performer
 from libramq.wire.kafka.apis.delete_records import (

@@ -11,7 +11,7 @@ from libramq.groups.modern.subscribed_topics import TOPICS_LOOK_MS
 from libramq.groups.modern.values import LEAVES
 from libramq.kernel.connection import Principal
 from libramq.protocols.kafka import topic_patterns
-from libramq.protocols.kafka.modern_groups import HELD_MS
+from libramq.protocols.kafka.api68_modern_groups import HELD_MS
 from libramq.protocols.kafka.node import id_of
 from libramq.wire.kafka.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from libramq.wire.kafka.apis.consumer_group_heartbeat import (

@@ -1,5 +1,7 @@
 """Requests in general: versions, order, malformed bytes, authorisation."""
 
+import ast
+import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,9 @@ from libramq.codes import RequestCode
 from libramq.errors import ConnectFailed
 from libramq.formats.tables import TopicConfig
 from libramq.kernel.effect import Thread
-from libramq.protocols.kafka import metadata
+from libramq.protocols.kafka import api03_metadata as metadata
 from libramq.protocols.kafka.answers import WAITING_COST_MAX, WAITING_MAX
-from libramq.protocols.kafka.metadata import AT_ONCE_MAX
+from libramq.protocols.kafka.api03_metadata import AT_ONCE_MAX
 from libramq.protocols.kafka.translator import DECODED_AT_ONCE_BYTES_MAX
 from libramq.remoting.body.kafka_cluster import PeerNode
 from libramq.store.config import FlushDiskType
@@ -431,3 +433,19 @@ def test_a_produce_is_answered_once_it_is_durable(tmp_path: Path):
     (response,) = peer.answers()
     assert response.responses[0].partitions[0].base_offset == 0
     talk.close()
+
+
+def test_modules_are_numbered_by_the_keys_of_their_apis():
+    """So that one `ls` finds any; each API is named in the module that serves it."""
+    keys: dict[str, list[int]] = {}
+    named = {}
+    for path in Path(metadata.__file__).parent.glob("[a-z]*.py"):
+        for name, key in re.findall(
+            r"([A-Z]\w+) \((\d+)\)", ast.get_docstring(ast.parse(path.read_text())) or ""
+        ):
+            named[int(key)] = name
+            keys.setdefault(path.stem, []).append(int(key))
+            assert f"{name}Request: self." in path.read_text()
+    assert named == {key: api.request.__name__.removesuffix("Request") for key, api in APIS.items()}
+    numbers = {stem: f"api{min(found):02}" for stem, found in keys.items() if stem != "translator"}
+    assert numbers == {stem: stem.partition("_")[0] for stem in numbers}

@@ -10,8 +10,8 @@ from libramq.groups.classic.state import INITIAL_DELAY_MS
 from libramq.kernel.connection import Principal
 from libramq.kernel.effect import Thread
 from libramq.kernel.work import PORTION
-from libramq.protocols.kafka.classic_groups import MEMBERS_RETURN_MS
-from libramq.protocols.kafka.topics import SETTINGS_MAX
+from libramq.protocols.kafka.api11_classic_groups import MEMBERS_RETURN_MS
+from libramq.protocols.kafka.api19_topics import SETTINGS_MAX
 from libramq.runtime import performer
 from libramq.wire.kafka.api import APIS
 from libramq.wire.kafka.apis.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource

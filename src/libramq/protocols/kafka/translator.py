@@ -1,4 +1,4 @@
-"""The translator: decodes each request, calls its API, and sends the answers in order.
+"""The translator: decodes each request, calls its API, and sends the answers in order; ApiVersions (18).
 
 frame ─► Call ─► API ─► Slot.answer        now or later
     └─► malformed, or not served: the connection ends, except for a too new ApiVersions (KIP-511)
@@ -18,21 +18,21 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.work import InThread, Work
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Answers, Slot
+from libramq.protocols.kafka.api00_produce import Produces
+from libramq.protocols.kafka.api01_fetch import Fetches
+from libramq.protocols.kafka.api02_list_offsets import OffsetLists
+from libramq.protocols.kafka.api03_metadata import CreationOnUse, Metadata
+from libramq.protocols.kafka.api08_offsets import OffsetRequests
+from libramq.protocols.kafka.api10_groups import KafkaGroups
+from libramq.protocols.kafka.api11_classic_groups import ClassicGroups
+from libramq.protocols.kafka.api15_group_admin import GroupAdministration
+from libramq.protocols.kafka.api19_topics import RecordDeletions, TopicRequests
+from libramq.protocols.kafka.api22_producers import Producers
+from libramq.protocols.kafka.api68_modern_groups import Heartbeats, ModernGroups
 from libramq.protocols.kafka.broker_groups import BrokerGroups
-from libramq.protocols.kafka.classic_groups import ClassicGroups
-from libramq.protocols.kafka.fetch import Fetches
-from libramq.protocols.kafka.group_admin import GroupAdministration
 from libramq.protocols.kafka.group_records import ClassicGroupRecords, ModernGroupRecords
-from libramq.protocols.kafka.groups import KafkaGroups
-from libramq.protocols.kafka.list_offsets import OffsetLists
-from libramq.protocols.kafka.metadata import CreationOnUse, Metadata
-from libramq.protocols.kafka.modern_groups import Heartbeats, ModernGroups
 from libramq.protocols.kafka.node import KafkaNodes, Node, TopicIds
-from libramq.protocols.kafka.offsets import OffsetRequests
-from libramq.protocols.kafka.produce import Produces
-from libramq.protocols.kafka.producers import Producers
 from libramq.protocols.kafka.rebalances import ClassicRebalances, ModernRebalances
-from libramq.protocols.kafka.topics import RecordDeletions, TopicRequests
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
 from libramq.wire.kafka.api import API_VERSIONS, APIS, Call, UnservedVersion, decode_call
 from libramq.wire.kafka.apis.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse

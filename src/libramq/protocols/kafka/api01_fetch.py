@@ -1,4 +1,4 @@
-"""Fetch: messages of queues become record batches, one for each partition, at once or when some arrive.
+"""Fetch (1): messages of queues become record batches, one for each partition, at once or when some arrive.
 
 request ─► Fetching (reads, waits) ─► records ─► batches (large ones on a thread) ─► answer
 """

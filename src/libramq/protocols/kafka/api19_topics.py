@@ -1,4 +1,8 @@
-"""Topics: their creation, growth and deletion, that of their records, and the settings of topics and brokers.
+"""The administration of topics and of the settings of topics and brokers.
+
+    topics      CreateTopics (19), DeleteTopics (20), CreatePartitions (37)
+    records     DeleteRecords (21)
+    settings    DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44)
 
 A setting that would be a silent lie is refused: the store keeps all topics for the same time, and compacts
 none. No topic has settings of its own: a change of one is refused, unless it sets what every topic has.

@@ -1,4 +1,4 @@
-"""ListOffsets: the ends of queues, and the first message of a time.
+"""ListOffsets (2): the ends of queues, and the first message of a time.
 
 The time of a record is when its producer made it, and imports and mirrors store records that were made long
 ago, in any order. So a search reads the times of all records that may be meant, some in each turn:
@@ -27,8 +27,8 @@ from libramq.message.record import decode_records, peek_record
 from libramq.message.record_head import first_born, greatest_born_ms
 from libramq.message.sys_flag import INNER_BATCH
 from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.api00_produce import AHEAD_MS_MAX
 from libramq.protocols.kafka.node import LEADER_EPOCH, KafkaNodes
-from libramq.protocols.kafka.produce import AHEAD_MS_MAX
 from libramq.protocols.kafka.refusals import code_of
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadResult

@@ -1,4 +1,4 @@
-"""The administration of groups: ListGroups, DescribeGroups, ConsumerGroupDescribe, DeleteGroups.
+"""DescribeGroups (15), ListGroups (16), DeleteGroups (42), ConsumerGroupDescribe (69): groups for tools.
 
 Groups are those of this broker's table, whichever protocol made them:
 

@@ -1,4 +1,4 @@
-"""Classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, on the machine `groups.classic`.
+"""JoinGroup (11), Heartbeat (12), SyncGroup (14): classic groups, on the machine `groups.classic`.
 
 Cooperative rebalances (KIP-429) have two rounds:
 

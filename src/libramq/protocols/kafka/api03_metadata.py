@@ -1,4 +1,4 @@
-"""Metadata: the brokers, and the topics that clients may know, created on first use where that is allowed.
+"""Metadata (3): the brokers, and the topics that clients may know, created on first use where allowed.
 
 A topic that is not known here, or some of whose queues have no numbers yet, is asked for at the other brokers
 first.

@@ -1,4 +1,4 @@
-"""Groups of KIP-848: ConsumerGroupHeartbeat, and the removal of members, on the machine `groups.modern`.
+"""ConsumerGroupHeartbeat (68): groups of KIP-848, on the machine `groups.modern`.
 
 heartbeat ─► ModernGroup ─► news for its member?      answered
                          └─► none                       held until there is, or a while later

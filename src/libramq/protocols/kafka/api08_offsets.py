@@ -1,4 +1,4 @@
-"""Offsets: OffsetCommit, OffsetFetch and OffsetDelete, on the committed offsets of RocketMQ's groups.
+"""OffsetCommit (8), OffsetFetch (9), OffsetDelete (47): the committed offsets of RocketMQ's groups.
 
 All commits, or removals, of a request are journalled by one write before they are acknowledged. The metadata
 that a client may add to a commit is not kept. Offsets are deleted in topics that no member of the group
@@ -22,7 +22,7 @@ from libramq.kernel.connection import Principal
 from libramq.kernel.work import portions
 from libramq.message.queue import MessageQueue
 from libramq.protocols.kafka.answers import Results, Slot
-from libramq.protocols.kafka.groups import KafkaGroups
+from libramq.protocols.kafka.api10_groups import KafkaGroups
 from libramq.protocols.kafka.refusals import code_for, code_of
 from libramq.wire.kafka.apis.offset_commit import (
     CommitResult,

@@ -1,4 +1,4 @@
-"""Produce: record batches become messages, and are answered once these are as safe as the broker makes them.
+"""Produce (0): record batches become messages, and are answered once these are as safe as they get.
 
     request ─► decode (large ones on a thread) ─► append, partition by partition ─► all safe ─► answer
 
@@ -23,8 +23,8 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import InThread, Work
 from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.api22_producers import Producers
 from libramq.protocols.kafka.node import KafkaNodes
-from libramq.protocols.kafka.producers import Producers
 from libramq.protocols.kafka.records import draft_of, marked
 from libramq.protocols.kafka.refusals import code_of
 from libramq.protocols.kafka.sequences import StoredBatch

@@ -1,4 +1,4 @@
-"""The groups of either protocol: FindCoordinator, LeaveGroup, and whose offsets may be used.
+"""FindCoordinator (10), LeaveGroup (13): the groups of either protocol, and whose offsets may be used.
 
 Coordinators are found by the formula that all brokers and clients of ours use (`location`). By LeaveGroup
 members of classic groups leave, and tools remove members of either kind.
@@ -14,9 +14,9 @@ from libramq.groups.classic.values import Beat
 from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.parts import Kernel
 from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.api11_classic_groups import ClassicGroups
+from libramq.protocols.kafka.api68_modern_groups import ModernGroups
 from libramq.protocols.kafka.broker_groups import BrokerGroups
-from libramq.protocols.kafka.classic_groups import ClassicGroups
-from libramq.protocols.kafka.modern_groups import ModernGroups
 from libramq.wire.kafka.apis.find_coordinator import (
     GROUP,
     Coordinator,
