@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.balance import Group, balanced_sticky
-from libramq.balance.by_lag import weights
+from libramq.balance.balanced_sticky import weights
 from tests.balance.examples import check_partition, group, groups, holding, moves, queues
 
 

@@ -3,10 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from libramq.balance.balanced_sticky import Level, Taker, keep_most, levels
 from libramq.balance.flow import FlowNetwork
 from libramq.balance.group import Group, Member, counts
-from libramq.balance.keeping import Taker, keep_most
-from libramq.balance.levels import Level, levels
 from libramq.balance.ownership import Ownership, holdings, ownership
 from libramq.message.queue import MessageQueue
 from tests.balance.examples import group, queues

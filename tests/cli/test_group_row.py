@@ -5,7 +5,7 @@ import time
 
 from rich.console import Console
 
-from libramq.cli.groups.member_names import MemberNames
+from libramq.cli.groups.history import MemberNames
 from libramq.cli.groups.row import COLUMNS, GroupRow, queue_ranges
 from libramq.cli.output import table
 from libramq.clock import WallMs

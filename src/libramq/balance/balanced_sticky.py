@@ -10,18 +10,335 @@ least possible. If they are so already, nothing moves. With capacities a member 
 level's load, rounded down or up. Retry topics carry no load: their queues stay as long as their member does.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from heapq import heapify, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain
+from operator import itemgetter
+from typing import Final, NamedTuple
 
-from libramq.balance.by_lag import even_by_lag, weights
+from libramq.balance.flow import FlowNetwork
 from libramq.balance.group import Assignment, Group, counts
-from libramq.balance.keeping import Keeping, Taker, keep_most
-from libramq.balance.levels import Level, levels
 from libramq.balance.ownership import holdings
 from libramq.balance.strategy import GroupStrategy
 from libramq.message.queue import MessageQueue
+
+#: Ours: smaller lags come and go by themselves and are no reason to move a queue.
+LAG_UNIT_MIN: Final = 1_000
+
+
+def weights(queues: Sequence[MessageQueue], lag: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    """Return the weight of each queue.
+
+        weight of a queue = 1 + its lag / the group's mean lag, rounded down
+        load of a member  = the weights of its queues / its capacity
+
+    If nothing waits, all queues weigh 1. The best answer cannot be computed fast: this one starts from what
+    members hold, assigns heavy queues first, and moves a queue only if its giver and its taker end more even.
+    """
+    waiting = {queue: max(0, lag.get(queue, 0)) for queue in queues}
+    unit = max(LAG_UNIT_MIN, sum(waiting.values()) // max(1, len(waiting)))
+    return {queue: 1 + count // unit for queue, count in waiting.items()}
+
+
+def even_by_lag(
+    group: Group,
+    topics: Iterable[str],
+    held: Sequence[Sequence[MessageQueue]],
+    capacities: Sequence[int],
+    weight: Mapping[MessageQueue, int],
+) -> list[list[MessageQueue]]:
+    """Return all members' queues of these topics, in the members' order."""
+    scales = _Scales(group, capacities)
+    taken: set[MessageQueue] = set()
+    for member, queues in enumerate(held):
+        for queue in queues:
+            scales.put(member, queue, weight[queue])
+        taken.update(queues)
+    free = [queue for topic in topics for queue in group.queues[topic] if queue not in taken]
+    for queue in sorted(free, key=lambda queue: -weight[queue]):
+        if (lightest := scales.lightest(queue.topic)) is not None:
+            scales.put(lightest, queue, weight[queue])
+    while scales.even_out(weight):
+        pass
+    return scales.shares
+
+
+class _Scales:
+    """The scales: each member's load, and the lightest subscriber of each topic."""
+
+    def __init__(self, group: Group, capacities: Sequence[int]) -> None:
+        self._capacities = capacities
+        self.shares: list[list[MessageQueue]] = [[] for _ in group.members]
+        self._loads = [0] * len(group.members)
+        sets: dict[frozenset[str], int] = {}
+        self._set_of = [sets.setdefault(member.topics, len(sets)) for member in group.members]
+        self._sets_of_topic = {
+            topic: tuple(number for topics, number in sets.items() if topic in topics)
+            for topic in group.queues
+        }
+        # Outdated entries are dropped when they reach the top.
+        self._heaps: list[list[tuple[float, int]]] = [[] for _ in sets]
+        for member, number in enumerate(self._set_of):
+            self._heaps[number].append((0.0, member))
+        for heap in self._heaps:
+            heapify(heap)
+
+    def put(self, member: int, queue: MessageQueue, weight: int) -> None:
+        self.shares[member].append(queue)
+        self._weigh(member, weight)
+
+    def lightest(self, topic: str) -> int | None:
+        """Return the subscriber with the least load; the first of several."""
+        tops = [self._top(number) for number in self._sets_of_topic[topic]]
+        return min(tops)[1] if tops else None
+
+    def even_out(self, weight: Mapping[MessageQueue, int]) -> bool:
+        """Let each member, the heaviest first, give away queues while that evens loads; return any moved."""
+        moved = False
+        for giver in sorted(range(len(self._loads)), key=lambda member: (-self._relative(member), member)):
+            moved |= self._give_away(giver, weight)
+        return moved
+
+    def _give_away(self, giver: int, weight: Mapping[MessageQueue, int]) -> bool:
+        """Give away the best queue, repeatedly; return whether there was one."""
+        by_takers: dict[tuple[int, ...], list[tuple[int, MessageQueue]]] = {}
+        for queue in self.shares[giver]:
+            by_takers.setdefault(self._sets_of_topic[queue.topic], []).append((weight[queue], queue))
+        for queues in by_takers.values():
+            queues.sort()
+        handed_over: set[MessageQueue] = set()
+        while (best := self._best_move(giver, by_takers)) is not None:
+            taker, queues, place = best
+            each, queue = queues.pop(place)
+            handed_over.add(queue)
+            self._weigh(giver, -each)
+            self.put(taker, queue, each)
+        self.shares[giver] = [queue for queue in self.shares[giver] if queue not in handed_over]
+        return bool(handed_over)
+
+    def _best_move(
+        self, giver: int, by_takers: Mapping[tuple[int, ...], list[tuple[int, MessageQueue]]]
+    ) -> tuple[int, list[tuple[int, MessageQueue]], int] | None:
+        """Return the best move's taker and queue: a weight near half of the difference evens out most."""
+        lowest, best = self._relative(giver), None
+        for sets, queues in by_takers.items():
+            taker = min(self._top(number) for number in sets)[1]
+            room = self._loads[giver] * self._capacities[taker] - self._loads[taker] * self._capacities[giver]
+            ideal = room // (self._capacities[giver] + self._capacities[taker])
+            above = bisect_right(queues, ideal, key=itemgetter(0))
+            for place in (above - 1, above):
+                if taker != giver and 0 <= place < len(queues):
+                    each = queues[place][0]
+                    after = max(self._relative(giver, -each), self._relative(taker, each))
+                    if after < lowest:
+                        lowest, best = after, (taker, queues, place)
+        return best
+
+    def _relative(self, member: int, change: int = 0) -> float:
+        return (self._loads[member] + change) / self._capacities[member]
+
+    def _weigh(self, member: int, weight: int) -> None:
+        self._loads[member] += weight
+        heappush(self._heaps[self._set_of[member]], (self._relative(member), member))
+
+    def _top(self, number: int) -> tuple[float, int]:
+        heap = self._heaps[number]
+        while heap[0][0] != self._relative(heap[0][1]):
+            heappop(heap)
+        return heap[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """Load and capacity of a part of the group, with its sources (of load) and sinks.
+
+    Its members carry load / capacity each, times their own capacity, rounded down or up.
+
+        topic A   8 queues ──► 2 members of {A}       level of 8 / 2: four each
+                           ╲
+        topic B   9 queues ──► 1 member of {A, B}     level of 9 / 1: nine, so nothing of A
+
+    A level is a part of the group whose topics go to its own members only: every other subscriber of them
+    already carries more. The resulting loads, largest first, are the least possible. S. Fujishige:
+    Lexicographically optimal base of a polymatroid (1980); for whole numbers A. Frank, K. Murota: Decreasing
+    minimization on M-convex sets (2022).
+    """
+
+    load: int
+    capacity: int
+    sources: tuple[int, ...]
+    sinks: tuple[int, ...]
+
+
+def levels(loads: Sequence[int], capacities: Sequence[int], sinks_of: Sequence[Sequence[int]]) -> list[Level]:
+    """Divide sources (loads) and sinks (capacities) into levels; a source may flow to some sinks."""
+    return list(_part(loads, capacities, sinks_of, tuple(range(len(loads))), tuple(range(len(capacities)))))
+
+
+def _part(
+    loads: Sequence[int],
+    capacities: Sequence[int],
+    sinks_of: Sequence[Sequence[int]],
+    sources: tuple[int, ...],
+    sinks: tuple[int, ...],
+) -> Iterator[Level]:
+    if not sinks:
+        return
+    load = sum(loads[source] for source in sources)
+    capacity = sum(capacities[sink] for sink in sinks)
+    crowded = _crowded(loads, capacities, sinks_of, sources, sinks) if len(sinks) > 1 else set()
+    if not crowded:
+        yield Level(load=load, capacity=capacity, sources=sources, sinks=sinks)
+        return
+    for side in (True, False):
+        yield from _part(
+            loads,
+            capacities,
+            sinks_of,
+            tuple(source for source in sources if (source in crowded) is side),
+            tuple(sink for sink in sinks if (len(loads) + sink in crowded) is side),
+        )
+
+
+def _crowded(
+    loads: Sequence[int],
+    capacities: Sequence[int],
+    sinks_of: Sequence[Sequence[int]],
+    sources: tuple[int, ...],
+    sinks: tuple[int, ...],
+) -> set[int]:
+    """Return the sources and sinks (numbered after all sources) above the average; empty if all are even.
+
+    Loads times the whole capacity flow to capacities times the whole load, so all numbers stay whole.
+    """
+    load = sum(loads[source] for source in sources)
+    capacity = sum(capacities[sink] for sink in sinks)
+    first_sink = len(loads)
+    network = FlowNetwork(first_sink + len(capacities))
+    excess = [0] * (first_sink + len(capacities))
+    for sink in sinks:
+        excess[first_sink + sink] = -capacities[sink] * load
+    allowed = set(sinks)
+    for source in sources:
+        excess[source] = loads[source] * capacity
+        for sink in sinks_of[source]:
+            if sink in allowed:
+                network.add(source, first_sink + sink, load * capacity)
+    network.send(excess)
+    return network.reached(excess)
+
+
+class Taker(NamedTuple):
+    """A member in counts: its set, its queues of each kind, and its least and highest load.
+
+            kind      queues that the same members may have: equal, except for their holders
+        set       members that may have the same kinds
+
+    Only counts are decided here. The total number kept is the maximum.
+    """
+
+    set: int
+    held: Mapping[int, int]
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """The result: queues that each member keeps of each kind, those it takes, and those assigned to a set."""
+
+    kept: Sequence[Mapping[int, int]]
+    taken: Sequence[int]
+    assigned: Mapping[tuple[int, int], int]
+
+
+def keep_most(
+    free: Mapping[int, int], sets_of: Mapping[int, Sequence[int]], takers: Sequence[Taker]
+) -> Keeping:
+    """Decide for a part of the group whose bounds can be met.
+
+    free: queues of each kind that nobody holds. sets_of: which sets may have a kind.
+    most is least or one more; how many members may reach it follows from the number of queues.
+    """
+    if len(free) == 1 and len({taker.set for taker in takers}) == 1:
+        return _keep_most_alike(free, takers)
+    return _keep_most_by_flow(free, sets_of, takers)
+
+
+def _keep_most_alike(free: Mapping[int, int], takers: Sequence[Taker]) -> Keeping:
+    """Decide for one kind and one set: members above their least may keep one more while places remain."""
+    ((kind, free_count),) = free.items()
+    held = [taker.held.get(kind, 0) for taker in takers]
+    goals = [taker.least for taker in takers]
+    places = free_count + sum(held) - sum(goals)
+    uneven = [place for place, taker in enumerate(takers) if taker.most > taker.least]
+    wanting = [place for place in uneven if held[place] > goals[place]]
+    others = [place for place in uneven if held[place] <= goals[place]]
+    for place in [*wanting, *others][:places]:
+        goals[place] += 1
+    kept = [min(have, goal) for have, goal in zip(held, goals, strict=True)]
+    taken = [goal - keep for goal, keep in zip(goals, kept, strict=True)]
+    return Keeping(
+        kept=[{kind: keep} for keep in kept], taken=taken, assigned={(kind, takers[0].set): sum(taken)}
+    )
+
+
+def _keep_most_by_flow(
+    free: Mapping[int, int], sets_of: Mapping[int, Sequence[int]], takers: Sequence[Taker]
+) -> Keeping:
+    """Compute a flow of queues from where there are too many to where there are too few.
+
+        kind ──► set ──► member ──► room for one more than the least
+          ▲                │
+          └── costs 1 ─────┘
+
+    A free queue begins at its kind. A member with too many gives one back to its kind, which is a move and
+    costs 1.
+    """
+    kinds = {kind: node for node, kind in enumerate(free)}
+    sets = {each: len(kinds) + n for n, each in enumerate(sorted({taker.set for taker in takers}))}
+    first_taker = len(kinds) + len(sets)
+    room = first_taker + len(takers)
+    network = FlowNetwork(room + 1)
+    excess = [0] * (room + 1)
+    endless = sum(free.values()) + sum(sum(taker.held.values()) for taker in takers)
+    for kind, node in kinds.items():
+        excess[node] = free[kind]
+    assigned = {
+        (kind, each): network.add(node, sets[each], endless)
+        for kind, node in kinds.items()
+        for each in sets_of[kind]
+        if each in sets
+    }
+    taken: list[int] = []
+    returned: list[dict[int, int]] = []
+    excess[room] = sum(taker.least for taker in takers) - endless
+    for node, taker in enumerate(takers, first_taker):
+        taken.append(network.add(sets[taker.set], node, endless))
+        returned.append(
+            {kind: network.add(node, kinds[kind], count, 1) for kind, count in taker.held.items()}
+        )
+        surplus = sum(taker.held.values()) - taker.least
+        if taker.most > taker.least:
+            above = 1 if surplus > 0 else 0
+            network.add(node, room, 1, flow=above)
+            surplus -= above
+            excess[room] += above
+        excess[node] = surplus
+    network.send(excess)
+    assert not any(excess), "the levels guarantee that the bounds can be met"
+    return Keeping(
+        kept=[
+            {kind: count - network.flow(arcs[kind]) for kind, count in taker.held.items()}
+            for taker, arcs in zip(takers, returned, strict=True)
+        ],
+        taken=[network.flow(arc) for arc in taken],
+        assigned={each: network.flow(arc) for each, arc in assigned.items()},
+    )
+
 
 Share = list[MessageQueue]
 

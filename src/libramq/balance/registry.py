@@ -18,13 +18,11 @@ from libramq.balance.balanced_sticky import balanced_sticky_of
 from libramq.balance.by_circle import by_circle
 from libramq.balance.by_config import by_config
 from libramq.balance.consistent_hash import consistent_hash_of
-from libramq.balance.cooperative_sticky import cooperative_sticky
 from libramq.balance.kafka_range import kafka_range
-from libramq.balance.machine_room import machine_room
-from libramq.balance.machine_room_nearby import machine_room_nearby
+from libramq.balance.machine_room import machine_room, machine_room_nearby
 from libramq.balance.on_machines import on_machines
 from libramq.balance.round_robin import round_robin
-from libramq.balance.sticky import sticky
+from libramq.balance.sticky import cooperative_sticky, sticky
 from libramq.balance.strategy import GroupStrategy, Strategy, TopicRule, TopicStrategy
 from libramq.errors import ConfigError
 

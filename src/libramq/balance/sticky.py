@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from libramq.balance.balanced_sticky import most_even
 from libramq.balance.group import Assignment, Group
-from libramq.balance.ownership import holdings
+from libramq.balance.ownership import holdings, ownership
 from libramq.message.queue import MessageQueue
 
 
@@ -60,3 +60,23 @@ def _alike(group: Group, held: Sequence[Sequence[MessageQueue]]) -> list[list[Me
         elif len(shares[member]) == least:
             at_least.append(member)
     return shares
+
+
+def cooperative_sticky(group: Group) -> Assignment:
+    """Return the sticky assignment without the queues that another member still holds.
+
+        first   members keep what stays; a queue that moves is unassigned, and its holder releases it
+        then    it is assigned to its new member
+
+    Upstream: Kafka's CooperativeStickyAssignor.java (cooperative-sticky), KIP-429.
+    """
+    known = ownership(group)
+    goal = sticky(group)
+    return {
+        member.client_id: [
+            queue
+            for queue in goal[member.client_id]
+            if known.owners.get(queue, place) == place and queue not in known.contested
+        ]
+        for place, member in enumerate(group.members)
+    }

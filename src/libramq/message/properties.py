@@ -14,7 +14,6 @@ from typing import Final
 
 NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
-KEY_SEPARATOR: Final = " "
 #: No property contains one: in the log, NULs mark a range that never reached the disk.
 NUL: Final = "\0"
 PROPERTIES_BYTES_MAX: Final = 32767  # Their length is an i16.

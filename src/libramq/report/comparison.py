@@ -141,11 +141,6 @@ def matrix(
     return drawing(parts, 22 + ROW_HEIGHT * len(names) + 6, label)
 
 
-def failing_class(is_failing: bool) -> str:
-    """Return the attribute of a text that names what fails."""
-    return ' class="failing"' if is_failing else ""
-
-
 def written(value: float) -> str:
     """Format a number with as many digits as are useful."""
     if value == int(value) or value >= 100:

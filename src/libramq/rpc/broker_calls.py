@@ -25,7 +25,6 @@ from libramq.rpc.call import Call, header_call, nothing
 PULL_COMMIT_OFFSET = 1
 PULL_SUSPEND = 2
 PULL_SUBSCRIPTION = 4
-PULL_LITE = 16
 #: Ours: the ext field by which clients declare that they use a coordinator, and brokers that they have one.
 COORDINATED = "libraGroups"
 LEASE_ENDED = "libraLeaseEnded"

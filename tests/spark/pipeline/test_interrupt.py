@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from libramq.cli.spark.java_process import JavaProcess
+from libramq.cli.spark.runs import JavaProcess
 from libramq.message import Message
 from libramq.sync import Producer
 

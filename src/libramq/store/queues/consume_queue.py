@@ -25,7 +25,6 @@ from libramq.store.queues.queue_extension import QueueExtension
 
 UNIT: Final = struct.Struct(">qiq")
 BLANK_SIZE: Final = 0x7FFF_FFFF
-BLANK_UNIT: Final = UNIT.pack(0, BLANK_SIZE, 0)
 PENDING_BYTES_MAX: Final = 64 * 1024  # Three thousand units: then they are written at once.
 _LOAD_FILES = 3  # ConsumeQueue.recover looks at the last three.
 #: Ours: units are flushed when two pages of them are dirty, at the latest a second later; small files may

@@ -475,10 +475,6 @@ class Faults:
         for name in names:
             self._later(self._operations.choice((0, 0, 50)), partial(self._cluster.delete_group, name, group))
 
-    def _one_or_all_brokers(self) -> list[str]:
-        names = list(self._cluster.brokers)
-        return names if self._operations.random() < 0.5 else [self._operations.choice(names)]
-
     def shrink(self) -> None:
         """Reduce a topic's readable queues for a while."""
         topic = self._operations.choice(sorted(self._cluster.topics))

@@ -42,14 +42,6 @@ CONNECT_TRIES: Final = 20
 CONNECT_AGAIN_SECONDS: Final = 0.1
 
 
-#: Ends of transactions that are stored, and not as safe as they should be.
-_NOT_SAFE: Final = (
-    ResponseCode.FLUSH_DISK_TIMEOUT,
-    ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    ResponseCode.SLAVE_NOT_AVAILABLE,
-)
-
-
 class Half(NamedTuple):
     """A half message: what it is, where it lies, and whether it is as safe as it should be."""
 
