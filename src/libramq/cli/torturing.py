@@ -19,11 +19,10 @@ from libramq.cli import running
 from libramq.cli.servers.broker_children import BrokerEnded
 from libramq.cli.servers.tortured import TorturedBroker, TorturedPair, check_files, tortured_config
 from libramq.errors import ConfigError
-from libramq.testing.torture.check import check, check_copy
 from libramq.testing.torture.client import Client
 from libramq.testing.torture.ledger import Identity, Ledger
 from libramq.testing.torture.link import LINK_HOST, Cut, Link
-from libramq.testing.torture.load import PRODUCER_COUNT, LaterLoad, Load
+from libramq.testing.torture.load import PRODUCER_COUNT, LaterLoad, Load, check, check_copy
 
 #: Ours: how long the pair is under load before a fault; how long the load continues without the slave; how
 #: long after the first of both the second is killed.

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from libramq.broker.config import BrokerConfig
-from libramq.testing.torture.check import check
 from libramq.testing.torture.client import Client
 from libramq.testing.torture.ledger import Identity, Ledger
+from libramq.testing.torture.load import check
 from tests.broker.test_shell import running
 from tests.interop.ports import free_broker_port
 from tests.transport.loops import run_on
