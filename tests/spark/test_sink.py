@@ -18,6 +18,7 @@ from libramq.spark.writing.unique_ids import unique_ids
 from libramq.sync import Admin
 from libramq.testing import Broker
 
+from ..client.fake_broker import FakeBroker, serving
 from ..interop.libra import LibraUp
 from .conftest import QUEUES
 
@@ -142,6 +143,21 @@ class TestTasks:
             assert names.count("libramq-spark-sink") == sending.SENDERS_MAX
             while sending._senders:  # Kept from task to task.
                 sending._senders.popitem()[1].close()
+
+    @pytest.mark.parametrize("servers", ["away_for", "silent_for"])
+    def test_a_task_waits_for_servers_that_are_away(self, servers: str, caplog: pytest.LogCaptureFixture):
+        with serving(FakeBroker()) as broker:
+            broker.fill("T", 1, 1)
+            setattr(broker, servers, 2)
+            sending.await_servers(SinkOptions.parse({"namesrv": broker.address, "topic": "T"}))
+            assert getattr(broker, servers) == 0
+        assert caplog.text.count("; trying again for up to 30 s") == 1
+
+    def test_a_topic_that_is_to_be_made_is_not_waited_for(self, caplog: pytest.LogCaptureFixture):
+        with serving(FakeBroker()) as broker:
+            broker.registered = {"broker-a"}
+            sending.await_servers(SinkOptions.parse({"namesrv": broker.address, "topic": "New"}))
+        assert caplog.text == ""
 
     def test_what_stays_of_a_failed_batch_is_in_the_log(self, caplog: pytest.LogCaptureFixture):
         from libramq.spark.writing.sink import MessagesStreamWriter, MessagesWriter, Sent

@@ -14,7 +14,8 @@ Options
   queueBy      any: the next queue takes the next messages; key: messages of one key go to one queue (any)
     delayLevel   of all messages; takes precedence over the column
   groupId      the producer group (LIBRA_SPARK)
-  rocketmq.sendMsgTimeout                 milliseconds a broker has to take a batch (30000)
+  rocketmq.sendMsgTimeout                 milliseconds a broker has to take a batch (30000); so long a task
+                                          waits for name servers and brokers that are away when it begins
     rocketmq.retryTimesWhenSendFailed       further attempts, at other brokers unless the queue is fixed (2)
     rocketmq.compressMsgBodyOverHowmuch     bytes from which bodies of single messages are compressed (4096)
 Servers with authentication or TLS; files are PEM, at the same path on every machine

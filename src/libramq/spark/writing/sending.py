@@ -6,16 +6,19 @@ task is done when a broker has stored every one.
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from itertools import repeat
 from typing import Any, Final
 
 import pyarrow as pa
 
+from libramq.client.blocking_cluster import BlockingCluster, Timeouts
 from libramq.client.network_thread import NetworkThread
 from libramq.client.producing.producer import Producer, hand_over
 from libramq.client.producing.queue_selector import QueueSelector, by_hash
-from libramq.errors import InvalidMessage, LibraError
+from libramq.errors import BrokersAway, InvalidMessage, LibraError, NameServerUnavailable, RemoteError
 from libramq.message.message import Message
+from libramq.message.names import AUTO_CREATE_TOPIC
 from libramq.message.properties import UNIQ_KEY
 from libramq.spark.sink_options import SinkOptions
 from libramq.transport.access import OPEN
@@ -27,10 +30,23 @@ SENDERS_MAX: Final = 8
 _senders: dict[tuple[int, SinkOptions], "Sender"] = {}
 
 
+def await_servers(options: SinkOptions) -> None:
+    """Wait while the name servers, or the brokers of the topic, are away: up to the time that a send has.
+
+    A producer alone gives up within seconds. What goes wrong otherwise is reported by the producer.
+    """
+    timeouts = Timeouts(retry_ms=options.send_timeout_ms)
+    cluster = BlockingCluster(options.namesrv, timeouts=timeouts, access=options.access or OPEN)
+    with closing(cluster), suppress(RemoteError):
+        topic = options.topic or AUTO_CREATE_TOPIC
+        cluster.patiently(lambda: cluster.queues(topic), (NameServerUnavailable, BrokersAway))
+
+
 class Sender:
     """A producer on its own thread."""
 
     def __init__(self, options: SinkOptions) -> None:
+        await_servers(options)
         access = options.access or OPEN
         self._producer = Producer(
             group=options.group,
