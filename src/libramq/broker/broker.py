@@ -33,7 +33,7 @@ from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Phase
 from libramq.remoting.credentials import is_signed_for
-from libramq.rpc.endpoint import Endpoint
+from libramq.rpc.endpoint import Endpoint, PeerChecks
 from libramq.rpc.request import Processors, served_by
 
 
@@ -123,10 +123,12 @@ class Broker(Base):
             answered=self.members.calls.answered,
             authenticator=self.authenticator,
             at_slave=at_slave.outcome if at_slave is not None else None,
-            is_of_cluster=None
-            if credentials is None
-            else partial(is_signed_for, credentials=credentials, address=self.config.address),
-            require_peer=None if self.cluster.others is None else self.cluster.others.require_peer,
+            peers=PeerChecks(
+                is_signed=None
+                if credentials is None
+                else partial(is_signed_for, credentials=credentials, address=self.config.address),
+                require=None if self.cluster.others is None else self.cluster.others.require_peer,
+            ),
         )
         hooks = [Hooks(connection_ended=[kernel.purgatory.connection_ended])]
         hooks += [feature.hooks for feature in features]

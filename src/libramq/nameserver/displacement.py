@@ -8,8 +8,7 @@
 The probe goes over the old connection, not to the broker's address: if a broker has lost its connection and
 returns over a new one, the broker is alive, but the old connection is not. The probe's code is unknown to
 every broker: Apache's answers it as ours does, by REQUEST_CODE_NOT_SUPPORTED (NettyRemotingAbstract has no
-processor for it, and answers so on outgoing connections, too). LibraMQ 0.1.0 does not answer; it can be
-replaced without a check, as before.
+processor for it, and answers so on outgoing connections, too).
 """
 
 from collections.abc import Callable, Sequence

@@ -6,7 +6,7 @@ Requests of one connection take effect in order. Upstream: NettyRemotingAbstract
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from libramq.auth.authenticator import Authenticator
 from libramq.auth.authorizer import Authorizer, require_permission
@@ -29,14 +29,26 @@ Answered = Callable[[Connection, Command, MonotonicMs], None]
 BATCH_MAX: Final = 64
 
 
+class PeerChecks(NamedTuple):
+    """Who counts as another broker of the cluster; None: that is not checked.
+
+    is_signed: returns whether a request is signed as this cluster's brokers sign. require: raises BrokerError
+    for an address where no other broker of the cluster is.
+    """
+
+    is_signed: Callable[[Command], bool] | None = None
+    require: Callable[[str], None] | None = None
+
+
+NO_PEER_CHECKS: Final = PeerChecks()
+
+
 class Endpoint:
     """Serves RocketMQ's remoting protocol; a `kernel.engine.Translator`.
 
     answered: called with the answers of clients to requests of ours. authenticator: without one, requests are
-    of their connection's principal. is_of_cluster: returns whether a request of another broker is signed as
-    this cluster's brokers sign. require_peer: raises BrokerError for an address where no other broker of the
-    cluster is. at_slave: returns what a slave answers in its master's place; None: it serves
-    the request as a master does.
+    of their connection's principal. peers: checks requests that only brokers of the cluster may make. at_slave:
+    returns what a slave answers in its master's place; None: it serves the request as a master does.
     """
 
     def __init__(
@@ -48,8 +60,7 @@ class Endpoint:
         processors: Processors,
         answered: Answered | None = None,
         authenticator: Authenticator | None = None,
-        is_of_cluster: Callable[[Command], bool] | None = None,
-        require_peer: Callable[[str], None] | None = None,
+        peers: PeerChecks = NO_PEER_CHECKS,
         at_slave: Callable[[Request], Outcome | None] | None = None,
     ) -> None:
         self._clock = clock
@@ -67,8 +78,7 @@ class Endpoint:
         self._is_unchecked = self._permits_everything and at_slave is None
         self._answered = answered
         self._authenticator = authenticator
-        self._is_of_cluster = is_of_cluster
-        self._require_peer = require_peer
+        self._is_of_cluster, self._require_peer = peers
 
     def receive(self, connection: Connection, requests: Sequence[Command], start: int) -> int:
         """Process one request, or neighbours that one batch processor takes; return where the next begin."""

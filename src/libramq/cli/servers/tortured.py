@@ -141,7 +141,7 @@ def check_files(store: Path) -> tuple[int, list[str]]:
 PORTS_TRIES: Final = 20
 
 
-class Ports(NamedTuple):
+class PairPorts(NamedTuple):
     """The ports of a broker: for requests, and for its slave.
 
         torture's clients ─► 127.0.0.1:PORT ◄─ link ◄─ 127.0.0.2:PORT ◄─ the other broker
@@ -157,7 +157,7 @@ class Ports(NamedTuple):
 class TorturedPair:
     """Two brokers of one name, one of which is the master."""
 
-    def __init__(self, name_server: str, root: Path, ports: Sequence[Ports], link: Link | None) -> None:
+    def __init__(self, name_server: str, root: Path, ports: Sequence[PairPorts], link: Link | None) -> None:
         self.link = link
         host = HOST if link is None else LINK_HOST
 
@@ -247,10 +247,10 @@ class TorturedPair:
         return [] if one == other else [f"the logs of master and slave differ between {begin} and {end}"]
 
 
-async def _linked_ports(stack: contextlib.AsyncExitStack) -> tuple[list[Ports], Link | None]:
+async def _linked_ports(stack: contextlib.AsyncExitStack) -> tuple[list[PairPorts], Link | None]:
     """Return the ports of both brokers, and the link over them; None where no address is left for it."""
     for _ in range(PORTS_TRIES):
-        ports = [Ports(free_port(HOST, below=VIP_DISTANCE), free_port(HOST)) for _ in range(2)]
+        ports = [PairPorts(free_port(HOST, below=VIP_DISTANCE), free_port(HOST)) for _ in range(2)]
         numbers = [number for each in ports for number in each]
         if len({*numbers}) < len(numbers):
             continue
