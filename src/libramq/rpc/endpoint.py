@@ -47,8 +47,8 @@ class Endpoint:
     """Serves RocketMQ's remoting protocol; a `kernel.engine.Translator`.
 
     answered: called with the answers of clients to requests of ours. authenticator: without one, requests are
-    of their connection's principal. peers: checks requests that only brokers of the cluster may make. at_slave:
-    returns what a slave answers in its master's place; None: it serves the request as a master does.
+    of their connection's principal. peers: checks requests that only brokers of the cluster may make.
+    at_slave: returns what a slave answers in its master's place; None: it serves all requests as a master.
     """
 
     def __init__(
