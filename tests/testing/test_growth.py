@@ -153,5 +153,5 @@ def test_a_new_table_of_a_broker_that_keeps_what_is_gone_is_noticed(monkeypatch:
     monkeypatch.setattr(GroupMembership, "remove", remember)
     found = leaks(some_groups("Coordinated"), 12)
     assert [(each.process, each.table, each.after - each.before) for each in found] == [
-        ("broker-a", "groups.coordinator.group.membership.GroupMembership.former", 3)
+        ("broker-a", "groups.coordinator.membership.GroupMembership.former", 3)
     ]

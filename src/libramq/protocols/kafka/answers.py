@@ -104,6 +104,12 @@ class Slot(Parked):
         else:
             self.proceed(self._steps(items, work, done))
 
+    def answer_each(
+        self, items: Sequence[T], work: Callable[[T], R], respond: Callable[[list[R]], Message]
+    ) -> None:
+        """Do the work for each item, and answer with the results; an answer of many is made on a thread."""
+        self.each(items, work, lambda results: self.answer_with(lambda: respond(results), len(results)))
+
     def _steps(
         self, items: Sequence[T], work: Callable[[T], R], done: Callable[[list[R]], None]
     ) -> Work[None]:

@@ -4,7 +4,7 @@ Coordinators are found by the formula that all brokers and clients of ours use (
 members of classic groups leave, and tools remove members of either kind.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -107,7 +107,7 @@ class KafkaGroups:
         self.client_arrived(slot, keys)
         if slot.version >= _KEYS_FROM:
             find = partial(self._coordinator, principal=slot.principal, key_type=request.key_type)
-            slot.each(keys, find, partial(_answer, slot))
+            slot.answer_each(keys, find, lambda found: FindCoordinatorResponse(coordinators=tuple(found)))
             return
         one = self._coordinator(request.key, slot.principal, request.key_type)
         slot.answer(
@@ -132,7 +132,3 @@ class KafkaGroups:
             remark = "the coordinator of the group is not known yet, or serves no Kafka clients"
             return Coordinator(key=key, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message=remark)
         return Coordinator(key=key, node_id=found.node_id, host=found.host, port=found.port)
-
-
-def _answer(slot: Slot, found: Sequence[Coordinator]) -> None:
-    slot.answer_with(lambda: FindCoordinatorResponse(coordinators=tuple(found)), len(found))

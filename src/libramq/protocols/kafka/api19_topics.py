@@ -12,7 +12,7 @@ none. No topic has settings of its own: a change of one is refused, unless it se
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from zlib import crc32
 
 from libramq.auth.authorizer import Authorizer, require_permission
@@ -87,6 +87,10 @@ from libramq.wire.kafka.apis.incremental_alter_configs import (
     IncrementalConfig,
 )
 from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.schema import Message
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 #: What every topic has, whether it is asked for or not; other values of these, and other settings, are
 #: refused.
@@ -139,27 +143,39 @@ class TopicRequests:
             IncrementalAlterConfigsRequest: self.alter_some,
         }
 
-    def create(self, request: CreateTopicsRequest, slot: Slot) -> None:
-        """Create topics; those that are refused leave the others alone."""
+    def _change_each(
+        self,
+        slot: Slot,
+        items: Sequence[T],
+        change: Callable[[T, Callable[[R], None]], None],
+        respond: Callable[[list[R]], Message],
+    ) -> None:
+        """Change topics, as the other brokers know them now, and answer with what becomes of each."""
 
-        def answer(created: Sequence[CreatedTopic]) -> None:
-            slot.answer_with(lambda: CreateTopicsResponse(topics=tuple(created)), len(created))
+        def answer(results: list[R]) -> None:
+            slot.answer_with(lambda: respond(results), len(results))
 
         def begin() -> None:
-            results: Results[CreatedTopic] = Results(len(request.topics), slot.guarded(answer))
-
-            def create(wanted: tuple[int, CreatableTopic]) -> None:
-                put = partial(results.put, wanted[0])
-                self._create(wanted[1], slot.principal, put, validate_only=request.validate_only)
-
-            slot.each(list(enumerate(request.topics)), create, lambda _: None)
+            results: Results[R] = Results(len(items), slot.guarded(answer))
+            slot.each(
+                list(enumerate(items)),
+                lambda each: change(each[1], partial(results.put, each[0])),
+                lambda _: None,
+            )
 
         self._nodes.refresh(slot.guarded(begin))
 
+    def create(self, request: CreateTopicsRequest, slot: Slot) -> None:
+        """Create topics; those that are refused leave the others alone."""
+        create = partial(self._create, slot.principal, validate_only=request.validate_only)
+        self._change_each(
+            slot, request.topics, create, lambda created: CreateTopicsResponse(topics=tuple(created))
+        )
+
     def _create(
         self,
-        wanted: CreatableTopic,
         principal: Principal,
+        wanted: CreatableTopic,
         put: Callable[[CreatedTopic], None],
         *,
         validate_only: bool,
@@ -174,16 +190,14 @@ class TopicRequests:
             if self._nodes.counts(name):
                 raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists")
             self._topics.check(TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues))
-        except _Refused as refused:
-            put(CreatedTopic(name=name, error_code=refused.code, error_message=str(refused)))
-            return
-        except (BrokerError, InvalidName) as refused:
-            put(CreatedTopic(name=name, error_code=code_of(refused), error_message=str(refused)))
+        except (_Refused, BrokerError, InvalidName) as refused:
+            code = refused.code if isinstance(refused, _Refused) else code_of(refused)
+            put(CreatedTopic(name=name, error_code=code, error_message=str(refused)))
             return
 
         def created(failures: Sequence[Exception]) -> None:
             if failures:
-                code, message = code_of(failures[0]), "; ".join(map(str, failures))
+                code, message = _result_of(failures)
                 put(CreatedTopic(name=name, error_code=code, error_message=message))
                 return
             factor = _REPLICATION_FACTOR
@@ -228,21 +242,14 @@ class TopicRequests:
 
     def delete(self, request: DeleteTopicsRequest, slot: Slot) -> None:
         """Delete topics."""
+        self._change_each(
+            slot,
+            request.topic_names,
+            partial(self._delete, slot.principal),
+            lambda deleted: DeleteTopicsResponse(responses=tuple(deleted)),
+        )
 
-        def answer(deleted: Sequence[DeletedTopic]) -> None:
-            slot.answer_with(lambda: DeleteTopicsResponse(responses=tuple(deleted)), len(deleted))
-
-        def begin() -> None:
-            results: Results[DeletedTopic] = Results(len(request.topic_names), slot.guarded(answer))
-
-            def delete(wanted: tuple[int, str]) -> None:
-                self._delete(wanted[1], slot.principal, partial(results.put, wanted[0]))
-
-            slot.each(list(enumerate(request.topic_names)), delete, lambda _: None)
-
-        self._nodes.refresh(slot.guarded(begin))
-
-    def _delete(self, name: str, principal: Principal, put: Callable[[DeletedTopic], None]) -> None:
+    def _delete(self, principal: Principal, name: str, put: Callable[[DeletedTopic], None]) -> None:
         try:
             self._require(principal, Action.DELETE, name)
         except BrokerError as refused:
@@ -254,20 +261,18 @@ class TopicRequests:
             return
 
         def deleted(failures: Sequence[Exception]) -> None:
-            code = code_of(failures[0]) if failures else ErrorCode.NONE
-            put(DeletedTopic(name=name, error_code=code, error_message="; ".join(map(str, failures)) or None))
+            code, message = _result_of(failures)
+            put(DeletedTopic(name=name, error_code=code, error_message=message))
 
         self._cluster_topics.change(name, dict.fromkeys(counts, 0), Numbering(), deleted)
 
     def describe(self, request: DescribeConfigsRequest, slot: Slot) -> None:
         """Describe topics and this broker, with the settings that mean something here."""
         wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
-        slot.each(
+        slot.answer_each(
             list(wanted.values()),
             partial(self._described, slot.principal),
-            lambda described: slot.answer_with(
-                lambda: DescribeConfigsResponse(results=tuple(described)), len(described)
-            ),
+            lambda described: DescribeConfigsResponse(results=tuple(described)),
         )
 
     def _described(self, principal: Principal, wanted: DescribedResource) -> DescribedConfigs:
@@ -283,17 +288,13 @@ class TopicRequests:
                 require_permission(self._authorizer, Manage(principal, Action.GET, (cluster(),)))
             else:
                 raise _Refused(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
-        except _Refused as refused:
+        except (_Refused, BrokerError) as refused:
+            if isinstance(refused, _Refused):
+                code = refused.code
+            else:
+                code = code_of(refused) if kind == TOPIC else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             return DescribedConfigs(
-                resource_type=kind,
-                resource_name=name,
-                error_code=refused.code,
-                error_message=str(refused),
-            )
-        except BrokerError as denied:
-            code = code_of(denied) if kind == TOPIC else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-            return DescribedConfigs(
-                resource_type=kind, resource_name=name, error_code=code, error_message=str(denied)
+                resource_type=kind, resource_name=name, error_code=code, error_message=str(refused)
             )
         keys = wanted.configuration_keys
         settings = (self._topic_settings(name) if kind == TOPIC else self._broker_settings()).items()
@@ -331,39 +332,25 @@ class TopicRequests:
 
     def create_partitions(self, request: CreatePartitionsRequest, slot: Slot) -> None:
         """Add partitions to topics; those that are refused leave the others alone."""
+        grow = partial(self._grow, slot.principal, validate_only=request.validate_only)
+        self._change_each(
+            slot, request.topics, grow, lambda results: CreatePartitionsResponse(results=tuple(results))
+        )
 
-        def answer(results: Sequence[CreatePartitionsTopicResult]) -> None:
-            slot.answer_with(lambda: CreatePartitionsResponse(results=tuple(results)), len(results))
-
-        def begin() -> None:
-            results: Results[CreatePartitionsTopicResult] = Results(len(request.topics), slot.guarded(answer))
-
-            def grow(each: tuple[int, CreatePartitionsTopic]) -> None:
-                at, wanted = each
-
-                def put(code: ErrorCode, message: str | None) -> None:
-                    result = CreatePartitionsTopicResult(
-                        name=wanted.name, error_code=code, error_message=message
-                    )
-                    results.put(at, result)
-
-                self._more_partitions(wanted, slot.principal, put, validate_only=request.validate_only)
-
-            slot.each(list(enumerate(request.topics)), grow, lambda _: None)
-
-        self._nodes.refresh(slot.guarded(begin))
-
-    def _more_partitions(
+    def _grow(
         self,
-        wanted: CreatePartitionsTopic,
         principal: Principal,
-        put: Callable[[ErrorCode, str | None], None],
+        wanted: CreatePartitionsTopic,
+        put: Callable[[CreatePartitionsTopicResult], None],
         *,
         validate_only: bool,
     ) -> None:
+        def answer(code: ErrorCode, message: str | None) -> None:
+            put(CreatePartitionsTopicResult(name=wanted.name, error_code=code, error_message=message))
+
         refusal = self._growth_refusal(wanted, principal)
         if refusal is not None or validate_only:
-            put(*(refusal or _DONE))
+            answer(*(refusal or _DONE))
             return
         counts = self._nodes.counts(wanted.name)
         live = {name: counts.get(name, 0) for name in sorted(self._nodes.live())}
@@ -371,11 +358,9 @@ class TopicRequests:
         shares = spread(wanted.count - away, live)
         more = {name: count for name, count in shares.items() if count != counts.get(name, 0)}
         numbering = self._nodes.numbering(wanted.name).extended({**counts, **shares})
-
-        def grown(failures: Sequence[Exception]) -> None:
-            put(*((code_of(failures[0]), "; ".join(map(str, failures))) if failures else _DONE))
-
-        self._cluster_topics.change(wanted.name, more, numbering, grown)
+        self._cluster_topics.change(
+            wanted.name, more, numbering, lambda failures: answer(*_result_of(failures))
+        )
 
     def _growth_refusal(self, wanted: CreatePartitionsTopic, principal: Principal) -> _Result | None:
         refusal = self._refusal(principal, Action.UPDATE, wanted.name)
@@ -398,12 +383,8 @@ class TopicRequests:
             refused = (setting for setting in each.configs if not _is_always(setting))
             return self._altered(each, refused, slot.principal)
 
-        slot.each(
-            request.resources,
-            alter,
-            lambda altered: slot.answer_with(
-                lambda: AlterConfigsResponse(responses=tuple(altered)), len(altered)
-            ),
+        slot.answer_each(
+            request.resources, alter, lambda altered: AlterConfigsResponse(responses=tuple(altered))
         )
 
     def alter_some(self, request: IncrementalAlterConfigsRequest, slot: Slot) -> None:
@@ -417,12 +398,10 @@ class TopicRequests:
             )
             return self._altered(each, refused, slot.principal)
 
-        slot.each(
+        slot.answer_each(
             request.resources,
             alter,
-            lambda altered: slot.answer_with(
-                lambda: IncrementalAlterConfigsResponse(responses=tuple(altered)), len(altered)
-            ),
+            lambda altered: IncrementalAlterConfigsResponse(responses=tuple(altered)),
         )
 
     def _altered(
@@ -546,6 +525,11 @@ def _change_refusal(
     if not nodes.partitions(name):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
     return None
+
+
+def _result_of(failures: Sequence[Exception]) -> _Result:
+    """Return what becomes of a change that some brokers have failed to make."""
+    return (code_of(failures[0]), "; ".join(map(str, failures))) if failures else _DONE
 
 
 def _is_always(setting: AlterableConfig | IncrementalConfig) -> bool:
