@@ -8,7 +8,7 @@ import pytest
 
 from libramq.filesystem import LocalFileSystem
 from libramq.message.queue import MessageQueue
-from libramq.store.copies.copying import copy_store
+from libramq.store.copying import copy_store
 from tests.broker.clusters import TOPIC, Cluster, Member, group_at
 from tests.transport.loops import until
 

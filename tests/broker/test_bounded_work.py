@@ -31,7 +31,7 @@ from libramq.rpc import request as request_module
 from libramq.runtime import large_requests
 from libramq.runtime.outgoing import OFFERED_BEHIND_BYTES_MAX
 from libramq.runtime.performer import TURN_US_MAX
-from libramq.store.log.message_run import MessageRun, RunResult
+from libramq.store.log.append import MessageRun, RunResult
 from tests.broker.brokers import Conversation, find_answer, heartbeat, notifications, send_header
 from tests.fakes import FakePeer, turns_of
 

@@ -10,7 +10,7 @@ from libramq.kernel.effect import Thread
 from libramq.message import decode_records
 from libramq.remoting import headers as h
 from libramq.remoting.command import Command
-from libramq.store.index import key_index
+from libramq.store import key_index
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 

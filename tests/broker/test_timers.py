@@ -10,7 +10,7 @@ from libramq.kernel.effect import Thread
 from libramq.message.names import TIMER_TOPIC
 from libramq.remoting import headers as h
 from libramq.remoting.command import Command
-from libramq.store.copies.copying import copy_store
+from libramq.store.copying import copy_store
 from libramq.store.message_store import MessageStore
 from libramq.timers import slot_reader, timers
 from libramq.timers.timer_checkpoint import decode_timer_checkpoint

@@ -12,9 +12,9 @@ from libramq.message import Message
 from libramq.message import sys_flag as flags
 from libramq.message.inner_batch import message_count
 from libramq.message.record import RecordHead
+from libramq.store.check import check_store
 from libramq.store.log.log_scan import LogScan
 from libramq.store.reading.read_only_files import ReadOnlyFiles
-from libramq.store.recovery.check import check_store
 from libramq.sync import Producer
 from tests.interop import wire
 from tests.interop.batch_readers import check_reads

@@ -9,8 +9,8 @@ from libramq import Sql
 from libramq.client.queue_reader import PullFilter, QueueReader
 from libramq.filesystem import LocalFileSystem
 from libramq.message import decode_records
+from libramq.store.check import check_store
 from libramq.store.queues.queue_extension import decode_unit
-from libramq.store.recovery.check import check_store
 from tests.interop.cluster import Cluster
 from tests.interop.test_directories import Directory, directory
 

@@ -9,8 +9,8 @@ from libramq.message import MessageExt, decode_records, tag_code
 from libramq.message.ids import encode_host
 from libramq.message.properties import encode_properties
 from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
-from libramq.store.log.message_run import MessageRun
-from libramq.store.retention.retention import Retention
+from libramq.store.log.append import MessageRun
+from libramq.store.retention import Retention
 from tests.fakes import ManualClock, OwnFiles, done
 
 BORN = encode_host(("10.1.2.3", 4567))

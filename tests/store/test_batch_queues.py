@@ -14,13 +14,13 @@ from libramq.message.ids import place_of
 from libramq.message.properties import encode_properties
 from libramq.spark.reading.store_queues import StoreQueues
 from libramq.store import StoreMessage, contents
-from libramq.store.copies.copying import copy_store
+from libramq.store.check import check_store
+from libramq.store.copying import copy_store
 from libramq.store.log.append import AppendStatus
 from libramq.store.log.segments import ColdRead
 from libramq.store.queues.batch_consume_queue import BatchConsumeQueue
 from libramq.store.reading import batch_read
 from libramq.store.reading.read import ReadStatus
-from libramq.store.recovery.check import check_store
 from tests.store.stores import (
     BORN,
     Disk,

@@ -13,9 +13,9 @@ from libramq.message import decode_records, tag_code
 from libramq.message.names import SCHEDULE_TOPIC
 from libramq.message.properties import encode_properties
 from libramq.message.record import RecordHead
+from libramq.store.check import StoreReport, check_store
+from libramq.store.deletions import Deletions
 from libramq.store.log.log_scan import Damage
-from libramq.store.recovery.check import StoreReport, check_store
-from libramq.store.retention.deletions import Deletions
 from tests.store.stores import Disk, bodies, flush, kill, message, open_store, remove_old_files
 
 

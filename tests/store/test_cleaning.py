@@ -13,7 +13,7 @@ from libramq.filesystem import DiskUsage
 from libramq.store import MessageStore, ReadStatus, StoreConfig
 from libramq.store.queues.timestamp_search import Boundary
 from libramq.store.reading.read import ReadResult
-from libramq.store.retention.retention import OldFile, Retention, expired_files
+from libramq.store.retention import OldFile, Retention, expired_files
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.virtual_time import VirtualTime
 from tests.fakes import ManualClock

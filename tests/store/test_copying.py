@@ -16,8 +16,8 @@ from libramq.filesystem import LocalFileSystem
 from libramq.offsets.journal import OffsetRecord, RecordKind
 from libramq.offsets.ledger import OffsetLedger
 from libramq.store import MessageStore
-from libramq.store.copies.copying import UNFINISHED_SUFFIX, copy_store
-from libramq.store.recovery.check import check_store
+from libramq.store.check import check_store
+from libramq.store.copying import UNFINISHED_SUFFIX, copy_store
 from tests.fakes import ManualClock
 from tests.quick import quick
 from tests.store.stores import (

@@ -9,11 +9,10 @@ from libramq.errors import StoreDamaged
 from libramq.message.ids import encode_host
 from libramq.message.record import encode_blank, encode_record
 from libramq.store import MessageStore
+from libramq.store.checkpoint import RecoveryPoint, RecoveryPointFile
 from libramq.store.config import Damaged
 from libramq.store.log.log_scan import Damage, LogScan
-from libramq.store.queues.span_cursor import Span
-from libramq.store.reading.reader import StoreReader
-from libramq.store.recovery.recovery_point import RecoveryPoint, RecoveryPointFile
+from libramq.store.reader import Span, StoreReader
 from tests.fakes import ManualClock
 from tests.store.stores import Disk, bodies, copy_as_killed, flush, kill, message, open_store, read_all
 

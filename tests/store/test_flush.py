@@ -8,9 +8,9 @@ import pytest
 
 from libramq.errors import SyncFailed
 from libramq.filesystem import FLUSHES_AT_ONCE, LocalFileSystem
+from libramq.store.checkpoint import RecoveryPointFile
 from libramq.store.config import FlushDiskType
 from libramq.store.flush import PATHS_MIN, FlushPlan, run_flush
-from libramq.store.recovery.recovery_point import RecoveryPointFile
 from tests.fakes import ManualClock
 from tests.store.stores import Disk, bodies, kill, message, open_store
 

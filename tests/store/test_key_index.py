@@ -11,9 +11,8 @@ from libramq.message import decode_records
 from libramq.message.properties import encode_properties
 from libramq.message.tags import java_hash
 from libramq.store import MessageStore, StoreMessage
-from libramq.store.index import key_index as module
-from libramq.store.index.index_file import IndexFile, index_hash, key_hash
-from libramq.store.index.key_index import KeyIndex
+from libramq.store import key_index as module
+from libramq.store.key_index import IndexFile, KeyIndex, index_hash, key_hash
 from libramq.store.reading.read_only_files import ReadOnlyFiles
 from tests.fakes import ManualClock
 from tests.store.stores import BORN, Disk, open_store, remove_old_files

@@ -8,10 +8,10 @@ from libramq.errors import InvalidName
 from libramq.message import MessageExt
 from libramq.message.properties import decode_properties, encode_properties
 from libramq.store import MessageStore, StoreMessage
+from libramq.store.check import check_store
 from libramq.store.log.append import AppendStatus, stored_again
 from libramq.store.queues import consume_queue_table
 from libramq.store.queues.light_queues import NAMES_MAX, names_of
-from libramq.store.recovery.check import check_store
 from tests.fakes import OwnFiles
 from tests.store.stores import Disk, flush, kill, message, open_store, read_all, run_with
 

@@ -8,7 +8,7 @@ import pytest
 from libramq.filesystem import LocalFileSystem
 from libramq.message import decode_records
 from libramq.store import MessageStore
-from libramq.store.recovery.check import StoreReport, check_store
+from libramq.store.check import StoreReport, check_store
 from tests.store.stores import flush, kill, message, open_store, remove_old_files
 
 QUEUE_BYTES = 200  # Ten units a file.

@@ -6,7 +6,7 @@ from libramq.message import inner_batch
 from libramq.message import sys_flag as flags
 from libramq.message.batch import BatchItem
 from libramq.message.record import peek_record
-from libramq.store.index.message_keys import keys_of_all, with_key
+from libramq.store.key_index import keys_of_all, with_key
 from tests.message.inner_batches import wrapped
 
 EVEN = [BatchItem(0, b"z", b"UNIQ_KEY\x01U%02d\x02KEYS\x01k%02d all\x02" % (n, n)) for n in range(20)]

@@ -4,8 +4,7 @@ import pytest
 
 from libramq.message.properties import PROPERTIES_BYTES_MAX
 from libramq.message.sys_flag import TRANSACTION_PREPARED
-from libramq.store.log.append import AppendStatus, StoreMessage
-from libramq.store.log.message_run import MessageRun, RunResult
+from libramq.store.log.append import AppendStatus, MessageRun, RunResult, StoreMessage
 from tests.store.stores import BORN, Disk, open_store, run_with
 
 ITEMS = [(number, b"body %d" % number * number, b"k\x01%d\x02" % number, number) for number in range(1, 8)]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from libramq.message import decode_records, tag_code
 from libramq.store import MessageStore
-from libramq.store.copies.copying import copy_store
+from libramq.store.copying import copy_store
 from libramq.store.log.segments import FileRange
 from libramq.store.queues.queue_extension import ExtensionUnit, decode_unit, place_of
 from libramq.store.reading.read import ReadStatus

@@ -19,7 +19,7 @@ from libramq.message.properties import encode_properties
 from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
 from libramq.store.config import Damaged, FlushDiskType
 from libramq.store.log.append import AppendResult
-from libramq.store.retention.retention import Retention
+from libramq.store.retention import Retention
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.process import PowerCut
 from libramq.testing.machine.virtual_time import VirtualTime

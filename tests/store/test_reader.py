@@ -11,8 +11,7 @@ import pytest
 from libramq.errors import StoreCorrupt, StoreError
 from libramq.filesystem import LocalFileSystem
 from libramq.message import decode_record
-from libramq.store.queues.span_cursor import Span
-from libramq.store.reading.reader import StoreReader
+from libramq.store.reader import Span, StoreReader
 from tests.fakes import ManualClock
 from tests.quick import quick
 from tests.store.stores import copy_as_killed, flush, kill, make_store, message, open_store, remove_old_files

@@ -1,7 +1,7 @@
 """The tail returns runs of records from a ring that overwrites its oldest bytes."""
 
 from libramq.message.record import RECORD_BYTES_MIN
-from libramq.store.log.tail import Tail
+from libramq.store.log.commit_log import Tail
 
 SIZE = RECORD_BYTES_MIN
 

@@ -14,8 +14,8 @@ from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.ids import encode_host
 from libramq.message.record import BLANK_BYTES, BLANK_MAGIC, encode_record
 from libramq.message.sys_flag import COMPRESSED, COMPRESSION_ZLIB, INNER_BATCH, NEED_UNWRAP
-from libramq.store.copies.unbatching import SPREAD, UnbatchReport, unbatch_store
-from libramq.store.recovery.check import check_store
+from libramq.store.check import check_store
+from libramq.store.unbatching import SPREAD, UnbatchReport, unbatch_store
 from tests.fakes import ManualClock
 from tests.store.stores import Disk, open_store
 

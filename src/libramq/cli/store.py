@@ -11,8 +11,8 @@ from libramq.cli import options
 
 if TYPE_CHECKING:
     from libramq.message.record import RecordHead
+    from libramq.store.check import StoreReport
     from libramq.store.log.log_scan import Damage
-    from libramq.store.recovery.check import StoreReport
 
 #: The exit code of a check that found damage; 2 means that the check failed.
 EXIT_DAMAGED: Final = 1
@@ -42,7 +42,7 @@ def check(
     nothing. Exit code 1: damage."""
     from libramq.cli import output
     from libramq.filesystem import LocalFileSystem
-    from libramq.store.recovery.check import check_store
+    from libramq.store.check import check_store
 
     seen = _print_record if dump else lambda _: None
     report = check_store(directory, LocalFileSystem(), seen, commit_log=commit_log)
@@ -67,7 +67,7 @@ def copy(
     from libramq.cli import output
     from libramq.errors import StoreError
     from libramq.filesystem import LocalFileSystem
-    from libramq.store.copies.copying import copy_store
+    from libramq.store.copying import copy_store
 
     source, target = directory.resolve(), to.resolve()
     if source == target or source in target.parents:
@@ -98,7 +98,7 @@ def unbatch(
     from libramq.clock import SystemClock
     from libramq.errors import StoreError
     from libramq.filesystem import LocalFileSystem
-    from libramq.store.copies.unbatching import unbatch_store
+    from libramq.store.unbatching import unbatch_store
 
     source, target = directory.resolve(), to.resolve()
     if source == target or source in target.parents:

@@ -8,10 +8,16 @@ itself: fsync applies to the file, whichever thread wrote it, and the loop may c
     commit log       ASYNC_FLUSH: every 500 ms if 4 pages are dirty, every 10 s anyway · SYNC_FLUSH: at once
     consume queues   written every 1 s, flushed from 2 pages on, all of them every 60 s with the checkpoint
 
+A round over the queues takes slices. The first unit of a queue makes directories and a file, which keeps the
+event loop for a tenth of a millisecond and more: 50,000 new queues took 20 seconds. So a plan has one slice
+(queue_slice_cost). A thorough round flushes all of them, so that recovery may begin where the log ended at
+its beginning.
+
 Upstream: store/CommitLog.FlushManager, DefaultMessageStore.FlushConsumeQueueService.
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,14 +29,75 @@ import msgspec
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import SyncFailed
 from libramq.filesystem import NO_DESCRIPTORS, FileSystem
+from libramq.store.checkpoint import (
+    UNKNOWN,
+    Checkpoint,
+    RecoveryPoint,
+    RecoveryPointFile,
+    read_checkpoint,
+    write_checkpoint,
+)
 from libramq.store.config import PAGE_BYTES, FlushDiskType, StoreConfig
+from libramq.store.deletions import Deletions
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.queues.consume_queue import ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
-from libramq.store.queues.queue_round import QueueRound, thorough_checkpoint
-from libramq.store.recovery.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from libramq.store.recovery.recovery_point import UNKNOWN
-from libramq.store.retention.deletions import Deletions
+
+#: Ours: a new file costs as much as so many writes, which take some 12 µs each.
+NEW_FILE_COST: Final = 8
+
+
+class QueueRound:
+    """One round over the queues that had something to write or to flush when it began.
+
+    least_bytes: queues with fewer unsynced bytes are not flushed. checkpoint: the one that may be written at
+    the end of a thorough round. end, units: the log's end at the beginning, and how many units there were.
+    """
+
+    def __init__(
+        self,
+        queues: ConsumeQueueTable,
+        *,
+        least_bytes: int,
+        checkpoint: Checkpoint | None = None,
+        end: int = 0,
+    ) -> None:
+        self.least_bytes = least_bytes
+        self.checkpoint = checkpoint
+        self.end = end
+        self.units = UNKNOWN if checkpoint is None else queues.count_units()
+        self._table = queues
+        self._left = deque(queues.pending if checkpoint is None else queues.pending | queues.unsynced)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether every queue has had its turn."""
+        return not self._left
+
+    def advance(self, cost_max: int | None) -> list[ConsumeQueue]:
+        """Write queues out; return those to flush. OSError if the disk refuses: then the round is void.
+
+        cost_max: when to stop; None: not before the round is over.
+        """
+        table, found, cost = self._table, [], 0
+        while self._left and (cost_max is None or cost < cost_max):
+            queue = self._left.popleft()
+            if queue in table.pending:
+                cost += NEW_FILE_COST if queue.needs_file else 1
+                table.write_out_queue(queue)
+            else:
+                cost += 1
+            if queue in table.unsynced and queue.unsynced_bytes >= self.least_bytes:
+                found.append(queue)
+        return found
+
+
+def thorough_checkpoint(last: Checkpoint, store_timestamp_ms: WallMs) -> Checkpoint:
+    """Return the checkpoint of a round that flushes everything stored up to a time."""
+    return last._replace(
+        commit_log_timestamp_ms=store_timestamp_ms, consume_queue_timestamp_ms=store_timestamp_ms
+    )
+
 
 #: Ours: fewer files are not worth threads; a second's flush of queues has a few.
 PATHS_MIN: Final = 8
@@ -317,3 +384,100 @@ class Flusher:
         dirty = log.end // PAGE_BYTES - log.flushed // PAGE_BYTES
         is_time = now_ms - self._log_flush_ms >= config.flush_interval_commit_log_ms
         return is_time and dirty >= config.flush_commit_log_least_pages
+
+
+class RecoveryPointWriter:
+    """Writes the point after each flush that moved it.
+
+    Nothing waits for that: after a power cut the point may be as old as the last flush of queues but one.
+    """
+
+    def __init__(self, filesystem: FileSystem, root: Path, queues: ConsumeQueueTable) -> None:
+        self._file = RecoveryPointFile(filesystem, root)
+        self._queues = queues
+        self._point = RecoveryPoint()
+        self._planned: tuple[FlushPlan, int] | None = None
+        #: The queues are flushed for the log up to there, with so many units; the log itself is not yet.
+        self._due: tuple[int, int] | None = None
+
+    @property
+    def point(self) -> RecoveryPoint:
+        """Return the newest point."""
+        return self._point
+
+    @property
+    def path(self) -> Path:
+        """Return the file."""
+        return self._file.path
+
+    def load(self) -> RecoveryPoint | None:
+        """Return the newest point in the file; None if there is none."""
+        return self._file.load()
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        self._file.close()
+
+    def put(self, point: RecoveryPoint) -> None:
+        """Replace the point and wait for the disk; OSError if it refuses."""
+        self._point = point
+        self._file.save(point, sync=True)
+
+    def planned(self, plan: FlushPlan) -> FlushPlan:
+        """Add the point to the plan of a flush of queues, about once a second, so that it is flushed too.
+
+        Remembers how many units become durable by a plan that covers all queues and all of the log.
+        """
+        if plan.queues or plan.checkpoint is not None:
+            plan = msgspec.structs.replace(plan, paths=(*plan.paths, self._file.path))
+        if plan.checkpoint is not None:
+            self._planned = plan, plan.units
+        return plan
+
+    def flushed(self, plan: FlushPlan, log_flushed: int) -> None:
+        """Handle a plan that was run, and the log's end on the disk now."""
+        if self._planned is not None and self._planned[0] is plan:
+            self._due = plan.checkpoint_end, self._planned[1]
+            self._planned = None
+        point = self._point._replace(flushed=max(self._point.flushed, log_flushed))
+        if self._due is not None and self._due[0] <= log_flushed:
+            point = point._replace(dispatched=self._due[0], units=self._due[1])
+            self._due = None
+        self._write(point)
+
+    def all_flushed(self, end: int) -> None:
+        """Note that log and queues are on the disk up to an end, and wait for the point too."""
+        self._planned = self._due = None
+        self.put(self._point._replace(flushed=end, dispatched=end, units=self._queues.count_units()))
+
+    def queues_deleted(self, units: int) -> None:
+        """Expect fewer units: queues were removed on purpose, which have so many by now."""
+        self._planned = self._due = None
+        self._write(self._point._replace(units=max(self._point.units - units, UNKNOWN)))
+
+    def log_begins(self, at: int) -> None:
+        """Note where the log begins: a later beginning is not expected."""
+        self._write(self._point._replace(begins=at))
+
+    def cut(self, end: int) -> None:
+        """Lower the point, before the log is cut at `end`, and wait for the disk; OSError if it refuses."""
+        self._planned = self._due = None
+        point = self._point
+        self.put(
+            point._replace(
+                flushed=min(point.flushed, end),
+                dispatched=min(point.dispatched, end),
+                units=UNKNOWN,
+                begins=point.begins if point.begins < end else UNKNOWN,
+            )
+        )
+
+    def _write(self, point: RecoveryPoint) -> None:
+        if point != self._point:
+            # On a full disk the old one stays: recovery takes longer but loses nothing. Only the log begins
+            # where it does from now on: the next point says so.
+            try:
+                self._file.save(point)
+            except OSError:
+                point = self._point._replace(begins=point.begins)
+            self._point = point

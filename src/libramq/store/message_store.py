@@ -8,39 +8,108 @@
 of the data on the disk under SYNC_FLUSH. Queues whose readable end moved are collected and returned by
 `drain_touched`.
 
+After a full disk appends are retried after a while; a failed fsync is final (`Refusal`).
+
 Everything here runs on one thread, the event loop's; only `open` and `close` wait.
 
-Upstream: store/DefaultMessageStore.java.
+Upstream: store/DefaultMessageStore.java, CommitLog.asyncPutMessages.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from libramq.clock import Clock, MonotonicMs
+from libramq.clock import Clock, MonotonicMs, WallMs
 from libramq.errors import StoreError, StoreLocked, SyncFailed
 from libramq.filesystem import FileSystem, make_directory
 from libramq.logs import get_logger
-from libramq.message.inner_batch import ROCKETMQ, BatchFormat
-from libramq.store.appended_contents import AppendedContents
+from libramq.message.ids import encode_host
+from libramq.message.inner_batch import ROCKETMQ, BatchFormat, message_count
+from libramq.message.record import RecordHead
 from libramq.store.config import StoreConfig
-from libramq.store.flush import Flusher, FlushPlan
+from libramq.store.contents import StoreContents
+from libramq.store.deletions import Deletions
+from libramq.store.flush import Flusher, FlushPlan, RecoveryPointWriter
+from libramq.store.log.append import (
+    IN_SYNC_REPLICAS_NOT_ENOUGH,
+    MESSAGE_ILLEGAL,
+    SERVICE_NOT_AVAILABLE,
+    AppendResult,
+    MessageRun,
+    StoreMessage,
+    halves_of,
+    joined,
+)
 from libramq.store.log.commit_log import CommitLog
-from libramq.store.log.cutting import cut_log
-from libramq.store.log.log_copy import LogCopy
+from libramq.store.log_copy import LogCopy, cut_log
 from libramq.store.open_files import OpenFiles
+from libramq.store.packing import PackedBatch, pack_batch, with_light
+from libramq.store.queues.consume_queue import PENDING_BYTES_MAX, ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 from libramq.store.reading.unwrapping import Unwrapping
 from libramq.store.recovery.opening import ABORT, StoreOpening
 from libramq.store.recovery.recovery import RecoveryReport
-from libramq.store.recovery.recovery_point_writer import RecoveryPointWriter
-from libramq.store.retention.cleaning import Cleaning
-from libramq.store.retention.deletions import Deletions
-from libramq.store.statistics import StoreStatistics
+from libramq.store.retention import Cleaning
 
 log = get_logger(__name__)
 
+REFUSAL_MS: Final = 1_000  # Ours: how long appends are refused after the disk was full.
+LOG_MS: Final = 60_000  # Ours: how often that is logged, as the log may be on the same disk.
 
-class MessageStore(AppendedContents):
+
+class Refusal:
+    """reason: None while messages are accepted."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.reason: str | None = None
+        self.is_final = False
+        self._clock = clock
+        self._since_ms = MonotonicMs(0)
+        self._logged_ms: MonotonicMs | None = None
+
+    def begin(self, reason: str) -> None:
+        """Refuse for a while."""
+        self.reason = reason
+        self._since_ms = now_ms = self._clock.monotonic_ms()
+        if self._logged_ms is None or now_ms - self._logged_ms >= LOG_MS:
+            self._logged_ms = now_ms
+            log.error("messages are refused, and tried again each second", reason=reason)
+
+    def fail(self, error: SyncFailed) -> None:
+        """Refuse for good: the kernel may have dropped the pages, so nothing counts as durable again."""
+        self.is_final = True
+        self.reason = f"{error}; restart the broker"
+
+    def is_over(self) -> bool:
+        """Return whether appends may be tried (again)."""
+        if self.reason is None:
+            return True
+        if self.is_final or self._clock.monotonic_ms() - self._since_ms < REFUSAL_MS:
+            return False
+        self.reason = None
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStatistics:
+    """A snapshot of a store's content and activity since the opening; it reads nothing from the disk."""
+
+    min_physical_offset: int
+    max_physical_offset: int
+    flushed_offset: int
+    visible_offset: int
+    queue_count: int
+    open_file_count: int
+    put_message_count: int
+    put_bytes: int
+    get_message_count: int
+    get_bytes: int
+    unreadable_count: int
+    failure: str | None
+
+
+class MessageStore(StoreContents):
     """A store directory, open for one process."""
 
     def __init__(
@@ -60,8 +129,16 @@ class MessageStore(AppendedContents):
             CommitLog(filesystem, files, config),
             ConsumeQueueTable(filesystem, files, config),
             Unwrapping(batch_format),
-            clock,
         )
+        self._clock = clock
+        self._refusal = Refusal(clock)
+        self._store_host = encode_host(config.store_host)
+        #: Messages stored by topic, since the last drain.
+        self.topic_puts: dict[str, int] = {}
+        self._last_store_timestamp_ms = WallMs(0)
+        self._put_count = self._put_bytes = 0
+        #: Whether everything is refused, as too few slaves are in sync.
+        self.lacks_replicas = False
         self.recovery: RecoveryReport | None = None
         self.deletions = Deletions(filesystem, config.root)
         self._flusher = Flusher(config, filesystem, self._log, self._queues, self.deletions)
@@ -130,6 +207,48 @@ class MessageStore(AppendedContents):
             self._release()
 
     # Appending.
+
+    def append_batch(self, messages: Sequence[StoreMessage | MessageRun]) -> list[AppendResult]:
+        """Store messages, all in one file and by one write; return one result per message or run."""
+        if self.config.is_copy or not self._may_write():
+            return [SERVICE_NOT_AVAILABLE] * len(messages)
+        if self.lacks_replicas:
+            return [IN_SYNC_REPLICAS_NOT_ENOUGH] * len(messages)
+        wall_ms = self._clock.wall_ms()
+        log = self._log
+        batch = self._pack(messages, wall_ms)
+        if not batch.data:
+            return batch.results
+        size = len(batch.data)
+        try:
+            if size > log.room():
+                if size > self.config.mapped_file_size_commit_log - 8:  # No file can hold it.
+                    return self._append_halves(messages)
+                log.roll()
+                batch = self._pack(messages, wall_ms)
+            log.write(batch.data)
+        except OSError as failed:
+            self._refusal.begin(f"the commit log cannot be written: {failed}")
+            return [SERVICE_NOT_AVAILABLE] * len(messages)
+        self._last_store_timestamp_ms = wall_ms
+        self._put_count += batch.message_count
+        self._put_bytes += size
+        self._dispatch(batch)
+        return batch.results
+
+    def drain_topic_puts(self) -> dict[str, int]:
+        """Return how many messages of each topic were stored since the last call."""
+        drained, self.topic_puts = self.topic_puts, {}
+        return drained
+
+    def keep_in_batches(self, topic: str) -> None:
+        """Have new queues of a topic be of batches (queue.type=BatchCQ), unless it has others already."""
+        if all(queue.is_batch for queue in self._queues.of_topic(topic)):
+            self._queues.batch_topics.add(topic)
+
+    def is_in_batches(self, topic: str) -> bool:
+        """Return whether new queues of a topic are of batches."""
+        return topic in self._queues.batch_topics
 
     @property
     def failure(self) -> str | None:
@@ -365,3 +484,53 @@ class MessageStore(AppendedContents):
         if self._lock is not None:
             self._filesystem.close(self._lock)
             self._lock = None
+
+    def _pack(self, messages: Sequence[StoreMessage | MessageRun], wall_ms: WallMs) -> PackedBatch:
+        return pack_batch(
+            with_light(messages) if self._queues.has_light else messages,
+            self._queues,
+            physical_offset=self._log.end,
+            store_timestamp_ms=wall_ms,
+            store_host=self._store_host,
+            body_bytes_max=self.config.max_message_size,
+        )
+
+    def _append_halves(self, messages: Sequence[StoreMessage | MessageRun]) -> list[AppendResult]:
+        if len(messages) == 1:
+            halves = halves_of(messages[0])
+            return [joined(self.append_batch(halves)) if halves else MESSAGE_ILLEGAL]
+        half = len(messages) // 2
+        return self.append_batch(messages[:half]) + self.append_batch(messages[half:])
+
+    def _dispatch(self, batch: PackedBatch) -> None:
+        queues, topic_puts = self._queues, self.topic_puts
+        shown: list[tuple[ConsumeQueue, int]] = []
+        for plan in batch.plans.values():
+            if plan.units:
+                queue = plan.queue
+                if not plan.is_light:
+                    count = plan.max_offset - queue.max_offset
+                    topic_puts[queue.topic] = topic_puts.get(queue.topic, 0) + count
+                waiting = queue.append(b"".join(plan.units), plan.max_offset, plan.physical_end)
+                queues.pending[queue] = None
+                shown.append((queue, plan.max_offset))
+                if waiting >= PENDING_BYTES_MAX:
+                    self._write_out_queue(queue)
+        self._show_when_safe(shown)
+
+    def _copied(self, heads: list[RecordHead], ends: dict[ConsumeQueue, int]) -> None:
+        """Handle records that came from the master."""
+        self._last_store_timestamp_ms = WallMs(heads[-1].store_timestamp_ms)
+        self._put_bytes += sum(head.size for head in heads)
+        for head in heads:
+            count = message_count(head)
+            self._put_count += count
+            self.topic_puts[head.topic] = self.topic_puts.get(head.topic, 0) + count
+        self._show_when_safe(list(ends.items()))
+
+    def _write_out_queue(self, queue: ConsumeQueue) -> None:
+        try:
+            self._queues.write_out_queue(queue)
+            self._queues.pending[queue] = None  # For the next round, which flushes it.
+        except OSError as failed:
+            self._refusal.begin(f"a consume queue cannot be written: {failed}")

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.store.log.append import StoreMessage
-from libramq.store.log.message_run import MessageRun
+from libramq.store.log.append import MessageRun, StoreMessage
 from tests.broker.brokers import Conversation
 from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer, batch, record
 from tests.protocols.kafka.test_idempotence import IdempotentProducer

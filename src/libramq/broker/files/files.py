@@ -36,9 +36,9 @@ from libramq.offsets import OffsetLedger
 from libramq.offsets.ledger import run_persist
 from libramq.pop.passed_on import PassedOn
 from libramq.store.config import Damaged, FlushDiskType, StoreConfig
-from libramq.store.index.key_index import KeyIndex
+from libramq.store.key_index import KeyIndex
 from libramq.store.message_store import MessageStore
-from libramq.store.retention.retention import NEVER_PERCENT, Retention
+from libramq.store.retention import NEVER_PERCENT, Retention
 from libramq.timers.request import TimerOptions
 from libramq.timers.timer_checkpoint import FILE_NAME as TIMER_CHECKPOINT
 from libramq.timers.timer_checkpoint import read_timer_checkpoint

@@ -17,7 +17,7 @@ from libramq.kernel.parts import Kernel, Phase
 from libramq.kernel.work import Work
 from libramq.logs import get_logger
 from libramq.store.message_store import MessageStore
-from libramq.store.retention.retention import Retention
+from libramq.store.retention import Retention
 
 log = get_logger(__name__)
 

@@ -23,8 +23,7 @@ from libramq.message.batch import BatchColumns, decode_columns, decode_propertie
 from libramq.message.inner_batch import INNER_NUM_MAX
 from libramq.message.sys_flag import MULTI_TAGS, TRANSACTION_MASK, WRAPPED
 from libramq.message.tags import tag_code
-from libramq.store.log.append import StoreMessage
-from libramq.store.log.message_run import MessageRun
+from libramq.store.log.append import MessageRun, StoreMessage
 
 #: Ours: messages of a batch that one append stores where their properties must be looked at one by one; each
 #: takes 5 to 20 µs. So many or fewer are stored all or none.

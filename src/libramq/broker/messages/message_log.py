@@ -18,9 +18,9 @@ from libramq.store.log.append import (
     PROPERTIES_SIZE_EXCEEDED,
     AppendResult,
     AppendStatus,
+    MessageRun,
     StoreMessage,
 )
-from libramq.store.log.message_run import MessageRun
 from libramq.store.message_store import MessageStore
 from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, names_of
 

@@ -39,9 +39,8 @@ from libramq.message.batch import count_items, has_more_items
 from libramq.message.ids import RecallHandle, UniqueIdGenerator, born_host
 from libramq.message.sys_flag import INNER_BATCH, TRANSACTION_MASK, is_queued
 from libramq.message.tags import tag_code
-from libramq.store.log.append import NOT_SAFE, AppendResult, AppendStatus, StoreMessage
-from libramq.store.log.message_run import MessageRun
-from libramq.store.retention.disk_space import DiskSpace
+from libramq.store.log.append import NOT_SAFE, AppendResult, AppendStatus, MessageRun, StoreMessage
+from libramq.store.retention import DiskSpace
 
 #: Ours: messages of a batch that are kept between its check and its storing; those of a larger one are
 #: decoded twice. Twenty batches of 16,384 took 133 MB.

@@ -31,9 +31,9 @@ from libramq.pop import InFlight
 from libramq.pop.check_point import check_point_of, key_of, was_popped_before
 from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry
 from libramq.pop.positions import QueueOfGroup
+from libramq.store.deletions import Deletions
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadStatus
-from libramq.store.retention.deletions import Deletions
 from libramq.timers.timer_checkpoint import FoundCheckpoint, TimerCheckpoint
 
 log = get_logger(__name__)

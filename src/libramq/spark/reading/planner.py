@@ -41,7 +41,7 @@ class QueuesGone(LibraError):
 
 
 class Queues(Protocol):
-    """The source of the planner's facts: libramq.client.queue_reader, or libramq.store.reading.reader."""
+    """The source of the planner's facts: libramq.client.queue_reader, or libramq.store.reader."""
 
     def topics(self) -> list[str]: ...
     def queues(self, topic: str) -> list[MessageQueue]: ...

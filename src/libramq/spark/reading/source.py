@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from libramq.spark.reading.pushdown import ReadRange
     from libramq.spark.sink_options import SinkOptions
     from libramq.spark.writing.sink import MessagesStreamWriter, MessagesWriter
-    from libramq.store.queues.span_cursor import Span
+    from libramq.store.reader import Span
 
 
 class RocketMQSource(DataSource):

@@ -16,8 +16,7 @@ from libramq.message.queue import MessageQueue
 from libramq.spark.reading.positions import Range
 from libramq.spark.reading.worker import warn_of_loss
 from libramq.spark.source_options import SourceOptions
-from libramq.store.queues.span_cursor import Span
-from libramq.store.reading.reader import StoreReader
+from libramq.store.reader import Span, StoreReader
 
 T = TypeVar("T")
 

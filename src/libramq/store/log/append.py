@@ -1,18 +1,22 @@
-"""The append: messages passed to the store, and the results.
+"""The append: messages passed to the store, one by one or in runs, and the results.
+
+A run has messages of one batch send, for one queue, stored together or not at all. What they share is kept
+once, and what differs in columns, which are packed together (`packing`): a value and a result for each
+message took most of a batch's time in the broker.
 
 Upstream: store/MessageExtBrokerInner.java, PutMessageResult.java, PutMessageStatus.java.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NamedTuple, final
 
 import msgspec
 
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.kernel.purgatory import Missing
-from libramq.message.ids import encode_host, encode_offset_id
+from libramq.message.ids import encode_host, encode_offset_id, encode_offset_ids
 from libramq.message.message import MessageExt
 from libramq.message.properties import (
     INNER_BASE,
@@ -151,3 +155,84 @@ PROPERTIES_SIZE_EXCEEDED: Final = AppendResult(AppendStatus.PROPERTIES_SIZE_EXCE
 SERVICE_NOT_AVAILABLE: Final = AppendResult(AppendStatus.SERVICE_NOT_AVAILABLE)
 IN_SYNC_REPLICAS_NOT_ENOUGH: Final = AppendResult(AppendStatus.IN_SYNC_REPLICAS_NOT_ENOUGH)
 UNKNOWN_ERROR: Final = AppendResult(AppendStatus.UNKNOWN_ERROR)
+
+
+@final
+class MessageRun(NamedTuple):
+    """Messages in their order, a column for each field that may differ.
+
+    suffix: what the properties of all of them end with. What they share is as in StoreMessage.
+    """
+
+    topic: str
+    queue_id: int
+    bodies: Sequence[bytes]
+    properties: Sequence[bytes]
+    tag_codes: Sequence[int]
+    flags: Sequence[int]
+    suffix: bytes = b""
+    sys_flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: bytes = bytes(8)
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+class RunResult(AppendResult, frozen=True, gc=False):
+    """The positions of a stored run; `end` is that of its last message, the other fields the first one's."""
+
+    positions: list[int] = msgspec.field(default_factory=list)
+
+    @property
+    def offset_ids(self) -> str:
+        """Return the offset message ids of all, as in the answer to their send."""
+        return encode_offset_ids(self.store_host, self.positions)
+
+
+def run_of_one(message: StoreMessage) -> MessageRun:
+    """Return a message as a run."""
+    return MessageRun(
+        message.topic,
+        message.queue_id,
+        (message.body,),
+        (message.properties_text,),
+        (message.tag_code,),
+        (message.flag,),
+        b"",
+        message.sys_flag,
+        message.born_timestamp_ms,
+        message.born_host,
+        message.reconsume_times,
+        message.prepared_transaction_offset,
+    )
+
+
+def halves_of(message: StoreMessage | MessageRun) -> Sequence[MessageRun]:
+    """Return a run as two with half of its messages each; none for a single message."""
+    if isinstance(message, StoreMessage) or len(message.bodies) < 2:
+        return ()
+    middle = len(message.bodies) // 2
+    return part_of(message, slice(middle)), part_of(message, slice(middle, None))
+
+
+def part_of(run: MessageRun, part: slice) -> MessageRun:
+    """Return some of a run's messages."""
+    return run._replace(
+        bodies=run.bodies[part],
+        properties=run.properties[part],
+        tag_codes=run.tag_codes[part],
+        flags=run.flags[part],
+    )
+
+
+def joined(results: Sequence[AppendResult]) -> AppendResult:
+    """Return the result of a run that was stored in parts: the first refusal, if there is one."""
+    refused = next((each for each in results if not isinstance(each, RunResult)), None)
+    if refused is not None:
+        return refused
+    first = results[0]
+    positions = [at for each in results if isinstance(each, RunResult) for at in each.positions]
+    return RunResult(
+        first.status, first.physical_offset, results[-1].end - first.physical_offset, first.queue_offset,
+        first.store_timestamp_ms, first.store_host, positions,
+    )  # fmt: skip

@@ -20,8 +20,7 @@ from libramq.store.config import StoreConfig
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.segments import FileRange
 from libramq.store.queues.batch_consume_queue import BatchConsumeQueue, BatchUnit
-from libramq.store.queues.consume_queue import BLANK_SIZE
-from libramq.store.queues.dispatch import unit_tag_code
+from libramq.store.queues.consume_queue import BLANK_SIZE, unit_tag_code
 from libramq.store.reading.read import (
     Place,
     ReadResult,

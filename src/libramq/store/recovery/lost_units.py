@@ -19,13 +19,12 @@ from libramq.logs import get_logger
 from libramq.message.inner_batch import message_count
 from libramq.message.record import RecordHead
 from libramq.message.sys_flag import is_queued
+from libramq.store.deletions import Deletions
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.log_scan import LogScan
-from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
+from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue, unit_tag_code
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable, QueueKey
-from libramq.store.queues.dispatch import unit_tag_code
 from libramq.store.queues.light_queues import LIGHT_QUEUE_ID
-from libramq.store.retention.deletions import Deletions
 
 log = get_logger(__name__)
 

@@ -14,7 +14,10 @@ from libramq.clock import Clock
 from libramq.errors import StoreDamaged, StoreError
 from libramq.filesystem import NO_SPACE, FileSystem
 from libramq.logs import get_logger
+from libramq.store.checkpoint import UNKNOWN, RecoveryPoint, deletions_end, lost_before
 from libramq.store.config import StoreConfig
+from libramq.store.deletions import Deletions
+from libramq.store.flush import RecoveryPointWriter
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.queues.consume_queue import ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
@@ -28,9 +31,6 @@ from libramq.store.recovery.recovery import (
     face_lost_files,
     recover,
 )
-from libramq.store.recovery.recovery_point import UNKNOWN, RecoveryPoint, deletions_end, lost_before
-from libramq.store.recovery.recovery_point_writer import RecoveryPointWriter
-from libramq.store.retention.deletions import Deletions
 
 log = get_logger(__name__)
 

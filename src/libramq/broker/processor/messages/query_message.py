@@ -16,7 +16,7 @@ from libramq.kernel.work import InThread, Work
 from libramq.remoting.headers import QueryMessageHeader
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.store.index.key_index import KeyIndex
+from libramq.store.key_index import KeyIndex
 from libramq.store.message_store import MessageStore
 
 #: MessageStoreConfig.maxMsgsNumBatch, BrokerConfig.defaultQueryMaxNum.

@@ -29,13 +29,12 @@ from libramq.message.record import (
     RECORD_BYTES_MIN,
     RecordHead,
 )
+from libramq.store.checkpoint import FILE_NAME as RECOVERY_POINT
 from libramq.store.config import StoreConfig
-from libramq.store.copies.copied_tables import TOPICS, read_table, table_names
-from libramq.store.copies.copying import UNFINISHED_SUFFIX
+from libramq.store.copying import TOPICS, UNFINISHED_SUFFIX, read_table, table_names
 from libramq.store.log.log_scan import LogScan
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read_only_files import ReadOnlyFiles
-from libramq.store.recovery.recovery_point import FILE_NAME as RECOVERY_POINT
 
 #: Where a record has its own place in the log.
 _PLACE: Final = slice(28, 36)

@@ -1,4 +1,11 @@
-"""The recovery point: up to which physical offsets a store is known to be on the disk.
+"""The checkpoints: up to where the files of a store are known to be on the disk, Apache's file and ours.
+
+    checkpoint          Apache's: commit log (8) | consume queues (8) | index (8)
+                        master flushed offset (8) | confirm offset (8), then zeroes up to 4096
+
+Its first three are store times of messages, not clock times: after an abnormal end, recovery begins at the
+newest file that starts before all of them. Times are useless after a clock was set back, so ours has offsets,
+the **recovery point**:
 
     libra.checkpoint    two slots, 4096 bytes apart, written in turn
 
@@ -11,10 +18,11 @@
 `units`: how many units all queues had then, -1 if unknown; fewer mean that queues were lost.
 `begins`: where the log began, -1 if unknown; a later beginning means that its first files were lost.
 
-It lies beside Apache's checkpoint, which has store times instead: times are useless after a clock was set
-back. The `abort` file of a running LibraMQ broker has the point's mark in its second line. Apache's brokers
-write their own `abort` whenever they start; so if the store was not closed and the mark is missing, another
-broker wrote last, and the point is void.
+The `abort` file of a running LibraMQ broker has the point's mark in its second line. Apache's brokers write
+their own `abort` whenever they start; so if the store was not closed and the mark is missing, another broker
+wrote last, and the point is void.
+
+Upstream: store/StoreCheckpoint.java.
 """
 
 import struct
@@ -22,8 +30,55 @@ import zlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from libramq.clock import WallMs
 from libramq.filesystem import FileSystem
 from libramq.store.config import PAGE_BYTES
+
+_FORMAT = struct.Struct(">qqqqq")
+_SAFETY_MS: Final = 3_000  # StoreCheckpoint.getMinTimestamp: clocks and files are not that exact.
+
+
+class Checkpoint(NamedTuple):
+    """The content of the file."""
+
+    commit_log_timestamp_ms: WallMs = WallMs(0)
+    consume_queue_timestamp_ms: WallMs = WallMs(0)
+    index_timestamp_ms: WallMs = WallMs(0)
+    master_flushed_offset: int = 0
+    confirm_offset: int = 0
+
+    @property
+    def safe_timestamp_ms(self) -> WallMs:
+        """Return the store time up to which messages and their consume queue units are on the disk."""
+        return max(WallMs(0), min(self.commit_log_timestamp_ms, self.consume_queue_timestamp_ms) - _SAFETY_MS)
+
+
+def read_checkpoint(filesystem: FileSystem, path: Path) -> Checkpoint:
+    """Read the file; an empty checkpoint if it is missing or cut short."""
+    if not filesystem.exists(path):
+        return Checkpoint()
+    file = filesystem.open(path)
+    try:
+        data = filesystem.pread(file, _FORMAT.size, 0)
+    finally:
+        filesystem.close(file)
+    return Checkpoint(*_FORMAT.unpack(data)) if len(data) == _FORMAT.size else Checkpoint()
+
+
+def write_checkpoint(
+    filesystem: FileSystem, path: Path, checkpoint: Checkpoint, *, sync: bool = False
+) -> None:
+    """Write the file. Losing it only prolongs recovery, so it is flushed only at the end."""
+    file = filesystem.open(path, write=True, create=True)
+    try:
+        if filesystem.file_size(file) < PAGE_BYTES:
+            filesystem.truncate(file, PAGE_BYTES)
+        filesystem.pwrite(file, _FORMAT.pack(*checkpoint), 0)
+        if sync:
+            filesystem.fsync(file)
+    finally:
+        filesystem.close(file)
+
 
 FILE_NAME: Final = "libra.checkpoint"
 UNKNOWN: Final = -1

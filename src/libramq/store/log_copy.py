@@ -5,13 +5,22 @@
 An incomplete record waits in memory, so the log always ends where a record does. An empty copy begins where
 the master begins to send, at the start of a file.
 Upstream: DefaultMessageStore.appendToCommitLog, ReputMessageService.
+
+Where the master's log differs, the slave's becomes shorter again (`cut_log`):
+
+    kept aside ─► recovery point lowered, on the disk ─► queues cut ─► log cut
+
+A crash between any two steps leaves a log that recovery accepts: it begins at the lowered point, and what was
+not cut yet is still a valid end. The slave compares it with the master's again before it copies.
 """
 
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from libramq.errors import InvalidName, RemoteProtocolError, StoreCorrupt, StoreError
+from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
 from libramq.message.inner_batch import message_count
 from libramq.message.record import (
@@ -24,11 +33,18 @@ from libramq.message.record import (
     peek_record,
 )
 from libramq.message.sys_flag import is_queued
+from libramq.store.flush import RecoveryPointWriter
 from libramq.store.log.commit_log import CommitLog
-from libramq.store.queues.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT, ConsumeQueue
+from libramq.store.queues.consume_queue import (
+    BLANK_SIZE,
+    PENDING_BYTES_MAX,
+    UNIT,
+    ConsumeQueue,
+    unit_tag_code,
+)
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
-from libramq.store.queues.dispatch import unit_tag_code
 from libramq.store.queues.light_queues import LIGHT_QUEUE_ID
+from libramq.store.recovery.kept_aside import keep_aside
 
 log = get_logger(__name__)
 
@@ -254,3 +270,22 @@ class LogCopy:
         if queue.pending_bytes >= PENDING_BYTES_MAX:
             self._queues.write_out_queue(queue)
         return queue
+
+
+def cut_log(
+    filesystem: FileSystem,
+    root: Path,
+    log_: CommitLog,
+    queues: ConsumeQueueTable,
+    points: RecoveryPointWriter,
+    end: int,
+) -> None:
+    """Cut log and queues at a record's start; waits for the disk, and raises OSError if that refuses."""
+    assert log_.min_offset <= end <= log_.end, (log_.min_offset, end, log_.end)
+    size, path = keep_aside(filesystem, root, log_.segments, end, is_torn=True)
+    log.warning("the end of the commit log was cut off", offset=end, size=size, kept=str(path))
+    points.cut(end)
+    for queue in queues:
+        queue.truncate_physical(end)
+    log_.flushed = min(log_.flushed, end)
+    log_.recovered(end)

@@ -1,1 +1,0 @@
-"""Messages by their keys."""
