@@ -7,7 +7,7 @@ import pytest
 
 from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.remoting.frame import encode_frame
-from libramq.transport.large_reads import LARGE_FRAME_BYTES, LARGE_READ_BYTES, READS_PER_ROUND, LargeReads
+from libramq.transport.large_transfers import LARGE_FRAME_BYTES, LARGE_READ_BYTES, READS_PER_ROUND, LargeReads
 from tests.transport.loops import LOOPS, run_on
 from tests.transport.test_server import Client, Echo, serve
 

@@ -10,8 +10,8 @@ import pytest
 
 from libramq.remoting.command import Command
 from libramq.remoting.frame import encode_frame
-from libramq.transport import large_write
-from libramq.transport.large_write import (
+from libramq.transport import large_transfers
+from libramq.transport.large_transfers import (
     AT_ONCE_US,
     LARGE_BYTES,
     SLICE_BYTES,
@@ -87,8 +87,8 @@ def slices_sent(monkeypatch, slice_us: int) -> list[int]:
         sent.append(len(data))
         return len(data)
 
-    monkeypatch.setattr(large_write, "os", SimpleNamespace(write=write))
-    monkeypatch.setattr(large_write, "perf_counter_ns", lambda: len(sent) * slice_us * 1_000)
+    monkeypatch.setattr(large_transfers, "os", SimpleNamespace(write=write))
+    monkeypatch.setattr(large_transfers, "perf_counter_ns", lambda: len(sent) * slice_us * 1_000)
     return sent
 
 

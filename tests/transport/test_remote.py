@@ -18,8 +18,7 @@ from libramq.transport import asyncio_remotes
 from libramq.transport import remotes as remotes_module
 from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
 from libramq.transport.blocking import BlockingRemote
-from libramq.transport.server import Server
-from libramq.transport.server_connection import Peer
+from libramq.transport.server import Peer, Server
 from tests.transport.loops import LOOPS, run_on, until
 
 both = pytest.mark.parametrize("loop", list(LOOPS))

@@ -18,10 +18,9 @@ from libramq.runtime import outgoing, performer
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
-from libramq.transport import admission, server_connection, unfinished
+from libramq.transport import admission
 from libramq.transport import server as server_module
-from libramq.transport.server import Server
-from libramq.transport.server_connection import Handler, Peer
+from libramq.transport.server import Handler, Peer, Server
 from tests.fakes import ManualClock, ManualThreads
 from tests.transport.loops import LOOPS, run_on, until
 
@@ -164,7 +163,7 @@ def test_bad_bytes_close_their_connection_and_no_other(loop, garbage):
 
 
 def test_unfinished_frames_are_bounded_over_all_connections(loop, monkeypatch):
-    monkeypatch.setattr(unfinished, "UNFINISHED_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(server_module, "UNFINISHED_BYTES_MAX", 1_000_000)
 
     async def scenario() -> None:
         echo = Echo()
@@ -227,7 +226,7 @@ def test_a_client_that_does_not_read_is_paused_and_later_gets_every_answer(loop,
 
     It was disconnected and returned, for ever.
     """
-    monkeypatch.setattr(server_connection, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
+    monkeypatch.setattr(server_module, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
     for module in (outgoing, performer):
         monkeypatch.setattr(module, "UNSENT_BYTES_HIGH", 64 * 1024)
 
@@ -273,8 +272,8 @@ def test_clients_that_read_large_answers_at_the_same_time_are_all_served(loop):
 
 
 def test_notifications_to_a_client_that_does_not_read_are_bounded(loop, monkeypatch):
-    monkeypatch.setattr(server_connection, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
-    monkeypatch.setattr(server_connection, "WRITE_BUFFER_BYTES_MAX", 20 * 1024 * 1024)
+    monkeypatch.setattr(server_module, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
+    monkeypatch.setattr(server_module, "WRITE_BUFFER_BYTES_MAX", 20 * 1024 * 1024)
 
     async def scenario() -> None:
         echo = Echo()
@@ -362,7 +361,7 @@ def test_a_client_that_sends_nothing_more_and_does_not_read_is_aborted(loop):
     async def scenario() -> None:
         clock = ManualClock()
         # More than the kernel takes, and less than what makes the server read no more, either.
-        echo = Echo(bytes(server_connection.WRITE_BUFFER_BYTES_HIGH))
+        echo = Echo(bytes(server_module.WRITE_BUFFER_BYTES_HIGH))
         server, port = await serve(echo, clock)
         client = await Client.connect(port)
         client.writer.write(client.frame())

@@ -1,6 +1,6 @@
 """Incomplete frames: how much of them a server holds, and which connections it closes."""
 
-from libramq.transport.unfinished import UNFINISHED_BYTES_MAX, UnfinishedFrames
+from libramq.transport.server import UNFINISHED_BYTES_MAX, UnfinishedFrames
 
 MIB = 1 << 20
 

@@ -5,10 +5,8 @@ import pytest
 from libramq.remoting.command import Command, reply_to
 from libramq.remoting.frame import encode_frame
 from libramq.runtime.outgoing import UNSENT_BYTES_HIGH
-from libramq.transport import waiting_frames
-from libramq.transport.server import Server
-from libramq.transport.server_connection import ServerConnection
-from libramq.transport.waiting_frames import WAITING_BYTES_MAX, WaitingFrames
+from libramq.transport import server as server_module
+from libramq.transport.server import WAITING_BYTES_MAX, Server, ServerConnection, WaitingFrames
 from tests.transport.loops import LOOPS, run_on, until
 from tests.transport.test_server import Client, serve
 
@@ -113,7 +111,7 @@ def test_the_frames_of_a_connection_that_ends_make_room(loop):
 @pytest.mark.parametrize("loop", list(LOOPS))
 def test_clients_that_do_not_read_their_answers_do_not_keep_the_room(loop, monkeypatch):
     """Frames that wait for their own client could wait for ever, so the worst connection is closed."""
-    monkeypatch.setattr(waiting_frames, "STUCK_MS", 10)
+    monkeypatch.setattr(server_module, "STUCK_MS", 10)
 
     async def scenario() -> None:
         slow = Slow()

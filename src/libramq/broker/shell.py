@@ -28,8 +28,7 @@ from libramq.transport.access import Access
 from libramq.transport.address import check_bind_address, is_loopback
 from libramq.transport.admission import for_slaves
 from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
-from libramq.transport.server import Server
-from libramq.transport.server_connection import Reader
+from libramq.transport.server import Reader, Server
 from libramq.transport.tls import PLAIN, Encryption
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from libramq.wire.kafka.apis.create_topics import CreatableTopic, CreateTopicsRe
 from libramq.wire.kafka.apis.describe_configs import TOPIC, DescribeConfigsRequest, DescribedResource
 from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
 from libramq.wire.kafka.error_code import ErrorCode
-from libramq.wire.kafka.record_batch import RECORDS_MAX, InvalidBatch
-from libramq.wire.kafka.whole_batch import check_batch
+from libramq.wire.kafka.record_batch import RECORDS_MAX, InvalidBatch, check_batch
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 from tests.protocols.kafka import test_idempotence, test_records, test_topic_changes

@@ -34,9 +34,8 @@ from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
 from libramq.wire.kafka.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from libramq.wire.kafka.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from libramq.wire.kafka.apis.produce import ProducePartition, ProduceRequest, ProduceTopic
-from libramq.wire.kafka.compression import DECOMPRESSED_BYTES_MAX, GZIP
 from libramq.wire.kafka.error_code import ErrorCode
-from libramq.wire.kafka.record_batch import HEADER_BYTES, RECORDS_MAX
+from libramq.wire.kafka.record_batch import DECOMPRESSED_BYTES_MAX, GZIP, HEADER_BYTES, RECORDS_MAX
 from tests.broker.brokers import answer
 from tests.fakes import FakePeer, turns_of
 from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer, batch, fetched, record

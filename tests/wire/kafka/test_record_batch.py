@@ -8,15 +8,20 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
 from libramq.errors import RemoteProtocolError
-from libramq.wire.kafka.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, decompress
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import (
+    GZIP,
     HEADER_BYTES,
     HEADERS_MAX,
+    LZ4,
+    NONE,
+    SNAPPY,
+    ZSTD,
     Budget,
     InvalidBatch,
     Record,
     decode_batch,
+    decompress,
     encode_batch,
     encode_headers,
     unpacking_cost,

@@ -66,8 +66,8 @@ from libramq.offsets.ledger import offset_table
 from libramq.rpc import peer_calls
 from libramq.rpc.broker_calls import update_consumer_offset
 from libramq.rpc.call import Ask, Call, Question, answer_to
+from libramq.store.deletions import COPIED_AS
 from libramq.store.message_store import MessageStore
-from libramq.store.retention.deletions import COPIED_AS
 from libramq.timers.metrics import TimerMetricsFile
 from libramq.timers.timer_checkpoint import TimerCheckpoint, decode_timer_checkpoint
 from libramq.timers.timers import Again

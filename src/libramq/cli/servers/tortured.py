@@ -22,7 +22,7 @@ from libramq.errors import ConfigError, StoreError
 from libramq.filesystem import LocalFileSystem
 from libramq.nameserver import NameServer
 from libramq.rpc import admin_calls
-from libramq.store.recovery.check import check_store
+from libramq.store.check import check_store
 from libramq.testing.torture.client import Client
 from libramq.testing.torture.link import LINK_HOST, Link
 

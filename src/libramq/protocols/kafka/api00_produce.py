@@ -42,11 +42,12 @@ from libramq.wire.kafka.record_batch import (
     InvalidBatch,
     Record,
     Stamp,
+    check_batch,
+    checking_cost,
     decode_batch,
     stamp_of,
     unpacking_cost,
 )
-from libramq.wire.kafka.whole_batch import check_batch, checking_cost
 
 #: Ours: requests that cost no more are decoded at once, in some milliseconds; compressed and larger ones on a
 #: thread.

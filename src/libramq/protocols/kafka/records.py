@@ -33,10 +33,11 @@ from libramq.wire.kafka.record_batch import (
     Record,
     Stamp,
     decode_headers,
+    empty_batch,
     encode_batch,
     encode_headers,
+    renumbered,
 )
-from libramq.wire.kafka.whole_batch import empty_batch, renumbered
 
 _OURS: Final = frozenset({NULL, KEY, HEADERS, PRODUCER})
 

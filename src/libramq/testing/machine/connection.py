@@ -21,7 +21,7 @@ from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import decode_frame, frame_end
 from libramq.testing.happening import Happening
 from libramq.testing.machine.process import Process
-from libramq.transport.server_connection import Handler
+from libramq.transport.server import Handler
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from libramq.testing.machine.process import Process
 from libramq.testing.machine.seams import SimulatedTimers
 from libramq.transport.access import CONNECT_TIMEOUT_MS, OPEN, REQUEST_TIMEOUT_MS, Access
 from libramq.transport.remotes import OnConnectionLost, OnRequest, Remotes
-from libramq.transport.server_connection import Handler
+from libramq.transport.server import Handler
 
 
 class Network(Air):

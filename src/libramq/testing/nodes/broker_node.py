@@ -30,8 +30,7 @@ from libramq.testing.machine.network import Network, SimulatedDialer, simulated_
 from libramq.testing.machine.process import Process
 from libramq.testing.machine.seams import SimulatedThreads, SimulatedTimers, drawn_turns
 from libramq.testing.world import SeededSecretBits, World
-from libramq.transport.server import IDLE_MS_MAX
-from libramq.transport.server_connection import Handler
+from libramq.transport.server import IDLE_MS_MAX, Handler
 from libramq.wire.kafka.frame import FrameReader
 
 

@@ -10,20 +10,112 @@
 
     record   length | attributes (1) | timestamp delta | offset delta | key | value | number of headers | …
 
-Lengths and deltas are varints; a length of -1 is null. Upstream: common/record/DefaultRecordBatch.java,
+Lengths and deltas are varints; a length of -1 is null. Records are compressed by the algorithm in the
+attributes: gzip, lz4, zstd, or snappy, raw (librdkafka) or in the blocks of snappy-java (Java, kafka-python).
+Their decompressed size is bounded before memory is allocated. A whole batch is stored and fetched as it was
+produced, without being decoded.
+
+Upstream: common/record/CompressionType.java, common/record/DefaultRecordBatch.java,
 DefaultRecord.java.
 """
 
 import struct
+import zlib
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import cramjam
 import google_crc32c
+import lz4.frame
+import zstandard
 
 from libramq.errors import RemoteProtocolError
-from libramq.wire.kafka.compression import DECOMPRESSED_BYTES_MAX, decompress
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.primitives import Reader, encode_uvarint, encode_varint
+
+NONE: Final = 0
+GZIP: Final = 1
+SNAPPY: Final = 2
+LZ4: Final = 3
+ZSTD: Final = 4
+#: Ours: the batches of a request, decompressed; as much as a frame brings without compression. All of it
+#: becomes messages at once, which takes four times the memory.
+DECOMPRESSED_BYTES_MAX: Final = 16 * 1024 * 1024
+#: SnappyOutputStream.java: magic, version and compatible version.
+_SNAPPY_JAVA_MAGIC: Final = b"\x82SNAPPY\0"
+_SNAPPY_JAVA_HEADER_BYTES: Final = 16
+_GZIP_WINDOW_BITS: Final = 16 + zlib.MAX_WBITS
+
+
+def decompress(codec: int, data: bytes, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """Return the records as they were before compression; raises RemoteProtocolError."""
+    if codec == NONE:
+        return data
+    unpack = _UNPACKERS.get(codec)
+    if unpack is None:
+        raise RemoteProtocolError(f"there is no compression {codec}")
+    try:
+        plain = unpack(data, bytes_max)
+    except RemoteProtocolError:
+        raise
+    except Exception as failed:  # zlib.error, RuntimeError, ZstdError, cramjam's: none has a common parent.
+        raise RemoteProtocolError(f"compressed records cannot be read: {failed}") from failed
+    if len(plain) > bytes_max:
+        raise RemoteProtocolError(f"{len(data)} bytes of records unpack to more than {bytes_max}")
+    return plain
+
+
+def _gunzip(data: bytes, bytes_max: int) -> bytes:
+    stream = zlib.decompressobj(_GZIP_WINDOW_BITS)
+    plain = stream.decompress(data, bytes_max + 1)
+    if not stream.eof and len(plain) <= bytes_max:
+        raise RemoteProtocolError("compressed records end early")
+    return plain
+
+
+def _unlz4(data: bytes, bytes_max: int) -> bytes:
+    stream = lz4.frame.LZ4FrameDecompressor()
+    plain: bytes = stream.decompress(data, max_length=bytes_max + 1)
+    if not stream.eof and len(plain) <= bytes_max:
+        raise RemoteProtocolError("compressed records end early")
+    return plain
+
+
+def _unzstd(data: bytes, bytes_max: int) -> bytes:
+    plain: bytes = zstandard.ZstdDecompressor().stream_reader(data).read(bytes_max + 1)
+    return plain
+
+
+def _unsnappy(data: bytes, bytes_max: int) -> bytes:
+    if not data.startswith(_SNAPPY_JAVA_MAGIC):
+        return _unsnappy_block(data, bytes_max)
+    blocks = []
+    at, left = _SNAPPY_JAVA_HEADER_BYTES, bytes_max
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4])
+        if at + 4 + size > len(data):
+            raise RemoteProtocolError("compressed records end early")
+        blocks.append(_unsnappy_block(data[at + 4 : at + 4 + size], left))
+        left -= len(blocks[-1])
+        at += 4 + size
+    return b"".join(blocks)
+
+
+def _unsnappy_block(data: bytes, bytes_max: int) -> bytes:
+    """Decompress one block, which begins with its decompressed size."""
+    size = shift = 0
+    for byte in data[:5]:
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    if size > bytes_max:
+        raise RemoteProtocolError(f"{len(data)} bytes of records unpack to {size}; {bytes_max} are allowed")
+    return bytes(cramjam.snappy.decompress_raw(data))
+
+
+_UNPACKERS: Final = {GZIP: _gunzip, SNAPPY: _unsnappy, LZ4: _unlz4, ZSTD: _unzstd}
+
 
 MAGIC: Final = 2
 HEADER_BYTES: Final = 61
@@ -332,3 +424,97 @@ def encode_batch(records: Sequence[Record], *, leader_epoch: int = 0) -> bytes:
 
 def _encode_nullable(data: bytes | None) -> bytes:
     return _NULL if data is None else encode_uvarint(len(data) << 1) + data
+
+
+_LENGTH_AT: Final = 8
+_MAGIC_AT: Final = 16
+_COUNT_AT: Final = 57
+#: Ours: a checksum takes 33 µs a MiB, a copy some 50 µs, the size of a record 0.14 µs; 64 KiB are decoded in
+#: some milliseconds.
+_BYTES_PER_COST: Final = 128
+_RECORD_COST: Final = 4
+#: A size has at most five bytes of seven bits.
+_SHIFT_MAX: Final = 28
+
+
+class BatchSummary(NamedTuple):
+    """The head of a batch that is stored as it is. Times are of its first record, and the latest of all."""
+
+    records: int
+    first_ms: int
+    latest_ms: int
+
+
+def empty_batch(base_offset: int, count: int) -> bytes:
+    """Return a batch that has offsets and no records, as Kafka's brokers leave by compaction: clients go on
+    behind it.
+    """
+    checked = REST.pack(0, count - 1, -1, -1, -1, -1, -1, 0)
+    crc = google_crc32c.value(checked)
+    return HEAD.pack(base_offset, len(checked) + CRC_FROM - LENGTH_FROM, 0, MAGIC, crc) + checked
+
+
+def checking_cost(data: bytes) -> int:
+    """Return what `check_batch` takes, in the time that a byte takes to decode (`unpacking_cost`)."""
+    if len(data) < HEADER_BYTES:
+        return len(data)
+    count = int.from_bytes(data[_COUNT_AT:HEADER_BYTES], signed=True)
+    return len(data) // _BYTES_PER_COST + min(max(count, 0), RECORDS_MAX) * _RECORD_COST
+
+
+def check_batch(data: bytes) -> BatchSummary:
+    """Return what a producer's batch says of itself; raises InvalidBatch.
+
+    Of records that are not compressed the sizes are checked; others only unpacking would.
+    """
+    attributes, last_delta, first_ms, latest_ms, count = checked_head(data)
+    if count > RECORDS_MAX:
+        raise InvalidBatch(
+            ErrorCode.MESSAGE_TOO_LARGE, f"{count} records; at most {RECORDS_MAX}, send smaller batches"
+        )
+    if count < 1 or last_delta != count - 1:
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD, f"a batch of {len(data)} bytes announces {count} records"
+        )
+    if not attributes & CODEC_MASK and _count_records(data) != count:
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD, f"a batch does not have the {count} records it announces"
+        )
+    return BatchSummary(count, first_ms, latest_ms)
+
+
+def _count_records(data: bytes) -> int:
+    """Return how many records fill an uncompressed batch exactly, by their sizes; -1 if they do not."""
+    at, end, count = HEADER_BYTES, len(data), 0
+    while at < end:
+        size = data[at]
+        at += 1
+        shift = 7
+        if size > 0x7F:
+            size &= 0x7F
+            while True:
+                if at >= end or shift > _SHIFT_MAX:
+                    return -1
+                byte = data[at]
+                at += 1
+                size |= (byte & 0x7F) << shift
+                shift += 7
+                if byte <= 0x7F:
+                    break
+        if size & 1 or size >> 1 < RECORD_BYTES_MIN - 1:  # Negative, or too small for what every record has.
+            return -1
+        at += size >> 1
+        count += 1
+    return count if at == end else -1
+
+
+def renumbered(
+    data: bytes | memoryview, base_offset: int, *, leader_epoch: int = 0
+) -> list[bytes | memoryview]:
+    """Return a stored batch as it is fetched, in parts: with its first offset; its checksum stays right."""
+    return [
+        base_offset.to_bytes(8),
+        data[_LENGTH_AT:LENGTH_FROM],
+        leader_epoch.to_bytes(4),
+        data[_MAGIC_AT:],
+    ]

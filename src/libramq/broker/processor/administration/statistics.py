@@ -44,7 +44,7 @@ from libramq.remoting.headers import (
 )
 from libramq.rpc.outcome import Outcome, Reply, reply_rows
 from libramq.rpc.request import Processor, Request
-from libramq.transport.server_connection import Peer
+from libramq.transport.server import Peer
 
 #: Ours: 32 topics of a thousand queues, or 4,000 of eight; some 6 MB of reply.
 QUEUES_MAX: Final = 32_768

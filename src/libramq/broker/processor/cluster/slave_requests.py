@@ -59,7 +59,7 @@ from libramq.rpc.call import Call
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply, reply_encoded
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.requests import REQUESTS, AtSlave
-from libramq.store.retention.deletions import COPIED_AS
+from libramq.store.deletions import COPIED_AS
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
 
 _BUSY: Final = Reply(

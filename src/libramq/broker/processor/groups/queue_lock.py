@@ -16,7 +16,7 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import LockBatchBody, LockBatchReply, QueueRef
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_rows
 from libramq.rpc.request import Processor, Request
-from libramq.transport.server_connection import Peer
+from libramq.transport.server import Peer
 
 #: Ours: a client's queues at one broker, over all its topics; each takes 2 µs.
 QUEUES_MAX: Final = 4_096
