@@ -19,7 +19,7 @@ from libramq.clock import Clock
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConfigError, broker_error
 from libramq.filter.consumer_filters import ConsumerFilters, RetryTopicFilter, is_tag, parse_filter
-from libramq.filter.sql import is_parsed
+from libramq.filter.sql import SQL92, is_parsed
 from libramq.filter.subscription import MessageFilter, SubscriptionData
 from libramq.filter.tag import ALL, parse_tag_filter
 from libramq.kernel.effect import Thread
@@ -31,9 +31,9 @@ PARSED_AT_ONCE_MAX: Final = 512
 
 
 def parse_ahead(expression: str, expression_type: str | None) -> Work[None]:
-    """Have a thread parse a long expression, unless it consists of tags; its filter is remembered."""
-    is_long = len(expression) > PARSED_AT_ONCE_MAX and not is_tag(expression_type)
-    if is_long and not is_parsed(expression):
+    """Have a thread parse a long expression of SQL92; its filter is remembered, unless others push it out."""
+    is_long = len(expression) > PARSED_AT_ONCE_MAX and expression_type == SQL92
+    while is_long and not is_parsed(expression):
         yield InThread(Thread.COMPUTE, partial(_try_to_parse, expression, expression_type))
 
 
