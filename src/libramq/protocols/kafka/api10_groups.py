@@ -11,7 +11,7 @@ from typing import Any, Final
 from libramq.broker.groups.coordination import FROZEN_MS
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.values import Beat
-from libramq.kernel.connection import Connection, Principal
+from libramq.kernel.connection import Principal
 from libramq.kernel.parts import Kernel
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.api11_classic_groups import ClassicGroups
@@ -55,11 +55,6 @@ class KafkaGroups:
         """Note a client's first request over a connection, or its question for coordinators of groups."""
         self._classic.client_arrived(slot, groups)
         self._modern.client_arrived(slot, groups)
-
-    def answer_before_others(self, connection: Connection) -> None:
-        """Answer a connection's held heartbeat if the answers behind would have to wait for it."""
-        self._classic.held_beats.answer_before_others(connection)
-        self._modern.held_beats.answer_before_others(connection)
 
     def leave(self, request: LeaveGroupRequest, slot: Slot) -> None:
         """Have the members leave, by the protocol of their group."""
