@@ -14,7 +14,7 @@ from libramq.errors import ConfigError, InvalidMessage
 from libramq.spark.sink_options import KNOWN, SinkOptions
 from libramq.spark.writing import sending
 from libramq.spark.writing.sending import messages_of
-from libramq.spark.writing.unique_ids import unique_ids
+from libramq.spark.writing.sink import unique_ids
 from libramq.sync import Admin
 from libramq.testing import Broker
 

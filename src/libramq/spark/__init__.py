@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from libramq.spark.pipeline.parquet_table import ParquetTable
     from libramq.spark.reading.source import RocketMQSource
     from libramq.spark.spark_session import bootstrap, register, session
-    from libramq.spark.writing.deduplication import deduplicated
+    from libramq.spark.writing.sink import deduplicated
 
 __all__ = [
     "Batch",
@@ -41,7 +41,7 @@ _HOME = {
     "plan_batches": "libramq.spark.pipeline.batches",
     "read_batches": "libramq.spark.pipeline.batches",
     "from_message": "libramq.spark.bodies.bodies",
-    "deduplicated": "libramq.spark.writing.deduplication",
+    "deduplicated": "libramq.spark.writing.sink",
     "bootstrap": "libramq.spark.spark_session",
     "register": "libramq.spark.spark_session",
     "session": "libramq.spark.spark_session",

@@ -5,10 +5,12 @@ values; objects with sockets are created where they are used and are not sent al
 reading are imported there too: a process that only asks for the schema starts faster.
 """
 
+import logging
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -26,9 +28,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from libramq.errors import ConfigError
-from libramq.spark.reading.partitioning import tasks
-from libramq.spark.reading.positions import Limits, Range, StreamOffset
+from libramq.errors import ConfigError, RemoteError
+from libramq.message.queue import MessageQueue
+from libramq.spark.reading.positions import Limits, Positions, Range, StreamOffset
 from libramq.spark.schema import columns_of, ddl
 from libramq.spark.source_options import SourceOptions
 
@@ -37,12 +39,101 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from libramq.client.queue_reader import QueueReader
-    from libramq.spark.reading.lag_mirror import LagMirror
     from libramq.spark.reading.planner import Planner
     from libramq.spark.reading.pushdown import ReadRange
     from libramq.spark.sink_options import SinkOptions
     from libramq.spark.writing.sink import MessagesStreamWriter, MessagesWriter
     from libramq.store.reader import Span
+
+
+log = logging.getLogger(__name__)
+
+
+class MirrorGroup(Protocol):
+    """The receiver of the offsets: libramq.client.lag_group.
+
+    They are never read back: only Spark's checkpoint has a query's position. They are sent one-way when Spark
+    asks for the next batch, which it does when everything before is done; so a run's last batch is included,
+    while Spark's own `commit` comes one batch late and never for the last one.
+    """
+
+    def introduce(self, queues: list[MessageQueue]) -> None: ...
+    def commit(self, positions: Mapping[MessageQueue, int]) -> None: ...
+
+
+class LagMirror:
+    """Commits changed positions."""
+
+    def __init__(self, group: MirrorGroup) -> None:
+        self._group = group
+        self._committed: dict[MessageQueue, int] = {}
+
+    def show(self, positions: Positions) -> None:
+        """Commit positions. Raises ConfigError for a group that has members; other failures are logged."""
+        changed = {
+            queue: offset for queue, offset in positions.items() if self._committed.get(queue) != offset
+        }
+        if not changed:
+            return
+        try:
+            new = sorted(changed.keys() - self._committed.keys())
+            if new:
+                self._group.introduce(new)
+            self._group.commit(changed)
+        except ConfigError as error:
+            raise ConfigError(f"commitGroupId: {error}") from None
+        except RemoteError as error:
+            log.warning("positions were not committed: %s", error)
+        # No retry: the next batch brings the next positions.
+        self._committed |= changed
+
+
+ROWS_WORTH_A_TASK: Final = 50_000
+"""Below this many rows one Python task is faster than two."""
+
+
+def tasks(
+    ranges: Iterable[Range],
+    *,
+    cores: int,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+) -> list[list[Range]]:
+    """Group ranges into tasks of similar size.
+
+    A Python task takes 25 to 50 ms whatever it reads, so few rows make one task, whatever the number of
+    queues, and many rows as many tasks as there are cores. `minPartitions` and `maxRecordsPerPartition`
+    demand more.
+
+    Upstream: Kafka's KafkaOffsetRangeCalculator.scala, which begins with one task per partition.
+    """
+    ranges = list(ranges)
+    total = sum(part.row_count for part in ranges)
+    if not total:
+        return []
+    count = min(cores, math.ceil(total / ROWS_WORTH_A_TASK))
+    if min_partitions is not None:
+        count = max(1, min(min_partitions, total))
+    if max_records is not None:
+        count = max(count, math.ceil(total / max_records))
+    return _cut(ranges, total, count)
+
+
+def _cut(ranges: Sequence[Range], total: int, count: int) -> list[list[Range]]:
+    """Divide ranges into this many tasks, filled one after the other in the order of the queues."""
+    share, remainder = divmod(total, count)
+    groups: list[list[Range]] = []
+    room = 0
+    for queue, position, end in sorted(ranges):
+        while position < end:
+            if not room:
+                room = share + (len(groups) < remainder)
+                groups.append([])
+            stop = min(position + room, end)
+            groups[-1].append(Range(queue, position, stop))
+            room -= stop - position
+            position = stop
+    return groups
 
 
 class RocketMQSource(DataSource):
@@ -178,7 +269,6 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def planner(self) -> "Planner":
         if self._planner is None:
             from libramq.client.lag_group import LagGroup
-            from libramq.spark.reading.lag_mirror import LagMirror
             from libramq.spark.reading.planner import Planner
             from libramq.spark.reading.worker import log_to_spark, new_queue_reader
 

@@ -7,19 +7,36 @@ ids. Messages that a failed batch has sent stay. With queueBy=key messages of on
 unless a send had to be repeated.
 """
 
+import hashlib
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from libramq.spark.sink_options import SinkOptions
-from libramq.spark.writing.unique_ids import unique_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+def unique_ids(query: str, batch: int, task: int) -> Iterator[str]:
+    """Yield the ids of one task's rows, in order.
+
+        query (12) | batch (8) | task (4) | row (8)        32 hexadecimal digits, like RocketMQ's own
+
+    A batch that is written again after a crash has the same ids, as long as it has the same rows in the same
+    order in the same tasks: a stateless query over our source does, with the same number of cores. After a
+    shuffle nothing says so, and the column uniqueId should be given, as of topic, broker, queue and offset.
+    """
+    prefix = f"{hashlib.sha256(query.encode()).hexdigest()[:12]}{batch & 0xFFFF_FFFF:08x}{task & 0xFFFF:04x}"
+    prefix = prefix.upper()
+    return (f"{prefix}{row & 0xFFFF_FFFF:08X}" for row in count())
+
 
 log = logging.getLogger(__name__)
 
@@ -88,3 +105,15 @@ def _write(options: SinkOptions, batches: "Iterator[pa.RecordBatch]", query: str
 def _say_what_stays(messages: Sequence[WriterCommitMessage | None]) -> None:
     count = sum(message.count for message in messages if isinstance(message, Sent))
     log.warning("a batch failed after at least %d messages were stored; a retry stores them again", count)
+
+
+def deduplicated(messages: "DataFrame", within: str = "1 hour") -> "DataFrame":
+    """Drop rows of our source whose topic and msgId occurred before.
+
+    within: for a stream, how far apart the store times of two such rows may be, and so how much state Spark
+    keeps; a query that was down for longer before it wrote its batch again needs more. A batch has no limit.
+    """
+    columns = ["topic", "msgId"]
+    if messages.isStreaming:
+        return messages.withWatermark("timestamp", within).dropDuplicatesWithinWatermark(columns)
+    return messages.dropDuplicates(columns)

@@ -16,9 +16,8 @@ from libramq.clock import Clock, SystemClock
 from libramq.errors import ConfigError, RemoteError
 from libramq.spark.pipeline.config import duration_ms
 from libramq.spark.pipeline.failure import failures_in_one_line
-from libramq.spark.pipeline.lag.days import compact_days
 from libramq.spark.pipeline.lag.page import lag_page
-from libramq.spark.pipeline.lag.samples import groups_to_sample, sample, write_sample
+from libramq.spark.pipeline.lag.samples import compact_days, groups_to_sample, sample, write_sample
 from libramq.spark.pipeline.lag.tables import SAMPLES, TABLES, lag_tables
 from libramq.spark.pipeline.plan import OnProgress, Plan, Progress, RunResult, TablePlan
 from libramq.spark.pipeline.small_table import replace_table, table_ddl

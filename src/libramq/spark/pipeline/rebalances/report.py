@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
+from pyspark.sql import functions as f
 
 from libramq.clock import Clock, SystemClock, WallMs
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, RouteNotFound
 from libramq.message.names import REBALANCE_EVENTS_TOPIC, TRACE_TOPIC
 from libramq.spark.pipeline.config import duration_ms
 from libramq.spark.pipeline.failure import failures_in_one_line
-from libramq.spark.pipeline.ingest.ingest import IngestConfig
+from libramq.spark.pipeline.ingest.ingest import Ingest, IngestConfig
 from libramq.spark.pipeline.lag.tables import SAMPLES
 from libramq.spark.pipeline.plan import OnProgress, Plan, Progress, RunResult, TablePlan
 from libramq.spark.pipeline.rebalances.deliveries import deliveries
-from libramq.spark.pipeline.rebalances.kept_topic import KeptTopic
 from libramq.spark.pipeline.rebalances.page import rebalance_page
 from libramq.spark.pipeline.rebalances.periods import period_rows, periods
 from libramq.spark.pipeline.rebalances.tables import TABLES as OF_EVENTS
@@ -35,7 +35,36 @@ from libramq.spark.pipeline.small_table import replace_table, table_ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class KeptTopic:
+    """One topic and its table, filled by ingest. The table may outlive the topic."""
+
+    def __init__(self, config: IngestConfig) -> None:
+        self._table = Path(config.table)
+        self._ingest = Ingest(config)
+
+    def plan(self) -> Plan | None:
+        """Plan what a run would read; None if no broker has the topic."""
+        try:
+            return self._ingest.plan()
+        except RouteNotFound:
+            return None
+
+    def read(self, spark: "SparkSession", on_progress: OnProgress) -> None:
+        """Read new messages."""
+        if self.plan() is not None:
+            self._ingest.run(spark, on_progress)
+
+    def has_rows(self) -> bool:
+        """Return whether anything was ever read."""
+        return any(self._table.glob("batch=*/*/*.parquet"))
+
+    def rows(self, spark: "SparkSession", since_ms: int | None) -> "DataFrame":
+        """Return the rows stored since then; only where has_rows."""
+        rows = spark.read.parquet(str(self._table))
+        return rows if since_ms is None else rows.where(f.unix_millis("timestamp") >= since_ms)
 
 
 class RebalanceReportConfig(msgspec.Struct, frozen=True, kw_only=True):
