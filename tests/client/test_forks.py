@@ -112,6 +112,45 @@ async def test_a_child_may_leave_the_blocks_of_its_parent(namesrv):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("ending", [SystemExit, None], ids=["exits", "returns"])
+def test_a_handlers_child_ends_with_it_and_handles_nothing_else(ending):
+    """It went on as if it were the consumer, with the messages that its parent handled too, for ever."""
+    reading, writing = os.pipe()
+    children, ended = [], threading.Event()
+
+    def handle(messages):
+        if children:
+            os.write(writing, b"p")
+            return
+        child = os.fork()
+        if child:
+            children.append(child)
+            return
+        children.append(os.getpid())
+        os.write(writing, b"c")
+        if ending is not None:
+            raise ending
+
+    def wait(child):
+        os.waitpid(child, 0)
+        ended.set()
+
+    with Broker() as broker, sync.Producer(namesrv=broker.namesrv) as producer:
+        producer.send_batch([Message("T", b"%d" % number) for number in range(5)])
+        consumer = sync.PushConsumer(group="g", namesrv=broker.namesrv, consume_from="earliest", threads=1)
+        consumer.subscribe("T", "*", handle)
+        with consumer, os.fdopen(reading, "rb", buffering=0) as handled:
+            seen = b"".join(handled.read(1) for _ in range(5))
+            (child,) = children
+            threading.Thread(target=wait, args=(child,), daemon=True).start()
+            is_over = ended.wait(10)
+            if not is_over:
+                os.kill(child, signal.SIGKILL)
+    os.close(writing)
+    assert (sorted(seen), is_over) == (sorted(b"cpppp"), True)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_store_of_handled_messages_that_was_made_before_a_fork_works_in_the_child(tmp_path):
     """SQLite's locks are not inherited: the parent removed the file into which its child wrote."""
     path = tmp_path / "handled.db"

@@ -71,6 +71,9 @@ class Receiver(Protocol):
     def close(self) -> None:
         """End: nothing more comes."""
 
+    def forked(self) -> None:
+        """Begin nothing more: this is the child of a fork, and the messages are the parent's."""
+
 
 class MakeReceiver(Protocol):
     """Makes the receiver of a run."""
@@ -99,7 +102,6 @@ class ConsumerRun(Generic[N]):
     ) -> None:
         """Set up the run; raises ConfigError for unusable TLS files."""
         self.problem: LibraError | None = None
-        _runs.add(self)
         self._group = group
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -115,6 +117,7 @@ class ConsumerRun(Generic[N]):
         self.notify = self.listener.notify
         self._network = network(self, self._dialer)
         self._receiver = receiver(loop=self._loop, report=self._report, loop_closed=self.loop_closed)
+        _runs.add(self)
         self._thread = NetworkShare()  # Last: nobody would give it back if one of the others failed.
 
     @property
@@ -285,6 +288,11 @@ class ConsumerRun(Generic[N]):
             self.ended.set_exception(error)
             self._thread.end()
 
+    def forked(self) -> None:
+        """Begin nothing more, in the child of a fork."""
+        self.problem = LocalProtocolError(FORKED)
+        self._receiver.forked()
+
     def _enter(self, stage: Stage) -> bool:
         """Change from RUNNING to another stage; return False if another thread did so first."""
         with self._lock:
@@ -307,7 +315,7 @@ _runs: Final[weakref.WeakSet[ConsumerRun[Any]]] = weakref.WeakSet()
 def _forked() -> None:
     """Keep what the parent has pulled from the program in the child, which would handle it as well."""
     for run in list(_runs):
-        run.problem = LocalProtocolError(FORKED)
+        run.forked()
 
 
 if hasattr(os, "register_at_fork"):  # Not on platforms without fork.

@@ -81,6 +81,9 @@ class FetchWaiting:
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
         """Do nothing: nobody waits for the program's code."""
 
+    def forked(self) -> None:
+        """Do nothing: the program finds the problem when it asks for more."""
+
     def kept_out(self) -> None:
         """Wake the program, which will look at the problem."""
         self._has_changed = True

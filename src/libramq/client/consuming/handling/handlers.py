@@ -97,6 +97,10 @@ class HandlerTasks:
         """Cancel handlers, and free their places at once."""
         self._call(self._cancel, deliveries)
 
+    def forked(self) -> None:
+        """Begin nothing more."""
+        self._count = 0
+
     def is_current(self) -> bool:
         """Return whether the caller is one of the tasks."""
         task = current_task()
@@ -230,6 +234,13 @@ class HandlerThreads:
         deadline = time.monotonic() + JOIN_SECONDS
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+
+    def forked(self) -> None:
+        """Begin nothing more, and end the thread that has forked, if any, with its handler: no other runs."""
+        self._lock = threading.Lock()  # Another thread may have had it, or waited for the change.
+        self._change = threading.Condition(self._lock)
+        self._is_closed = True
+        self._waiting.clear()
 
     def _grow(self) -> None:
         # As many threads as ever had to run at once, no more: idle ones only compete for the interpreter
@@ -408,6 +419,11 @@ class Handlers:
     def close(self) -> None:
         """End the idle threads; a handler that does not return keeps its (daemon) thread."""
         self._threads.close()
+
+    def forked(self) -> None:
+        """Begin no other handler: in the child of a fork the one that has forked runs on."""
+        self._threads.forked()
+        self._tasks.forked()
 
 
 def in_order(handler: Handler) -> Handler:
