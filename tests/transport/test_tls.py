@@ -1,6 +1,9 @@
 """TLS: a peer with the wrong identity and one without TLS are told apart, in one sentence each."""
 
+import contextlib
+import socket
 import ssl
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -122,6 +125,19 @@ def test_a_plaintext_client_gets_an_error_that_names_tls(ask: Ask, authority: tr
         pytest.raises(RemoteError, match="may require TLS"),
     ):
         ask(server.address, None)
+
+
+def test_a_server_that_takes_no_more_connections_is_not_mistaken_for_one_with_tls(ask: Ask) -> None:
+    def refuse() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                listening.accept()[0].close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=refuse, daemon=True).start()
+        with pytest.raises(RemoteError, match=r"TLS .*, or take no more connections"):
+            ask(f"127.0.0.1:{listening.getsockname()[1]}", None)
+        listening.shutdown(socket.SHUT_RDWR)  # Ends the thread.
 
 
 def test_a_server_may_require_a_client_certificate(

@@ -55,9 +55,11 @@ class Access:
         text += f": {reason}" if reason else ""
         if not is_silent:
             return text
-        if self.tls is None:
-            return f"{text}. Nothing was received from it at all; the server may require TLS (tls)"
-        return f"{text}. Nothing was received from it at all; the server may require a client certificate"
+        needed = "TLS (tls)" if self.tls is None else "a client certificate"
+        return (
+            f"{text}. Nothing was received from it at all; the server may require {needed}, "
+            "or take no more connections"
+        )
 
 
 OPEN: Final = Access()
