@@ -103,4 +103,6 @@ def reply_rows(make: Callable[[], Any], row_count: int, *, inline_max: int = ROW
     """Reply with the body that `make` returns; a thread makes and encodes one of many rows."""
     if row_count <= inline_max:
         return Reply(body=encode_body(make()))
-    return reply_encoded(lambda: encode_body(make()))
+    last = [make]  # The thread frees the rows, too: the loop would need 5 ms for 60,000.
+    del make
+    return reply_encoded(lambda: encode_body(last.pop()()))
