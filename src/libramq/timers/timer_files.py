@@ -20,9 +20,7 @@ from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
 from libramq.message.names import TIMER_TOPIC
 from libramq.store.message_store import MessageStore
-from libramq.timers.earlier_process import Copies, EarlierProcess
 from libramq.timers.metrics import TimerMetrics, TimerMetricsFile
-from libramq.timers.pop_entries import PopEntries
 from libramq.timers.request import TimerOptions
 from libramq.timers.slot_reader import TimerData
 from libramq.timers.timer_checkpoint import (
@@ -34,7 +32,7 @@ from libramq.timers.timer_checkpoint import (
 )
 from libramq.timers.timer_log import LogWrite, TimerLog, TimerUnit, run_log_write
 from libramq.timers.timer_wheel import SLOTS, Slot, TimerWheel, is_whole, read_wheel, write_slots
-from libramq.timers.timers import Again, Collected, TimerMessages
+from libramq.timers.timers import Again, Collected, Copies, EarlierProcess, PopEntries, TimerMessages
 
 log = get_logger(__name__)
 

@@ -14,7 +14,7 @@ Upstream: store/timer/TimerMessageStore.java.
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from libramq.catalog.destinations import Destinations
 from libramq.clock import WallMs
@@ -29,13 +29,89 @@ from libramq.message.tags import java_hash
 from libramq.store.log.append import AppendStatus, StoreMessage
 from libramq.store.reading.read import ReadStatus
 from libramq.timers.due_message import delivered_at, stored_at
-from libramq.timers.earlier_process import EarlierProcess
 from libramq.timers.metrics import TimerMetrics, TimerMetricsFile
-from libramq.timers.pop_entries import PopEntries
 from libramq.timers.request import TimerOptions, requested_ms, slot_ms
 from libramq.timers.slot_reader import SlotReader, TimerData
 from libramq.timers.timer_log import TimerUnit
 from libramq.timers.timer_wheel import SLOTS
+
+
+class PopEntries(Protocol):
+    """The part of POP that the timers use: its entries in their topic, which only Apache's broker delivers.
+
+    Apache's broker writes check points and acknowledgements as timer messages, and moves them to its revive
+    topic when they are due. Ours writes the same, so that either continues with what is in flight at the
+    other; but it acts on a table of its own, so its timers leave them out.
+    """
+
+    @property
+    def place(self) -> int:
+        """Return the position in the timers' topic at which the next start begins to read the journal."""
+        ...
+
+    @property
+    def oldest_place(self) -> int | None:
+        """Return the offset of the oldest check point in flight; None if there is none."""
+        ...
+
+    def skip(self, offset: int) -> int:
+        """Return the offset after the entries that this process wrote at an offset."""
+        ...
+
+    def owns(self, real_topic: str | None) -> bool:
+        """Return whether timer messages for a topic are entries, which no timer delivers."""
+        ...
+
+
+class Copies(Protocol):
+    """The copies of delivered messages in the log, as it was found at the start."""
+
+    @property
+    def is_looking(self) -> bool:
+        """Return whether there may be any."""
+        ...
+
+    def has(self, message: MessageExt, topic: str, queue_id: int, due_ms: int) -> bool | None:
+        """Return whether the log has a message's copy in a queue; None: call again."""
+        ...
+
+    def passed_in_ms(self, wall_ms: WallMs) -> int:
+        """Return after what time all that may have a copy was due before."""
+        ...
+
+    def end(self) -> None:
+        """Look for none any more."""
+        ...
+
+
+class EarlierProcess:
+    """Finds what was delivered before the start, though no file of the timers knows it.
+
+    The files are written once a second, and only when the commit log is on the disk; the delivered copies are
+    in the log at once. After a kill they say what of the last slots is not delivered again. Ours; Apache's
+    broker delivers again. destinations: where messages went then, as now.
+    """
+
+    def __init__(self, copies: Copies, destinations: Destinations, precision_ms: int) -> None:
+        self._copies = copies
+        self._destinations = destinations
+        self._precision_ms = precision_ms
+
+    def has_delivered(self, message: MessageExt, unit: TimerUnit, tick: int) -> bool | None:
+        """Return whether a message of a slot was delivered; None: ask again. May raise ColdRead."""
+        topic = message.properties.get(p.REAL_TOPIC)
+        # What was rolled on is found by its key, in the slot that has it twice (`rolled_key`).
+        if not self._copies.is_looking or topic is None or unit.rolls:
+            return False
+        sent_to = p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
+        queue_id = self._destinations.queue_for(topic, sent_to)
+        return self._copies.has(message, topic, queue_id, (tick + 1) * self._precision_ms)
+
+    def passed(self, read_ms: int) -> None:
+        """Note that all slots before a time are delivered: nothing is looked for once those of then are."""
+        if self._copies.is_looking and self._copies.passed_in_ms(WallMs(read_ms)) <= 0:
+            self._copies.end()
+
 
 log = get_logger(__name__)
 
