@@ -1,4 +1,4 @@
-"""A store without POP, for timers alone; a `timers.pop_entries.PopEntries`."""
+"""A store without POP, for timers alone; a `timers.timers.PopEntries`."""
 
 
 class NoPop:

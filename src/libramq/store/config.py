@@ -26,7 +26,7 @@ class FlushDiskType(StrEnum):
 
 
 class Damaged(StrEnum):
-    """The treatment of damage that a broker does not skip by itself; see store.damage."""
+    """The treatment of damage that a broker does not skip by itself; see store.recovery.recovery."""
 
     SKIP = "skip"
     CUT = "cut"
