@@ -272,7 +272,7 @@ class Flusher:
     ) -> FlushPlan | None:
         """Return what is due of the queues; units are written first (`write_failure` if that fails).
 
-        cost_max: how much of it at once, see `queue_round`; the rest is due with the next call.
+        cost_max: how much of it at once, see `QueueRound`; the rest is due with the next call.
         """
         self.write_failure = None
         if thorough or self._round is None:
