@@ -331,7 +331,11 @@ def test_delays_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch):
 
 def test_delays_that_trust_a_clock_to_the_millisecond_are_caught(monkeypatch: pytest.MonkeyPatch):
     """What clock synchronisation moves into the future by a few milliseconds is delivered at once."""
+    unnoticed_ms = schedule.UNNOTICED_MS
     monkeypatch.setattr(schedule, "UNNOTICED_MS", 0)
+    monkeypatch.setattr(
+        StoredMoments, "is_set", lambda self, now: abs(now.wall_ahead_ms - self._ahead_ms[-1]) > unnoticed_ms
+    )
     group = replace(OURS, handling=Handling(failure_chance=0.3))
     caught(ClocksChangeNothing, scenario("set_clock", "set_clock", group=group))
 
@@ -372,7 +376,7 @@ def test_held_pulls_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch
 
 def test_a_service_that_stays_due_is_caught(monkeypatch: pytest.MonkeyPatch):
     """The broker's clocks would stand still, or it would spin."""
-    monkeypatch.setattr(Cluster, "_perform_due", lambda self, now_ms: None)
+    monkeypatch.setattr(Cluster, "_tick", lambda self, now_ms: self._deadline.at(now_ms - 1))
     caught(RAISED, scenario("join"))
 
 

@@ -34,7 +34,10 @@ def text_of(unique_id):
     return properties_to_text({"UNIQ_KEY": unique_id, "WAIT": "true"}).encode()
 
 
-@given(st.lists(st.binary(min_size=1, max_size=300), min_size=1), st.sampled_from([1, 32, 56, 220]))
+# Two digits have a number for each of 255 bodies.
+@given(
+    st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=255), st.sampled_from([2, 32, 56, 220])
+)
 def test_bodies_are_encoded_as_items_with_an_id_each(bodies, id_length):
     """The properties are those of a message that is encoded by itself, whatever the lengths."""
     ids = unique_ids(bodies, Numbers(id_length))

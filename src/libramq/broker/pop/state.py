@@ -73,7 +73,7 @@ class PopState:
         if passed_on is not None:
             self._leave_out(passed_on)
 
-    # What the timers have to know (`timers.request`).
+    # What the timers have to know (`timers.PopEntries`).
 
     @property
     def place(self) -> int:
