@@ -243,3 +243,33 @@ async def test_a_member_that_may_not_ask_for_ends_reads_young_queues_as_apaches_
     consumer.subscribe(TOPIC, "*", got.note)
     async with consumer:
         await got.wait([b"old"])
+
+
+class ForgetfulBroker(FakeBroker):
+    """A broker like Apache's: of a topic's first commits that arrive together it keeps the last one."""
+
+    def __init__(self, *names, **topics):
+        super().__init__(*names, **topics)
+        self._topics = set()
+
+    def update_consumer_offset(self, peer, request):
+        topic = request.ext["topic"]
+        if topic in self._topics:
+            super().update_consumer_offset(peer, request)
+        else:
+            self.offsets.clear()
+            super().update_consumer_offset(peer, request)
+            asyncio.get_running_loop().call_soon(self._topics.add, topic)
+
+
+async def test_the_first_commits_of_a_topic_reach_apaches_broker_one_after_the_other(start):
+    """It lost some of those that arrived together, and a new group got old messages of these queues."""
+    broker = await start(ForgetfulBroker("a", **{TOPIC: 8}))
+    namesrv = await start(FakeNameServer(broker))
+    for queue_id in range(8):
+        broker.put(TOPIC, queue_id, b"old")
+    consumer = PushConsumer(group="G", namesrv=namesrv.address)
+    consumer.subscribe(TOPIC, "*", lambda messages: None)
+    async with consumer:
+        begun = {key[2]: offset for key, offset in broker.offsets.items() if key[1] == TOPIC}
+    assert begun == dict.fromkeys(range(8), 1)

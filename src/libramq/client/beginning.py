@@ -170,11 +170,19 @@ class Beginning:
         ends = yield [Question(address, self._end(queue)) for address, queue in queues]
         yield [Question(address, self._heartbeat) for address in addresses]
         offsets = yield [Question(address, self._committed(queue)) for address, queue in queues]
-        yield [
-            Question(address, calls.update_consumer_offset(self._group, queue, end))
+        commits = [
+            (address, queue, end)
             for (address, queue), end, offset in zip(queues, ends, offsets, strict=True)
             if isinstance(end, int) and offset is None
         ]
+        # Apache's broker loses all but one of a topic's first commits that arrive together.
+        first: dict[tuple[str, str], tuple[str, MessageQueue, int]] = {}
+        later = [each for each in commits if first.setdefault((each[0], each[1].topic), each) is not each]
+        for some in (first.values(), later):
+            yield [
+                Question(address, calls.update_consumer_offset(self._group, queue, end))
+                for address, queue, end in some
+            ]
         if self._leave is not None:
             yield [Question(address, self._leave) for address in addresses]
 
