@@ -21,7 +21,7 @@ from libramq.remoting import headers as h
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.rpc.broker_calls import PULL_SUBSCRIPTION, PULL_SUSPEND
-from libramq.rpc.call import Question
+from libramq.rpc.question import Question
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Dialer, Seams
 from libramq.store.flush import run_flush

@@ -22,7 +22,7 @@ from libramq.groups.modern.saved_state import SavedEntry, SavedGroup
 from libramq.groups.modern.saved_state import SavedMember as SavedModernMember
 from libramq.kernel.parts import Kernel
 from libramq.remoting.body.kafka_cluster import PeerGroupsBody
-from libramq.rpc.call import Question
+from libramq.rpc.question import Question
 from tests.fakes import ManualClock
 
 A, B, C = "a", "b", "c"

@@ -10,7 +10,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.codes import RequestCode as R
 from libramq.errors import ConfigError, NameServerUnavailable
 from libramq.kernel.effect import Thread
-from libramq.rpc.call import Question
+from libramq.rpc.question import Question
 from tests.broker.brokers import Conversation, find_answer, send_header
 from tests.fakes import FakePeer
 

@@ -29,7 +29,7 @@ from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.consumers import ConsumerConnection, QueryAssignmentBody, QueryAssignmentReply
 from libramq.remoting.body.coordination import GroupJoinBody, QueueGrant
 from libramq.remoting.command import Command
-from libramq.rpc.call import Question
+from libramq.rpc.question import Question
 from libramq.rpc.requests import BROKER_REQUESTS
 from tests.broker.brokers import Conversation, answer, notifications
 from tests.broker.clusters import group_at

@@ -19,7 +19,7 @@ from libramq.errors import ConnectFailed, broker_error
 from libramq.formats.tables import DataVersion, TopicConfig
 from libramq.kernel.effect import Thread
 from libramq.remoting.command import Command
-from libramq.rpc.call import Question
+from libramq.rpc.question import Question
 from libramq.rpc.requests import BROKER_REQUESTS
 from tests.broker.brokers import Conversation, find_answer, heartbeat, send_header
 from tests.fakes import FakePeer

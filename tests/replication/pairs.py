@@ -10,7 +10,7 @@ from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 from libramq.remoting.body.cluster import ClusterInfo
 from libramq.remoting.command import Command
 from libramq.replication.blocks import ReportReader
-from libramq.rpc.call import Question
+from libramq.rpc.question import Question
 from libramq.runtime.seams import Dialed
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer, ManualClock

@@ -24,8 +24,9 @@ from libramq.nameserver.processor import NameServerProcessor
 from libramq.nameserver.route_info import BrokerRecord, RouteInfo
 from libramq.remoting.credentials import Credentials
 from libramq.remoting.headers import LowestIdHeader
-from libramq.rpc.call import Question, header_call, nothing, signing
+from libramq.rpc.call import header_call, nothing
 from libramq.rpc.endpoint import Endpoint
+from libramq.rpc.question import Question, signing
 from libramq.rpc.request import Processors, served_by
 from libramq.rpc.responder import Responder
 

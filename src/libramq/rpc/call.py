@@ -1,21 +1,15 @@
 """A call: one request, and how its answer is decoded. Shells of every kind (asyncio, blocking) make it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, RemoteError, broker_error
 from libramq.formats.document import decode_body
-from libramq.kernel.work import Callback
-from libramq.logs import get_logger
 from libramq.remoting.command import FLAG_ONEWAY, Command
-from libramq.remoting.credentials import Credentials, sign_for
 from libramq.remoting.group_version import VERSION, VERSION_FIELD
 from libramq.remoting.headers import Header, encode_header
-
-log = get_logger(__name__)
-
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -85,43 +79,3 @@ def group_call(
 
 def nothing(_: Command) -> None:
     """Parse an answer without content."""
-
-
-class Question(NamedTuple):
-    """answered: called once, with the result of the call or the LibraError instead."""
-
-    address: str
-    call: Call[Any]
-    answered: Callable[[Any], None]
-    timeout_ms: int
-
-    def command(self) -> Command:
-        """Return the request."""
-        return self.call.command()
-
-    def done(self, outcome: Command | LibraError) -> None:
-        """Pass on the result of the request."""
-        try:
-            self.answered(self.call.outcome(outcome, where=self.address))
-        except Exception:  # A fault in one response must not close the connection for all.
-            log.exception("a response could not be processed", address=self.address)
-
-
-Ask = Callable[[Question], None]
-
-
-def answer_to(ask: Ask, address: str, call: Call[Any], timeout_ms: int) -> Callback:
-    """Return the answer to a call, for long work that waits for it; the error is raised there."""
-    return Callback(lambda done: ask(Question(address, call, done, timeout_ms)))
-
-
-def signing(ask: Ask, credentials: Credentials | None) -> Ask:
-    """Wrap `ask` so that requests are signed for their addresses; without credentials return it as it is."""
-    if credentials is None:
-        return ask
-
-    def ask_signed(question: Question) -> None:
-        command = sign_for(question.command(), credentials, question.address)
-        ask(question._replace(call=replace(question.call, ext=command.ext)))
-
-    return ask_signed

@@ -36,8 +36,8 @@ from libramq.kernel.parts import Phase
 from libramq.logs import get_logger
 from libramq.remoting.body import coordination as bodies
 from libramq.rpc import peer_calls
-from libramq.rpc.call import Ask, Question
 from libramq.rpc.name_server_calls import topic_route
+from libramq.rpc.question import Ask, Question
 
 log = get_logger(__name__)
 

@@ -18,7 +18,7 @@ from libramq.errors import ConnectFailed, InvalidName, LibraError
 from libramq.formats.tables import TopicConfig
 from libramq.remoting.body.kafka_cluster import NumberingBody, PeerTopicBody
 from libramq.rpc import peer_calls
-from libramq.rpc.call import Ask, Question
+from libramq.rpc.question import Ask, Question
 
 
 class ClusterTopics:

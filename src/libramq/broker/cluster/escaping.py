@@ -30,7 +30,7 @@ from libramq.broker.messages.rounds import Rounds
 from libramq.clock import MonotonicMs
 from libramq.kernel.parts import Kernel
 from libramq.pop.check_point import AckSet
-from libramq.rpc.call import Ask
+from libramq.rpc.question import Ask
 
 #: Ours: how long nothing is sent after a master has asked for the offsets, if it does not register.
 PAUSE_MS: Final = 60_000

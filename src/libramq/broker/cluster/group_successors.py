@@ -22,7 +22,7 @@ from libramq.groups.modern.saved_state import SavedEntry
 from libramq.kernel.parts import Kernel
 from libramq.remoting.body.kafka_cluster import PeerGroupsBody
 from libramq.rpc import peer_calls
-from libramq.rpc.call import Ask, Question
+from libramq.rpc.question import Ask, Question
 
 #: Ours: how often a successor with groups hears of us, and how soon one that failed is tried again.
 BEAT_MS: Final = 500

@@ -26,7 +26,7 @@ from libramq.logs import get_logger
 from libramq.message import names
 from libramq.remoting.body.kafka_cluster import NumberingBody, NumberingsFile, PeerNode, PeerNodeBody
 from libramq.rpc import peer_calls
-from libramq.rpc.call import Ask, Question
+from libramq.rpc.question import Ask, Question
 
 log = get_logger(__name__)
 

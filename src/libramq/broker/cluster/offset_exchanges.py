@@ -7,7 +7,7 @@ from libramq.broker.groups.group_offsets import Exchange, Exchanged
 from libramq.errors import ConnectFailed, LibraError
 from libramq.remoting.body.kafka_cluster import PeerOffsets, PeerOffsetsBody, offsets_of, queues_of
 from libramq.rpc import peer_calls
-from libramq.rpc.call import Ask, Question
+from libramq.rpc.question import Ask, Question
 
 
 class OffsetExchanges:

@@ -22,8 +22,8 @@ from libramq.message.message import MessageExt
 from libramq.message.sys_flag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK
 from libramq.remoting.headers import SendMessageHeaderV2
 from libramq.rpc.broker_calls import SendReply, send_message
-from libramq.rpc.call import Ask, Question
 from libramq.rpc.name_server_calls import topic_route
+from libramq.rpc.question import Ask, Question
 
 log = get_logger(__name__)
 

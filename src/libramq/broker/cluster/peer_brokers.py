@@ -34,7 +34,8 @@ from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.consumers import QueryAssignmentReply
 from libramq.remoting.body.coordination import QueueGrant
 from libramq.rpc import peer_calls
-from libramq.rpc.call import Ask, Call, Question
+from libramq.rpc.call import Call
+from libramq.rpc.question import Ask, Question
 
 log = get_logger(__name__)
 

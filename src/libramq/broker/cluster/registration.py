@@ -36,8 +36,9 @@ from libramq.logs import get_logger
 from libramq.message.names import MEMBERS_TOPIC_PREFIX
 from libramq.remoting.body.cluster import RegisterBrokerBody
 from libramq.remoting.headers import BrokerHeartbeatHeader, RegisterBrokerHeader, UnregisterBrokerHeader
-from libramq.rpc.call import Call, Question, signing
+from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import Master, broker_heartbeat, register_broker, unregister_broker
+from libramq.rpc.question import Question, signing
 
 log = get_logger(__name__)
 

@@ -42,9 +42,10 @@ from libramq.remoting.command import Command
 from libramq.replication.ha_client import HAClient, Shared, State
 from libramq.replication.log_comparison import compare_logs
 from libramq.rpc.admin_calls import RUNTIME_INFO
-from libramq.rpc.call import Ask, Call, Question, answer_to, signing
+from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import Master, cluster_info, topic_route
 from libramq.rpc.peer_calls import record_at
+from libramq.rpc.question import Ask, Question, answer_to, signing
 
 #: Ours: for how long an answer counts; members ask every 20 s.
 KNOWN_MS: Final = 10_000

@@ -46,9 +46,10 @@ from libramq.remoting.body.cluster import ClusterInfo
 from libramq.remoting.command import Command
 from libramq.remoting.headers import SlaveProgressHeader
 from libramq.rpc.broker_calls import query_consumer_offset
-from libramq.rpc.call import Ask, Call, Question, answer_to, header_call, signing
+from libramq.rpc.call import Call, header_call
 from libramq.rpc.name_server_calls import cluster_info
 from libramq.rpc.peer_calls import record_at, timer_checkpoint
+from libramq.rpc.question import Ask, Question, answer_to, signing
 from libramq.timers.timer_checkpoint import decode_timer_checkpoint
 from libramq.timers.timers import Again
 

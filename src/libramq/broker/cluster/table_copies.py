@@ -65,7 +65,8 @@ from libramq.offsets.consumer_offset import SEPARATOR
 from libramq.offsets.ledger import offset_table
 from libramq.rpc import peer_calls
 from libramq.rpc.broker_calls import update_consumer_offset
-from libramq.rpc.call import Ask, Call, Question, answer_to
+from libramq.rpc.call import Call
+from libramq.rpc.question import Ask, Question, answer_to
 from libramq.store.deletions import COPIED_AS
 from libramq.store.message_store import MessageStore
 from libramq.timers.metrics import TimerMetricsFile

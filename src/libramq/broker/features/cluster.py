@@ -19,7 +19,7 @@ from libramq.broker.processor.cluster.ha_info import HAInfoRequests, HAStatusReq
 from libramq.broker.processor.cluster.peers import PeerNodeRequests, PeerRequests
 from libramq.broker.processor.cluster.slave_requests import SlaveRequests, SlaveTables
 from libramq.kernel.engine import Hooks
-from libramq.rpc.call import signing
+from libramq.rpc.question import signing
 
 
 class ClusterFeature(Feature):

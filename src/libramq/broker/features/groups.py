@@ -24,7 +24,7 @@ from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.queue_lock import QueueLocks
 from libramq.kernel.connection import Connection
 from libramq.kernel.engine import Hooks
-from libramq.rpc.call import signing
+from libramq.rpc.question import signing
 
 
 class GroupFeature(Feature):

@@ -8,70 +8,27 @@ start ─► running ─┬─► stop        everything is on the disk, the nam
 import contextlib
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
 from libramq.broker.machine import Machine
 from libramq.errors import LibraError, SyncFailed
-from libramq.filesystem import FileSystem
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Translator
-from libramq.message.queue import MessageQueue
-from libramq.protocols.kafka.node import Node
-from libramq.protocols.kafka.translator import KafkaTranslator
 from libramq.replication.blocks import ReportReader
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
-from libramq.secret_bits import SecretBits
 from libramq.testing.history import fail_the_simulation
 from libramq.testing.machine.disk import MemoryDisk
-from libramq.testing.machine.network import Network, SimulatedDialer, simulated_remotes
+from libramq.testing.machine.network import SimulatedDialer, simulated_remotes
 from libramq.testing.machine.process import Process
 from libramq.testing.machine.seams import SimulatedThreads, SimulatedTimers, drawn_turns
 from libramq.testing.world import SeededSecretBits, World
 from libramq.transport.server import IDLE_MS_MAX, Handler
-from libramq.wire.kafka.frame import FrameReader
 
-
-class KafkaPort:
-    """One broker's, for one run. Reads what was recorded; raises OSError and StoreCorrupt."""
-
-    def __init__(
-        self, broker: Broker, config: BrokerConfig, filesystem: FileSystem, secret_bits: SecretBits
-    ) -> None:
-        node = Node(config.broker_ip, config.kafka_listen_port, config.cluster_name)
-        self._nodes = broker.cluster.nodes
-        self._node = node
-        self.translator = KafkaTranslator(broker, node, filesystem, secret_bits)
-        self.translator.producers.recover()
-        self._nodes.load()
-
-    def listen(self, network: Network, process: Process, performer: Performer) -> None:
-        """Accept connections, and let the other brokers know."""
-        address = f"{self._node.host}:{self._node.port}"
-        network.listen(address, process, performer.entrance(self.translator), reader=FrameReader)
-        self._nodes.serve(self._node.host, self._node.port)
-
-    def group_epoch(self, group: str) -> int | None:
-        """Return the epoch of a group that this broker coordinates; None if it has none of that name."""
-        found = self.translator.modern_groups.groups.get(group)
-        return found.epoch if found is not None else None
-
-    @property
-    def expects_members(self) -> bool:
-        """Return whether commits of unknown members are accepted: they have a new coordinator to find."""
-        return self.translator.classic_groups.expects_members
-
-    def queue(self, topic: str, partition: int) -> MessageQueue | None:
-        """Return the queue of a partition, as this broker has numbered it."""
-        place = self._nodes.place(topic, partition)
-        return MessageQueue(topic, place.broker_name, place.queue_id) if place is not None else None
-
-    def is_settled(self, group: str) -> bool:
-        """Return whether every member of a group has what it shall have."""
-        found = self.translator.modern_groups.groups.get(group)
-        return found is None or found.is_settled
+if TYPE_CHECKING:
+    from libramq.testing.nodes.kafka_port import KafkaPort
 
 
 #: How soon a broker that could not start is started again, as a supervisor would.
@@ -231,7 +188,7 @@ class SimulatedBroker:
 
     def _listen_for_kafka(self) -> None:
         """Serve Kafka's clients, as the command does once its broker listens."""
-        from libramq.testing.nodes.broker_node import KafkaPort  # Needs the extra `kafka`.
+        from libramq.testing.nodes.kafka_port import KafkaPort  # Needs the extra `kafka`.
 
         secret_bits = SeededSecretBits(random.Random(self._random.random()))
         try:

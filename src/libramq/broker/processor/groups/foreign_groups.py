@@ -16,8 +16,8 @@ from libramq.groups.protocol_groups import ForeignGroup
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ClientConnection, ConsumerConnection
 from libramq.rpc.admin_calls import consumer_connection
-from libramq.rpc.call import Ask, Question
 from libramq.rpc.outcome import HOLD, Outcome
+from libramq.rpc.question import Ask, Question
 from libramq.rpc.request import Request
 from libramq.rpc.responder import decide
 

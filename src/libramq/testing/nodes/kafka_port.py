@@ -1,0 +1,53 @@
+"""The port for Kafka's clients of a simulated broker: the real translator on the simulated network."""
+
+from libramq.broker.broker import Broker
+from libramq.broker.config import BrokerConfig
+from libramq.filesystem import FileSystem
+from libramq.message.queue import MessageQueue
+from libramq.protocols.kafka.node import Node
+from libramq.protocols.kafka.translator import KafkaTranslator
+from libramq.runtime.performer import Performer
+from libramq.secret_bits import SecretBits
+from libramq.testing.machine.network import Network
+from libramq.testing.machine.process import Process
+from libramq.wire.kafka.frame import FrameReader
+
+
+class KafkaPort:
+    """One broker's, for one run. Reads what was recorded; raises OSError and StoreCorrupt."""
+
+    def __init__(
+        self, broker: Broker, config: BrokerConfig, filesystem: FileSystem, secret_bits: SecretBits
+    ) -> None:
+        node = Node(config.broker_ip, config.kafka_listen_port, config.cluster_name)
+        self._nodes = broker.cluster.nodes
+        self._node = node
+        self.translator = KafkaTranslator(broker, node, filesystem, secret_bits)
+        self.translator.producers.recover()
+        self._nodes.load()
+
+    def listen(self, network: Network, process: Process, performer: Performer) -> None:
+        """Accept connections, and let the other brokers know."""
+        address = f"{self._node.host}:{self._node.port}"
+        network.listen(address, process, performer.entrance(self.translator), reader=FrameReader)
+        self._nodes.serve(self._node.host, self._node.port)
+
+    def group_epoch(self, group: str) -> int | None:
+        """Return the epoch of a group that this broker coordinates; None if it has none of that name."""
+        found = self.translator.modern_groups.groups.get(group)
+        return found.epoch if found is not None else None
+
+    @property
+    def expects_members(self) -> bool:
+        """Return whether commits of unknown members are accepted: they have a new coordinator to find."""
+        return self.translator.classic_groups.expects_members
+
+    def queue(self, topic: str, partition: int) -> MessageQueue | None:
+        """Return the queue of a partition, as this broker has numbered it."""
+        place = self._nodes.place(topic, partition)
+        return MessageQueue(topic, place.broker_name, place.queue_id) if place is not None else None
+
+    def is_settled(self, group: str) -> bool:
+        """Return whether every member of a group has what it shall have."""
+        found = self.translator.modern_groups.groups.get(group)
+        return found is None or found.is_settled
