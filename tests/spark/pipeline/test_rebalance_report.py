@@ -209,7 +209,7 @@ def test_the_report_reads_a_real_brokers_events(
     group = "G_rebalance_report"
     with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         producer.send(Message(topic, b"one"))
-    consumer = PushConsumer(group=group, namesrv=up.namesrv)
+    consumer = PushConsumer(group=group, namesrv=up.namesrv, consume_from="earliest")
     consumed = threading.Event()
     consumer.subscribe(topic, "*", lambda messages: consumed.set())
     consumer.start()
