@@ -289,6 +289,34 @@ def test_no_flipped_bit_brings_back_what_was_deleted(tmp_path: Path):
         assert (deletions.end_of("Deleted"), deletions.is_stale) == (int(end), True), bit
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_each_deletion_keeps_its_own_offset(root: Path, *, is_killed: bool):
+    """Opening a store moved all deletions to the offset of the last one in the file, where that was lower."""
+    store = open_store(root)
+    store.append_batch([message("old", "Deleted")])
+    store.delete_topic("Deleted")
+    assert store.raise_min_offset("T", 0, 25) == 25
+    ends = store.deletions.ends()
+    assert ends["Deleted"] > ends["T/0"]
+    kill(store) if is_killed else store.close()
+    (root / "libra.checkpoint").unlink()
+    assert not check(root).is_damaged
+    store = open_store(root)
+    assert (store.deletions.ends(), bodies(store, "Deleted")) == (ends, [])
+    store.close()
+
+
+def test_deletions_behind_the_end_of_what_they_hold_for_are_lowered_to_it(tmp_path: Path):
+    deletions = Deletions(LocalFileSystem(), tmp_path)
+    deletions.note("Later", 900)
+    deletions.note("Earlier", 100)
+    for end, later, earlier in [(None, 900, 100), (1_000, 900, 100), (500, 500, 100), (50, 50, 50)]:
+        deletions = Deletions(LocalFileSystem(), tmp_path)
+        deletions.load(end=end)
+        assert deletions.ends() == {"Later": later, "Earlier": earlier}
+        assert deletions.is_stale is (later < 900)
+
+
 def test_deleted_files_are_no_damage(root: Path, caplog):
     store = open_store(root)
     store.append_batch([message("kept", "Other")])

@@ -74,8 +74,8 @@ class Deletions:
         text = self._filesystem.read_text(self._path) or ""
         *lines, rest = text.split("\n")
         notes = [list(_notes(line)) for line in lines]
-        for name, end in chain.from_iterable(notes):
-            self._ends[name] = max(end, self.end_of(name))
+        for name, noted in chain.from_iterable(notes):
+            self._ends[name] = max(noted, self.end_of(name))
         unreadable = notes.count([])
         if unreadable:
             log.warning(
