@@ -296,6 +296,13 @@ def test_broadcasting_members_are_notified_only(talk):
     assert (len(member.notices()), member.moved_to(3)) == (1, None)
 
 
+def test_a_reset_before_broadcasting_members_are_known_moves_none_of_them(talk):
+    """As after a restart: moved to an offset below their own, they began at their own again, for ever."""
+    create_group(talk)
+    reset(talk, offset=1)
+    assert Member(talk, model="BROADCASTING").moved_to(3) is None
+
+
 def test_a_reset_ends_with_the_opening_of_a_coordinated_member(talk):
     create_group(talk)
     reset(talk, offset=1)

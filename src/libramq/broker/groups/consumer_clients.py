@@ -271,9 +271,10 @@ class ConsumerClients:
         """Return whether a connection is a member of any group."""
         return self._groups.group_count(peer) > 0
 
-    def is_member_of(self, peer: Connection, group_name: str) -> bool:
-        """Return whether a connection is a member of a group."""
-        return self._groups.member(group_name, peer) is not None
+    def reads_committed(self, peer: Connection, group_name: str) -> bool:
+        """Return whether a connection is a member of a group that commits here; broadcasting ones do not."""
+        group = self._groups.get(group_name)
+        return group is not None and peer in group.members and not group.is_broadcasting
 
     def require_room(
         self, group_name: str, peer: Connection, subscriptions: Sequence[SubscriptionData]

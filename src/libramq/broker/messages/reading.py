@@ -152,7 +152,7 @@ class Reading:
         kernel: Kernel,
         throughput: Throughput,
     ) -> None:
-        self._is_member, self._rebalances = consumers.is_member_of, consumers.rebalances
+        self._reads_committed, self._rebalances = consumers.reads_committed, consumers.rebalances
         self._store, self._fences = files.store, files.tables.fences
         self._requirements = requirements
         self._filters = filters
@@ -276,7 +276,7 @@ class Reading:
         connection = pull.waiter.connection
         if self._offsets.follows_reset(group, topic, queue_id, pull.offset, connection.number):
             return None
-        if not self._is_member(connection, group):
+        if not self._reads_committed(connection, group):
             return None  # It chooses its offsets itself.
         self._offsets.note_reset_sent(group, topic, queue_id, connection.number)
         return pending
