@@ -14,7 +14,7 @@ from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.inner_batch import decode_pulled, unwrapped_items
 from libramq.message.record import peek_record
 from tests.message.inner_batches import items, single, wrapped
-from tests.message.test_unwrapping import BROKEN, EVEN, UNEVEN, VARIED
+from tests.message.test_inner_batch import BROKEN, EVEN, UNEVEN, VARIED
 
 EVERYTHING = arrow_schema(COLUMNS)
 IPV6 = bytes(range(20))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libramq.errors import InvalidMessage, RemoteProtocolError, StoreCorrupt
+from libramq.errors import BodyDamaged, InvalidMessage, RemoteProtocolError, StoreCorrupt
 from libramq.message import (
     BatchItem,
     decode_batch,
@@ -22,7 +22,19 @@ from libramq.message.batch import decode_item
 from libramq.message.compression import DECOMPRESSED_BYTES_MAX, compress_body, decompress_body
 from libramq.message.ids import encode_host
 from libramq.message.properties import decode_properties, encode_properties, find_property
-from libramq.message.record import encode_message, has_good_crc, peek_record, record_size
+from libramq.message.record import (
+    ALIKE_CHECKED_MIN,
+    ALIKE_MIN,
+    GROUP,
+    STRIDES_MIN,
+    damaged_places,
+    decode_alike,
+    encode_message,
+    has_good_crc,
+    has_whole_frame,
+    peek_record,
+    record_size,
+)
 
 # store.md §24, computed there from the rules of MessageDecoder.java.
 RECORD = bytes.fromhex(
@@ -291,3 +303,159 @@ def test_records_of_several_topics_are_read_as_each_alone():
     damaged[-len(b"k\x01vvv\x02") - 1] += 1
     with pytest.raises(RemoteProtocolError, match="do not add up"):
         decode_records(b"".join([records[0], bytes(damaged)]))
+
+
+COUNTS = (ALIKE_MIN, GROUP, GROUP + 1, 3 * GROUP + 5)
+#: Where a head has what alike records agree in.
+MAGIC, SYS_FLAG, BODY_BYTES = 4, 36, 84
+
+
+PROPERTIES = b"TAGS\x01A\x02"
+
+
+def one(offset: int, *, topic: str = "T", body_bytes: int = 40, properties: bytes = PROPERTIES) -> bytes:
+    return encode_record(
+        topic=topic, queue_id=3, queue_offset=offset, physical_offset=offset * 1_000,
+        body=bytes([offset % 256]) * body_bytes, properties=properties, reconsume_times=offset % 5,
+        born_timestamp_ms=offset,
+    )  # fmt: skip
+
+
+def one_by_one(data: bytes) -> list:
+    messages, start = [], 0
+    while start < len(data):
+        message, start = decode_record(data, start)
+        messages.append(message)
+    return messages
+
+
+def alike(data: bytes) -> list | None:
+    first, _ = decode_record(data)
+    between = bytes([len(first.topic)]) + first.topic.encode() + len(PROPERTIES).to_bytes(2)
+    added = {"MIN_OFFSET": "0"}
+    return decode_alike(data, len(first.body), (between, first.topic), "b", added, check_crc=True)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_alike_records_are_what_they_are_one_by_one(count):
+    data = b"".join([one(1 << 33 | number) for number in range(count)])
+    together, wanted = alike(data), one_by_one(data)
+    assert decode_records(data, check_crc=True) == wanted
+    for message in wanted:
+        message.broker_name = "b"
+        message.add_properties({"MIN_OFFSET": "0"})
+    assert together == wanted
+    as_stored = [each.as_stored() for each in one_by_one(data)]
+    assert [each.as_stored() for each in decode_records(data)] == as_stored
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        one(7, topic="U"),
+        one(7, topic="UV", body_bytes=39),
+        one(7, body_bytes=41, properties=b"TAG\x01A\x02"),
+        one(7, body_bytes=39, properties=b"TAGSS\x01A\x02"),
+    ],
+    ids=["topic", "longer topic", "longer body", "longer properties"],
+)
+@pytest.mark.parametrize("place", [1, GROUP, 2 * GROUP])
+def test_one_record_of_the_same_size_that_differs_is_not_alike(other, place):
+    records = [one(number) for number in range(2 * GROUP + 1)]
+    records[place] = other
+    data = b"".join(records)
+    assert len(other) == len(records[0])
+    assert alike(data) is None
+    assert decode_records(data, check_crc=True) == one_by_one(data)
+
+
+@pytest.mark.parametrize("at", [0, MAGIC + 3, SYS_FLAG + 3, BODY_BYTES + 3, BODY_BYTES + 4 + 40])
+@pytest.mark.parametrize("place", [1, GROUP, 2 * GROUP])
+def test_a_record_that_is_broken_is_found_as_one_by_one(at, place):
+    record = len(one(0))
+    data = bytearray(b"".join([one(number) for number in range(2 * GROUP + 1)]))
+    data[place * record + at] ^= 0x10
+    assert alike(bytes(data)) is None
+    with pytest.raises(RemoteProtocolError) as together:
+        decode_records(bytes(data))
+    with pytest.raises(RemoteProtocolError) as by_one:
+        decode_records(bytes(data[place * record :]))
+    assert type(together.value) is type(by_one.value)
+
+
+@pytest.mark.parametrize("place", [0, 1, GROUP, 2 * GROUP])
+def test_the_damaged_body_is_named(place):
+    record = len(one(0))
+    data = bytearray(b"".join([one(number) for number in range(2 * GROUP + 1)]))
+    data[place * record + BODY_BYTES + 4] ^= 1
+    with pytest.raises(BodyDamaged, match=f"offset {place} "):
+        decode_records(bytes(data), check_crc=True)
+    assert len(decode_records(bytes(data))) == 2 * GROUP + 1
+
+
+V6 = bytes(range(16)) + (10911).to_bytes(4)
+START = 4096
+ALIKE = [{}] * ALIKE_CHECKED_MIN
+MANY = [{}] * (STRIDES_MIN + 4)
+FORMS = ({}, {"born_host": V6}, {"topic": "t" * 128}, {"body": b""}, {"properties": b""})
+
+
+def log_of(forms):
+    """The bytes of neighbouring records, and their places."""
+    data, places = b"", []
+    for number, form in enumerate(forms):
+        offset = START + len(data)
+        fields = {"topic": "T", "body": b"body", "properties": b"A\x01b\x02"} | form
+        record = encode_record(queue_id=0, queue_offset=number, physical_offset=offset, **fields)
+        places.append((offset, len(record)))
+        data += record
+    return data, places
+
+
+def damaged(data, places):
+    offsets, sizes = zip(*places, strict=True)
+    return damaged_places(data, offsets, sizes)
+
+
+@pytest.mark.parametrize("forms", [FORMS, ALIKE, MANY, *([form] * ALIKE_CHECKED_MIN for form in FORMS)])
+def test_whole_records_of_every_form_pass(forms):
+    data, places = log_of(forms)
+    assert damaged(data, places) == set()
+
+
+def test_a_record_that_is_cut_off_or_elsewhere_is_damaged():
+    for forms in (FORMS, ALIKE, MANY):
+        data, places = log_of(forms)
+        assert damaged(data[:-1], places) == {places[-1]}
+        assert damaged(data, places[1:]) == set(places[1:])
+
+
+@pytest.mark.parametrize("forms", [*([form, {}, form] for form in FORMS), ALIKE, MANY])
+@given(place=st.integers(0, 8_000), value=st.integers(0, 255))
+def test_a_changed_byte_is_judged_as_for_a_single_record(forms, place, value):
+    """The short ways for records that are alike or of the common form, and the long one, find the same."""
+    data, places = log_of(forms)
+    changed = bytearray(data)
+    changed[place % len(data)] = value
+    alone = {
+        (offset, size)
+        for offset, size in places
+        if not has_whole_frame(bytes(changed), offset - START, size, offset)
+    }
+    assert damaged(bytes(changed), places) == alone
+
+
+@pytest.mark.parametrize("number", [0, 1, len(ALIKE) - 1])
+def test_a_large_record_whose_body_is_said_to_be_short_is_damaged(number):
+    """What is left for its properties is more than their length can say."""
+    data, places = log_of([{"body": bytes(70_000)}] * len(ALIKE))
+    length_at = places[number][0] - START + 84
+    changed = data[:length_at] + bytes(4) + data[length_at + 4 :]
+    assert damaged(changed, places) == {places[number]}
+
+
+def test_records_of_one_size_may_differ_in_their_parts():
+    """The longer body of one makes up for its shorter properties."""
+    data, places = log_of([*ALIKE, {"body": b"bodies", "properties": b"A\x02"}])
+    assert len({size for _, size in places}) == 1
+    assert damaged(data, places) == set()

@@ -8,13 +8,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from libramq.errors import LocalProtocolError, RemoteProtocolError
+from libramq.remoting import frame as module
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Serialization, reply_to
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import (
     FRAME_BYTES_MAX,
     HEADER_BYTES_MAX,
     LANGUAGE_NAMES,
+    decode_binary_header,
     decode_frame,
+    encode_binary_header,
     encode_frame,
     encode_head,
 )
@@ -249,3 +252,43 @@ def test_a_reply_has_the_serialisation_of_its_request(form):
     assert reply.is_response
     assert not reply.is_oneway
     assert Command(code=1, flag=FLAG_ONEWAY).is_oneway
+
+
+NAMES = st.text(min_size=1, max_size=3)
+FIELDS = st.dictionaries(NAMES, st.text(max_size=4), max_size=4)
+
+
+def decoded(ext: dict[str, str]) -> dict[str, str]:
+    command = Command(code=10, opaque=1, flag=0, ext=ext, serialization=Serialization.ROCKETMQ)
+    return decode_binary_header(encode_binary_header(command)).ext
+
+
+@given(st.lists(FIELDS, min_size=2, max_size=8))
+def test_headers_are_read_as_written_whatever_was_read_before(headers: list[dict[str, str]]):
+    """Small alphabets and sizes make layouts meet: the same size with other keys, or other lengths."""
+    for ext in headers + headers:
+        assert decoded(ext) == {key: value for key, value in ext.items() if value}
+
+
+def test_values_of_one_layout_are_not_mixed_up():
+    for number in range(3 * module.LAYOUT_MISSES_MAX):
+        assert decoded({"a": f"{number:02}", "bc": "x"}) == {"a": f"{number:02}", "bc": "x"}
+        assert decoded({"a": "x", "bc": f"{number:02}"}) == {"a": "x", "bc": f"{number:02}"}
+        assert decoded({"ab": f"{number:02}", "c": "x"}) == {"ab": f"{number:02}", "c": "x"}
+        assert decoded({"a": "é", "bc": "x"}) == {"a": "é", "bc": "x"}
+
+
+def test_few_layouts_are_remembered_and_none_of_large_headers():
+    for size in range(2 * module.LAYOUTS_MAX):
+        assert decoded({"a": "x" * (size + 1)}) == {"a": "x" * (size + 1)}
+    assert 0 < len(module._LAYOUTS) <= module.LAYOUTS_MAX
+    assert max(module._LAYOUTS) <= module.LAYOUT_BYTES_MAX
+
+
+def test_no_layout_of_very_many_fields_is_remembered():
+    """One of 128 takes 20 KB."""
+    ext = {f"k{number}": "v" for number in range(100)}
+    for _ in range(3):
+        assert decoded(ext) == ext
+    fields = [len(layout.fields) for layout in module._LAYOUTS.values()]
+    assert max(fields, default=0) <= module.LAYOUT_FIELDS_MAX

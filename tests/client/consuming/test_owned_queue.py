@@ -1,13 +1,15 @@
-"""Tests of the owned queue: its unfinished messages decide which offset is committed."""
+"""Tests of the owned queue: unfinished messages decide which offset is committed, pace what it pulls."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from libramq.client.consuming import effects as fx
 from libramq.client.consuming.membership.lease import Lease
-from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
+from libramq.client.consuming.ownership.owned_queue import CatchUpPace, Delivery, HeldMessages, OwnedQueue
 from libramq.client.consuming.ownership.state import QueueState
 from libramq.message.queue import MessageQueue
+from tests.client.consuming.conversation import Conversation, found, nothing, q
 from tests.client.consuming.examples import message
 
 
@@ -94,3 +96,96 @@ def test_a_message_being_sent_back_keeps_the_queue_busy(sending_back):
     queue = queue_with(1)
     queue.work.sending_back = sending_back
     assert queue.work.is_under_way is bool(sending_back)
+
+
+OFFSETS = st.lists(st.integers(0, 12), max_size=8)
+
+
+@given(st.lists(st.tuples(st.booleans(), OFFSETS), max_size=8))
+def test_held_messages_are_those_put_and_not_removed(steps):
+    """Pulls ascend nearly always; those that go back or repeat messages are counted in the same way."""
+    held, expected, highest = HeldMessages(), {}, -1
+    for is_put, offsets in steps:
+        messages = [message(offset, body=b"x" * (offset + number)) for number, offset in enumerate(offsets)]
+        if is_put:
+            held.put(messages)
+            expected |= dict(zip(offsets, messages, strict=True))
+            highest = max([highest, *offsets])
+        else:
+            held.remove(messages)
+            for offset in offsets:
+                expected.pop(offset, None)
+        assert len(held) == len(expected)
+        assert held.size == sum(len(each.body) for each in expected.values())
+        assert held.commit_offset == min(expected, default=highest + 1 if highest >= 0 else None)
+        assert held.bounds == ((min(expected), max(expected)) if expected else (0, 0))
+
+
+def test_a_body_that_a_handler_replaces_counts_as_it_came():
+    """A parsed body has another length or none; nothing of its queue was committed any more."""
+    held, messages = HeldMessages(), [message(0, body=b"17"), message(1, body=b"18")]
+    held.put(messages)
+    for each in messages:
+        each.body = int(each.body)
+    assert (held.remove(messages), held.size) == (2, 0)
+
+
+def backlog(*offsets, end=1000):
+    reply, messages = found(*offsets)
+    return reply._replace(max_offset=end), messages
+
+
+def test_a_backlog_is_pulled_in_small_portions_at_an_even_pace():
+    """Each pull brings a tenth of a second's messages, and there is a pull every tenth of a second."""
+    talk = Conversation(catch_up_rate=50).pulling(offset=100)
+    times = []
+    for start in range(100, 150, 5):
+        (pull,) = talk.of(fx.Pull)
+        assert (pull.offset, pull.count_max) == (start, 5)
+        times.append(talk.now_ms)
+        talk.pulled(q(0), backlog(*range(start, start + 5)))
+        assert talk.of(fx.Pull) == []
+        talk.at(talk.now_ms + 100)
+    assert times == list(range(0, 1000, 100))
+
+
+def test_at_the_end_of_the_queue_the_limit_ends():
+    """It does not begin again."""
+    talk = Conversation(catch_up_rate=50).pulling(offset=10)
+    talk.pulled(q(0), backlog(10, 11, end=12))
+    (pull,) = talk.of(fx.Pull)
+    assert pull.count_max == talk.settings.pull_batch_size
+    talk.pulled(q(0), backlog(*range(12, 100), end=1000))
+    assert len(talk.of(fx.Pull)) == 1
+
+
+def test_a_queue_without_messages_is_at_its_end():
+    """Its pull was held and found nothing."""
+    talk = Conversation(catch_up_rate=50).pulling(offset=100)
+    talk.pulled(q(0), nothing(100))
+    assert talk.of(fx.Pull)[0].count_max == talk.settings.pull_batch_size
+
+
+def test_a_queue_without_a_former_reader_is_not_slowed_down():
+    """It has no backlog of another member."""
+    talk = Conversation(catch_up_rate=50).joined(1)
+    talk.committed(q(0), None)
+    talk.start_at(q(0), 5)
+    assert talk.of(fx.Pull)[0].count_max == talk.settings.pull_batch_size
+
+
+def test_without_a_rate_nothing_is_slowed_down():
+    """This is the default."""
+    talk = Conversation().pulling(offset=100)
+    talk.pulled(q(0), backlog(100, 101))
+    assert len(talk.of(fx.Pull)) == 1
+
+
+@given(rate=st.integers(1, 100_000), counts=st.lists(st.integers(0, 256), min_size=1, max_size=50))
+def test_pulls_are_never_faster_than_the_rate(rate, counts):
+    """This holds for pulls that bring any number of messages."""
+    pace, now_ms, brought = CatchUpPace(rate, 0), 0, 0
+    for count in counts:
+        brought += count
+        now_ms += pace.brought(count, now_ms) + 1
+        assert brought <= rate * now_ms / 1000 + 1

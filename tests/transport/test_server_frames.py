@@ -1,4 +1,4 @@
-"""Complete frames that wait to be processed: the sum over all connections is bounded."""
+"""Frames that a server holds, incomplete or waiting to be processed: their sum is bounded."""
 
 import pytest
 
@@ -6,7 +6,14 @@ from libramq.remoting.command import Command, reply_to
 from libramq.remoting.frame import encode_frame
 from libramq.runtime.outgoing import UNSENT_BYTES_HIGH
 from libramq.transport import server as server_module
-from libramq.transport.server import WAITING_BYTES_MAX, Server, ServerConnection, WaitingFrames
+from libramq.transport.server import (
+    UNFINISHED_BYTES_MAX,
+    WAITING_BYTES_MAX,
+    Server,
+    ServerConnection,
+    UnfinishedFrames,
+    WaitingFrames,
+)
 from tests.transport.loops import LOOPS, run_on, until
 from tests.transport.test_server import Client, serve
 
@@ -161,3 +168,35 @@ def test_the_connection_with_most_unread_answers_is_the_one_that_is_stuck():
     frames.add(has_none_waiting, 1)
     frames.forget(has_none_waiting)
     assert frames.stuck() is reads_nothing
+
+
+def test_the_connection_holding_most_bytes_longest_is_closed():
+    frames: UnfinishedFrames[str] = UnfinishedFrames()
+    for number in range(4):
+        assert frames.update(f"stalled-{number}", 15 * MIB, 1_000, is_another=True) == []
+    assert frames.update("producer", 3 * MIB, 60_000, is_another=True) == []
+    assert frames.update("tiny", 100, 1_000, is_another=True) == []
+    given_up = frames.update("producer", 5 * MIB, 60_001, is_another=False)
+    assert given_up == ["stalled-0", "stalled-1"], "until there is room for more than one read"
+    for each in given_up:
+        frames.forget(each)
+    assert frames.total_bytes == 35 * MIB + 100
+
+
+def test_the_age_of_a_connection_counts_from_its_current_frame():
+    frames: UnfinishedFrames[str] = UnfinishedFrames()
+    frames.update("busy", 15 * MIB, 0, is_another=True)
+    frames.update("busy", 15 * MIB, 50_000, is_another=True)
+    frames.update("stalled", 12 * MIB, 10_000, is_another=True)
+    frames.update("other", 15 * MIB, 50_000, is_another=True)
+    assert frames.update("last", UNFINISHED_BYTES_MAX - 41 * MIB, 50_001, is_another=True)[0] == "stalled"
+
+
+def test_finished_frames_and_ended_connections_are_not_counted():
+    frames: UnfinishedFrames[str] = UnfinishedFrames()
+    for _ in range(100):
+        assert frames.update("a", 15 * MIB, 0, is_another=True) == []
+        assert frames.update("a", 0, 0, is_another=True) == []
+        assert frames.update("b", 15 * MIB, 0, is_another=False) == []
+        frames.forget("b")
+    assert frames.total_bytes == 0
