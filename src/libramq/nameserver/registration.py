@@ -16,11 +16,8 @@ from libramq.errors import BrokerError, RemoteProtocolError
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body, from_value
 from libramq.formats.fastjson import Bounds
-from libramq.formats.tables import (
-    DataVersion,
-    TopicConfig,
-    TopicConfigSerializeWrapper,
-)
+from libramq.formats.route import QueueData
+from libramq.formats.tables import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from libramq.remoting.body.cluster import RegisterBrokerBody
 from libramq.remoting.headers import RegisterBrokerHeader
 
@@ -193,14 +190,22 @@ def check_registration(
 def check_topics(table: TopicConfigSerializeWrapper) -> None:
     """Raise BrokerError for a topic that is out of bounds."""
     for name, config in table.topic_config_table.items():
-        _check_name("topic", name, NAME_LENGTH_MAX)
+        check_topic_name(name)
         if config.topic_name != name:
             raise _refused(f"topic {name} has the name {config.topic_name[:40]!r} inside")
-        for queue_count in (config.read_queue_nums, config.write_queue_nums):
-            if not 0 <= queue_count <= QUEUES_PER_TOPIC_MAX:
-                raise _refused(
-                    f"topic {name} has {queue_count} queues; 0 to {QUEUES_PER_TOPIC_MAX} are allowed"
-                )
+        check_queues(name, config)
+
+
+def check_topic_name(name: str) -> None:
+    """Raise BrokerError for an invalid name of a topic."""
+    _check_name("topic", name, NAME_LENGTH_MAX)
+
+
+def check_queues(topic: str, queues: TopicConfig | QueueData) -> None:
+    """Raise BrokerError for more queues than a topic may have at a broker."""
+    for count in (queues.read_queue_nums, queues.write_queue_nums):
+        if not 0 <= count <= QUEUES_PER_TOPIC_MAX:
+            raise _refused(f"topic {topic} has {count} queues; 0 to {QUEUES_PER_TOPIC_MAX} are allowed")
 
 
 def _check_name(what: str, name: str, length_max: int) -> None:

@@ -31,10 +31,10 @@ from libramq.formats.tables import (
 )
 from libramq.kernel.work import PORTION, Work
 from libramq.nameserver.registration import (
-    NAME_LENGTH_MAX,
-    QUEUES_PER_TOPIC_MAX,
     TOPICS_MAX,
+    check_queues,
     check_registration,
+    check_topic_name,
 )
 from libramq.remoting.body.cluster import ClusterInfo
 from libramq.remoting.headers import RegisterBrokerHeader
@@ -563,20 +563,11 @@ def set_writable(tables: RouteTables, broker_name: str, *, writable: bool) -> Wo
 
 def register_topic(tables: RouteTables, topic: str, queue_datas: Sequence[QueueData]) -> None:
     """Give a topic a route at known brokers; nothing changes if one of them is not known."""
-    if not 0 < len(topic) <= NAME_LENGTH_MAX or not topic.isprintable():
-        raise broker_error(
-            ResponseCode.SYSTEM_ERROR,
-            f"the topic {topic[:40]!r} is empty, unprintable or over {NAME_LENGTH_MAX} characters",
-        )
+    check_topic_name(topic)
     if topic not in tables.topics and len(tables.topics) >= TOPICS_MAX:
         raise broker_error(ResponseCode.SYSTEM_ERROR, f"over {TOPICS_MAX} topics")
     for queues in queue_datas:
-        for count in (queues.read_queue_nums, queues.write_queue_nums):
-            if not 0 <= count <= QUEUES_PER_TOPIC_MAX:
-                raise broker_error(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"topic {topic} has {count} queues; 0 to {QUEUES_PER_TOPIC_MAX} are allowed",
-                )
+        check_queues(topic, queues)
     if any(queues.broker_name not in tables.brokers for queues in queue_datas):
         return  # Apache's name server answers success, too.
     for queues in queue_datas:
