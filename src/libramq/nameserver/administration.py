@@ -31,13 +31,11 @@ from libramq.nameserver.route_info import (
 )
 from libramq.remoting import headers as h
 from libramq.remoting.body.cluster import BrokerMemberGroupBody, KVTable, TopicList
-from libramq.remoting.headers import TopicHeader
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply, reply_rows
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.responder import Responder
 
 log = get_logger(__name__)
-
 
 #: Ours: topics that are encoded on the loop, in 1 ms; more on a thread.
 ENCODED_AT_ONCE_MAX: Final = 4_096
@@ -179,7 +177,7 @@ class NameServerAdministration:
 
     def register_topic(self, request: Request) -> Outcome:
         """217: give a topic a route, as brokers do for static topics."""
-        header: TopicHeader = request.header
+        header: h.TopicHeader = request.header
         route: TopicRouteData = request.body
         register_topic(self._tables, header.topic, route.queue_datas)
         return SUCCESS

@@ -1,4 +1,4 @@
-"""A registration's body: a broker's topics, as JSON or as one zlib stream.
+"""A registration: its body, a broker's topics as JSON or as one zlib stream, and what it may claim.
 
     compressed = zlib( length (4), DataVersion JSON | topic count (4), { length (4), topic text } …
                        | length (4), filter server JSON | mapping count (4), { length (4), JSON } … )
@@ -38,6 +38,18 @@ DECODED_BYTES_PER_BYTE: Final = 5
 DECODED_BYTES_PER_COMPRESSED_BYTE: Final = 250
 #: The first byte of a zlib stream of the usual window; no JSON begins with it.
 _ZLIB_MARK: Final = b"\x78"
+#: Ours: a broker may ask for a longer timeout than 120 s, but not for an unlimited one.
+HEARTBEAT_TIMEOUT_MS_MAX: Final = 3_600_000
+#: Ours; Apache has no bounds here. Each is far beyond the use of one name server.
+BROKER_NAMES_MAX: Final = 10_000
+BROKERS_PER_NAME_MAX: Final = 100
+TOPICS_MAX: Final = 500_000
+#: TopicValidator.RETRY_OR_DLQ_TOPIC_MAX_LENGTH; broker and cluster names are registered as topics too.
+NAME_LENGTH_MAX: Final = 255
+#: Ours: an address is a host name (at most 253 characters) and a port.
+ADDRESS_LENGTH_MAX: Final = 260
+#: Ours: clients create an object for every queue in a route.
+QUEUES_PER_TOPIC_MAX: Final = 65_536
 
 
 def decode_registration(
@@ -140,20 +152,6 @@ def _take(data: bytes, position: int) -> tuple[bytes, int]:
     if not 0 <= size <= len(data) - start:
         raise RemoteProtocolError(f"compressed registration: {size} bytes at {position} of {len(data)}")
     return data[start : start + size], start + size
-
-
-#: Ours: a broker may ask for a longer timeout than 120 s, but not for an unlimited one.
-HEARTBEAT_TIMEOUT_MS_MAX: Final = 3_600_000
-#: Ours; Apache has no bounds here. Each is far beyond the use of one name server.
-BROKER_NAMES_MAX: Final = 10_000
-BROKERS_PER_NAME_MAX: Final = 100
-TOPICS_MAX: Final = 500_000
-#: TopicValidator.RETRY_OR_DLQ_TOPIC_MAX_LENGTH; broker and cluster names are registered as topics too.
-NAME_LENGTH_MAX: Final = 255
-#: Ours: an address is a host name (at most 253 characters) and a port.
-ADDRESS_LENGTH_MAX: Final = 260
-#: Ours: clients create an object for every queue in a route.
-QUEUES_PER_TOPIC_MAX: Final = 65_536
 
 
 def check_registration(
