@@ -27,6 +27,7 @@ PULL_SUSPEND = 2
 PULL_SUBSCRIPTION = 4
 #: Ours: the ext field by which clients declare that they use a coordinator, and brokers that they have one.
 COORDINATED = "libraGroups"
+#: Ours: the ext field by which a client declares that its lease has ended.
 LEASE_ENDED = "libraLeaseEnded"
 
 

@@ -8,7 +8,6 @@ Upstream: ClientManageProcessor.java, ConsumerManageProcessor.java.
 
 from collections.abc import Mapping
 from functools import lru_cache, partial
-from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat, Heartbeats
@@ -39,12 +38,9 @@ from libramq.remoting.headers import (
     UnregisterClientHeader,
     encode_header,
 )
+from libramq.rpc.broker_calls import COORDINATED, LEASE_ENDED
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Processor, Request, failure
-
-#: The ext field by which a client declares that it uses a coordinator, and a broker that it has one.
-COORDINATED: Final = "libraGroups"
-LEASE_ENDED: Final = "libraLeaseEnded"
 
 
 class ClientManagement:
