@@ -6,14 +6,6 @@
 Apache's entries may be applied in any order and more than once: a check point is found by its key, and its
 bits only grow. What Apache's broker left is written to our journal once; our timers leave out what its timer
 wheel says of the same entries.
-
-The cut flight: what a slave's log says was popped, in the part that it is about to lose.
-
-    log      … messages 5 to 9 … │ check point of 5 to 9 …      │ the cut
-    offset   10, from the former master's table ─► 5
-
-Without their check point nothing leads to messages before the committed offset: a slave that is promoted
-after the cut, before it has copied the new master's offsets, would never deliver them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -228,23 +220,26 @@ def _messages(store: MessageStore, topic: str, queue_id: int, offset: int) -> It
 
 
 def popped_behind(store: MessageStore, end: int, revive_topic: str) -> Mapping[QueueOfGroup, int]:
-    """Return the first message of each group's queue of which a check point lies behind an end of the log."""
+    """Return the first message of each group's queue of which a check point lies behind an end of the log.
+
+    A slave lowers its offsets to them before its log is cut there:
+
+        log      … messages 5 to 9 … │ check point of 5 to 9 …      │ the cut
+        offset   10, from the former master's table ─► 5
+
+    Without their check point nothing leads to messages before the committed offset: a slave that is promoted
+    after the cut, before it has copied the new master's offsets, would never deliver them.
+    """
     first: dict[QueueOfGroup, int] = {}
-    offset = store.first_offset_at(names.TIMER_TOPIC, 0, end)
-    while offset < store.max_offset(names.TIMER_TOPIC, 0):
-        result = store.read(names.TIMER_TOPIC, 0, offset, READ_MAX)
-        if result.status is ReadStatus.FOUND:
-            for message in undamaged(result.data):
-                if message.properties.get(p.REAL_TOPIC) != revive_topic:
-                    continue
-                try:
-                    entry = decode_entry(message.tags, message.body)
-                except RemoteProtocolError:
-                    continue
-                if isinstance(entry, CheckPointEntry):
-                    queue = (entry.group, entry.topic, entry.queue_id)
-                    first[queue] = min(entry.start_offset, first.get(queue, entry.start_offset))
-        elif result.next_offset <= offset:
-            break
-        offset = result.next_offset
+    start = store.first_offset_at(names.TIMER_TOPIC, 0, end)
+    for message in _messages(store, names.TIMER_TOPIC, 0, start):
+        if message.properties.get(p.REAL_TOPIC) != revive_topic:
+            continue
+        try:
+            entry = decode_entry(message.tags, message.body)
+        except RemoteProtocolError:
+            continue
+        if isinstance(entry, CheckPointEntry):
+            queue = (entry.group, entry.topic, entry.queue_id)
+            first[queue] = min(entry.start_offset, first.get(queue, entry.start_offset))
     return first
