@@ -82,11 +82,6 @@ def check_refused(properties: Mapping[str, str], known: frozenset[str]) -> None:
                 raise ConfigError(f"{name}: no such option; did you mean {_PROMISES[near[0]]}?")
 
 
-def is_harmless(name: str) -> bool:
-    """Return whether an option that passed `check_refused` is without effect."""
-    return name in REFUSED
-
-
 def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[BrokerConfig, list[str]]:
     """Build a configuration from properties and overrides; also return the names without an effect.
 
@@ -99,7 +94,7 @@ def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[Brok
     for name, text in properties.items():
         option = by_name.get(name)
         if option is None:
-            if not is_harmless(name):
+            if name not in REFUSED:  # Else it has a value that is harmless.
                 unknown.append(name)
         else:
             values[option.name] = option_value(name, text, option.default)
