@@ -505,7 +505,7 @@ class BrokerConfig:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * percent // 100
 
     def _check_store(self) -> None:
-        """Raise ConfigError for values that there are not."""
+        """Raise ConfigError for options of the store and its timers that cannot be honoured."""
         if self.timer_precision_ms not in TIMER_PRECISIONS_MS:
             raise ConfigError(f"timerPrecisionMs {self.timer_precision_ms}; 100, 200, 500 or 1000 is allowed")
         if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):

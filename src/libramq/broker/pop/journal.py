@@ -194,7 +194,10 @@ def _of_ack(check_point: CheckPoint, bits: int) -> _Line:
 
 
 class UnwrittenJournal(PopJournal):
-    """Applies entries, and tells `Unwritten` what is done."""
+    """The journal of an acting slave, which writes none: its check points are in memory alone.
+
+    unwritten: informed of what is done.
+    """
 
     def __init__(
         self,
