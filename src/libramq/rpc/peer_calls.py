@@ -14,7 +14,6 @@ from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body import kafka_cluster
 from libramq.remoting.body.administration import HAStatus
 from libramq.remoting.body.consumers import QueryAssignmentReply
-from libramq.remoting.body.kafka_cluster import PeerGroupsBody
 from libramq.remoting.command import Command
 from libramq.remoting.headers import ViewMessageHeader
 from libramq.rpc.call import Call, group_call, header_call, nothing
@@ -97,7 +96,7 @@ def change_topic(body: kafka_cluster.PeerTopicBody) -> Call[None]:
     return group_call(RequestCode.PEER_TOPIC, None, nothing, body=encode_body(body))
 
 
-def pass_on_groups(body: PeerGroupsBody) -> Call[bool]:
+def pass_on_groups(body: kafka_cluster.PeerGroupsBody) -> Call[bool]:
     """Pass groups on to their next coordinator; return whether it has all that came before.
 
     The body is standard JSON, in which bytes are base64.

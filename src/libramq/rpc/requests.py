@@ -32,7 +32,6 @@ from libramq.remoting.body.consumers import (
     MessageRequestModeBody,
     QueryAssignmentBody,
 )
-from libramq.remoting.body.kafka_cluster import PeerGroupsBody
 from libramq.remoting.body.pop import BatchAckBody
 
 #: Ours: names, offsets and subscriptions of one client, or one broker's table.
@@ -408,7 +407,7 @@ _BROKER_ROWS: Final = (
     _from_broker(R.PEER_NODE, A.GET, _CONTROL, kafka_cluster.PeerNodeBody),
     _from_broker(R.PEER_TOPIC, A.UPDATE, _CONTROL, kafka_cluster.PeerTopicBody),
     _from_broker(R.PEER_OFFSETS, A.UPDATE, _TABLE, kafka_cluster.PeerOffsetsBody),
-    _from_broker(R.PEER_GROUPS, A.UPDATE, _TABLE, PeerGroupsBody),
+    _from_broker(R.PEER_GROUPS, A.UPDATE, _TABLE, kafka_cluster.PeerGroupsBody),
     Row(R.SLAVE_PROGRESS, h.SlaveProgressHeader, _cluster_wide(A.LIST)),
 )
 

@@ -35,7 +35,6 @@ from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
-from libramq.message.names import SCHEDULE_TOPIC
 from libramq.store.log.append import AppendStatus, StoreMessage, stored_again
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadStatus
@@ -366,7 +365,7 @@ class Delivery:
     is_held: nothing is delivered before `begin`.
     """
 
-    topic = SCHEDULE_TOPIC
+    topic = names.SCHEDULE_TOPIC
 
     def __init__(
         self, schedule: DelaySchedule, store: MessageStore, kernel: Kernel, *, is_held: bool = False

@@ -25,7 +25,6 @@ from libramq.logs import get_logger
 from libramq.message.names import is_valid_group
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body import kafka_cluster
-from libramq.remoting.body.kafka_cluster import PeerGroupsBody
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 
@@ -219,6 +218,6 @@ class PeerNodeRequests:
 
     def groups(self, request: Request) -> Outcome:
         """Keep copies of groups that this broker coordinates next."""
-        body: PeerGroupsBody = request.body
+        body: kafka_cluster.PeerGroupsBody = request.body
         self._cluster.require_peer(request.peer.address, body.broker_name)
         return Reply(ext={"lbKnown": "1" if self._copies.take(body) else "0"})

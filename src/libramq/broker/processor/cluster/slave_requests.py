@@ -16,13 +16,10 @@ returns are not (AckMessageProcessor.appendAck).
 Name servers may have lost a master that the slave still copies. Then routes name the slave, which must not
 act: two brokers would hand out the same. It forwards locks and pops to its master.
 
+What a slave asks its master for, or another slave, is served by `SlaveTables`.
+
 Upstream: SendMessageProcessor.rejectRequest, PullMessageProcessor.rejectRequest,
 AdminBrokerProcessor.validateSlave, resetOffsetInner.
-
-GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET, SLAVE_PROGRESS and their kin: tables for slaves.
-
-They copy topics and groups by GET_ALL_TOPIC_CONFIG and GET_ALL_SUBSCRIPTIONGROUP_CONFIG.
-Upstream: AdminBrokerProcessor.getAllConsumerOffset, getAllDelayOffset; SlaveSynchronize.java.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,8 +33,8 @@ from libramq.broker.pop.pops_at_slave import PopsAtSlave
 from libramq.broker.processor.messages.ack_message import ACKS_MAX, ack_set
 from libramq.catalog import GroupTable
 from libramq.catalog.request_modes import RequestModes
-from libramq.codes import RequestCode, ResponseCode
 from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode
 from libramq.errors import LibraError, broker_error
 from libramq.formats import fastjson
 from libramq.formats.document import encode_body
@@ -204,7 +201,11 @@ def _key(header: AckMessageHeader, handle: Handle) -> Key:
 
 
 class SlaveTables:
-    """The processor of a slave's queries for tables. slave: None in a master."""
+    """The processor of a slave's queries for tables. slave: None in a master.
+
+    Topics and groups are copied by GET_ALL_TOPIC_CONFIG and GET_ALL_SUBSCRIPTIONGROUP_CONFIG.
+    Upstream: AdminBrokerProcessor.getAllConsumerOffset, getAllDelayOffset; SlaveSynchronize.java.
+    """
 
     def __init__(self, files: BrokerFiles, slave: Slave | None) -> None:
         self._ledger, self._deletions = files.ledger, files.store.deletions
@@ -214,10 +215,10 @@ class SlaveTables:
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
         return {
-            RequestCode.GET_ALL_CONSUMER_OFFSET: self.consumer_offsets,
-            RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
-            RequestCode.SLAVE_PROGRESS: self.progress,
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
+            R.GET_ALL_CONSUMER_OFFSET: self.consumer_offsets,
+            R.GET_ALL_DELAY_OFFSET: self.delay_offsets,
+            R.SLAVE_PROGRESS: self.progress,
+            R.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
         }
 
     def consumer_offsets(self, request: Request) -> Outcome:

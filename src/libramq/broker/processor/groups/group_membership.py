@@ -1,6 +1,6 @@
 """GROUP_JOIN, _POLL, _RELEASE, _LEAVE, _REMOVE, _FIND and OPEN_QUEUE: members of coordinated groups.
 
-The coordinator answers in its own time: every request but _FIND is held until it does.
+The coordinator answers in its own time: its members' requests but _FIND are held until it does.
 
     answer ─► the queues that it newly grants, and that are here, are opened ─► reply, once that is durable
 
@@ -25,7 +25,6 @@ from libramq.groups.coordinator.effect import Answer
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.headers import OpenQueueHeader
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.responder import RequestWaiter
@@ -256,14 +255,14 @@ class OpenQueue:
 
     def handle(self, request: Request) -> Outcome:
         """Open the queue; the reply has the offset to begin at, if any, and the member's former epoch."""
-        header: OpenQueueHeader = request.header
+        header: h.OpenQueueHeader = request.header
         claim = Claim(header.lb_member, header.lb_queue_epoch)
         queue = QueueToOpen(header.consumer_group, header.topic, header.queue_id, claim)
-        self._opening.open(queue, RequestWaiter(request, self._answer, _opened))
+        self._opening.open(queue, RequestWaiter(request, self._answer, _reply_opened))
         return HOLD
 
 
-def _opened(opened: Opened) -> Reply:
+def _reply_opened(opened: Opened) -> Reply:
     offset = {} if opened.offset is None else {"offset": str(opened.offset)}
     end = {} if opened.recovered_end is None else {"lbRecoveredEnd": str(opened.recovered_end)}
     start = {"lbTopicStart": str(opened.topic_start)} if opened.topic_start else {}
