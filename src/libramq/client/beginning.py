@@ -10,7 +10,7 @@ member had started.
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from libramq.client.routing.publish_info import subscribe_queues
 from libramq.errors import LibraError, RequestCodeNotSupported, VersionNotSupported
@@ -21,6 +21,8 @@ from libramq.rpc import broker_calls as calls
 from libramq.rpc.call import Call
 from libramq.rpc.group_calls import begin_topic
 from libramq.transport.remotes import Remotes
+
+T = TypeVar("T")
 
 #: How much earlier than its group a queue begins whose broker was away then: clocks differ.
 LEEWAY_MS: Final = 60_000
@@ -39,7 +41,7 @@ class Place(NamedTuple):
     topic: str
     broker_name: str
     address: str
-    queues: Sequence[MessageQueue]
+    queues: tuple[MessageQueue, ...]
 
 
 class Begun(NamedTuple):
@@ -56,8 +58,9 @@ class Begun(NamedTuple):
         return Begun({**self.since_ms, **other.since_ms}, self.places | other.places)
 
 
-#: Yields the requests to make at once, and is sent their results or errors.
-Steps = Generator[Sequence[Question], Any, Begun]
+#: Yields the requests to make at once, by what each is about, and is sent their results or errors.
+Asking = Generator[Mapping[Any, Question], Mapping[Any, Any], T]
+Steps = Asking[Begun]
 
 
 def places_of(routes: Mapping[str, TopicRouteData | None]) -> list[Place]:
@@ -67,36 +70,36 @@ def places_of(routes: Mapping[str, TopicRouteData | None]) -> list[Place]:
         masters = {each.broker_name: each.master_address for each in route.broker_datas} if route else {}
         queues = subscribe_queues(topic, route) if route else ()
         for broker_name, address in masters.items():
-            of_broker = [queue for queue in queues if queue.broker_name == broker_name]
+            of_broker = tuple(queue for queue in queues if queue.broker_name == broker_name)
             if address is not None and of_broker:
                 found.append(Place(topic, broker_name, address, of_broker))
     return found
 
 
 def take_steps(
-    steps: Steps, remotes: Remotes, begun: Callable[[Begun], None], answers: Sequence[Any] | None = None
+    steps: Steps, remotes: Remotes, begun: Callable[[Begun], None], answers: Mapping[Any, Any] | None = None
 ) -> None:
     """Make the requests of steps; begun: called with their outcome. answers: to the requests before."""
     try:
-        questions = steps.send(answers)
+        questions = next(steps) if answers is None else steps.send(answers)
+        while not questions:
+            questions = steps.send({})
     except StopIteration as ended:
         begun(ended.value)
         return
-    outcomes: list[Any] = [None] * len(questions)
+    outcomes: dict[Any, Any] = dict.fromkeys(questions)
     waiting = len(questions)
-    if not questions:
-        take_steps(steps, remotes, begun, outcomes)
 
-    def answered(index: int, reply: Command | LibraError) -> None:
+    def answered(about: Any, reply: Command | LibraError) -> None:
         nonlocal waiting
-        address, call = questions[index]
-        outcomes[index] = call.outcome(reply, where=f"broker {address}")
+        address, call = questions[about]
+        outcomes[about] = call.outcome(reply, where=f"broker {address}")
         waiting -= 1
         if not waiting:
             take_steps(steps, remotes, begun, outcomes)
 
-    for index, (address, call) in enumerate(questions):
-        remotes.send(address, call.command(), partial(answered, index))
+    for about, (address, call) in questions.items():
+        remotes.send(address, call.command(), partial(answered, about))
 
 
 class Beginning:
@@ -115,32 +118,29 @@ class Beginning:
 
     def begin(self, topics: Iterable[str], places: Sequence[Place], wall_ms: int) -> Steps:
         """Begin topics to which the group is new."""
-        answers = yield [self._ask(place) for place in places]
+        known = yield self._known(places)
         since_ms: dict[str, int] = {}
-        begun = _note(since_ms, places, answers)
-        unknown = [place for place, answer in zip(places, answers, strict=True) if answer is None]
-        stock = [
-            place
-            for place, answer in zip(places, answers, strict=True)
-            if isinstance(answer, RequestCodeNotSupported | VersionNotSupported)
-        ]
-        queues = [(place.address, queue) for place in stock for queue in place.queues]
-        offsets = yield [Question(address, self._committed(queue)) for address, queue in queues]
-        for (_, queue), offset in zip(queues, offsets, strict=True):
+        begun = _note(since_ms, known)
+        unknown = [place for place, answer in known.items() if answer is None]
+        unserved = RequestCodeNotSupported | VersionNotSupported
+        apaches = [place for place, answer in known.items() if isinstance(answer, unserved)]
+        queues = {queue: place.address for place in apaches for queue in place.queues}
+        offsets = yield self._committed(queues)
+        for queue, offset in offsets.items():
             if isinstance(offset, int):
                 since_ms.setdefault(queue.topic, 0)
         yield from self._commit(
-            [(address, queue) for address, queue in queues if queue.topic not in since_ms]
+            {queue: address for queue, address in queues.items() if queue.topic not in since_ms}
         )
         # Another member, which has begun elsewhere, may be about to begin there.
-        doubtful = [place for place in unknown if since_ms.get(place.topic)]
-        answers = yield [self._ask(place) for place in doubtful]
-        begun |= _note(since_ms, doubtful, answers)
-        new = [place for place in unknown if since_ms.get(place.topic) != 0 and place[:2] not in begun]
-        answers = yield [
-            Question(place.address, self.begin_at(place.topic, since_ms.get(place.topic))) for place in new
-        ]
-        begun |= _note(since_ms, new, answers) | {place[:2] for place in stock}
+        answers = yield self._known([place for place in unknown if since_ms.get(place.topic)])
+        begun |= _note(since_ms, answers)
+        answers = yield {
+            place: Question(place.address, self.begin_at(place.topic, since_ms.get(place.topic)))
+            for place in unknown
+            if since_ms.get(place.topic) != 0 and place[:2] not in begun
+        }
+        begun |= _note(since_ms, answers) | {place[:2] for place in apaches}
         return Begun(self._since(topics, wall_ms) | since_ms, begun)
 
     def begin_locally(
@@ -153,9 +153,13 @@ class Beginning:
         write: Callable[[Sequence[tuple[MessageQueue, int]]], None],
     ) -> Steps:
         """Begin the queues of which a member that keeps its offsets itself has none."""
-        missing = [(place, queue) for place in places for queue in place.queues if read(queue) is None]
-        ends = yield [Question(place.address, self._end(queue)) for place, queue in missing]
-        write([(queue, end) for (_, queue), end in zip(missing, ends, strict=True) if isinstance(end, int)])
+        ends = yield {
+            queue: Question(place.address, self._end(queue))
+            for place in places
+            for queue in place.queues
+            if read(queue) is None
+        }
+        write([(queue, end) for queue, end in ends.items() if isinstance(end, int)])
         return Begun(self._since(topics, wall_ms))
 
     def begin_at(self, topic: str, since_ms: int | None = None) -> Call[int | None]:
@@ -164,33 +168,32 @@ class Beginning:
             self._group, topic, begins=True, timestamp_ms=self._timestamp_ms if since_ms is None else since_ms
         )
 
-    def _commit(self, queues: Sequence[tuple[str, MessageQueue]]) -> Generator[Sequence[Question], Any, None]:
-        """Begin queues at Apache's brokers."""
-        addresses = dict.fromkeys(address for address, _ in queues)
-        ends = yield [Question(address, self._end(queue)) for address, queue in queues]
-        yield [Question(address, self._heartbeat) for address in addresses]
-        offsets = yield [Question(address, self._committed(queue)) for address, queue in queues]
-        commits = [
-            (address, queue, end)
-            for (address, queue), end, offset in zip(queues, ends, offsets, strict=True)
-            if isinstance(end, int) and offset is None
-        ]
+    def _commit(self, queues: Mapping[MessageQueue, str]) -> Asking[None]:
+        """Begin queues at Apache's brokers. queues: with their addresses."""
+        ends = yield {queue: Question(address, self._end(queue)) for queue, address in queues.items()}
+        addresses = dict.fromkeys(queues.values())
+        yield {address: Question(address, self._heartbeat) for address in addresses}
+        offsets = yield self._committed(queues)
+        commits = {
+            queue: Question(queues[queue], calls.update_consumer_offset(self._group, queue, end))
+            for queue, end in ends.items()
+            if isinstance(end, int) and offsets[queue] is None
+        }
         # Apache's broker loses all but one of a topic's first commits that arrive together.
-        first: dict[tuple[str, str], tuple[str, MessageQueue, int]] = {}
-        later = [each for each in commits if first.setdefault((each[0], each[1].topic), each) is not each]
-        for some in (first.values(), later):
-            yield [
-                Question(address, calls.update_consumer_offset(self._group, queue, end))
-                for address, queue, end in some
-            ]
+        first = {(queues[queue], queue.topic): queue for queue in commits}
+        yield {queue: commits.pop(queue) for queue in first.values()}
+        yield commits
         if self._leave is not None:
-            yield [Question(address, self._leave) for address in addresses]
+            yield {address: Question(address, self._leave) for address in addresses}
 
-    def _ask(self, place: Place) -> Question:
-        return Question(place.address, begin_topic(self._group, place.topic))
+    def _known(self, places: Iterable[Place]) -> dict[Place, Question]:
+        return {place: Question(place.address, begin_topic(self._group, place.topic)) for place in places}
 
-    def _committed(self, queue: MessageQueue) -> Call[int | None]:
-        return calls.query_consumer_offset(self._group, queue)
+    def _committed(self, queues: Mapping[MessageQueue, str]) -> dict[MessageQueue, Question]:
+        return {
+            queue: Question(address, calls.query_consumer_offset(self._group, queue))
+            for queue, address in queues.items()
+        }
 
     def _end(self, queue: MessageQueue) -> Call[int]:
         if self._timestamp_ms is None:
@@ -202,9 +205,9 @@ class Beginning:
         return dict.fromkeys(topics, max(1, since_ms))
 
 
-def _note(since_ms: dict[str, int], places: Sequence[Place], answers: Sequence[Any]) -> set[tuple[str, str]]:
+def _note(since_ms: dict[str, int], answers: Mapping[Place, Any]) -> set[tuple[str, str]]:
     """Note the earliest times that brokers know of; return the places at which there is one, or 0."""
-    known = [(place, each) for place, each in zip(places, answers, strict=True) if isinstance(each, int)]
-    for place, each in known:
-        since_ms[place.topic] = min(filter(None, (since_ms.get(place.topic), each)), default=0)
-    return {place[:2] for place, _ in known}
+    known = {place: answer for place, answer in answers.items() if isinstance(answer, int)}
+    for place, answer in known.items():
+        since_ms[place.topic] = min(filter(None, (since_ms.get(place.topic), answer)), default=0)
+    return {place[:2] for place in known}
