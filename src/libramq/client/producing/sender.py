@@ -48,16 +48,8 @@ class MasterRequests:
             answered(ConnectFailed(f"broker {broker_name} is not known, or has no master now"))
             return
 
-        def done(outcome: Command | RemoteError) -> None:
-            if isinstance(outcome, RemoteError):
-                answered(outcome)
-                return
-            try:
-                result = call.result(outcome, where=f"broker {broker_name} at {address}")
-            except LibraError as error:
-                answered(error)
-            else:
-                answered(result)
+        def done(reply: Command | LibraError) -> None:
+            answered(call.outcome(reply, where=f"broker {broker_name} at {address}"))
 
         self._remotes.send(address, call.command(), done, timeout_ms=timeout_ms)
 
