@@ -102,8 +102,10 @@ def deciding(transaction: Transaction) -> Iterator[None]:
         raise
 
 
+#: Called with what became of a transaction.
+Done = Callable[[TransactionState], None]
 #: Finds out what became of a message's transaction, and calls back with it.
-Check = Callable[[MessageExt, Callable[[TransactionState], None]], None]
+Check = Callable[[MessageExt, Done], None]
 
 _FLAGS: Final = {
     TransactionState.COMMIT: TRANSACTION_COMMIT,
@@ -229,8 +231,6 @@ def log_unknown_end(transaction: Transaction, error: LibraError) -> None:
         reason=str(error),
     )
 
-
-Done = Callable[[TransactionState], None]
 
 #: TransactionMQProducer.checkRequestHoldMax: what waits for the function. Brokers ask again.
 CHECKS_MAX: Final = 2_000
