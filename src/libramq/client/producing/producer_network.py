@@ -142,7 +142,7 @@ class GatheredSends:
                 contents.append(content)
                 senders.append(sent)
         for run in split(contents):
-            report = partial(_report, senders[run])
+            report = partial(_report_outcomes, senders[run])
             self._batches.send(topic, info, None, contents[run], report, timeout_ms=timeout_ms)
 
     def _encoded(
@@ -160,7 +160,7 @@ class GatheredSends:
             return None
 
 
-def _report(senders: list[Sent], outcomes: Outcomes) -> None:
+def _report_outcomes(senders: list[Sent], outcomes: Outcomes) -> None:
     """Report a batch's outcomes to its senders."""
     for sent, outcome in zip(senders, outcomes, strict=True):
         sent(outcome if isinstance(outcome, LibraError) else [outcome])

@@ -116,7 +116,7 @@ class Requests:
     def reply_received(self, request: Command) -> Command:
         """Handle PUSH_REPLY_MESSAGE_TO_CLIENT; return the answer, which the replier is waiting for."""
         try:
-            reply = _reply(request)
+            reply = _decode_reply(request)
         except (LibraError, ValueError) as error:
             log.warning("a reply cannot be read", reason=str(error))
             return reply_to(request, ResponseCode.SYSTEM_ERROR, remark=f"the reply cannot be read: {error}")
@@ -125,7 +125,7 @@ class Requests:
         return reply_to(request, ResponseCode.SUCCESS)
 
 
-def _reply(request: Command) -> MessageExt:
+def _decode_reply(request: Command) -> MessageExt:
     header = decode_header(request, PushReplyHeader)
     body = request.body
     if header.sys_flag & COMPRESSED:

@@ -78,22 +78,23 @@ class FetchDelivering(Delivering):
         return [fx.Deliver(())]
 
 
+_BEING_RELEASED = (QueueState.DRAINING, QueueState.REVOKING)
 #: The states in which an offset may be committed: where the queue is read from is settled.
-_COMMITTABLE = (*POSITIONED, QueueState.DRAINING, QueueState.REVOKING)
+_COMMITTABLE = (*POSITIONED, *_BEING_RELEASED)
 
 Ended = Callable[[LibraError | None], None]
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _WantedOffset:
     generation: int
     offset: int
     is_requested: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class _Request:
-    wanted: dict[MessageQueue, _Wanted]
+class _CommitRequest:
+    wanted: dict[MessageQueue, _WantedOffset]
     ended: Ended
     error: LibraError | None = None
 
@@ -104,12 +105,12 @@ class RequestedCommits:
     def __init__(self, own: Ownership, commits: Commits) -> None:
         self._own = own
         self._commits = commits
-        self.waiting: list[_Request] = []
+        self.waiting: list[_CommitRequest] = []
 
     def begin(self, offsets: Iterable[tuple[OwnedQueue, int]], ended: Ended) -> None:
         """Want offsets committed; `settle` sends them."""
-        wanted = {owned.queue: _Wanted(owned.generation, offset) for owned, offset in offsets}
-        self.waiting.append(_Request(wanted, ended))
+        wanted = {owned.queue: _WantedOffset(owned.generation, offset) for owned, offset in offsets}
+        self.waiting.append(_CommitRequest(wanted, ended))
 
     def answered(self, commit: fx.CommitOffset, outcome: LibraError | None) -> None:
         """Note the result of a commit, with which its queue may go.
@@ -138,7 +139,7 @@ class RequestedCommits:
                 steps.append(fx.CommitsEnded(request.ended, request.error))
         return steps
 
-    def _settle(self, request: _Request, queue: MessageQueue, wanted: _Wanted) -> Steps:
+    def _settle(self, request: _CommitRequest, queue: MessageQueue, wanted: _WantedOffset) -> Steps:
         owned = self._own.table.same(queue, wanted.generation)
         if owned is None:
             request.error = request.error or CommitFailed(
@@ -156,7 +157,7 @@ class RequestedCommits:
             del request.wanted[queue]
         return steps
 
-    def _is_acknowledged(self, queue: MessageQueue, wanted: _Wanted) -> bool:
+    def _is_acknowledged(self, queue: MessageQueue, wanted: _WantedOffset) -> bool:
         """Return whether the broker has this offset, or one that was wanted later."""
         acknowledged = self._own.offsets.acknowledged(queue)
         return acknowledged is not None and acknowledged in (wanted.offset, self._own.offsets.read(queue))
@@ -255,6 +256,3 @@ class Fetching:
                 raise LocalProtocolError(f"{queue} is not assigned to this consumer")
             found.append((owned, offset))
         return found
-
-
-_BEING_RELEASED = (QueueState.DRAINING, QueueState.REVOKING)

@@ -28,7 +28,7 @@ def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs
             owned.claim = owned.claim.accepted(event.claim, event.opened.topic_start)
             _note_attempts(owned, event.opened)
             return own.announce(owned) + begin_at_committed(
-                own, owned, _offset(own, event.opened, owned), now_ms
+                own, owned, _committed_offset(own, event.opened, owned), now_ms
             )
     if own.uses_locks:
         return _lock(owned)
@@ -59,7 +59,7 @@ def begin_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: Mo
     """Begin a queue at the offset that its fence returned."""
     owned.claim = owned.claim.accepted(event.claim, event.answer.topic_start)
     _note_attempts(owned, event.answer)
-    return begin_at_committed(own, owned, _offset(own, event.answer, owned), now_ms)
+    return begin_at_committed(own, owned, _committed_offset(own, event.answer, owned), now_ms)
 
 
 def continue_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Steps:
@@ -136,7 +136,7 @@ def forget_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now
     return []
 
 
-def _offset(own: Ownership, opened: Opened, owned: OwnedQueue) -> int | None:
+def _committed_offset(own: Ownership, opened: Opened, owned: OwnedQueue) -> int | None:
     """Return the committed offset; a young queue's 0 only if it is unknown since when its topic is read."""
     return None if opened.is_initial and own.since_ms.get(owned.queue.topic) else opened.offset
 
