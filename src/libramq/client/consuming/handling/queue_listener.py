@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from libramq.client.awaiting import awaited, current_task, is_from_outside
 from libramq.client.consuming import effects as fx
-from libramq.client.network_thread import run_on_thread
+from libramq.client.network_thread import CANCEL_SECONDS, run_on_thread
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
@@ -49,9 +49,6 @@ def on_thread(hook: Callable[..., Any], threads: set[int] | None = None) -> Call
 
     return call
 
-
-#: Ours: how long a cancelled hook may take to end; it may never do so.
-CANCEL_SECONDS: Final = 1.0
 
 #: Ours: a hook that takes longer is logged: nothing else would say why its queues are not read.
 SLOW_SECONDS: Final = 10.0
