@@ -4,7 +4,8 @@
                                    └► coordination ─┘
 
 Time is an argument; `next_due_ms` is when `tick` has something to do.
-Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceService.java."""
+Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceService.java.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import assert_never

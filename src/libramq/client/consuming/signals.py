@@ -1,11 +1,6 @@
 """The signals: what one part of a consumer's core asks of another.
 
 A part returns them beside its effects; `PushConsumerCore` passes them on before it returns to its shell.
-
-The troubles: problems that stop deliveries to a consumer, each reported to its user once.
-
-Some keep it out of its group until somebody else acts: another client has its name, or a broker refuses it.
-From those it recovers by itself when they are over.
 """
 
 from collections.abc import Sequence
@@ -17,42 +12,6 @@ from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.errors import FilterRefused, LibraError, NoPermission
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import QueueGrant
-
-
-class Troubles:
-    """The current troubles, by subject."""
-
-    def __init__(self) -> None:
-        #: By subject: whether it keeps the consumer out.
-        self.present: dict[str, bool] = {}
-        #: For the user.
-        self.reports: Effects = []
-
-    def begin(self, about: str, error: LibraError, *, keeps_out: bool = False) -> None:
-        """Report a trouble, unless it is known already."""
-        if about not in self.present:
-            self.present[about] = keeps_out
-            self.reports.append(fx.Trouble(error, keeps_out))
-
-    def over(self, about: str) -> bool:
-        """Clear a trouble; return whether there was one."""
-        if about not in self.present:
-            return False
-        if self.present.pop(about) and not any(self.present.values()):
-            self.reports.append(fx.Recovered())
-        return True
-
-    def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> None:
-        """Handle a result: a denied request or filter is a trouble, until another is not denied."""
-        if isinstance(outcome, NoPermission | FilterRefused):
-            self.begin(about, outcome, keeps_out=keeps_out)
-        elif not isinstance(outcome, LibraError):
-            self.over(about)
-
-    def take(self) -> Effects:
-        """Return the reports for the user."""
-        effects, self.reports = self.reports, []
-        return effects
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +96,43 @@ Signal = (
 )
 #: What a part returns: effects for the shell, signals for other parts.
 Steps = list[Effect | Signal]
+
+
+class Troubles:
+    """Problems that stop deliveries to a consumer, by subject; each is reported to the user once.
+
+    Some keep it out of its group until somebody else acts: another client has its name, or a broker refuses
+    it. From those it recovers by itself when they are over.
+    """
+
+    def __init__(self) -> None:
+        #: By subject: whether it keeps the consumer out.
+        self.present: dict[str, bool] = {}
+        #: For the user.
+        self.reports: Effects = []
+
+    def begin(self, about: str, error: LibraError, *, keeps_out: bool = False) -> None:
+        """Report a trouble, unless it is known already."""
+        if about not in self.present:
+            self.present[about] = keeps_out
+            self.reports.append(fx.Trouble(error, keeps_out))
+
+    def over(self, about: str) -> bool:
+        """Clear a trouble; return whether there was one."""
+        if about not in self.present:
+            return False
+        if self.present.pop(about) and not any(self.present.values()):
+            self.reports.append(fx.Recovered())
+        return True
+
+    def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> None:
+        """Handle a result: a denied request or filter is a trouble, until another is not denied."""
+        if isinstance(outcome, NoPermission | FilterRefused):
+            self.begin(about, outcome, keeps_out=keeps_out)
+        elif not isinstance(outcome, LibraError):
+            self.over(about)
+
+    def take(self) -> Effects:
+        """Return the reports for the user."""
+        effects, self.reports = self.reports, []
+        return effects

@@ -5,17 +5,11 @@ to the broker once it has been kept for too long (`kept_ms`), when a subscriptio
 end: it is visible again then. Brokers of ours count no attempt, so that nothing becomes a dead letter that no
 program has seen; Apache's count one, as after any `nack`.
 
-The pace of a program that receives: whether it will soon want the next messages.
-
     each `receive` came back full, soon after the one before, and no other is under way     pop ahead
     anything else                                                                           wait for the next
 
 The invisible time of messages that were popped ahead runs already, and no other member gets them meanwhile.
 So this is done at a small fraction of that time only; what the program does not fetch soon is given back.
-
-What pops brought: the answers of brokers, whose messages are decoded when they are looked at.
-
-So a program's next pop can leave before the last one is decoded, and the broker reads meanwhile.
 """
 
 import asyncio
@@ -49,7 +43,7 @@ def kept_ms(invisible_ms: int) -> int:
 
 
 class Pace:
-    """The receives of one consumer, by when they were called and what they returned."""
+    """The pace of a program that receives, which shows whether it will soon want the next messages."""
 
     def __init__(self) -> None:
         self._under_way = 0
@@ -77,7 +71,10 @@ class Pace:
 
 
 class Answer:
-    """The answer to one request, of what was popped at a place."""
+    """The answer to one request, of what was popped at a place. Its messages are decoded when looked at.
+
+    So a program's next pop can leave before the last one is decoded, and the broker reads meanwhile.
+    """
 
     def __init__(self, reply: PopReply, place: Place) -> None:
         self._reply: PopReply | None = reply

@@ -3,13 +3,6 @@
 It uses neither sockets nor loops itself: `Producer` runs it on the user's loop, the simulator in virtual
 time.
 Upstream: impl/MQClientInstance.java, DefaultMQProducerImpl.java.
-
-Gathered sends: messages that are sent in one turn of the loop, and each awaited, travel together.
-
-    64 tasks await send(…) ─► one request with 64 messages ─► its answer wakes 64 tasks ─► …
-
-Nothing is delayed for it: a message leaves at the end of the turn in which it was sent, alone if no
-other was. Under load a batch's answer wakes its senders together, so the next batch has all of them too.
 """
 
 import contextlib
@@ -85,7 +78,13 @@ class _Gathered:
 
 
 class GatheredSends:
-    """Sends for which any queue of the topic will do."""
+    """Sends together what is sent in one turn of the loop, if any queue of its topic will do.
+
+        64 tasks await send(…) ─► one request with 64 messages ─► its answer wakes 64 tasks ─► …
+
+    Nothing is delayed for it: a message leaves at the end of the turn in which it was sent, alone if no other
+    was. Under load a batch's answer wakes its senders together, so the next batch has all of them too.
+    """
 
     def __init__(
         self,

@@ -1,15 +1,12 @@
-"""Requests that are sent as messages, and their replies: the side that asks.
+"""Requests that are sent as messages, and their replies.
 
     request ─ message with CORRELATION_ID, REPLY_TO_CLIENT, TTL ─► topic ─► a consumer, which replies
     reply ◄── PUSH_REPLY_MESSAGE_TO_CLIENT, found by its CORRELATION_ID ── broker ◄─┘
 
-Brokers know the asking client by its heartbeats.
-Upstream: RequestFutureHolder.java, RequestResponseFuture.java, ClientRemotingProcessor.receiveReplyMessage.
-
-Replies to requests that came as messages: the side that answers.
-
-A reply is a message to the cluster's reply topic, which the broker passes on to the client that waits for it.
-Upstream: MessageUtil.createReplyMessage.
+A reply is a message to the cluster's reply topic, which the broker passes on to the client that waits for it;
+brokers know that client by its heartbeats.
+Upstream: RequestFutureHolder.java, RequestResponseFuture.java, ClientRemotingProcessor.receiveReplyMessage,
+MessageUtil.createReplyMessage.
 """
 
 from collections.abc import Callable

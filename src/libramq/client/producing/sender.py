@@ -2,13 +2,7 @@
 
 Callbacks and no tasks: one send of a fast producer costs a request and a closure.
 Upstream: DefaultMQProducerImpl.sendDefaultImpl, MQClientAPIImpl.sendMessage.
-
-The batch sender: sends encoded messages of a topic in one request, and finds those that a broker refuses.
-
-    refused as illegal ─► first half ─► second half      until the illegal message is alone
-
-A broker stores a batch as a whole or not at all, so one message that it does not accept, or a batch over its
-maxMessageSize, would fail its neighbours, which strangers may have sent. Halves keep their order."""
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -209,7 +203,13 @@ Outcomes = Sequence[SendResult | LibraError]
 
 
 class BatchSender:
-    """Sends batches to any queue of their topic, or to a given one."""
+    """Sends messages of a topic in one request, and finds those that the broker refuses.
+
+        refused as illegal ─► first half ─► second half      until the illegal message is alone
+
+    A broker stores a batch as a whole or not at all, so one message that it does not accept, or a batch over
+    its maxMessageSize, would fail its neighbours, which strangers may have sent. Halves keep their order.
+    """
 
     def __init__(self, sender: Sender, clock: Clock, ids: MessageIds) -> None:
         self._sender = sender
@@ -226,7 +226,7 @@ class BatchSender:
         *,
         timeout_ms: int,
     ) -> None:
-        """Send messages; `sent` is called once, with an outcome for each."""
+        """Send to a queue of the topic, or to the given one; `sent` is called once, with all outcomes."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         self._send(topic, info, queue, contents, unique_ids(contents, self._ids), sent, deadline_ms)
 

@@ -1,6 +1,4 @@
-"""The transactions of a producer: stores their messages, and ends them when their work has ended.
-
-A transaction: a message that is delivered only if the work that belongs to it was done.
+"""The transactions of a producer: messages that are delivered only if the work belonging to them was done.
 
     async with producer.transaction(Message("Orders", b"...")) as transaction:
         ...                                                   # The work; raising rolls the message back.
@@ -10,19 +8,8 @@ A transaction: a message that is delivered only if the work that belongs to it w
                                            └─ interrupted, or the process died
                                                  └─► the broker asks its group: `check_transaction`
 
-Upstream: client/producer/TransactionMQProducer.java, TransactionListener.java, LocalTransactionState.java.
-
-Half messages: those of open transactions, ended by us or at the request of a broker.
-
-Upstream: DefaultMQProducerImpl.endTransaction and checkTransactionState, ClientRemotingProcessor.java.
-
-The checks of transactions: brokers' questions, answered by the user's function, several beside each other.
-
-asked ─► waiting ─► running ─► answered, for the copy that was asked about last
-                      └► overdue after CHECK_SECONDS: another one runs in its place
-
-A check that hangs delays no others, and none is cancelled before the producer stops: its answer counts
-whenever it comes.
+Upstream: client/producer/TransactionMQProducer.java, TransactionListener.java, LocalTransactionState.java,
+DefaultMQProducerImpl.endTransaction and checkTransactionState, ClientRemotingProcessor.java.
 """
 
 import asyncio
@@ -114,7 +101,7 @@ _FLAGS: Final = {
 
 
 class HalfMessages:
-    """Ends transactions of a producer group. check: None refuses the brokers' checks."""
+    """Ends transactions of a producer group, also when a broker asks. check: None refuses its questions."""
 
     def __init__(self, remotes: Remotes, requests: MasterRequests, group: str, check: Check | None) -> None:
         self._remotes = remotes
@@ -243,7 +230,14 @@ OVERDUE_MAX: Final = 100
 
 
 class TransactionChecks:
-    """Calls the function; a plain one on a thread. What it raises is logged and counts as UNKNOWN."""
+    """Answers the brokers by the user's function, for several transactions at a time.
+
+        asked ─► waiting ─► running ─► answered, for the copy that was asked about last
+                              └► overdue after CHECK_SECONDS: another one runs in its place
+
+    A plain function runs on a thread. What it raises is logged and counts as UNKNOWN. A check that hangs
+    delays no others, and none is cancelled before the producer stops: its answer counts whenever it comes.
+    """
 
     def __init__(self, check: CheckTransaction) -> None:
         self._check = check

@@ -1,10 +1,7 @@
-"""The routes of a client: fetched on first use, and refreshed at intervals.
+"""The routes of a client: fetched on first use, kept in a table, and refreshed at intervals.
 
-Upstream: MQClientInstance.updateTopicRouteInfoFromNameServer.
-
-The route table: the name servers' latest routes and addresses, and what changed.
-
-Upstream: impl/factory/MQClientInstance.java (topicRouteTable, brokerAddrTable).
+Upstream: impl/factory/MQClientInstance.java (topicRouteTable, brokerAddrTable,
+updateTopicRouteInfoFromNameServer).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +23,7 @@ log = get_logger(__name__)
 
 
 class RouteTable:
-    """Routes by topic, addresses by broker name."""
+    """The latest routes by topic, and addresses by broker name."""
 
     def __init__(self) -> None:
         self._routes: dict[str, TopicRouteData] = {}

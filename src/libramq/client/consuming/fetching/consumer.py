@@ -7,10 +7,6 @@
 
 Its network side runs on its own thread, so that a program that blocks cannot delay its heartbeats.
 Upstream: client/consumer/DefaultLitePullConsumer.java.
-
-The waiting for messages: connects the fetch buffer, which the network thread fills, with the user's loop.
-
-network thread ─► deliver ─► buffer ─► wake ─► the task that waits on the user's loop
 """
 
 import asyncio
@@ -57,7 +53,10 @@ if TYPE_CHECKING:
 
 
 class FetchWaiting:
-    """The receiver of messages for a program that fetches them."""
+    """Connects the fetch buffer, which the network thread fills, with the user's loop.
+
+    network thread ─► deliver ─► buffer ─► wake ─► the task that waits on the user's loop
+    """
 
     def __init__(
         self,

@@ -8,11 +8,6 @@
 `taken` and `done` are written on the program's thread; the core, on the network thread, reads them. As with a
 handler's delivery, `taken` is written before the queue's state is read, and the core does it in the opposite
 order, so a queue is never released while the program takes messages of it unnoticed.
-
-Decoded messages: each with the value that the program's deserializer makes of its body.
-
-A deserializer is any function of the body's bytes: json.loads, msgspec.json.Decoder(Order).decode. It runs in
-the program's call that takes the message, which raises its error, with a note that names the message.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -50,7 +45,12 @@ def _name_of(message: MessageExt) -> str:
 
 
 class DecodedMessages(Generic[Value]):
-    """An asynchronous iterator of messages with their values, which an error does not end."""
+    """An asynchronous iterator of messages with the values of their bodies, which an error does not end.
+
+    A deserializer is any function of the body's bytes: json.loads, msgspec.json.Decoder(Order).decode. It
+    runs in the program's call that takes the message, which raises its error, with a note that names the
+    message.
+    """
 
     def __init__(self, messages: AsyncIterator[MessageExt], deserializer: Callable[[bytes], Value]) -> None:
         check_deserializer(deserializer)

@@ -1,15 +1,6 @@
 """The fetching: what a program that fetches messages itself asks of its consumer's core.
 
 Upstream: DefaultLitePullConsumerImpl.java (assign, seek, commit).
-
-The delivering to a program that fetches: every pull's messages are one batch, in the order of the queue.
-
-Batches are passed on at once; whether messages may be taken is looked up when they are (`FetchedBatch.take`).
-
-The requested commits: offsets that the program wants committed, and who waits for them.
-
-request ─► offsets ─► commits, one under way a queue ─► acknowledged ─► ended
-                                                     └► refused, or the queue is lost ─► ended with an error
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,7 +48,10 @@ class FetchConsumption(Consumption):
 
 
 class FetchDelivering(Delivering):
-    """Passes batches on."""
+    """Passes the messages of each pull on as one batch, in the order of the queue.
+
+    That is done at once; whether messages may be taken is looked up when they are (`FetchedBatch.take`).
+    """
 
     def arrived(self, owned: OwnedQueue, messages: Sequence[MessageExt]) -> Steps:
         """Pass the messages of a pull on."""
@@ -100,7 +94,11 @@ class _CommitRequest:
 
 
 class RequestedCommits:
-    """The requests that wait."""
+    """The program's requests to commit offsets that wait for their brokers.
+
+    request ─► offsets ─► commits, one under way a queue ─► acknowledged ─► ended
+                                                         └► refused, or queue lost ─► ended with an error
+    """
 
     def __init__(self, own: Ownership, commits: Commits) -> None:
         self._own = own

@@ -1,5 +1,7 @@
 """The consumption: what happens after a handler has returned.
 
+concurrently
+
         done               ─► removed, offset advances
         foreign            ─► handled by a member with its topic, or sent back uncounted ─► removed
         busy               ─► sent back uncounted ─► removed
@@ -8,17 +10,16 @@
           if that fails    ─► a copy sent to the retry topic ─► removed
             if that fails  ─► passed to a handler again, after a while
 
-Upstream: ConsumeMessageConcurrentlyService.processConsumeResult, DefaultMQPushConsumerImpl.sendMessageBack.
+in order
 
-Orderly consumption: what happens after the handler of a queue's only portion has returned.
+        done               ─► removed, offset advances, next portion
+        retried            ─► put back, counted; the whole queue waits, then the same messages again
+          too often        ─► sent to the retry topic, from which the broker makes it a dead letter ─► removed
+        busy               ─► put back, uncounted; the whole queue waits
+        rejected           ─► sent back to the broker as a dead letter ─► removed
 
-        done              ─► removed, offset advances, next portion
-        retried           ─► put back, counted; the whole queue waits, then the same messages again
-          too often       ─► sent to the retry topic, from which the broker makes it a dead letter ─► removed
-        busy              ─► put back, uncounted; the whole queue waits
-        rejected          ─► sent back to the broker as a dead letter ─► removed
-
-Upstream: ConsumeMessageOrderlyService.processConsumeResult, checkReconsumeTimes, sendMessageBack.
+Upstream: ConsumeMessageConcurrentlyService.processConsumeResult, DefaultMQPushConsumerImpl.sendMessageBack,
+ConsumeMessageOrderlyService.processConsumeResult, checkReconsumeTimes, sendMessageBack.
 """
 
 from collections import deque

@@ -5,14 +5,8 @@
 
 Portions hold at most batch_size messages of one topic. They are held while their queue is not READING, and
 while the lease has expired.
-Upstream: ConsumeMessageConcurrentlyService.submitConsumeRequest, ConsumeMessageOrderlyService.java.
-
-The direct delivery: an operator passes a message to a consumer's handler, outside of its queues.
-
-So does a broker with a retry that reached a member of the group which does not subscribe to its topic.
-
-It does not block the queue, and its result neither moves an offset nor sends the message back.
-Upstream: ConsumeMessageConcurrentlyService.consumeMessageDirectly.
+Upstream: ConsumeMessageConcurrentlyService.submitConsumeRequest and consumeMessageDirectly,
+ConsumeMessageOrderlyService.java.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +31,12 @@ CR_THROW_EXCEPTION = "CR_THROW_EXCEPTION"
 
 
 class DirectDelivery(Delivery):
-    """One message for one call of a handler. ended: takes the result, on the network thread."""
+    """A message that an operator passes to a handler, outside of its queue.
+
+    So does a broker with a retry that reached a member of the group which does not subscribe to its topic.
+    It does not block the queue, and its result neither moves an offset nor sends the message back.
+    ended: takes the result, on the network thread.
+    """
 
     __slots__ = ("_error", "_monotonic_ms", "_orderly", "ended")
 

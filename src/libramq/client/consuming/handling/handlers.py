@@ -5,14 +5,6 @@
 
 At most `concurrency` of either kind run at a time. Each ending is reported exactly once.
 Upstream: impl/consumer/ConsumeMessageConcurrentlyService.java.
-
-The handler threads: they run plain functions.
-
-    put ─► waiting ─► a thread: begin ─► the function ─► [its awaitable, on the loop] ─► report
-
-A thread is started when a delivery would have to wait and fewer than `count` threads take deliveries. A
-thread whose handler was abandoned does not count; when that handler returns after all, the thread ends,
-unless its place is still free.
 """
 
 import asyncio
@@ -68,7 +60,10 @@ CANCELLED_PAUSE_S: Final = 0.1
 
 
 class HandlerTasks:
-    """Runs at most `count` tasks; further deliveries wait. Other threads call only `put` and `give_up`."""
+    """Runs coroutine functions as tasks of the loop, at most `count`; further deliveries wait.
+
+    Other threads call only `put` and `give_up`.
+    """
 
     def __init__(
         self,
@@ -167,7 +162,14 @@ JOIN_SECONDS: Final = 0.5
 
 
 class HandlerThreads:
-    """A pool of threads, started as deliveries need them."""
+    """Runs plain functions on a pool of threads.
+
+        put ─► waiting ─► a thread: begin ─► the function ─► [its awaitable, on the loop] ─► report
+
+    A thread is started when a delivery would have to wait and fewer than `count` threads take deliveries. A
+    thread whose handler was abandoned does not count; when that handler returns after all, the thread ends,
+    unless its place is still free.
+    """
 
     def __init__(
         self,

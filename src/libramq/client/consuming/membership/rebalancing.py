@@ -1,13 +1,10 @@
-"""The rebalancing: when to fetch our group's members, and what follows from the answer.
+"""The rebalancing: when to fetch our group's members, and which queues are ours then.
 
 A round begins at the start, when a broker reports that members changed, when routes (queues, brokers) change,
 when a broker answers again, every 20 s, and 1 s after an incomplete round. A broadcasting consumer reads
 every queue and asks nobody.
-Upstream: RebalanceService.java, RebalanceImpl.doRebalance.
-
-The rebalance: which queues of a topic are ours now, and what that changes.
-
-Upstream: impl/consumer/RebalanceImpl.java (rebalanceByTopic, updateProcessQueueTableInRebalance).
+Upstream: RebalanceService.java, impl/consumer/RebalanceImpl.java (doRebalance, rebalanceByTopic,
+updateProcessQueueTableInRebalance).
 """
 
 from collections.abc import Collection, Iterable, Sequence

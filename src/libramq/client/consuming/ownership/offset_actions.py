@@ -1,17 +1,15 @@
 """The actions of offsets: where a queue is read from, and what follows when the broker refuses an offset.
 
-Upstream: RebalancePushImpl.java, DefaultMQPushConsumerImpl.pullMessage.
+A queue that was just assigned to us begins by its committed offset:
 
-The start offset of a queue that was just assigned to us.
-
-        consume from     committed offset    none                                   unknown
+    consume from     committed           none                                   unknown
     LAST_OFFSET      that                retry topic: 0 · else the end          try again later
     FIRST_OFFSET     that                0                                      try again later
     TIMESTAMP        that                retry topic: the end · else by time    try again later
 
 If it is known since when the group reads the topic (`client.beginning`), a queue without a committed offset
 is searched by that time, and a young one is no exception.
-Upstream: RebalancePushImpl.computePullFromWhereWithException.
+Upstream: RebalancePushImpl.java, DefaultMQPushConsumerImpl.pullMessage.
 """
 
 from dataclasses import dataclass

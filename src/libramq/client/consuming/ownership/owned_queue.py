@@ -4,11 +4,6 @@
 
 Its state changes by the table in `transitions`; lock and claim are values that are replaced.
 Upstream: impl/consumer/ProcessQueue.java.
-
-The catch-up pace: how fast a queue that was taken over may deliver its backlog.
-
-A queue whose last owner is gone has a backlog, and its next owner would get all of it at once. The pace holds
-until the queue has been read to its end once.
 """
 
 from collections import deque
@@ -30,7 +25,11 @@ PULLS_A_SECOND: Final = 10
 
 
 class CatchUpPace:
-    """The pace of one queue, in messages a second."""
+    """How fast a queue that was taken over may deliver its backlog, in messages a second.
+
+    A queue whose last owner is gone has a backlog, and its next owner would get all of it at once. The pace
+    holds until the queue has been read to its end once.
+    """
 
     def __init__(self, rate: int, now_ms: MonotonicMs) -> None:
         self.rate = rate

@@ -1,10 +1,6 @@
-"""The pulling: what each of our queues requests next, and what the answers mean.
+"""The pulling: what each of our queues requests next, unless it holds enough, and what the answers mean.
 
-Upstream: DefaultMQPushConsumerImpl.pullMessage, PullAPIWrapper.java.
-
-Flow control: whether a queue may be pulled now, or holds enough already.
-
-Upstream: DefaultMQPushConsumerImpl.pullMessage, RebalancePushImpl.messageQueueChanged.
+Upstream: DefaultMQPushConsumerImpl.pullMessage, PullAPIWrapper.java, RebalancePushImpl.messageQueueChanged.
 """
 
 from collections.abc import Mapping, Sequence

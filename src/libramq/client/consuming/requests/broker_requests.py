@@ -1,10 +1,7 @@
 """The requests of brokers to a consumer: notices, resets and operators' queries.
 
-Upstream: impl/ClientRemotingProcessor.java.
-
-The running info of a consumer, and its offsets, for operators.
-
-Upstream: DefaultMQPushConsumerImpl.consumerRunningInfo, ProcessQueue.fillProcessQueueInfo.
+Upstream: impl/ClientRemotingProcessor.java, DefaultMQPushConsumerImpl.consumerRunningInfo,
+ProcessQueue.fillProcessQueueInfo.
 """
 
 import sys
