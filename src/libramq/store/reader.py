@@ -1,6 +1,14 @@
-"""The span cursor: goes through the units of one range of a queue, block by block.
+"""The store reader: reads a store directory, or a copy of it, without its broker. Apache's too.
 
-Units that no longer exist, or point nowhere, are reported as lost.
+        survey()   where each queue begins and ends, up to the last complete durable record
+        windows()  ranges of the log with the places of the wanted records in them, as arrays
+
+If the store was closed, its consume queues are right. If not (`abort` exists), they are trusted up to the
+recovery point; in a store that Apache's broker wrote, up to the store time in its checkpoint, which is wrong
+if the clock was set back. The rest is read from the log record by record if no broker has the store open, and
+ignored if one has: that broker could still lose it. Records that cannot be read are reported as lost.
+
+Reading goes through the log once for all queues together, in the order in which it was written.
 """
 
 import contextlib
@@ -31,7 +39,11 @@ QueueKey = tuple[str, int]
 Places = npt.NDArray[np.int64]
 OnLost = Callable[[QueueKey, int, int], None]
 
-BLOCK_UNITS: Final = 1 << 16  # Ours: of a queue at a time, 1.3 MB.
+WINDOW_BYTES: Final = 4 << 20  # Ours: of the log at a time; more falls out of the processor's cache.
+SURVEYS_MAX: Final = 10  # Ours: a broker removes files every 10 s, and a survey takes seconds.
+GAP_BYTES: Final = 16 << 10  # Ours: a read of its own costs what copying so much does.
+_UNITS: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_STORE_TIMESTAMP_AT: Final = 56  # With an IPv4 born host; twelve later with IPv6.
 
 
 class Extent(NamedTuple):
@@ -50,144 +62,6 @@ class Span(NamedTuple):
     start: int
     end: int
     extent: Extent
-
-
-class QueueUnits(Protocol):
-    """The units of a store's queues: a `StoreReader`."""
-
-    def units_or_begin(
-        self, key: QueueKey, extent: Extent, start: int, end: int
-    ) -> npt.NDArray[np.void] | int:
-        """Return units, or the lowest number still stored if `start` has been deleted."""
-        ...
-
-    def may_hold(self, physical: Places, sizes: Places) -> npt.NDArray[np.bool_]:
-        """Return which units can point to records."""
-        ...
-
-
-class SpanCursor:
-    """Goes through the units of one span, block by block."""
-
-    def __init__(self, units: QueueUnits, span: Span, lost: OnLost) -> None:
-        self._units = units
-        self._lost = lost
-        self._queue, self._next, end, self._extent = span
-        self._end = min(end, self._extent.max_offset)
-        self._physical = self._sizes = self._numbers = np.empty(0, dtype=np.int64)
-        if self._next < min(self._extent.min_offset, end):
-            begin = min(self._extent.min_offset, end)
-            lost(self._queue, self._next, begin)
-            self._next = begin
-        if max(self._next, self._end) < end:
-            lost(self._queue, max(self._next, self._end), end)
-        self._load()
-
-    @property
-    def has_more(self) -> bool:
-        """Return whether a record is left."""
-        return len(self._physical) > 0
-
-    @property
-    def next_physical(self) -> int:
-        """Return where the next record is."""
-        return int(self._physical[0])
-
-    @property
-    def queue(self) -> QueueKey:
-        """Return the queue that it goes through."""
-        return self._queue
-
-    def take(self, limit: int) -> tuple[Places, Places, Places]:
-        """Return places, sizes and numbers of the records that begin before a place of the log."""
-        taken: list[tuple[Places, Places, Places]] = []
-        while self.has_more:
-            count = int(np.searchsorted(self._physical, limit))
-            taken.append((self._physical[:count], self._sizes[:count], self._numbers[:count]))
-            self._physical, self._sizes = self._physical[count:], self._sizes[count:]
-            self._numbers = self._numbers[count:]
-            if self.has_more:
-                break
-            self._load()
-        if not taken:
-            return self._physical, self._sizes, self._numbers
-        physical, sizes, numbers = (np.concatenate(column) for column in zip(*taken, strict=True))
-        return physical, sizes, numbers
-
-    def _load(self) -> None:
-        while not len(self._physical) and self._next < self._end:
-            stop = min(self._next + BLOCK_UNITS, self._end)
-            units = self._units.units_or_begin(self._queue, self._extent, self._next, stop)
-            if isinstance(units, int):  # The units before were removed since the survey.
-                begin = min(units, self._end)
-                self._lost(self._queue, self._next, begin)
-                self._next = begin
-                continue
-            sizes, physical = units["size"].astype(np.int64), units["physical"].astype(np.int64)
-            keep = self._units.may_hold(physical, sizes)
-            for first, last in runs(np.flatnonzero(~keep)):
-                self._lost(self._queue, self._next + first, self._next + last)
-            self._physical, self._sizes = physical[keep], sizes[keep]
-            self._numbers = np.arange(self._next, stop)[keep]
-            self._next = stop
-
-
-def runs(places: npt.NDArray[np.int64]) -> Sequence[tuple[int, int]]:
-    """Return neighbouring places as [first, last)."""
-    if not len(places):
-        return ()
-    cuts = np.flatnonzero(np.diff(places) > 1)
-    firsts = places[np.concatenate(([0], cuts + 1))]
-    lasts = places[np.concatenate((cuts, [len(places) - 1]))] + 1
-    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
-
-
-_MAGIC_AT = 4
-_PHYSICAL_OFFSET_AT = 28
-_SYS_FLAG_AT = 36
-_HEAD_BYTES = HEADS[0].size
-_LONGER_BYTES = HEADS[BORN_HOST_V6].size - _HEAD_BYTES
-assert HOST_BITS == BORN_HOST_V6 | STORE_HOST_V6
-
-
-def whole_frames(data: bytes, starts: Places, sizes: Places, physical: Places) -> npt.NDArray[np.bool_]:
-    """Return for each place whether a record of that size and physical offset is there, and adds up."""
-    if len(data) < RECORD_BYTES_MIN:
-        return np.zeros(len(starts), dtype=np.bool_)
-
-    def read(at: Places, kind: str) -> Places:
-        dtype = np.dtype(kind)
-        numbers: npt.NDArray[np.int64] = np.ndarray(
-            (len(data) - dtype.itemsize + 1,), dtype, buffer=data, strides=(1,)
-        )
-        return numbers[np.clip(at, 0, len(numbers) - 1)].astype(np.int64)
-
-    magic = read(starts + _MAGIC_AT, ">u4")
-    sys_flag = read(starts + _SYS_FLAG_AT, ">i4")
-    ends = starts + sizes
-    body_at = starts + _HEAD_BYTES
-    for bit in (BORN_HOST_V6, STORE_HOST_V6):
-        body_at += np.where(sys_flag & bit, _LONGER_BYTES, 0)
-    length_at = body_at + read(body_at - 4, ">u4")
-    is_v1 = magic == MAGIC_V1
-    topic_size = np.where(is_v1, read(length_at, ">u1"), read(length_at, ">u2"))
-    properties_at = length_at + np.where(is_v1, 1, 2) + topic_size + 2
-    whole: npt.NDArray[np.bool_] = (
-        (read(starts, ">u4") == sizes)
-        & (is_v1 | (magic == MAGIC_V2))
-        & (read(starts + _PHYSICAL_OFFSET_AT, ">i8") == physical)
-        & (properties_at <= ends)
-        & (properties_at + read(properties_at - 2, ">u2") == ends)
-        & (ends <= len(data))
-    )
-    return whole
-
-
-WINDOW_BYTES: Final = 4 << 20  # Ours: of the log at a time; more falls out of the processor's cache.
-SURVEYS_MAX: Final = 10  # Ours: a broker removes files every 10 s, and a survey takes seconds.
-GAP_BYTES: Final = 16 << 10  # Ours: a read of its own costs what copying so much does.
-_UNITS: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
-_STORE_TIMESTAMP_AT: Final = 56  # With an IPv4 born host; twelve later with IPv6.
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,3 +375,137 @@ class _Found:
             self.first = self.written = queue_offset
         physical = UNIT.unpack(unit)[0] if self.max_offset else 0
         self.tail += UNIT.pack(physical, BLANK_SIZE, 0) * (queue_offset - self.max_offset) + unit
+
+
+BLOCK_UNITS: Final = 1 << 16  # Ours: of a queue at a time, 1.3 MB.
+
+
+class QueueUnits(Protocol):
+    """The units of a store's queues: a `StoreReader`."""
+
+    def units_or_begin(
+        self, key: QueueKey, extent: Extent, start: int, end: int
+    ) -> npt.NDArray[np.void] | int:
+        """Return units, or the lowest number still stored if `start` has been deleted."""
+        ...
+
+    def may_hold(self, physical: Places, sizes: Places) -> npt.NDArray[np.bool_]:
+        """Return which units can point to records."""
+        ...
+
+
+class SpanCursor:
+    """Goes through the units of one span, block by block."""
+
+    def __init__(self, units: QueueUnits, span: Span, lost: OnLost) -> None:
+        self._units = units
+        self._lost = lost
+        self._queue, self._next, end, self._extent = span
+        self._end = min(end, self._extent.max_offset)
+        self._physical = self._sizes = self._numbers = np.empty(0, dtype=np.int64)
+        if self._next < min(self._extent.min_offset, end):
+            begin = min(self._extent.min_offset, end)
+            lost(self._queue, self._next, begin)
+            self._next = begin
+        if max(self._next, self._end) < end:
+            lost(self._queue, max(self._next, self._end), end)
+        self._load()
+
+    @property
+    def has_more(self) -> bool:
+        """Return whether a record is left."""
+        return len(self._physical) > 0
+
+    @property
+    def next_physical(self) -> int:
+        """Return where the next record is."""
+        return int(self._physical[0])
+
+    @property
+    def queue(self) -> QueueKey:
+        """Return the queue that it goes through."""
+        return self._queue
+
+    def take(self, limit: int) -> tuple[Places, Places, Places]:
+        """Return places, sizes and numbers of the records that begin before a place of the log."""
+        taken: list[tuple[Places, Places, Places]] = []
+        while self.has_more:
+            count = int(np.searchsorted(self._physical, limit))
+            taken.append((self._physical[:count], self._sizes[:count], self._numbers[:count]))
+            self._physical, self._sizes = self._physical[count:], self._sizes[count:]
+            self._numbers = self._numbers[count:]
+            if self.has_more:
+                break
+            self._load()
+        if not taken:
+            return self._physical, self._sizes, self._numbers
+        physical, sizes, numbers = (np.concatenate(column) for column in zip(*taken, strict=True))
+        return physical, sizes, numbers
+
+    def _load(self) -> None:
+        while not len(self._physical) and self._next < self._end:
+            stop = min(self._next + BLOCK_UNITS, self._end)
+            units = self._units.units_or_begin(self._queue, self._extent, self._next, stop)
+            if isinstance(units, int):  # The units before were removed since the survey.
+                begin = min(units, self._end)
+                self._lost(self._queue, self._next, begin)
+                self._next = begin
+                continue
+            sizes, physical = units["size"].astype(np.int64), units["physical"].astype(np.int64)
+            keep = self._units.may_hold(physical, sizes)
+            for first, last in runs(np.flatnonzero(~keep)):
+                self._lost(self._queue, self._next + first, self._next + last)
+            self._physical, self._sizes = physical[keep], sizes[keep]
+            self._numbers = np.arange(self._next, stop)[keep]
+            self._next = stop
+
+
+def runs(places: npt.NDArray[np.int64]) -> Sequence[tuple[int, int]]:
+    """Return neighbouring places as [first, last)."""
+    if not len(places):
+        return ()
+    cuts = np.flatnonzero(np.diff(places) > 1)
+    firsts = places[np.concatenate(([0], cuts + 1))]
+    lasts = places[np.concatenate((cuts, [len(places) - 1]))] + 1
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+
+
+_MAGIC_AT = 4
+_PHYSICAL_OFFSET_AT = 28
+_SYS_FLAG_AT = 36
+_HEAD_BYTES = HEADS[0].size
+_LONGER_BYTES = HEADS[BORN_HOST_V6].size - _HEAD_BYTES
+assert HOST_BITS == BORN_HOST_V6 | STORE_HOST_V6
+
+
+def whole_frames(data: bytes, starts: Places, sizes: Places, physical: Places) -> npt.NDArray[np.bool_]:
+    """Return for each place whether a record of that size and physical offset is there, and adds up."""
+    if len(data) < RECORD_BYTES_MIN:
+        return np.zeros(len(starts), dtype=np.bool_)
+
+    def read(at: Places, kind: str) -> Places:
+        dtype = np.dtype(kind)
+        numbers: npt.NDArray[np.int64] = np.ndarray(
+            (len(data) - dtype.itemsize + 1,), dtype, buffer=data, strides=(1,)
+        )
+        return numbers[np.clip(at, 0, len(numbers) - 1)].astype(np.int64)
+
+    magic = read(starts + _MAGIC_AT, ">u4")
+    sys_flag = read(starts + _SYS_FLAG_AT, ">i4")
+    ends = starts + sizes
+    body_at = starts + _HEAD_BYTES
+    for bit in (BORN_HOST_V6, STORE_HOST_V6):
+        body_at += np.where(sys_flag & bit, _LONGER_BYTES, 0)
+    length_at = body_at + read(body_at - 4, ">u4")
+    is_v1 = magic == MAGIC_V1
+    topic_size = np.where(is_v1, read(length_at, ">u1"), read(length_at, ">u2"))
+    properties_at = length_at + np.where(is_v1, 1, 2) + topic_size + 2
+    whole: npt.NDArray[np.bool_] = (
+        (read(starts, ">u4") == sizes)
+        & (is_v1 | (magic == MAGIC_V2))
+        & (read(starts + _PHYSICAL_OFFSET_AT, ">i8") == physical)
+        & (properties_at <= ends)
+        & (properties_at + read(properties_at - 2, ">u2") == ends)
+        & (ends <= len(data))
+    )
+    return whole
