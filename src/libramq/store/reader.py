@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -380,25 +380,11 @@ class _Found:
 BLOCK_UNITS: Final = 1 << 16  # Ours: of a queue at a time, 1.3 MB.
 
 
-class QueueUnits(Protocol):
-    """The units of a store's queues: a `StoreReader`."""
-
-    def units_or_begin(
-        self, key: QueueKey, extent: Extent, start: int, end: int
-    ) -> npt.NDArray[np.void] | int:
-        """Return units, or the lowest number still stored if `start` has been deleted."""
-        ...
-
-    def may_hold(self, physical: Places, sizes: Places) -> npt.NDArray[np.bool_]:
-        """Return which units can point to records."""
-        ...
-
-
 class SpanCursor:
     """Goes through the units of one span, block by block."""
 
-    def __init__(self, units: QueueUnits, span: Span, lost: OnLost) -> None:
-        self._units = units
+    def __init__(self, reader: StoreReader, span: Span, lost: OnLost) -> None:
+        self._reader = reader
         self._lost = lost
         self._queue, self._next, end, self._extent = span
         self._end = min(end, self._extent.max_offset)
@@ -445,14 +431,14 @@ class SpanCursor:
     def _load(self) -> None:
         while not len(self._physical) and self._next < self._end:
             stop = min(self._next + BLOCK_UNITS, self._end)
-            units = self._units.units_or_begin(self._queue, self._extent, self._next, stop)
+            units = self._reader.units_or_begin(self._queue, self._extent, self._next, stop)
             if isinstance(units, int):  # The units before were removed since the survey.
                 begin = min(units, self._end)
                 self._lost(self._queue, self._next, begin)
                 self._next = begin
                 continue
             sizes, physical = units["size"].astype(np.int64), units["physical"].astype(np.int64)
-            keep = self._units.may_hold(physical, sizes)
+            keep = self._reader.may_hold(physical, sizes)
             for first, last in runs(np.flatnonzero(~keep)):
                 self._lost(self._queue, self._next + first, self._next + last)
             self._physical, self._sizes = physical[keep], sizes[keep]
