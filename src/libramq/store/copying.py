@@ -20,7 +20,7 @@ from typing import Final
 
 from libramq.clock import WallMs
 from libramq.errors import StoreCorrupt, StoreError, StoreLocked
-from libramq.filesystem import FileSystem, make_directory
+from libramq.filesystem import FileSystem, make_directory, read_bytes
 from libramq.store.checkpoint import (
     UNKNOWN,
     Checkpoint,
@@ -360,7 +360,7 @@ def read_table(filesystem: FileSystem, directory: Path, stem: str) -> dict[str, 
         try:
             before = _read(filesystem, directory / f"{stem}.json")
             journals = {
-                name: _read_existing(filesystem, directory / name)
+                name: read_bytes(filesystem, directory / name)
                 for name in filesystem.listdir(directory)
                 if _stem(name) == stem and _JOURNAL in name
             }
@@ -380,14 +380,6 @@ def _stem(name: str) -> str:
 
 def _read(filesystem: FileSystem, path: Path) -> bytes | None:
     try:
-        return _read_existing(filesystem, path)
+        return read_bytes(filesystem, path)
     except FileNotFoundError:
         return None
-
-
-def _read_existing(filesystem: FileSystem, path: Path) -> bytes:
-    file = filesystem.open(path)
-    try:
-        return filesystem.pread(file, filesystem.file_size(file), 0)
-    finally:
-        filesystem.close(file)
