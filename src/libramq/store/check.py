@@ -7,7 +7,7 @@
 Nothing is changed. The log is read once, in order.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,7 +27,7 @@ from libramq.store.log.log_scan import Damage, LogScan, newest_written
 from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, is_unit_tag_code, may_lack_end
 from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, light_places
 from libramq.store.queues.queue_extension import TAG_CODE_MIN
-from libramq.store.reader import QueueKey
+from libramq.store.reader import UNITS, QueueKey, queue_directories
 from libramq.store.reading.read_only_files import ReadOnlyFiles
 from libramq.store.recovery.kept_aside import ZEROES_MAX, written_size
 from libramq.store.recovery.lost_units import Run
@@ -156,7 +156,7 @@ class _Check:
             (config.batch_queue_directory, BatchQueueCheck),
         )
         for root, kind in kinds:
-            for key, directory in _queue_directories(self._filesystem, root):
+            for key, directory in queue_directories(self._filesystem, root):
                 if kind is BatchQueueCheck and not self._filesystem.listdir(directory):
                     continue  # Apache's broker leaves empty directories behind when it deletes a topic.
                 try:
@@ -265,14 +265,6 @@ class _Check:
             queues.stray_count += max(0, counts.within - queue.matched_count)
 
 
-def _queue_directories(filesystem: FileSystem, queues: Path) -> Iterator[tuple[QueueKey, Path]]:
-    for topic in filesystem.listdir(queues):
-        if filesystem.is_directory(queues / topic):
-            for name in filesystem.listdir(queues / topic):
-                if name.isascii() and name.isdecimal() and str(int(name)) == name:
-                    yield (topic, int(name)), queues / topic / name
-
-
 def _state(*, is_closed: bool, point: RecoveryPoint | None) -> str:
     if is_closed:
         return "closed by its broker"
@@ -284,7 +276,6 @@ def _state(*, is_closed: bool, point: RecoveryPoint | None) -> str:
 #: Ours: how many units are read at once: to compare records, and to count all.
 NEIGHBOURS: Final = 128
 BLOCK_UNITS: Final = 50_000
-_UNITS: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 
 
 class UnitCounts(NamedTuple):
@@ -370,7 +361,7 @@ class QueueCheck:
         files = self._files
         for start in reversed(files.starts):
             size = min(files.file_size, files.end - start)
-            units = np.frombuffer(files.read(start, size - size % UNIT_BYTES), dtype=_UNITS)
+            units = np.frombuffer(files.read(start, size - size % UNIT_BYTES), dtype=UNITS)
             files.close()
             written = np.flatnonzero((units["size"] > 0) & (units["physical"] >= 0))
             if len(written):
@@ -385,7 +376,7 @@ class QueueCheck:
         return data
 
     def _units(self, number: int, count: int) -> npt.NDArray[np.void]:
-        return np.frombuffer(self._read(number, count), dtype=_UNITS)
+        return np.frombuffer(self._read(number, count), dtype=UNITS)
 
 
 _BATCH_UNITS: Final = np.dtype(

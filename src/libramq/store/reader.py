@@ -42,7 +42,7 @@ OnLost = Callable[[QueueKey, int, int], None]
 WINDOW_BYTES: Final = 4 << 20  # Ours: of the log at a time; more falls out of the processor's cache.
 SURVEYS_MAX: Final = 10  # Ours: a broker removes files every 10 s, and a survey takes seconds.
 GAP_BYTES: Final = 16 << 10  # Ours: a read of its own costs what copying so much does.
-_UNITS: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
+UNITS: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _STORE_TIMESTAMP_AT: Final = 56  # With an IPv4 born host; twelve later with IPv6.
 
 
@@ -107,7 +107,10 @@ class StoreReader:
         raise StoreError(f"{self._root}: files are removed faster than they are looked at; read a copy")
 
     def _survey(self) -> dict[QueueKey, Extent]:
-        found = {key: _Found(*self._ends_of_files(key)) for key in self._keys()}
+        found = {
+            key: _Found(*self._ends_of_files(key))
+            for key, _ in queue_directories(self._filesystem, self._root / "consumequeue")
+        }
         point = RecoveryPointFile(self._filesystem, self._root).load()
         abort_text = self._filesystem.read_text(self._root / ABORT)
         if abort_text is not None:
@@ -195,15 +198,6 @@ class StoreReader:
         for files in (self._log, *self._files.values()):
             files.close()
 
-    def _keys(self) -> Iterator[QueueKey]:
-        queues = self._root / "consumequeue"
-        for topic in self._filesystem.listdir(queues):
-            if not self._filesystem.is_directory(queues / topic):
-                continue
-            for name in self._filesystem.listdir(queues / topic):
-                if name.isascii() and name.isdecimal() and str(int(name)) == name:
-                    yield topic, int(name)
-
     def _files_of(self, key: QueueKey) -> ReadOnlyFiles:
         files = self._files.get(key)
         if files is None:
@@ -258,7 +252,7 @@ class StoreReader:
     def _scan(self, found: dict[QueueKey, "_Found"], scan: LogScan) -> None:
         """Read the log from the end of the trusted units; each record gives its queue a unit again."""
         for head in scan:
-            if isinstance(head, Damage) or is_of_batch_queue(head):  # `_keys` has no queues of batches.
+            if isinstance(head, Damage) or is_of_batch_queue(head):  # A survey has no queues of batches.
                 continue
             if is_queued(head.sys_flag):
                 unit = UNIT.pack(head.physical_offset, head.size, unit_tag_code(head))
@@ -291,7 +285,7 @@ class StoreReader:
         data += extent.tail[tail_from * UNIT_BYTES : max(0, end - extent.tail_start) * UNIT_BYTES]
         if len(data) != (end - start) * UNIT_BYTES:
             raise StoreCorrupt(f"queue {key[1]} of topic {key[0]} has no units {start} to {end} any more")
-        return np.frombuffer(data, dtype=_UNITS)
+        return np.frombuffer(data, dtype=UNITS)
 
     def units_or_begin(
         self, key: QueueKey, extent: Extent, start: int, end: int
@@ -375,6 +369,15 @@ class _Found:
             self.first = self.written = queue_offset
         physical = UNIT.unpack(unit)[0] if self.max_offset else 0
         self.tail += UNIT.pack(physical, BLANK_SIZE, 0) * (queue_offset - self.max_offset) + unit
+
+
+def queue_directories(filesystem: FileSystem, queues: Path) -> Iterator[tuple[QueueKey, Path]]:
+    """Yield the queues in a directory, and where the files of each are."""
+    for topic in filesystem.listdir(queues):
+        if filesystem.is_directory(queues / topic):
+            for name in filesystem.listdir(queues / topic):
+                if name.isascii() and name.isdecimal() and str(int(name)) == name:
+                    yield (topic, int(name)), queues / topic / name
 
 
 BLOCK_UNITS: Final = 1 << 16  # Ours: of a queue at a time, 1.3 MB.
