@@ -49,56 +49,6 @@ from libramq.store.recovery.kept_aside import keep_aside
 log = get_logger(__name__)
 
 
-class Stretch(NamedTuple):
-    """Whole records of one file, back to back: their heads, and those whose body is damaged."""
-
-    size: int
-    heads: list[RecordHead]
-    damaged: set[int]
-
-
-def whole_records(data: bytes, start: int, offset: int, file_end: int) -> Stretch:
-    """Return the records that are complete from `start` on, which lie at `offset` of the log.
-
-    Ends behind the blank that fills a file. Raises RemoteProtocolError for what cannot be there.
-    """
-    position, heads, damaged = start, list[RecordHead](), set[int]()
-    while len(data) - position >= BLANK_BYTES:
-        at = offset + position - start
-        size = int.from_bytes(data[position : position + 4])
-        is_blank = int.from_bytes(data[position + 4 : position + 8]) == BLANK_MAGIC
-        if is_blank and at + size != file_end:
-            raise RemoteProtocolError(
-                f"the master's file ends at {at + size} and ours at {file_end}: its mappedFileSizeCommitLog "
-                "is another"
-            )
-        if not is_blank and not RECORD_BYTES_MIN <= size <= min(RECORD_BYTES_MAX, file_end - at):
-            raise RemoteProtocolError(
-                f"the master's log has a record of {size} bytes at {at}, in a file that ends at {file_end}: "
-                "it is damaged, or its mappedFileSizeCommitLog is another"
-            )
-        if len(data) - position < size:
-            break
-        position += size
-        if is_blank:
-            break
-        head = _head(data, position - size, at)
-        heads.append(head)
-        if not has_good_crc(data, head):
-            damaged.add(at)
-    return Stretch(position - start, heads, damaged)
-
-
-def _head(data: bytes, position: int, offset: int) -> RecordHead:
-    try:
-        head = peek_record(data, position)
-    except StoreCorrupt as error:
-        raise RemoteProtocolError(f"the master's log is damaged at {offset}: {error}") from None
-    if head is None or head.physical_offset != offset:
-        raise RemoteProtocolError(f"the master's log has no record at {offset}")
-    return head
-
-
 class LogCopy:
     """Appends to a slave's log.
 
@@ -270,6 +220,56 @@ class LogCopy:
         if queue.pending_bytes >= PENDING_BYTES_MAX:
             self._queues.write_out_queue(queue)
         return queue
+
+
+class Stretch(NamedTuple):
+    """Whole records of one file, back to back: their heads, and those whose body is damaged."""
+
+    size: int
+    heads: list[RecordHead]
+    damaged: set[int]
+
+
+def whole_records(data: bytes, start: int, offset: int, file_end: int) -> Stretch:
+    """Return the records that are complete from `start` on, which lie at `offset` of the log.
+
+    Ends behind the blank that fills a file. Raises RemoteProtocolError for what cannot be there.
+    """
+    position, heads, damaged = start, list[RecordHead](), set[int]()
+    while len(data) - position >= BLANK_BYTES:
+        at = offset + position - start
+        size = int.from_bytes(data[position : position + 4])
+        is_blank = int.from_bytes(data[position + 4 : position + 8]) == BLANK_MAGIC
+        if is_blank and at + size != file_end:
+            raise RemoteProtocolError(
+                f"the master's file ends at {at + size} and ours at {file_end}: its mappedFileSizeCommitLog "
+                "is another"
+            )
+        if not is_blank and not RECORD_BYTES_MIN <= size <= min(RECORD_BYTES_MAX, file_end - at):
+            raise RemoteProtocolError(
+                f"the master's log has a record of {size} bytes at {at}, in a file that ends at {file_end}: "
+                "it is damaged, or its mappedFileSizeCommitLog is another"
+            )
+        if len(data) - position < size:
+            break
+        position += size
+        if is_blank:
+            break
+        head = _head(data, position - size, at)
+        heads.append(head)
+        if not has_good_crc(data, head):
+            damaged.add(at)
+    return Stretch(position - start, heads, damaged)
+
+
+def _head(data: bytes, position: int, offset: int) -> RecordHead:
+    try:
+        head = peek_record(data, position)
+    except StoreCorrupt as error:
+        raise RemoteProtocolError(f"the master's log is damaged at {offset}: {error}") from None
+    if head is None or head.physical_offset != offset:
+        raise RemoteProtocolError(f"the master's log has no record at {offset}")
+    return head
 
 
 def cut_log(

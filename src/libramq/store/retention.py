@@ -32,8 +32,9 @@ from libramq.store.log.segments import NAME_DIGITS
 from libramq.store.queues.consume_queue import ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 
+log = get_logger(__name__)
+
 NEVER_PERCENT: Final = 100
-_HOUR_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,105 +47,6 @@ class Retention:
     clean_forcibly_percent: int = 85
     #: MessageStoreConfig.deleteFileBatchMax.
     files_per_round_max: int = 10
-
-
-class OldFile(NamedTuple):
-    """A file of the log that is no longer written."""
-
-    start: int
-    size: int
-    modified_ms: WallMs
-
-
-class Expired(NamedTuple):
-    """The number of files to delete, and of those among them before their time."""
-
-    file_count: int
-    early_count: int
-
-
-def expired_files(
-    files: Sequence[OldFile], space: DiskUsage, retention: Retention, *, now_ms: WallMs, hour: int
-) -> Expired:
-    """Return how many of the files to delete, oldest first. hour: of the broker's day, 0 to 23."""
-    all_bytes = space.used_bytes + space.available_bytes
-    is_time = hour in retention.delete_hours
-    old_count = early_count = 0
-    if is_time or space.used_bytes * 100 > retention.disk_max_used_percent * all_bytes:
-        oldest_ms = now_ms - retention.file_reserved_hours * _HOUR_MS
-        old_count = sum(1 for _ in takewhile(lambda file: file.modified_ms <= oldest_ms, files))
-    excess_bytes = space.used_bytes - retention.clean_forcibly_percent * all_bytes // 100
-    if files and excess_bytes > 0:
-        early_count = max(0, -(-excess_bytes // files[0].size) - old_count)
-    count = min(old_count + early_count, len(files), retention.files_per_round_max)
-    return Expired(count, max(0, count - old_count))
-
-
-log = get_logger(__name__)
-
-
-#: Ours: how old a measurement may be; CleanCommitLogService looks every 10 s.
-LOOK_MS: Final = 1_000
-
-
-class DiskSpace:
-    """Measures the fullest disk when asked, but not too often. disks: a directory on each."""
-
-    def __init__(self, filesystem: FileSystem, disks: Sequence[Path], warning_percent: int) -> None:
-        self._refusal: str | None = None
-        self._looked_ms: MonotonicMs | None = None
-        self._filesystem = filesystem
-        self._disks = disks
-        self._warning_percent = warning_percent
-
-    def refusal(self, now_ms: MonotonicMs) -> str | None:
-        """Return the refusal for producers; None while there is room."""
-        if self._looked_ms is None or now_ms - self._looked_ms >= LOOK_MS:
-            self._looked_ms = now_ms
-            self._look()
-        return self._refusal
-
-    def _look(self) -> None:
-        try:
-            used, fullest = max((self._filesystem.used_percent(disk), disk) for disk in self._disks)
-        except OSError as error:
-            log.warning(
-                "free disk space cannot be determined", paths=list(map(str, self._disks)), reason=str(error)
-            )
-            return
-        was_refused = self._refusal is not None
-        if used <= self._warning_percent:
-            self._refusal = None
-            if was_refused:
-                log.warning("sends are accepted again: the disk has free space", used_percent=f"{used:.1f}")
-            return
-        self._refusal = (
-            f"the disk with {fullest} is {used:.1f} % full: sends are refused from"
-            f" {self._warning_percent} % on (diskSpaceWarningLevelRatio); consumers are served; free space"
-        )
-        if not was_refused:
-            log.error("sends are refused: the disk is full", used_percent=f"{used:.1f}")
-
-
-#: Units begin with the physical offset, of either kind.
-_PHYSICAL_BYTES: Final = 8
-
-
-class Sighting(NamedTuple):
-    """The input of a decision: the oldest files, and how full their disk is."""
-
-    files: Sequence[OldFile]
-    space: DiskUsage
-
-
-class QueueSearch(NamedTuple):
-    """The written units in the places [low, high), for a thread that looks where the messages begin."""
-
-    directory: Path
-    file_size: int
-    unit_bytes: int
-    low: int
-    high: int
 
 
 class Cleaning:
@@ -264,10 +166,66 @@ class Cleaning:
             self._queues.being_cleaned.clear()
 
 
+_HOUR_MS: Final = 3_600_000
+
+
+class OldFile(NamedTuple):
+    """A file of the log that is no longer written."""
+
+    start: int
+    size: int
+    modified_ms: WallMs
+
+
+class Expired(NamedTuple):
+    """The number of files to delete, and of those among them before their time."""
+
+    file_count: int
+    early_count: int
+
+
+def expired_files(
+    files: Sequence[OldFile], space: DiskUsage, retention: Retention, *, now_ms: WallMs, hour: int
+) -> Expired:
+    """Return how many of the files to delete, oldest first. hour: of the broker's day, 0 to 23."""
+    all_bytes = space.used_bytes + space.available_bytes
+    is_time = hour in retention.delete_hours
+    old_count = early_count = 0
+    if is_time or space.used_bytes * 100 > retention.disk_max_used_percent * all_bytes:
+        oldest_ms = now_ms - retention.file_reserved_hours * _HOUR_MS
+        old_count = sum(1 for _ in takewhile(lambda file: file.modified_ms <= oldest_ms, files))
+    excess_bytes = space.used_bytes - retention.clean_forcibly_percent * all_bytes // 100
+    if files and excess_bytes > 0:
+        early_count = max(0, -(-excess_bytes // files[0].size) - old_count)
+    count = min(old_count + early_count, len(files), retention.files_per_round_max)
+    return Expired(count, max(0, count - old_count))
+
+
+class Sighting(NamedTuple):
+    """The input of a decision: the oldest files, and how full their disk is."""
+
+    files: Sequence[OldFile]
+    space: DiskUsage
+
+
 def _look(filesystem: FileSystem, root: Path, files: Sequence[tuple[int, int, Path]]) -> Sighting:
     """Look at files and disk; done by a thread, because a disk may take its time to answer."""
     old = [OldFile(start, size, filesystem.modified_ms(path)) for start, size, path in files]
     return Sighting(old, filesystem.disk_space(root))
+
+
+#: Units begin with the physical offset, of either kind.
+_PHYSICAL_BYTES: Final = 8
+
+
+class QueueSearch(NamedTuple):
+    """The written units in the places [low, high), for a thread that looks where the messages begin."""
+
+    directory: Path
+    file_size: int
+    unit_bytes: int
+    low: int
+    high: int
 
 
 def _search(queue: ConsumeQueue) -> QueueSearch:
@@ -334,3 +292,46 @@ def _remove_files(
         except OSError as failed:
             log.error("an old file cannot be removed", path=str(path), reason=str(failed))
     return removed
+
+
+#: Ours: how old a measurement may be; CleanCommitLogService looks every 10 s.
+LOOK_MS: Final = 1_000
+
+
+class DiskSpace:
+    """Measures the fullest disk when asked, but not too often. disks: a directory on each."""
+
+    def __init__(self, filesystem: FileSystem, disks: Sequence[Path], warning_percent: int) -> None:
+        self._refusal: str | None = None
+        self._looked_ms: MonotonicMs | None = None
+        self._filesystem = filesystem
+        self._disks = disks
+        self._warning_percent = warning_percent
+
+    def refusal(self, now_ms: MonotonicMs) -> str | None:
+        """Return the refusal for producers; None while there is room."""
+        if self._looked_ms is None or now_ms - self._looked_ms >= LOOK_MS:
+            self._looked_ms = now_ms
+            self._look()
+        return self._refusal
+
+    def _look(self) -> None:
+        try:
+            used, fullest = max((self._filesystem.used_percent(disk), disk) for disk in self._disks)
+        except OSError as error:
+            log.warning(
+                "free disk space cannot be determined", paths=list(map(str, self._disks)), reason=str(error)
+            )
+            return
+        was_refused = self._refusal is not None
+        if used <= self._warning_percent:
+            self._refusal = None
+            if was_refused:
+                log.warning("sends are accepted again: the disk has free space", used_percent=f"{used:.1f}")
+            return
+        self._refusal = (
+            f"the disk with {fullest} is {used:.1f} % full: sends are refused from"
+            f" {self._warning_percent} % on (diskSpaceWarningLevelRatio); consumers are served; free space"
+        )
+        if not was_refused:
+            log.error("sends are refused: the disk is full", used_percent=f"{used:.1f}")

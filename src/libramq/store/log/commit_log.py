@@ -27,110 +27,7 @@ from libramq.store.config import FlushDiskType, StoreConfig
 from libramq.store.log.segments import FileRange, Segments
 from libramq.store.open_files import OpenFiles
 
-
-class Tail:
-    """The tail: the newest `capacity` bytes of the log, in memory.
-
-    A ring: the byte at physical offset p lies at p modulo the capacity. Consumers that keep up read from here
-    without a system call. It holds one contiguous range that ends where the log ends. The kernel provides its
-    memory on the first write: a broker that stores little uses little.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._ring = mmap.mmap(-1, capacity)
-        self._start = 0
-        self._end = 0
-
-    @property
-    def start(self) -> int:
-        """Return the offset of the oldest byte held."""
-        return self._start
-
-    @property
-    def end(self) -> int:
-        """Return the offset after the newest byte."""
-        return self._end
-
-    def restart(self, offset: int) -> None:
-        """Drop everything; the next data begins at `offset`."""
-        self._start = self._end = offset
-
-    def append(self, offset: int, data: bytes) -> None:
-        """Add data written at `offset`; if that is not the end, drop the held data first."""
-        if offset != self._end:
-            self.restart(offset)
-        self._end = end = offset + len(data)
-        capacity = self._capacity
-        if len(data) > capacity:
-            data = data[-capacity:]
-            offset = end - capacity
-        at = offset % capacity
-        room = capacity - at
-        if len(data) <= room:
-            self._ring[at : at + len(data)] = data
-        else:
-            self._ring[at:] = data[:room]
-            self._ring[: len(data) - room] = data[room:]
-        if self._start < end - capacity:
-            self._start = end - capacity
-
-    def read(self, offset: int, size: int) -> bytes | None:
-        """Return a range, or None if not all of it is held."""
-        end = offset + size
-        if offset < self._start or end > self._end:
-            return None
-        at = offset % self._capacity
-        room = self._capacity - at
-        if size <= room:
-            return self._ring[at : at + size]
-        return self._ring[at:] + self._ring[: size - room]
-
-    def read_runs(self, runs: Sequence[tuple[int, int]]) -> tuple[bytes, ...] | None:
-        """Return ranges by offset and size, the oldest first; None if not all of them are held.
-
-        Copying them one by one is faster than copying what lies between them as well.
-        """
-        ring, capacity, oldest, newest = self._ring, self._capacity, self._start, self._end
-        pieces = []
-        for start, size in runs:
-            end = start + size
-            if start < oldest or end > newest:
-                return None
-            at = start % capacity
-            end = at + size
-            pieces.append(ring[at:end] if end <= capacity else ring[at:] + ring[: end - capacity])
-        return tuple(pieces)
-
-
 log = get_logger(__name__)
-
-#: Ours: on a disk that lost more than this, further reports add nothing.
-REMEMBERED_MAX: Final = 10_000
-
-
-class UnreadableRecords:
-    """Physical offsets of records that readers had to skip, each reported once."""
-
-    def __init__(self) -> None:
-        self._offsets: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def add(self, places: set[tuple[int, int]]) -> None:
-        """Note physical offsets and sizes of unreadable records, and report the new ones."""
-        for offset, _ in sorted(places):
-            if self.note(offset):
-                log.error("a record of the commit log cannot be read; readers skip it", offset=offset)
-
-    def note(self, offset: int) -> bool:
-        """Note a record that was reported already; return whether it is new."""
-        if offset in self._offsets or len(self._offsets) >= REMEMBERED_MAX:
-            return False
-        self._offsets.add(offset)
-        return True
-
 
 _SYS_FLAG_AT = 36
 _STORE_TIMESTAMP_AT = 56  # With an IPv4 born host; twelve later with IPv6.
@@ -323,3 +220,105 @@ class CommitLog:
         with contextlib.suppress(OSError):
             for start in range(self.end, self._zeroed_end, ZEROES_BYTES):
                 self.segments.write(start, zeroes[: self._zeroed_end - start])
+
+
+class Tail:
+    """The tail: the newest `capacity` bytes of the log, in memory.
+
+    A ring: the byte at physical offset p lies at p modulo the capacity. Consumers that keep up read from here
+    without a system call. It holds one contiguous range that ends where the log ends. The kernel provides its
+    memory on the first write: a broker that stores little uses little.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._ring = mmap.mmap(-1, capacity)
+        self._start = 0
+        self._end = 0
+
+    @property
+    def start(self) -> int:
+        """Return the offset of the oldest byte held."""
+        return self._start
+
+    @property
+    def end(self) -> int:
+        """Return the offset after the newest byte."""
+        return self._end
+
+    def restart(self, offset: int) -> None:
+        """Drop everything; the next data begins at `offset`."""
+        self._start = self._end = offset
+
+    def append(self, offset: int, data: bytes) -> None:
+        """Add data written at `offset`; if that is not the end, drop the held data first."""
+        if offset != self._end:
+            self.restart(offset)
+        self._end = end = offset + len(data)
+        capacity = self._capacity
+        if len(data) > capacity:
+            data = data[-capacity:]
+            offset = end - capacity
+        at = offset % capacity
+        room = capacity - at
+        if len(data) <= room:
+            self._ring[at : at + len(data)] = data
+        else:
+            self._ring[at:] = data[:room]
+            self._ring[: len(data) - room] = data[room:]
+        if self._start < end - capacity:
+            self._start = end - capacity
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """Return a range, or None if not all of it is held."""
+        end = offset + size
+        if offset < self._start or end > self._end:
+            return None
+        at = offset % self._capacity
+        room = self._capacity - at
+        if size <= room:
+            return self._ring[at : at + size]
+        return self._ring[at:] + self._ring[: size - room]
+
+    def read_runs(self, runs: Sequence[tuple[int, int]]) -> tuple[bytes, ...] | None:
+        """Return ranges by offset and size, the oldest first; None if not all of them are held.
+
+        Copying them one by one is faster than copying what lies between them as well.
+        """
+        ring, capacity, oldest, newest = self._ring, self._capacity, self._start, self._end
+        pieces = []
+        for start, size in runs:
+            end = start + size
+            if start < oldest or end > newest:
+                return None
+            at = start % capacity
+            end = at + size
+            pieces.append(ring[at:end] if end <= capacity else ring[at:] + ring[: end - capacity])
+        return tuple(pieces)
+
+
+#: Ours: on a disk that lost more than this, further reports add nothing.
+REMEMBERED_MAX: Final = 10_000
+
+
+class UnreadableRecords:
+    """Physical offsets of records that readers had to skip, each reported once."""
+
+    def __init__(self) -> None:
+        self._offsets: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add(self, places: set[tuple[int, int]]) -> None:
+        """Note physical offsets and sizes of unreadable records, and report the new ones."""
+        for offset, _ in sorted(places):
+            if self.note(offset):
+                log.error("a record of the commit log cannot be read; readers skip it", offset=offset)
+
+    def note(self, offset: int) -> bool:
+        """Note a record that was reported already; return whether it is new."""
+        if offset in self._offsets or len(self._offsets) >= REMEMBERED_MAX:
+            return False
+        self._offsets.add(offset)
+        return True
