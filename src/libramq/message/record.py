@@ -114,7 +114,7 @@ def encode_record(
     reconsume_times: int = 0,
     prepared_transaction_offset: int = 0,
 ) -> bytes:
-    """Encode the record of a message; the store itself packs batches of them (store.commit_log)."""
+    """Encode the record of a message; the store itself packs batches of them (`store.packing`)."""
     if len(properties) > PROPERTIES_BYTES_MAX:
         raise InvalidMessage(f"{len(properties)} bytes of properties; at most {PROPERTIES_BYTES_MAX} fit")
     sys_flag = sys_flag & ~HOST_BITS | host_bits(born_host, store_host)

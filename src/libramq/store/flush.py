@@ -43,62 +43,6 @@ from libramq.store.log.commit_log import CommitLog
 from libramq.store.queues.consume_queue import ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 
-#: Ours: a new file costs as much as so many writes, which take some 12 µs each.
-NEW_FILE_COST: Final = 8
-
-
-class QueueRound:
-    """One round over the queues that had something to write or to flush when it began.
-
-    least_bytes: queues with fewer unsynced bytes are not flushed. checkpoint: the one that may be written at
-    the end of a thorough round. end, units: the log's end at the beginning, and how many units there were.
-    """
-
-    def __init__(
-        self,
-        queues: ConsumeQueueTable,
-        *,
-        least_bytes: int,
-        checkpoint: Checkpoint | None = None,
-        end: int = 0,
-    ) -> None:
-        self.least_bytes = least_bytes
-        self.checkpoint = checkpoint
-        self.end = end
-        self.units = UNKNOWN if checkpoint is None else queues.count_units()
-        self._table = queues
-        self._left = deque(queues.pending if checkpoint is None else queues.pending | queues.unsynced)
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether every queue has had its turn."""
-        return not self._left
-
-    def advance(self, cost_max: int | None) -> list[ConsumeQueue]:
-        """Write queues out; return those to flush. OSError if the disk refuses: then the round is void.
-
-        cost_max: when to stop; None: not before the round is over.
-        """
-        table, found, cost = self._table, [], 0
-        while self._left and (cost_max is None or cost < cost_max):
-            queue = self._left.popleft()
-            if queue in table.pending:
-                cost += NEW_FILE_COST if queue.needs_file else 1
-                table.write_out_queue(queue)
-            else:
-                cost += 1
-            if queue in table.unsynced and queue.unsynced_bytes >= self.least_bytes:
-                found.append(queue)
-        return found
-
-
-def thorough_checkpoint(last: Checkpoint, store_timestamp_ms: WallMs) -> Checkpoint:
-    """Return the checkpoint of a round that flushes everything stored up to a time."""
-    return last._replace(
-        commit_log_timestamp_ms=store_timestamp_ms, consume_queue_timestamp_ms=store_timestamp_ms
-    )
-
-
 #: Ours: fewer files are not worth threads; a second's flush of queues has a few.
 PATHS_MIN: Final = 8
 
@@ -317,7 +261,7 @@ class Flusher:
 
     def _due_round(
         self, now_ms: MonotonicMs, store_timestamp_ms: WallMs, *, thorough: bool
-    ) -> QueueRound | None:
+    ) -> "QueueRound | None":
         config = self._config
         since_ms = now_ms - self._queue_thorough_ms
         if thorough or since_ms >= config.flush_consume_queue_thorough_interval_ms:
@@ -481,3 +425,59 @@ class RecoveryPointWriter:
             except OSError:
                 point = self._point._replace(begins=point.begins)
             self._point = point
+
+
+#: Ours: a new file costs as much as so many writes, which take some 12 µs each.
+NEW_FILE_COST: Final = 8
+
+
+class QueueRound:
+    """One round over the queues that had something to write or to flush when it began.
+
+    least_bytes: queues with fewer unsynced bytes are not flushed. checkpoint: the one that may be written at
+    the end of a thorough round. end, units: the log's end at the beginning, and how many units there were.
+    """
+
+    def __init__(
+        self,
+        queues: ConsumeQueueTable,
+        *,
+        least_bytes: int,
+        checkpoint: Checkpoint | None = None,
+        end: int = 0,
+    ) -> None:
+        self.least_bytes = least_bytes
+        self.checkpoint = checkpoint
+        self.end = end
+        self.units = UNKNOWN if checkpoint is None else queues.count_units()
+        self._table = queues
+        self._left = deque(queues.pending if checkpoint is None else queues.pending | queues.unsynced)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether every queue has had its turn."""
+        return not self._left
+
+    def advance(self, cost_max: int | None) -> list[ConsumeQueue]:
+        """Write queues out; return those to flush. OSError if the disk refuses: then the round is void.
+
+        cost_max: when to stop; None: not before the round is over.
+        """
+        table, found, cost = self._table, [], 0
+        while self._left and (cost_max is None or cost < cost_max):
+            queue = self._left.popleft()
+            if queue in table.pending:
+                cost += NEW_FILE_COST if queue.needs_file else 1
+                table.write_out_queue(queue)
+            else:
+                cost += 1
+            if queue in table.unsynced and queue.unsynced_bytes >= self.least_bytes:
+                found.append(queue)
+        return found
+
+
+def thorough_checkpoint(last: Checkpoint, store_timestamp_ms: WallMs) -> Checkpoint:
+    """Return the checkpoint of a round that flushes everything stored up to a time."""
+    return last._replace(
+        commit_log_timestamp_ms=store_timestamp_ms, consume_queue_timestamp_ms=store_timestamp_ms
+    )

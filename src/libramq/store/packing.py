@@ -62,6 +62,100 @@ class QueuePlan(msgspec.Struct):
 Plans = dict[tuple[str, int], QueuePlan]
 
 
+class PackedBatch(msgspec.Struct, frozen=True):
+    """Records that are ready to be written at one physical offset."""
+
+    data: bytes
+    plans: Plans
+    results: list[AppendResult]
+    message_count: int
+
+
+_OK: Final = AppendStatus.PUT_OK
+_NUM: Final = INNER_NUM.encode()
+
+
+def pack_batch(
+    messages: Sequence[StoreMessage | MessageRun],
+    queues: ConsumeQueueTable,
+    *,
+    physical_offset: int,
+    store_timestamp_ms: WallMs,
+    store_host: bytes,
+    body_bytes_max: int,
+) -> PackedBatch:
+    """Return the records of messages as they will lie from `physical_offset` on."""
+    store_bit = STORE_HOST_V6 if len(store_host) == HOST_V6_BYTES else 0
+    plans: Plans = {}
+    parts: list[bytes] = []
+    results: list[AppendResult] = []
+    pack_unit, message_count = UNIT.pack, len(messages)
+    for message in messages:
+        if type(message) is MessageRun:
+            place = Place(physical_offset, store_timestamp_ms, store_host, body_bytes_max)
+            results.append(pack_run(message, queues, plans, parts, place))
+            physical_offset += results[-1].size
+            message_count += len(message.bodies) - 1
+            continue
+        body, properties = message.body, message.properties_text
+        if len(properties) > PROPERTIES_BYTES_MAX or len(body) > body_bytes_max or b"\0" in properties:
+            results.append(illegal(len(properties)))
+            continue
+        topic, _ = key = (message.topic, message.queue_id)
+        sys_flag = message.sys_flag & ~HOST_BITS | store_bit
+        if len(message.born_host) == HOST_V6_BYTES:
+            sys_flag |= BORN_HOST_V6
+        try:
+            plan = plans.get(key) or new_plan(plans, queues, key)
+            queued = not sys_flag & TRANSACTION_PREPARED  # As `is_queued`: neither prepared nor rollback.
+            queue_offset = plan.max_offset if queued else 0
+            if plan.is_batch or sys_flag & INNER_BATCH:
+                properties = _of_batches(message, queue_offset, may_be=plan.is_batch and queued)
+            magic, topic_bytes = topic_prefix(topic)
+            head = HEADS[sys_flag & HOST_BITS]
+            size = head.size + len(body) + len(topic_bytes) + 2 + len(properties)
+            packed = head.pack(
+                size, magic, crc32(body) & 0x7FFF_FFFF, message.queue_id, message.flag, queue_offset,
+                physical_offset, sys_flag, message.born_timestamp_ms, message.born_host, store_timestamp_ms,
+                store_host, message.reconsume_times, message.prepared_transaction_offset, len(body),
+            )  # fmt: skip
+            unit = pack_unit(physical_offset, size, message.tag_code)
+            if plan.is_batch:
+                unit += batch_tail(store_timestamp_ms, queue_offset, message.count)
+        except (struct.error, UnicodeError, InvalidMessage, InvalidName):  # A number or name out of range.
+            results.append(MESSAGE_ILLEGAL)
+            continue
+        parts += (packed, body, topic_bytes, len(properties).to_bytes(2), properties)
+        results.append(AppendResult(_OK, physical_offset, size, queue_offset, store_timestamp_ms, store_host))
+        physical_offset += size
+        if queued:
+            plan.units.append(unit)
+            plan.max_offset += message.count
+            plan.physical_end = physical_offset
+            message_count += message.count - 1
+    return PackedBatch(b"".join(parts), plans, results, message_count)
+
+
+def _of_batches(message: StoreMessage, queue_offset: int, *, may_be: bool) -> bytes:
+    """Return the properties of a message in a queue of batches; InvalidMessage if it may not be in one."""
+    properties = based(message.properties_text, queue_offset, may_be=may_be)
+    if message.sys_flag & INNER_BATCH and find_property(properties, _NUM) != b"%d" % message.count:
+        raise InvalidMessage("an inner batch does not say how many messages it has")
+    return properties
+
+
+def with_light(messages: Sequence[StoreMessage | MessageRun]) -> list[StoreMessage | MessageRun]:
+    """Return messages that name light queues as runs of one: those get their numbers there."""
+    return [
+        run_of_one(each)
+        if type(each) is StoreMessage
+        and MARK in each.properties_text
+        and not each.sys_flag & TRANSACTION_PREPARED
+        else each
+        for each in messages
+    ]
+
+
 def new_plan(plans: Plans, queues: ConsumeQueueTable, key: tuple[str, int]) -> QueuePlan:
     """Add the plan of a queue that the batch has not met yet; it is made if there is none."""
     queue = queues.get_or_create(*key)
@@ -89,7 +183,7 @@ def pack_run(
 ) -> AppendResult:
     """Add the records of a run to `parts`, its units to `plans`; nothing if one of its messages is illegal.
 
-    A message is checked for the same as one by itself (`packing`).
+    A message is checked for the same as one by itself (`pack_batch`).
     """
     sys_flag = run.sys_flag & ~HOST_BITS | host_bits(run.born_host, place.store_host)
     if sys_flag & (TRANSACTION_PREPARED | INNER_BATCH) or not run.bodies:  # What is in a run is queued.
@@ -230,97 +324,3 @@ def _numbered(
     for name in names:
         light.setdefault(name, []).append(number)
     return properties
-
-
-_OK: Final = AppendStatus.PUT_OK
-_NUM: Final = INNER_NUM.encode()
-
-
-class PackedBatch(msgspec.Struct, frozen=True):
-    """Records that are ready to be written at one physical offset."""
-
-    data: bytes
-    plans: Plans
-    results: list[AppendResult]
-    message_count: int
-
-
-def pack_batch(
-    messages: Sequence[StoreMessage | MessageRun],
-    queues: ConsumeQueueTable,
-    *,
-    physical_offset: int,
-    store_timestamp_ms: WallMs,
-    store_host: bytes,
-    body_bytes_max: int,
-) -> PackedBatch:
-    """Return the records of messages as they will lie from `physical_offset` on."""
-    store_bit = STORE_HOST_V6 if len(store_host) == HOST_V6_BYTES else 0
-    plans: Plans = {}
-    parts: list[bytes] = []
-    results: list[AppendResult] = []
-    pack_unit, message_count = UNIT.pack, len(messages)
-    for message in messages:
-        if type(message) is MessageRun:
-            place = Place(physical_offset, store_timestamp_ms, store_host, body_bytes_max)
-            results.append(pack_run(message, queues, plans, parts, place))
-            physical_offset += results[-1].size
-            message_count += len(message.bodies) - 1
-            continue
-        body, properties = message.body, message.properties_text
-        if len(properties) > PROPERTIES_BYTES_MAX or len(body) > body_bytes_max or b"\0" in properties:
-            results.append(illegal(len(properties)))
-            continue
-        topic, _ = key = (message.topic, message.queue_id)
-        sys_flag = message.sys_flag & ~HOST_BITS | store_bit
-        if len(message.born_host) == HOST_V6_BYTES:
-            sys_flag |= BORN_HOST_V6
-        try:
-            plan = plans.get(key) or new_plan(plans, queues, key)
-            queued = not sys_flag & TRANSACTION_PREPARED  # As `is_queued`: neither prepared nor rollback.
-            queue_offset = plan.max_offset if queued else 0
-            if plan.is_batch or sys_flag & INNER_BATCH:
-                properties = _of_batches(message, queue_offset, may_be=plan.is_batch and queued)
-            magic, topic_bytes = topic_prefix(topic)
-            head = HEADS[sys_flag & HOST_BITS]
-            size = head.size + len(body) + len(topic_bytes) + 2 + len(properties)
-            packed = head.pack(
-                size, magic, crc32(body) & 0x7FFF_FFFF, message.queue_id, message.flag, queue_offset,
-                physical_offset, sys_flag, message.born_timestamp_ms, message.born_host, store_timestamp_ms,
-                store_host, message.reconsume_times, message.prepared_transaction_offset, len(body),
-            )  # fmt: skip
-            unit = pack_unit(physical_offset, size, message.tag_code)
-            if plan.is_batch:
-                unit += batch_tail(store_timestamp_ms, queue_offset, message.count)
-        except (struct.error, UnicodeError, InvalidMessage, InvalidName):  # A number or name out of range.
-            results.append(MESSAGE_ILLEGAL)
-            continue
-        parts += (packed, body, topic_bytes, len(properties).to_bytes(2), properties)
-        results.append(AppendResult(_OK, physical_offset, size, queue_offset, store_timestamp_ms, store_host))
-        physical_offset += size
-        if queued:
-            plan.units.append(unit)
-            plan.max_offset += message.count
-            plan.physical_end = physical_offset
-            message_count += message.count - 1
-    return PackedBatch(b"".join(parts), plans, results, message_count)
-
-
-def _of_batches(message: StoreMessage, queue_offset: int, *, may_be: bool) -> bytes:
-    """Return the properties of a message in a queue of batches; InvalidMessage if it may not be in one."""
-    properties = based(message.properties_text, queue_offset, may_be=may_be)
-    if message.sys_flag & INNER_BATCH and find_property(properties, _NUM) != b"%d" % message.count:
-        raise InvalidMessage("an inner batch does not say how many messages it has")
-    return properties
-
-
-def with_light(messages: Sequence[StoreMessage | MessageRun]) -> list[StoreMessage | MessageRun]:
-    """Return messages that name light queues as runs of one: those get their numbers there."""
-    return [
-        run_of_one(each)
-        if type(each) is StoreMessage
-        and MARK in each.properties_text
-        and not each.sys_flag & TRANSACTION_PREPARED
-        else each
-        for each in messages
-    ]

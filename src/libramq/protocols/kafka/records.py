@@ -39,6 +39,8 @@ from libramq.wire.kafka.record_batch import (
     renumbered,
 )
 
+log = get_logger(__name__)
+
 _OURS: Final = frozenset({NULL, KEY, HEADERS, PRODUCER})
 
 
@@ -101,8 +103,6 @@ def _decoded(text: str) -> bytes | None:
     except (binascii.Error, ValueError):
         return None
 
-
-log = get_logger(__name__)
 
 #: The system flag is the four bytes from 36 on.
 _SYS_FLAG_LOW_AT: Final = 39
