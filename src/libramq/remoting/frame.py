@@ -22,247 +22,6 @@ import msgspec
 from libramq.errors import LocalProtocolError, RemoteProtocolError
 from libramq.remoting.command import Command, Serialization
 
-Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-
-
-class JsonHeader(msgspec.Struct, omit_defaults=True, gc=False):
-    """The members of the JSON object; unknown ones are ignored."""
-
-    code: Int32
-    language: str | int | None = None
-    version: Int32 | None = None
-    opaque: Int32 | None = None
-    flag: Int32 | None = None
-    remark: str | None = None
-    extFields: dict[str, str | None] | None = None
-    serializeTypeCurrentRPC: str | None = None
-
-
-class PlainHeader(msgspec.Struct, gc=False):
-    """A header without nulls among its fields, as clients and we write it: it needs no second look."""
-
-    code: Int32
-    language: str
-    version: Int32
-    opaque: Int32
-    flag: Int32
-    extFields: dict[str, str] | None = None
-    remark: str | None = None
-
-
-_decode = msgspec.json.Decoder(JsonHeader).decode
-_decode_plain = msgspec.json.Decoder(PlainHeader).decode
-_encode = msgspec.json.Encoder().encode
-
-
-def decode_json_header(data: bytes | memoryview) -> Command:
-    """Decode a header into a command without body. Hot, about 1.5 µs."""
-    try:
-        plain = _decode_plain(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return _decode_any(data)
-    return Command(
-        code=plain.code,
-        opaque=plain.opaque,
-        flag=plain.flag,
-        remark=plain.remark,
-        ext=plain.extFields or {},
-        language=plain.language,
-        version=plain.version,
-    )
-
-
-def _decode_any(data: bytes | memoryview) -> Command:
-    """Decode a header with nulls, or with missing members; or report the error."""
-    try:
-        header = _decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"JSON header: {error}") from None
-    ext = header.extFields or {}
-    if None in ext.values():
-        ext = {key: value for key, value in ext.items() if value is not None}
-    return Command(
-        code=header.code,
-        opaque=header.opaque or 0,
-        flag=header.flag or 0,
-        remark=header.remark,
-        ext=ext,  # type: ignore[arg-type] # Without Nones.
-        language=header.language if isinstance(header.language, str) else "OTHER",
-        version=header.version or 0,
-    )
-
-
-def encode_json_header(command: Command) -> bytes:
-    """Encode a header; hot, about 1 µs."""
-    return _encode(
-        JsonHeader(
-            command.code,
-            command.language,
-            command.version,
-            command.opaque,
-            command.flag,
-            command.remark,
-            command.ext or None,  # type: ignore[arg-type] # dict is invariant; every str is a str | None.
-            "JSON",
-        )
-    )
-
-
-_FIXED = Struct(">hBhiii")
-_FIXED_BYTES: Final = _FIXED.size  # 17, the remark's length included
-_KEY = Struct(">h")
-#: Ours: layouts of ext fields that are remembered, each of at most so many bytes and fields: 3 MB in all. It
-#: would be 10 with fields of two bytes, 128 of them, as no client's requests have.
-LAYOUTS_MAX: Final = 512
-LAYOUT_BYTES_MAX: Final = 1_024
-LAYOUT_FIELDS_MAX: Final = 32
-#: Ours: a layout costs as much to find out as three headers without one.
-LAYOUT_MISSES_MAX: Final = 8
-
-LANGUAGE_NAMES: Final = (
-    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER",
-    "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS",
-)  # fmt: skip
-_LANGUAGE_NUMBERS: Final = {name: number for number, name in enumerate(LANGUAGE_NAMES)}
-_OTHER: Final = _LANGUAGE_NUMBERS["OTHER"]
-
-
-def decode_binary_header(data: bytes) -> Command:
-    """Decode a header into a command without body."""
-    size = len(data)
-    if size < _FIXED_BYTES + 4:
-        raise RemoteProtocolError(f"binary header of {size} bytes")
-    code, language, version, opaque, flag, remark_bytes = _FIXED.unpack_from(data)
-    position = _FIXED_BYTES
-    remark = None
-    if remark_bytes:
-        if not 0 < remark_bytes <= size - position - 4:
-            raise RemoteProtocolError(f"remark of {remark_bytes} bytes in a header of {size}")
-        remark = _text(data[position : position + remark_bytes])
-        position += remark_bytes
-    ext_bytes = int.from_bytes(data[position : position + 4], signed=True)
-    position += 4
-    if not 0 <= ext_bytes <= size - position:
-        raise RemoteProtocolError(f"ext fields of {ext_bytes} bytes in a header of {size}")
-    return Command(
-        code=code,
-        opaque=opaque,
-        flag=flag,
-        remark=remark,
-        ext=_decode_ext(data, position, position + ext_bytes) if ext_bytes else {},
-        language=LANGUAGE_NAMES[language] if language < len(LANGUAGE_NAMES) else "OTHER",
-        version=version,
-        serialization=Serialization.ROCKETMQ,
-    )
-
-
-def _decode_ext(data: bytes, position: int, end: int) -> dict[str, str]:
-    """Decode the ext fields; hot, so the layout of the last ones of this size is tried first.
-
-    Nearly all are ASCII: then they are decoded as one text and sliced.
-    """
-    octets = data[position:end]
-    layout = _LAYOUTS.get(end - position)
-    if layout is None or layout.heads(octets) != layout.expected:
-        fields = list(_fields(octets))
-        if layout is None or layout.is_outdated():
-            _remember(octets, fields)
-    else:
-        fields = layout.fields
-    try:
-        if octets.isascii():
-            text = octets.decode("ascii")
-            return {key: text[start:end] for key, start, end in fields}
-        return {key: octets[start:end].decode() for key, start, end in fields}
-    except UnicodeDecodeError as error:
-        raise RemoteProtocolError(f"ext field: {error}") from None
-
-
-def _fields(octets: bytes) -> Iterator[tuple[str, int, int]]:
-    """Yield each field's key, and where its value begins and ends; a zero length means null."""
-    at, size = 0, len(octets)
-    try:
-        while at < size:
-            key_start = at + 2
-            key_end = key_start + (octets[at] << 8 | octets[at + 1])
-            start = key_end + 4
-            at = start + int.from_bytes(octets[key_end:start]) if start <= size else size + 1
-            if at > size:
-                raise RemoteProtocolError("an ext field runs past its header")
-            if at > start and key_end > key_start:
-                yield octets[key_start:key_end].decode(), start, at
-    except IndexError:
-        raise RemoteProtocolError("the length of an ext field runs past its header") from None
-    except UnicodeDecodeError as error:
-        raise RemoteProtocolError(f"ext field: {error}") from None
-
-
-class _Layout:
-    """Where the values lie in ext fields, and all that is not a value.
-
-    Nearly all headers of a client have one of a few layouts, and one that is known takes a third of the time.
-    """
-
-    __slots__ = ("_misses", "expected", "fields", "heads")
-
-    def __init__(self, octets: bytes, fields: list[tuple[str, int, int]]) -> None:
-        self.fields = fields
-        form, at = ">", 0
-        for _, start, end in fields:
-            form += f"{start - at}s{end - start}x"
-            at = end
-        self.heads = Struct(f"{form}{len(octets) - at}s").unpack
-        self.expected = self.heads(octets)
-        self._misses = 0
-
-    def is_outdated(self) -> bool:
-        """Return whether so many headers in turn had another layout that this one is of no use."""
-        self._misses += 1
-        return self._misses > LAYOUT_MISSES_MAX
-
-
-#: By the size of the ext fields.
-_LAYOUTS: dict[int, _Layout] = {}
-
-
-def _remember(octets: bytes, fields: list[tuple[str, int, int]]) -> None:
-    if len(octets) > LAYOUT_BYTES_MAX or len(fields) > LAYOUT_FIELDS_MAX:
-        return
-    if len(_LAYOUTS) >= LAYOUTS_MAX:
-        _LAYOUTS.clear()
-    _LAYOUTS[len(octets)] = _Layout(octets, fields)
-
-
-def encode_binary_header(command: Command) -> bytes:
-    """Encode a header."""
-    if not -0x8000 <= command.code <= 0x7FFF:
-        raise LocalProtocolError(f"code {command.code} does not fit the binary header; use JSON")
-    remark = command.remark.encode() if command.remark else b""
-    parts: list[bytes] = []
-    for key, value in command.ext.items():
-        if key and value:
-            value_bytes = value.encode()
-            parts += (_encode_key(key), len(value_bytes).to_bytes(4), value_bytes)
-    ext = b"".join(parts)
-    language = _LANGUAGE_NUMBERS.get(command.language, _OTHER)
-    fixed = _FIXED.pack(command.code, language, command.version, command.opaque, command.flag, len(remark))
-    return fixed + remark + len(ext).to_bytes(4) + ext
-
-
-@lru_cache(maxsize=1024)
-def _encode_key(key: str) -> bytes:
-    """Encode an ext field's key; there are few, and each is in every header of its kind."""
-    data = key.encode()
-    return _KEY.pack(len(data)) + data
-
-
-def _text(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise RemoteProtocolError(f"remark: {error}") from None
-
-
 #: NettyDecoder.FRAME_MAX_LENGTH (com.rocketmq.remoting.frameMaxLength), the whole frame.
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 #: Ours: properties are at most 32 KiB, and the rest of a header is names and numbers.
@@ -342,3 +101,244 @@ def encode_head(command: Command, pieces: tuple[bytes | memoryview, ...] = ()) -
     if length > FRAME_BYTES_MAX - 4 or header_bytes > 0xFF_FFFF:
         raise LocalProtocolError(f"frame of {length} bytes; {FRAME_BYTES_MAX - 4} are allowed")
     return _BEGINNING.pack(length, command.serialization << 24 | header_bytes) + header
+
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class JsonHeader(msgspec.Struct, omit_defaults=True, gc=False):
+    """The members of the JSON object; unknown ones are ignored."""
+
+    code: Int32
+    language: str | int | None = None
+    version: Int32 | None = None
+    opaque: Int32 | None = None
+    flag: Int32 | None = None
+    remark: str | None = None
+    extFields: dict[str, str | None] | None = None
+    serializeTypeCurrentRPC: str | None = None
+
+
+class PlainHeader(msgspec.Struct, gc=False):
+    """A header without nulls among its fields, as clients and we write it: it needs no second look."""
+
+    code: Int32
+    language: str
+    version: Int32
+    opaque: Int32
+    flag: Int32
+    extFields: dict[str, str] | None = None
+    remark: str | None = None
+
+
+_decode_json = msgspec.json.Decoder(JsonHeader).decode
+_decode_plain_json = msgspec.json.Decoder(PlainHeader).decode
+_encode_json = msgspec.json.Encoder().encode
+
+
+def decode_json_header(data: bytes | memoryview) -> Command:
+    """Decode a header into a command without body. Hot, about 1.5 µs."""
+    try:
+        plain = _decode_plain_json(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return _decode_any_json(data)
+    return Command(
+        code=plain.code,
+        opaque=plain.opaque,
+        flag=plain.flag,
+        remark=plain.remark,
+        ext=plain.extFields or {},
+        language=plain.language,
+        version=plain.version,
+    )
+
+
+def _decode_any_json(data: bytes | memoryview) -> Command:
+    """Decode a header with nulls, or with missing members; or report the error."""
+    try:
+        header = _decode_json(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"JSON header: {error}") from None
+    ext = header.extFields or {}
+    if None in ext.values():
+        ext = {key: value for key, value in ext.items() if value is not None}
+    return Command(
+        code=header.code,
+        opaque=header.opaque or 0,
+        flag=header.flag or 0,
+        remark=header.remark,
+        ext=ext,  # type: ignore[arg-type] # Without Nones.
+        language=header.language if isinstance(header.language, str) else "OTHER",
+        version=header.version or 0,
+    )
+
+
+def encode_json_header(command: Command) -> bytes:
+    """Encode a header; hot, about 1 µs."""
+    return _encode_json(
+        JsonHeader(
+            command.code,
+            command.language,
+            command.version,
+            command.opaque,
+            command.flag,
+            command.remark,
+            command.ext or None,  # type: ignore[arg-type] # dict is invariant; every str is a str | None.
+            "JSON",
+        )
+    )
+
+
+_FIXED = Struct(">hBhiii")
+_FIXED_BYTES: Final = _FIXED.size  # 17, the remark's length included
+_KEY = Struct(">h")
+#: Ours: layouts of ext fields that are remembered, each of at most so many bytes and fields: 3 MB in all. It
+#: would be 10 with fields of two bytes, 128 of them, as no client's requests have.
+LAYOUTS_MAX: Final = 512
+LAYOUT_BYTES_MAX: Final = 1_024
+LAYOUT_FIELDS_MAX: Final = 32
+#: Ours: a layout costs as much to find out as three headers without one.
+LAYOUT_MISSES_MAX: Final = 8
+
+LANGUAGE_NAMES: Final = (
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER",
+    "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS",
+)  # fmt: skip
+_LANGUAGE_NUMBERS: Final = {name: number for number, name in enumerate(LANGUAGE_NAMES)}
+_OTHER: Final = _LANGUAGE_NUMBERS["OTHER"]
+
+
+def decode_binary_header(data: bytes) -> Command:
+    """Decode a header into a command without body."""
+    size = len(data)
+    if size < _FIXED_BYTES + 4:
+        raise RemoteProtocolError(f"binary header of {size} bytes")
+    code, language, version, opaque, flag, remark_bytes = _FIXED.unpack_from(data)
+    position = _FIXED_BYTES
+    remark = None
+    if remark_bytes:
+        if not 0 < remark_bytes <= size - position - 4:
+            raise RemoteProtocolError(f"remark of {remark_bytes} bytes in a header of {size}")
+        remark = _decode_remark(data[position : position + remark_bytes])
+        position += remark_bytes
+    ext_bytes = int.from_bytes(data[position : position + 4], signed=True)
+    position += 4
+    if not 0 <= ext_bytes <= size - position:
+        raise RemoteProtocolError(f"ext fields of {ext_bytes} bytes in a header of {size}")
+    return Command(
+        code=code,
+        opaque=opaque,
+        flag=flag,
+        remark=remark,
+        ext=_decode_ext(data, position, position + ext_bytes) if ext_bytes else {},
+        language=LANGUAGE_NAMES[language] if language < len(LANGUAGE_NAMES) else "OTHER",
+        version=version,
+        serialization=Serialization.ROCKETMQ,
+    )
+
+
+def _decode_ext(data: bytes, position: int, end: int) -> dict[str, str]:
+    """Decode the ext fields; hot, so the layout of the last ones of this size is tried first.
+
+    Nearly all are ASCII: then they are decoded as one text and sliced.
+    """
+    octets = data[position:end]
+    layout = _LAYOUTS.get(end - position)
+    if layout is None or layout.heads(octets) != layout.expected:
+        fields = list(_ext_fields(octets))
+        if layout is None or layout.is_outdated():
+            _remember(octets, fields)
+    else:
+        fields = layout.fields
+    try:
+        if octets.isascii():
+            text = octets.decode("ascii")
+            return {key: text[start:end] for key, start, end in fields}
+        return {key: octets[start:end].decode() for key, start, end in fields}
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError(f"ext field: {error}") from None
+
+
+def _ext_fields(octets: bytes) -> Iterator[tuple[str, int, int]]:
+    """Yield each field's key, and where its value begins and ends; a zero length means null."""
+    at, size = 0, len(octets)
+    try:
+        while at < size:
+            key_start = at + 2
+            key_end = key_start + (octets[at] << 8 | octets[at + 1])
+            start = key_end + 4
+            at = start + int.from_bytes(octets[key_end:start]) if start <= size else size + 1
+            if at > size:
+                raise RemoteProtocolError("an ext field runs past its header")
+            if at > start and key_end > key_start:
+                yield octets[key_start:key_end].decode(), start, at
+    except IndexError:
+        raise RemoteProtocolError("the length of an ext field runs past its header") from None
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError(f"ext field: {error}") from None
+
+
+class _Layout:
+    """Where the values lie in ext fields, and all that is not a value.
+
+    Nearly all headers of a client have one of a few layouts, and one that is known takes a third of the time.
+    """
+
+    __slots__ = ("_misses", "expected", "fields", "heads")
+
+    def __init__(self, octets: bytes, fields: list[tuple[str, int, int]]) -> None:
+        self.fields = fields
+        form, at = ">", 0
+        for _, start, end in fields:
+            form += f"{start - at}s{end - start}x"
+            at = end
+        self.heads = Struct(f"{form}{len(octets) - at}s").unpack
+        self.expected = self.heads(octets)
+        self._misses = 0
+
+    def is_outdated(self) -> bool:
+        """Return whether so many headers in turn had another layout that this one is of no use."""
+        self._misses += 1
+        return self._misses > LAYOUT_MISSES_MAX
+
+
+#: By the size of the ext fields.
+_LAYOUTS: dict[int, _Layout] = {}
+
+
+def _remember(octets: bytes, fields: list[tuple[str, int, int]]) -> None:
+    if len(octets) > LAYOUT_BYTES_MAX or len(fields) > LAYOUT_FIELDS_MAX:
+        return
+    if len(_LAYOUTS) >= LAYOUTS_MAX:
+        _LAYOUTS.clear()
+    _LAYOUTS[len(octets)] = _Layout(octets, fields)
+
+
+def encode_binary_header(command: Command) -> bytes:
+    """Encode a header."""
+    if not -0x8000 <= command.code <= 0x7FFF:
+        raise LocalProtocolError(f"code {command.code} does not fit the binary header; use JSON")
+    remark = command.remark.encode() if command.remark else b""
+    parts: list[bytes] = []
+    for key, value in command.ext.items():
+        if key and value:
+            value_bytes = value.encode()
+            parts += (_encode_key(key), len(value_bytes).to_bytes(4), value_bytes)
+    ext = b"".join(parts)
+    language = _LANGUAGE_NUMBERS.get(command.language, _OTHER)
+    fixed = _FIXED.pack(command.code, language, command.version, command.opaque, command.flag, len(remark))
+    return fixed + remark + len(ext).to_bytes(4) + ext
+
+
+@lru_cache(maxsize=1024)
+def _encode_key(key: str) -> bytes:
+    """Encode an ext field's key; there are few, and each is in every header of its kind."""
+    data = key.encode()
+    return _KEY.pack(len(data)) + data
+
+
+def _decode_remark(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError(f"remark: {error}") from None
