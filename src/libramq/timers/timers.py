@@ -35,6 +35,8 @@ from libramq.timers.slot_reader import SlotReader, TimerData
 from libramq.timers.timer_log import TimerUnit
 from libramq.timers.timer_wheel import SLOTS
 
+log = get_logger(__name__)
+
 
 class PopEntries(Protocol):
     """The part of POP that the timers use: its entries in their topic, which only Apache's broker delivers.
@@ -112,8 +114,6 @@ class EarlierProcess:
         if self._copies.is_looking and self._copies.passed_in_ms(WallMs(read_ms)) <= 0:
             self._copies.end()
 
-
-log = get_logger(__name__)
 
 #: Ours: messages that one append delivers, in 1 ms. One that was not prepared counts as
 #: `slot_reader.READ_COST`.

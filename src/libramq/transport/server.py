@@ -32,115 +32,6 @@ from libramq.transport.large_transfers import (
 from libramq.transport.listener import Listener
 from libramq.transport.tls import TlsByFirstByte
 
-C = TypeVar("C")
-
-#: Ours: four of the largest frames, sixteen messages of maxMessageSize. Netty has no such bound.
-UNFINISHED_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Ours: how much remains after closing, so that the limit is not reached again with the next read.
-LEFT_SHARE: Final = 0.75
-
-
-class UnfinishedFrames(Generic[C]):
-    """The incomplete input of each connection, and since when.
-
-    A frame may have 16 MiB. A client that sends nearly all of one and then stops occupies that much memory.
-    So the sum is bounded, and connections that held the most for the longest are closed first. A frame that
-    is still arriving is young, however large, and safe.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[C, tuple[int, MonotonicMs]] = {}
-        self.total_bytes = 0
-
-    def update(self, connection: C, size: int, now_ms: MonotonicMs, *, is_another: bool) -> list[C]:
-        """Record a connection's incomplete input; return the connections to close, mostly none.
-
-        is_another: the bytes belong to another frame than the last time.
-        """
-        before = self._held.pop(connection, None)
-        self.total_bytes += size - (before[0] if before is not None else 0)
-        if size:
-            since_ms = now_ms if before is None or is_another else before[1]
-            self._held[connection] = size, since_ms
-        return self._worst(now_ms) if self.total_bytes > UNFINISHED_BYTES_MAX else []
-
-    def forget(self, connection: C) -> None:
-        """Drop a connection's input."""
-        self.total_bytes -= self._held.pop(connection, (0, 0))[0]
-
-    def _worst(self, now_ms: MonotonicMs) -> list[C]:
-        """Return the connections that held the most bytes for the longest, as many as make room."""
-        excess_bytes = self.total_bytes - UNFINISHED_BYTES_MAX * LEFT_SHARE
-        worst = []
-        # Of those that began at the same moment, the larger one.
-        cost = {each: size * (now_ms - since_ms + 1) for each, (size, since_ms) in self._held.items()}
-        for connection in sorted(cost, key=cost.__getitem__, reverse=True):
-            if excess_bytes <= 0:
-                break
-            excess_bytes -= self._held[connection][0]
-            worst.append(connection)
-        return worst
-
-
-#: Ours: sixteen messages of maxMessageSize. Netty has no such bound.
-WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Ours: how long there may be no room before a connection that does not read its answers is closed for it.
-STUCK_MS: Final = 1_000
-
-
-class Sender(Protocol):
-    """A connection whose requests wait."""
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Return how many bytes of its answers have not left yet."""
-        ...
-
-    @property
-    def leaving_bytes(self) -> int:
-        """Return how many of these are being sent, whether the client reads or not."""
-        ...
-
-
-S = TypeVar("S", bound=Sender)
-
-
-class WaitingFrames(Generic[S]):
-    """The bytes of the requests that arrived whole and wait, by connection.
-
-    A connection whose requests wait is not read, so it holds one frame and what the same read brought.
-    Without room, no large frame is read on (`LargeReads`), until requests are processed or their connections
-    end. Small requests of other connections are read and served meanwhile.
-
-    Requests that wait for a thread or for their turn make room in the end. Those whose client does not read
-    its answers may wait for ever, and would keep everybody else's large frames out: they end (`stuck`).
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[S, int] = {}
-        self.total_bytes = 0
-
-    @property
-    def has_room(self) -> bool:
-        """Return whether large frames may be read on."""
-        return self.total_bytes < WAITING_BYTES_MAX
-
-    def add(self, connection: S, size: int) -> None:
-        """Record whole frames of a connection that is not served now."""
-        self._held[connection] = self._held.get(connection, 0) + size
-        self.total_bytes += size
-
-    def forget(self, connection: S) -> None:
-        """Drop a connection's frames: they are processed, or their connection has ended."""
-        self.total_bytes -= self._held.pop(connection, 0)
-
-    def stuck(self) -> S | None:
-        """Return the connection with the most unread answers, if any client has left some unread."""
-        unread = {each: each.unsent_bytes - each.leaving_bytes for each in self._held}
-        worst = max(unread, key=unread.__getitem__, default=None)
-        return worst if worst is not None and unread[worst] else None
-
-
 log = get_logger(__name__)
 
 #: The other end of a connection, as services see it.
@@ -532,3 +423,112 @@ class Server:
             elif now_ms - connection.last_read_ms > IDLE_MS_MAX:
                 connection.close(f"nothing read for {IDLE_MS_MAX} ms")
         self._idle_check = asyncio.get_running_loop().call_later(IDLE_MS_MAX / 4000, self._close_idle)
+
+
+C = TypeVar("C")
+
+#: Ours: four of the largest frames, sixteen messages of maxMessageSize. Netty has no such bound.
+UNFINISHED_BYTES_MAX: Final = 64 * 1024 * 1024
+#: Ours: how much remains after closing, so that the limit is not reached again with the next read.
+LEFT_SHARE: Final = 0.75
+
+
+class UnfinishedFrames(Generic[C]):
+    """The incomplete input of each connection, and since when.
+
+    A frame may have 16 MiB. A client that sends nearly all of one and then stops occupies that much memory.
+    So the sum is bounded, and connections that held the most for the longest are closed first. A frame that
+    is still arriving is young, however large, and safe.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[C, tuple[int, MonotonicMs]] = {}
+        self.total_bytes = 0
+
+    def update(self, connection: C, size: int, now_ms: MonotonicMs, *, is_another: bool) -> list[C]:
+        """Record a connection's incomplete input; return the connections to close, mostly none.
+
+        is_another: the bytes belong to another frame than the last time.
+        """
+        before = self._held.pop(connection, None)
+        self.total_bytes += size - (before[0] if before is not None else 0)
+        if size:
+            since_ms = now_ms if before is None or is_another else before[1]
+            self._held[connection] = size, since_ms
+        return self._worst(now_ms) if self.total_bytes > UNFINISHED_BYTES_MAX else []
+
+    def forget(self, connection: C) -> None:
+        """Drop a connection's input."""
+        self.total_bytes -= self._held.pop(connection, (0, 0))[0]
+
+    def _worst(self, now_ms: MonotonicMs) -> list[C]:
+        """Return the connections that held the most bytes for the longest, as many as make room."""
+        excess_bytes = self.total_bytes - UNFINISHED_BYTES_MAX * LEFT_SHARE
+        worst = []
+        # Of those that began at the same moment, the larger one.
+        cost = {each: size * (now_ms - since_ms + 1) for each, (size, since_ms) in self._held.items()}
+        for connection in sorted(cost, key=cost.__getitem__, reverse=True):
+            if excess_bytes <= 0:
+                break
+            excess_bytes -= self._held[connection][0]
+            worst.append(connection)
+        return worst
+
+
+#: Ours: sixteen messages of maxMessageSize. Netty has no such bound.
+WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+#: Ours: how long there may be no room before a connection that does not read its answers is closed for it.
+STUCK_MS: Final = 1_000
+
+
+class Sender(Protocol):
+    """A connection whose requests wait."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Return how many bytes of its answers have not left yet."""
+        ...
+
+    @property
+    def leaving_bytes(self) -> int:
+        """Return how many of these are being sent, whether the client reads or not."""
+        ...
+
+
+S = TypeVar("S", bound=Sender)
+
+
+class WaitingFrames(Generic[S]):
+    """The bytes of the requests that arrived whole and wait, by connection.
+
+    A connection whose requests wait is not read, so it holds one frame and what the same read brought.
+    Without room, no large frame is read on (`LargeReads`), until requests are processed or their connections
+    end. Small requests of other connections are read and served meanwhile.
+
+    Requests that wait for a thread or for their turn make room in the end. Those whose client does not read
+    its answers may wait for ever, and would keep everybody else's large frames out: they end (`stuck`).
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[S, int] = {}
+        self.total_bytes = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether large frames may be read on."""
+        return self.total_bytes < WAITING_BYTES_MAX
+
+    def add(self, connection: S, size: int) -> None:
+        """Record whole frames of a connection that is not served now."""
+        self._held[connection] = self._held.get(connection, 0) + size
+        self.total_bytes += size
+
+    def forget(self, connection: S) -> None:
+        """Drop a connection's frames: they are processed, or their connection has ended."""
+        self.total_bytes -= self._held.pop(connection, 0)
+
+    def stuck(self) -> S | None:
+        """Return the connection with the most unread answers, if any client has left some unread."""
+        unread = {each: each.unsent_bytes - each.leaving_bytes for each in self._held}
+        worst = max(unread, key=unread.__getitem__, default=None)
+        return worst if worst is not None and unread[worst] else None
