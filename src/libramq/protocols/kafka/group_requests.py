@@ -4,7 +4,8 @@
                         └─► its next time becomes a deadline
 
 A session ends soon after its connection, and a held heartbeat is answered at once when there is news. The
-machines are `groups.classic` and `groups.modern`; their requests are in `classic_groups` and `modern_groups`.
+machines are `groups.classic` and `groups.modern`; their requests are in `api11_classic_groups` and
+`api68_modern_groups`.
 """
 
 from abc import ABC, abstractmethod
