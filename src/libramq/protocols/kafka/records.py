@@ -26,6 +26,7 @@ from libramq.message import properties as p
 from libramq.message.inner_batch import message_count
 from libramq.message.message import MessageExt
 from libramq.message.record import RecordHead, decode_records, peek_record
+from libramq.message.record_head import SYS_FLAG_LOW_AT
 from libramq.message.sys_flag import INNER_BATCH
 from libramq.protocols.kafka.sequences import mark
 from libramq.wire.kafka.record_batch import (
@@ -104,16 +105,12 @@ def _decoded(text: str) -> bytes | None:
         return None
 
 
-#: The system flag is the four bytes from 36 on.
-_SYS_FLAG_LOW_AT: Final = 39
-
-
 def fetched_records(data: Sequence[bytes | memoryview]) -> bytes:
     """Return the batches of the records that a read returned."""
     parts: list[bytes | memoryview] = []
     alone: list[bytes | memoryview] = []
     for record in _records(data):
-        if not record[_SYS_FLAG_LOW_AT] & INNER_BATCH:
+        if not record[SYS_FLAG_LOW_AT] & INNER_BATCH:
             alone.append(record)
             continue
         head = peek_record(bytes(record))

@@ -16,7 +16,7 @@ from typing import Final
 
 from libramq.filter.subscription import MessageFilter
 from libramq.message.record import MAGIC_V1
-from libramq.message.record_head import HEADS, HOST_BITS
+from libramq.message.record_head import HEADS, HOST_BITS, SYS_FLAG_LOW_AT
 from libramq.store.config import StoreConfig
 from libramq.store.queues.consume_queue import ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
@@ -39,14 +39,13 @@ STEP_LOOKUPS: Final = 16
 _INT: Final = struct.Struct(">I")
 _MAGIC_AT: Final = 4
 _QUEUE_OFFSET: Final = struct.Struct(">20xq")
-_SYS_FLAG_LOW_AT: Final = 39
 _BODY_STARTS: Final = {bits: head.size for bits, head in HEADS.items()}
 _NOT_READ: Final = frozenset({ReadStatus.OFFSET_OVERFLOW_ONE, ReadStatus.WOULD_WAIT})
 
 
 def record_properties(data: bytes | memoryview, start: int, end: int) -> bytes:
     """Return the stored properties of a record that is known to be whole."""
-    body_start = start + _BODY_STARTS[data[start + _SYS_FLAG_LOW_AT] & HOST_BITS]
+    body_start = start + _BODY_STARTS[data[start + SYS_FLAG_LOW_AT] & HOST_BITS]
     topic_at = body_start + _INT.unpack_from(data, body_start - 4)[0]
     if _INT.unpack_from(data, start + _MAGIC_AT)[0] == MAGIC_V1:
         topic_end = topic_at + 1 + data[topic_at]
