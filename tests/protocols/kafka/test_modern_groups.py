@@ -329,6 +329,8 @@ def test_tools_see_the_group(endpoint: KafkaEndpoint, pair: tuple[Member, Member
     assert deleted.error_code == ErrorCode.NON_EMPTY_GROUP
     (unknown,) = tool.ask(ConsumerGroupDescribeRequest(group_ids=("other",))).groups
     assert unknown.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    old = tool.ask(LeaveGroupRequest(group_id="G", member_id="x"), version=2)
+    assert old.error_code == ErrorCode.UNKNOWN_MEMBER_ID
     members = (LeavingMember(member_id="a"), LeavingMember(member_id="x"))
     left = tool.ask(LeaveGroupRequest(group_id="G", members=members)).members
     assert [each.error_code for each in left] == [0, ErrorCode.UNKNOWN_MEMBER_ID]

@@ -46,6 +46,7 @@ from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation
 from tests.protocols.kafka.peers import KafkaEndpoint, batch, record
 from tests.protocols.kafka.test_groups import Member
+from tests.protocols.kafka.test_modern_groups import Member as ModernMember
 
 COUNT = 15_000
 NAMES = tuple(f"n{number}" for number in range(COUNT))
@@ -175,7 +176,10 @@ def test_a_request_with_thousands_of_elements_is_served_in_turns(name: str, turn
     assert turns.most <= ASKED_MAX
 
 
-def test_members_leave_in_turns(turns: Turns):
+@pytest.mark.parametrize("is_modern", [False, True])
+def test_members_leave_in_turns(turns: Turns, *, is_modern: bool):
+    if is_modern:
+        ModernMember(turns.endpoint, "present")
     response = turns.ask(LeaveGroupRequest(group_id="G", members=MEMBERS))
     assert turns.count > COUNT // (2 * PORTION)
     assert [each.error_code for each in response.members] == [ErrorCode.UNKNOWN_MEMBER_ID] * COUNT

@@ -58,8 +58,7 @@ class KafkaGroups:
 
     def leave(self, request: LeaveGroupRequest, slot: Slot) -> None:
         """Have the members leave, by the protocol of their group."""
-        is_modern = self.every.modern.get(request.group_id) is not None
-        if is_modern and self.every.member_refusal(request.group_id, slot.principal) is None:
+        if self.every.modern.get(request.group_id) is not None:
             self._modern.leave(request, slot)
         else:
             self._classic.leave(request, slot)

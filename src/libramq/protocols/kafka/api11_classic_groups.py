@@ -13,7 +13,6 @@ answer: their heartbeats are held all the time.
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 
 from libramq.clock import MonotonicMs
@@ -32,7 +31,6 @@ from libramq.groups.classic.values import (
 from libramq.groups.protocol_groups import Refusal
 from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel
-from libramq.kernel.work import portions
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.group_records import ClassicGroupRecords
@@ -49,12 +47,7 @@ from libramq.protocols.kafka.refusals import GROUP_CODES
 from libramq.secret_bits import SecretBits
 from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
 from libramq.wire.kafka.apis.join_group import JoinGroupMember, JoinGroupRequest, JoinGroupResponse
-from libramq.wire.kafka.apis.leave_group import (
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    LeavingMember,
-    LeftMember,
-)
+from libramq.wire.kafka.apis.leave_group import LeavingMember
 from libramq.wire.kafka.apis.sync_group import SyncGroupRequest, SyncGroupResponse
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.subscription import CONSUMER, assigned_partitions, owned_partitions
@@ -66,8 +59,6 @@ _COMES_BACK_FROM: Final = 4
 _SKIPS_FROM: Final = 9
 #: The first version of JoinGroup whose protocol name may be null.
 _NULL_PROTOCOL_FROM: Final = 7
-#: The first version of LeaveGroup that names several members.
-_MEMBERS_FROM: Final = 3
 
 
 class ClassicGroups(GroupRequests[ClassicGroup]):
@@ -205,24 +196,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         news = group.news(held.beat) if group is not None else Refusal.UNKNOWN_MEMBER
         held.slot.answer(HeartbeatResponse(error_code=GROUP_CODES[news]))
 
-    def leave(self, request: LeaveGroupRequest, slot: Slot) -> None:
-        """Members leave."""
-        is_of_one = slot.version < _MEMBERS_FROM
-        members = (LeavingMember(member_id=request.member_id),) if is_of_one else request.members
-        refusal = self._all.member_refusal(request.group_id, slot.principal)
-        if refusal is not None:
-            slot.answer(LeaveGroupResponse(error_code=refusal))
-            return
-
-        def answer(parts: Sequence[Sequence[LeftMember]]) -> None:
-            left = tuple(chain.from_iterable(parts))
-            code = left[0].error_code if is_of_one else ErrorCode.NONE
-            slot.answer_with(lambda: LeaveGroupResponse(error_code=code, members=left), len(left))
-
-        # A group may have a thousand members, and tools that remove all of them name them together.
-        slot.each(list(portions(members)), partial(self._leave, request.group_id), answer)
-
-    def _leave(self, name: str, members: Sequence[LeavingMember]) -> Sequence[LeftMember]:
+    def _leave(self, name: str, members: Sequence[LeavingMember]) -> Sequence[Refusal]:
         group = self.groups.get(name)
         refusals = [Refusal.UNKNOWN_MEMBER] * len(members)
         answers: list[Answer] = []
@@ -235,14 +209,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         self._finish(name, answers)
         gone = {each.member_id or each.group_instance_id or "" for each in members}
         self._rebalances.look(name, left=gone)
-        return [
-            LeftMember(
-                member_id=each.member_id,
-                group_instance_id=each.group_instance_id,
-                error_code=GROUP_CODES[refused],
-            )
-            for each, refused in zip(members, refusals, strict=True)
-        ]
+        return refusals
 
     def commit_refusal(self, name: str, beat: Beat) -> ErrorCode | None:
         """Return why offsets may not be committed, if so."""

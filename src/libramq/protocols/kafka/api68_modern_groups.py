@@ -4,7 +4,7 @@ heartbeat ─► ModernGroup ─► news for its member?      answered
                          └─► none                       held until there is, or a while later
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -49,12 +49,7 @@ from libramq.wire.kafka.apis.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from libramq.wire.kafka.apis.leave_group import (
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    LeavingMember,
-    LeftMember,
-)
+from libramq.wire.kafka.apis.leave_group import LeavingMember
 from libramq.wire.kafka.error_code import ErrorCode
 
 log = get_logger(__name__)
@@ -222,24 +217,16 @@ class ModernGroups(GroupRequests[ModernGroup]):
         )
         self._send_recorded(name, slot, left, is_recorded=self._records.note(name, group))
 
-    def leave(self, request: LeaveGroupRequest, slot: Slot) -> None:
+    def _leave(self, name: str, members: Sequence[LeavingMember]) -> Sequence[Refusal]:
         """Remove members, named by their ids or instances, as tools do."""
-        name = request.group_id
         group = self.groups.get(name)
-        assert group is not None, "its protocol was looked up"
-        left, before = [], list(group.members)
-        for each in request.members or (LeavingMember(member_id=request.member_id),):
-            refusal = group.remove(each.member_id, each.group_instance_id, self._clock.monotonic_ms())
-            left.append(
-                LeftMember(
-                    member_id=each.member_id,
-                    group_instance_id=each.group_instance_id,
-                    error_code=GROUP_CODES[refusal],
-                )
-            )
+        if group is None:
+            return [Refusal.UNKNOWN_MEMBER] * len(members)
+        before, now_ms = list(group.members), self._clock.monotonic_ms()
+        refusals = [group.remove(each.member_id, each.group_instance_id, now_ms) for each in members]
         self._forget_gone(name, group, before)
         self._finish(name)
-        slot.answer(LeaveGroupResponse(members=tuple(left)))
+        return refusals
 
     def offsets_refusal(self, name: str, member_id: str, epoch: int) -> ErrorCode | None:
         """Return why a member may not use the group's offsets, if so; None if there is no such group."""

@@ -9,17 +9,19 @@ machines are `groups.classic` and `groups.modern`; their requests are in `api11_
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from typing import ClassVar, Final, Generic
 
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.values import Answer
-from libramq.groups.protocol_groups import Groups
+from libramq.groups.protocol_groups import Groups, Refusal
 from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.engine import LATE_MS_MIN
 from libramq.kernel.parts import Kernel
+from libramq.kernel.work import portions
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups, G
@@ -27,7 +29,14 @@ from libramq.protocols.kafka.group_records import GroupRecords
 from libramq.protocols.kafka.held_beats import HeldBeat, HeldBeats
 from libramq.protocols.kafka.presence import Presence, Who
 from libramq.protocols.kafka.rebalances import Rebalances
-from libramq.wire.kafka.apis.leave_group import LeaveGroupRequest
+from libramq.protocols.kafka.refusals import GROUP_CODES
+from libramq.wire.kafka.apis.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMember,
+    LeftMember,
+)
+from libramq.wire.kafka.error_code import ErrorCode
 
 log = get_logger(__name__)
 
@@ -36,6 +45,8 @@ log = get_logger(__name__)
 NAME_CHARACTERS_MAX: Final = 249
 #: Bytes of a member's id that cannot be guessed.
 MEMBER_ID_BYTES: Final = 16
+#: The first version of LeaveGroup that names several members.
+_MEMBERS_FROM: Final = 3
 
 
 class GroupRequests(ABC, Generic[G]):
@@ -74,8 +85,8 @@ class GroupRequests(ABC, Generic[G]):
     # What each protocol does its own way.
 
     @abstractmethod
-    def leave(self, request: LeaveGroupRequest, slot: Slot) -> None:
-        """Have members leave, or remove them."""
+    def _leave(self, name: str, members: Sequence[LeavingMember]) -> Sequence[Refusal]:
+        """Have members leave, or remove them; return what becomes of each."""
 
     @abstractmethod
     def _answer_held(self, held: HeldBeat) -> None:
@@ -108,6 +119,35 @@ class GroupRequests(ABC, Generic[G]):
 
     def _send(self, name: str, answer: Answer) -> None:
         """Send an answer; only classic groups park requests."""
+
+    # Leaving.
+
+    def leave(self, request: LeaveGroupRequest, slot: Slot) -> None:
+        """Have members leave, or remove them; of many, some in each turn."""
+        is_of_one = slot.version < _MEMBERS_FROM
+        members = (LeavingMember(member_id=request.member_id),) if is_of_one else request.members
+        refusal = self._all.member_refusal(request.group_id, slot.principal)
+        if refusal is not None:
+            slot.answer(LeaveGroupResponse(error_code=refusal))
+            return
+
+        def answer(parts: Sequence[Sequence[LeftMember]]) -> None:
+            left = tuple(chain.from_iterable(parts))
+            code = left[0].error_code if is_of_one else ErrorCode.NONE
+            slot.answer_with(lambda: LeaveGroupResponse(error_code=code, members=left), len(left))
+
+        # A group may have a thousand members, and tools that remove all of them name them together.
+        slot.each(list(portions(members)), partial(self._left, request.group_id), answer)
+
+    def _left(self, name: str, members: Sequence[LeavingMember]) -> Sequence[LeftMember]:
+        return [
+            LeftMember(
+                member_id=each.member_id,
+                group_instance_id=each.group_instance_id,
+                error_code=GROUP_CODES[refusal],
+            )
+            for each, refusal in zip(members, self._leave(name, members), strict=True)
+        ]
 
     # Connections.
 
