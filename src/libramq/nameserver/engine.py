@@ -32,6 +32,12 @@ from libramq.rpc.responder import Responder
 
 log = get_logger(__name__)
 
+#: NamesrvConfig.scanNotActiveBrokerInterval, which is the most here: a broker is missed when its time is up,
+#: since the groups that it coordinates wait for that.
+SCAN_INTERVAL_MS: Final = 5_000
+#: Ours: Apache's name server waits for no answer. A broker that is out of reach finds out by itself.
+NOTIFY_TIMEOUT_MS: Final = 3_000
+
 
 class LowestIdNotice(NamedTuple):
     """A notification, and the addresses of the brokers that get it.
@@ -76,13 +82,6 @@ class LowestIds:
             return None
         header.offline_broker_addr = before[1]
         return LowestIdNotice(list(broker.addresses.values()), header)
-
-
-#: NamesrvConfig.scanNotActiveBrokerInterval, which is the most here: a broker is missed when its time is up,
-#: since the groups that it coordinates wait for that.
-SCAN_INTERVAL_MS: Final = 5_000
-#: Ours: Apache's name server waits for no answer. A broker that is out of reach finds out by itself.
-NOTIFY_TIMEOUT_MS: Final = 3_000
 
 
 class Routes:

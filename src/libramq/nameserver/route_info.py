@@ -39,6 +39,13 @@ from libramq.nameserver.registration import (
 from libramq.remoting.body.cluster import ClusterInfo
 from libramq.remoting.headers import RegisterBrokerHeader
 
+#: RouteInfoManager.DEFAULT_BROKER_CHANNEL_EXPIRED_TIME.
+HEARTBEAT_TIMEOUT_MS: Final = 120_000
+#: Ours: how long it is known what topics a broker had that is away: as long as brokers keep messages by
+#: default (fileReservedTime, 72 h). And how many topics of all such brokers; some 30 MB.
+ABSENT_MS_MAX: Final = 72 * 3_600_000
+ABSENT_TOPICS_MAX: Final = 500_000
+
 
 @dataclass(slots=True)
 class Liveness:
@@ -112,14 +119,6 @@ class TopicsLeft(NamedTuple):
 
     broker_name: str
     queues: dict[str, QueueData]
-
-
-#: RouteInfoManager.DEFAULT_BROKER_CHANNEL_EXPIRED_TIME.
-HEARTBEAT_TIMEOUT_MS: Final = 120_000
-#: Ours: how long it is known what topics a broker had that is away: as long as brokers keep messages by
-#: default (fileReservedTime, 72 h). And how many topics of all such brokers; some 30 MB.
-ABSENT_MS_MAX: Final = 72 * 3_600_000
-ABSENT_TOPICS_MAX: Final = 500_000
 
 
 class BrokerAddress(NamedTuple):

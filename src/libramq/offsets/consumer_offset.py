@@ -20,6 +20,8 @@ from libramq.offsets.commits_ahead import CommitsAhead
 from libramq.offsets.journal import OffsetRecord, RecordKind
 
 SEPARATOR = "@"
+#: Ours: how many queues of groups are remembered; the one pulled first is forgotten.
+PULL_OFFSETS_MAX: Final = 100_000
 
 
 class ConsumerOffset:
@@ -251,22 +253,6 @@ class ConsumerOffset:
         return [OffsetRecord(RecordKind.REMOVE, key) for key in keys]
 
 
-def _drop(index: dict[str, dict[str, str]], name: str, other: str) -> None:
-    keys = index[name]
-    del keys[other]
-    if not keys:
-        del index[name]
-
-
-def _parts(key: str) -> tuple[str, str]:
-    topic, _, group = key.partition(SEPARATOR)
-    return topic, group
-
-
-#: Ours: how many queues of groups are remembered; the one pulled first is forgotten.
-PULL_OFFSETS_MAX: Final = 100_000
-
-
 class PullOffsets:
     """The pull offsets: up to where messages of each queue were delivered to a group by this process.
 
@@ -293,3 +279,15 @@ class PullOffsets:
     def remove_topic(self, topic: str) -> None:
         """Remove a deleted topic: a new topic of its name starts from scratch."""
         self._offsets = {key: offset for key, offset in self._offsets.items() if key[1] != topic}
+
+
+def _drop(index: dict[str, dict[str, str]], name: str, other: str) -> None:
+    keys = index[name]
+    del keys[other]
+    if not keys:
+        del index[name]
+
+
+def _parts(key: str) -> tuple[str, str]:
+    topic, _, group = key.partition(SEPARATOR)
+    return topic, group

@@ -39,13 +39,22 @@ from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 
+log = get_logger(__name__)
+
 #: A character that no name of a topic or group has.
 SEPARATOR: Final = "@"
+#: Ours: some 10 MB; the oldest are forgotten first.
+OPENINGS_MAX: Final = 25_000
+#: Ours: as many as the group table takes (catalog.group_table.GROUPS_MAX); the oldest is forgotten.
+LEFT_BEHIND_MAX: Final = 25_000
 #: A topic and a queue id, or one of the next two.
 Key = tuple[str, int]
+QueueKey = tuple[str, int]
 LEFT_BEHIND: Final = ("", -1)
 #: Present while the group's mode is MODE_CLIENT.
 ALLOCATES: Final = ("", -2)
+#: The opening of a queue that nobody has opened: every epoch is above it.
+NOBODY: Final = Claim("", 0)
 
 
 class Opening(Document, frozen=True, kw_only=True):
@@ -68,19 +77,7 @@ class FencesFile(Document, frozen=True, kw_only=True):
     openings: dict[str, Opening] = {}
 
 
-def entry_name(group: str, key: Key) -> str:
-    """Return the name of an entry."""
-    return f"{key[0]}{SEPARATOR}{group}{SEPARATOR}{key[1]}"
-
-
-def entry_key(name: str) -> tuple[str, Key]:
-    """Return an entry's group and key."""
-    topic, group, queue_id = name.split(SEPARATOR)
-    return group, (topic, int(queue_id))
-
-
-#: The opening of a queue that nobody has opened: every epoch is above it.
-NOBODY: Final = Claim("", 0)
+Record = Callable[[str, Opening | None], None]
 
 
 @dataclass(slots=True)
@@ -104,74 +101,6 @@ class GroupFence:
     #: The newest connection over which a queue was committed, and under which opening. It is in no file,
     #: since no connection outlives the process.
     committed_over: dict[tuple[str, int], tuple[Claim, int]] = field(default_factory=dict)
-
-
-def not_yet_granted(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:
-    """Return the refusal of a claim that may be granted later."""
-    return broker_error(
-        ResponseCode.NOT_YET_GRANTED,
-        f"{topic}-{queue_id} of group {group}: epoch {claim.epoch} is not known here yet;"
-        f" the latest is {known.epoch}",
-    )
-
-
-def fenced(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:
-    """Return the refusal of a claim whose queue has another owner."""
-    return broker_error(
-        ResponseCode.FENCED,
-        f"{topic}-{queue_id} of group {group}: not owned by {claim.member} under epoch {claim.epoch};"
-        f" its epoch is {known.epoch}",
-    )
-
-
-#: Ours: some 10 MB; the oldest are forgotten first.
-OPENINGS_MAX: Final = 25_000
-
-QueueKey = tuple[str, int]
-
-
-class RemovedOpenings:
-    """The last openings of queues whose group or topic was deleted, by group, topic and queue id.
-
-    A group continues with its next heartbeat, and a member that opens its queue again has read it without a
-    break. A topic made again has other messages, so its queues count as closed under their last epochs. No
-    earlier claim opens them: its member lost the queue before the deletion.
-
-    They are in memory only: after a restart members begin again at what they had committed.
-    """
-
-    def __init__(self) -> None:
-        self._openings: dict[tuple[str, QueueKey], Claim] = {}
-
-    def keep(self, group: str, openings: Mapping[QueueKey, Claim]) -> None:
-        """Keep openings of a group that are deleted."""
-        for key, claim in openings.items():
-            self._openings.pop((group, key), None)
-            self._openings[group, key] = claim
-        while len(self._openings) > OPENINGS_MAX:
-            del self._openings[next(iter(self._openings))]
-
-    def last(self, group: str, key: QueueKey) -> Claim:
-        """Return the last opening of a queue that is not open."""
-        return self._openings.get((group, key), NOBODY)
-
-    def take(self, group: str, key: QueueKey) -> Claim:
-        """Return the last opening of a queue that is opened again, and forget it."""
-        return self._openings.pop((group, key), NOBODY)
-
-    def remove_topic(self, topic: str) -> None:
-        """Note that nobody has read the queues of a topic that is made again."""
-        for where, claim in self._openings.items():
-            if where[1][0] == topic:
-                self._openings[where] = Claim("", claim.epoch)
-
-
-log = get_logger(__name__)
-
-#: Ours: as many as the group table takes (catalog.group_table.GROUPS_MAX); the oldest is forgotten.
-LEFT_BEHIND_MAX: Final = 25_000
-
-Record = Callable[[str, Opening | None], None]
 
 
 class Fences:
@@ -541,3 +470,68 @@ class Fences:
                 if fence.mode == MODE_CLIENT
             }
         )
+
+
+class RemovedOpenings:
+    """The last openings of queues whose group or topic was deleted, by group, topic and queue id.
+
+    A group continues with its next heartbeat, and a member that opens its queue again has read it without a
+    break. A topic made again has other messages, so its queues count as closed under their last epochs. No
+    earlier claim opens them: its member lost the queue before the deletion.
+
+    They are in memory only: after a restart members begin again at what they had committed.
+    """
+
+    def __init__(self) -> None:
+        self._openings: dict[tuple[str, QueueKey], Claim] = {}
+
+    def keep(self, group: str, openings: Mapping[QueueKey, Claim]) -> None:
+        """Keep openings of a group that are deleted."""
+        for key, claim in openings.items():
+            self._openings.pop((group, key), None)
+            self._openings[group, key] = claim
+        while len(self._openings) > OPENINGS_MAX:
+            del self._openings[next(iter(self._openings))]
+
+    def last(self, group: str, key: QueueKey) -> Claim:
+        """Return the last opening of a queue that is not open."""
+        return self._openings.get((group, key), NOBODY)
+
+    def take(self, group: str, key: QueueKey) -> Claim:
+        """Return the last opening of a queue that is opened again, and forget it."""
+        return self._openings.pop((group, key), NOBODY)
+
+    def remove_topic(self, topic: str) -> None:
+        """Note that nobody has read the queues of a topic that is made again."""
+        for where, claim in self._openings.items():
+            if where[1][0] == topic:
+                self._openings[where] = Claim("", claim.epoch)
+
+
+def entry_name(group: str, key: Key) -> str:
+    """Return the name of an entry."""
+    return f"{key[0]}{SEPARATOR}{group}{SEPARATOR}{key[1]}"
+
+
+def entry_key(name: str) -> tuple[str, Key]:
+    """Return an entry's group and key."""
+    topic, group, queue_id = name.split(SEPARATOR)
+    return group, (topic, int(queue_id))
+
+
+def not_yet_granted(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:
+    """Return the refusal of a claim that may be granted later."""
+    return broker_error(
+        ResponseCode.NOT_YET_GRANTED,
+        f"{topic}-{queue_id} of group {group}: epoch {claim.epoch} is not known here yet;"
+        f" the latest is {known.epoch}",
+    )
+
+
+def fenced(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:
+    """Return the refusal of a claim whose queue has another owner."""
+    return broker_error(
+        ResponseCode.FENCED,
+        f"{topic}-{queue_id} of group {group}: not owned by {claim.member} under epoch {claim.epoch};"
+        f" its epoch is {known.epoch}",
+    )

@@ -26,6 +26,15 @@ log = get_logger(__name__)
 
 #: Ours: remarks are read by people, who need no traceback.
 REMARK_CHARACTERS_MAX: Final = 1000
+#: Ours: standard JSON of this size takes 50 µs; a client's heartbeat has 1 KiB.
+INLINE_BODY_BYTES_MAX: Final = 4 * 1024
+#: Ours: fastjson's dialect takes up to 2 µs a byte, and twenty clients may send it at once.
+INLINE_LOOSE_BYTES_MAX: Final = 256
+#: Ours: what a body takes when it is decoded, for each of its bytes; 1,000 groups of 90 KB take 1 MB.
+DECODED_BYTES_PER_BYTE: Final = 20
+#: Ours: 1,000 groups with 10 subscriptions each have 200,000 marks. Clients write standard JSON; the dialect
+#: is for tables with numbers and queues as keys, which no client sends: 20,000 marks take 50 ms on a thread.
+BODY_BOUNDS: Final = Bounds(marks=400_000, loose_marks=20_000, loose_bytes=256 * 1024)
 
 
 class Request(msgspec.Struct):
@@ -96,17 +105,6 @@ def failure(error: Exception, request: Request) -> Reply:
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
     log.error("processor failed", code=request.command.code, peer=request.peer.address, exc_info=error)
     return Reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {remark}")
-
-
-#: Ours: standard JSON of this size takes 50 µs; a client's heartbeat has 1 KiB.
-INLINE_BODY_BYTES_MAX: Final = 4 * 1024
-#: Ours: fastjson's dialect takes up to 2 µs a byte, and twenty clients may send it at once.
-INLINE_LOOSE_BYTES_MAX: Final = 256
-#: Ours: what a body takes when it is decoded, for each of its bytes; 1,000 groups of 90 KB take 1 MB.
-DECODED_BYTES_PER_BYTE: Final = 20
-#: Ours: 1,000 groups with 10 subscriptions each have 200,000 marks. Clients write standard JSON; the dialect
-#: is for tables with numbers and queues as keys, which no client sends: 20,000 marks take 50 ms on a thread.
-BODY_BOUNDS: Final = Bounds(marks=400_000, loose_marks=20_000, loose_bytes=256 * 1024)
 
 
 def with_body(

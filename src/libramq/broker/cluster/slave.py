@@ -47,55 +47,17 @@ from libramq.rpc.name_server_calls import Master, cluster_info, topic_route
 from libramq.rpc.peer_calls import record_at
 from libramq.rpc.question import Ask, Question, answer_to, signing
 
-#: Ours: for how long an answer counts; members ask every 20 s.
-KNOWN_MS: Final = 10_000
-#: Ours: topics whose routes are kept.
-ROUTES_MAX: Final = 10_000
-ANSWER_MS_MAX: Final = 3_000
-
-
-class SlaveRoutes:
-    """Asks for routes when they are wanted. name_server: where."""
-
-    def __init__(self, clock: Clock, ask: Ask, name_server: Callable[[], str]) -> None:
-        self._clock = clock
-        self._ask = ask
-        self._name_server = name_server
-        self._known: dict[str, tuple[MonotonicMs, list[MessageQueue]]] = {}
-        self._asked: set[str] = set()
-
-    def queues(self, topic: str) -> list[MessageQueue] | None:
-        """Return all queues of a topic that may be read, sorted; None while they are unknown."""
-        since_ms, queues = self._known.get(topic, (None, []))
-        if since_ms is not None and self._clock.monotonic_ms() - since_ms < KNOWN_MS:
-            return queues
-        if topic not in self._asked and len(self._asked) < ROUTES_MAX:
-            self._asked.add(topic)
-            answered = partial(self._answered, topic)
-            self._ask(Question(self._name_server(), topic_route(topic), answered, ANSWER_MS_MAX))
-        return queues or None
-
-    def _answered(self, topic: str, route: TopicRouteData | LibraError) -> None:
-        self._asked.discard(topic)
-        if isinstance(route, LibraError):
-            return
-        if len(self._known) >= ROUTES_MAX:
-            self._known.clear()
-        queues = [
-            MessageQueue(topic, each.broker_name, queue_id)
-            for each in route.queue_datas
-            if each.perm & PERM_READ
-            for queue_id in range(each.read_queue_nums)
-        ]
-        self._known[topic] = self._clock.monotonic_ms(), sorted(queues)
-
-
 log = get_logger(__name__)
 
 #: Ours: how often a slave without a master registers, and so asks for one.
 SEARCH_MS: Final = 3_000
 #: Ours: anybody can send notifications, which are to fill no log.
 LOGGED_EVERY_MS: Final = 1_000
+#: Ours: for how long an answer counts; members ask every 20 s.
+KNOWN_MS: Final = 10_000
+#: Ours: topics whose routes are kept.
+ROUTES_MAX: Final = 10_000
+ANSWER_MS_MAX: Final = 3_000
 
 
 class Slave:
@@ -351,3 +313,39 @@ class Slave:
         if known is not None and known != self._master:
             return f"the master of {name} is at {known} now, and not at {self._master}"
         return None
+
+
+class SlaveRoutes:
+    """Asks for routes when they are wanted. name_server: where."""
+
+    def __init__(self, clock: Clock, ask: Ask, name_server: Callable[[], str]) -> None:
+        self._clock = clock
+        self._ask = ask
+        self._name_server = name_server
+        self._known: dict[str, tuple[MonotonicMs, list[MessageQueue]]] = {}
+        self._asked: set[str] = set()
+
+    def queues(self, topic: str) -> list[MessageQueue] | None:
+        """Return all queues of a topic that may be read, sorted; None while they are unknown."""
+        since_ms, queues = self._known.get(topic, (None, []))
+        if since_ms is not None and self._clock.monotonic_ms() - since_ms < KNOWN_MS:
+            return queues
+        if topic not in self._asked and len(self._asked) < ROUTES_MAX:
+            self._asked.add(topic)
+            answered = partial(self._answered, topic)
+            self._ask(Question(self._name_server(), topic_route(topic), answered, ANSWER_MS_MAX))
+        return queues or None
+
+    def _answered(self, topic: str, route: TopicRouteData | LibraError) -> None:
+        self._asked.discard(topic)
+        if isinstance(route, LibraError):
+            return
+        if len(self._known) >= ROUTES_MAX:
+            self._known.clear()
+        queues = [
+            MessageQueue(topic, each.broker_name, queue_id)
+            for each in route.queue_datas
+            if each.perm & PERM_READ
+            for queue_id in range(each.read_queue_nums)
+        ]
+        self._known[topic] = self._clock.monotonic_ms(), sorted(queues)

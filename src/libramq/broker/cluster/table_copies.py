@@ -73,127 +73,7 @@ from libramq.timers.metrics import TimerMetricsFile
 from libramq.timers.timer_checkpoint import TimerCheckpoint, decode_timer_checkpoint
 from libramq.timers.timers import Again
 
-#: Applies a table, with a yield after each step.
-Apply = Callable[[], Iterator[None]]
-
-
-class CopiedProgress:
-    """The tables that wait. ended: called for each with its name, and the error that stopped it."""
-
-    def __init__(
-        self, store: MessageStore, kernel: Kernel, ended: Callable[[str, BaseException | None], None]
-    ) -> None:
-        self._store = store
-        self._ended = ended
-        self._work = kernel.work
-        self._applying = self._apply(())
-        self._kept: list[tuple[str, Apply]] = []
-        self._log_end: int | None = None
-        #: Where the master's log ended when it had done what was applied last; None: that is unknown.
-        self.applied_end: int | None = None
-
-    @property
-    def is_waiting(self) -> bool:
-        """Return whether tables wait for the log, or are being applied."""
-        return self._log_end is not None
-
-    @property
-    def is_empty(self) -> bool:
-        """Return whether nothing is kept."""
-        return not self._kept
-
-    def keep(self, name: str, apply: Apply) -> None:
-        """Keep a table; `ends_at` follows."""
-        self._kept.append((name, apply))
-
-    def ends_at(self, log_end: int) -> None:
-        """Note where the master's log ended after the tables were asked for."""
-        self._log_end = log_end
-        self.settle()
-
-    def drop(self) -> None:
-        """Forget what is kept; of a table that is being applied the rest."""
-        self._kept.clear()
-        self._log_end = None
-        self._applying.close()
-
-    def settle(self) -> None:
-        """Apply what is kept, if the log is flushed far enough."""
-        if self._log_end is None or not self._kept or self._log_end > self._store.flushed_offset:
-            return
-        # Whatever of it is applied from here on speaks of the log up to there.
-        self.applied_end = max(self._log_end, self.applied_end or 0)
-        tables, self._kept = self._kept, []
-        self._applying = self._apply(tables)
-        self._work(self._applying)
-
-    def _apply(self, tables: Sequence[tuple[str, Apply]]) -> Work[None]:
-        try:
-            for name, apply in tables:
-                error: Exception | None = None
-                try:
-                    yield from apply()
-                except (LibraError, OSError) as failed:
-                    error = failed
-                self._ended(name, error)
-        finally:
-            self._log_end = None
-
-
 log = get_logger(__name__)
-
-#: Ours: commits that a master is sent at once; the others follow with the next table.
-RETURNED_AT_ONCE: Final = 1_000
-
-#: Asks the master, and passes its answer on if the copying is still the same.
-AskMaster = Callable[[Call[Any], Callable[[Any], None]], None]
-
-
-class OffsetTables(NamedTuple):
-    """Committed offsets and pending resets, by key and queue id; commits ahead; deletions in the store."""
-
-    offsets: dict[str, dict[int, int]]
-    resets: dict[str, dict[int, int]]
-    ahead: CommitsAheadFile = CommitsAheadFile()
-    deletions: Mapping[str, int] = MappingProxyType({})
-
-
-class ReturnedCommits:
-    """Sends the master what was committed here and it does not have."""
-
-    def __init__(self, at_slave: CommitsAtSlave, ask_master: AskMaster) -> None:
-        self._at_slave = at_slave
-        self._ask_master = ask_master
-
-    def send(self, master: OffsetTables) -> None:
-        """Compare with a table that arrived from the master; what is returned is added to it."""
-        for key, queue_id, offset in self._at_slave.take_turns(RETURNED_AT_ONCE):
-            is_known = master.offsets.get(key, {}).get(queue_id, -1) >= offset
-            if is_known or queue_id in master.resets.get(key, {}):
-                self._at_slave.forget(key, queue_id, offset)
-                continue
-            topic, _, group = key.partition(SEPARATOR)
-            if group == half.TRANSACTION_GROUP:
-                continue  # The master asks for it (`slaves_progress.py`), and refuses it from us.
-            call = update_consumer_offset(group, MessageQueue(topic, "", queue_id), offset, is_returned=True)
-            self._ask_master(call, partial(self._answered, master, key, queue_id, offset))
-
-    def _answered(
-        self, master: OffsetTables, key: str, queue_id: int, offset: int, failure: LibraError | None
-    ) -> None:
-        if failure is None:
-            master.offsets.setdefault(key, {})[queue_id] = offset  # The copy is applied later, with it.
-        elif _is_final(failure):
-            log.warning("the master refuses an offset committed here", of=key, reason=str(failure))
-        else:
-            return  # It is sent again after one of the next tables.
-        self._at_slave.forget(key, queue_id, offset)
-
-
-def _is_final(failure: LibraError) -> bool:
-    """Return whether the master would refuse a commit again: it has answered, and is not just busy."""
-    return isinstance(failure, BrokerError) and failure.response_code != ResponseCode.SYSTEM_BUSY
-
 
 #: Ours; SlaveSynchronize's is 60 s, by which offsets at a slave are behind when its master is lost.
 PERIOD_MS: Final = 10_000
@@ -201,10 +81,14 @@ PERIOD_MS: Final = 10_000
 SOON_MS: Final = 500
 #: Ours: a large table takes its master a second or two.
 ANSWER_MS_MAX: Final = 10_000
-
+#: Ours: commits that a master is sent at once; the others follow with the next table.
+RETURNED_AT_ONCE: Final = 1_000
 _LOG_END: Final = "end of the log"
-
 R = TypeVar("R")
+#: Applies a table, with a yield after each step.
+Apply = Callable[[], Iterator[None]]
+#: Asks the master, and passes its answer on if the copying is still the same.
+AskMaster = Callable[[Call[Any], Callable[[Any], None]], None]
 
 
 class _Table(NamedTuple):
@@ -220,6 +104,15 @@ class _Table(NamedTuple):
     apply: Callable[[Any], Iterator[None]]
     is_progress: bool = False
     arrived: Callable[[Any], None] | None = None
+
+
+class OffsetTables(NamedTuple):
+    """Committed offsets and pending resets, by key and queue id; commits ahead; deletions in the store."""
+
+    offsets: dict[str, dict[int, int]]
+    resets: dict[str, dict[int, int]]
+    ahead: CommitsAheadFile = CommitsAheadFile()
+    deletions: Mapping[str, int] = MappingProxyType({})
 
 
 class CopyingSlave(Protocol):
@@ -465,6 +358,106 @@ class TableCopies:
     def _apply_modes(self, content: RequestModesFile) -> Iterator[None]:
         self._modes.copy(content)
         yield
+
+
+class CopiedProgress:
+    """The tables that wait. ended: called for each with its name, and the error that stopped it."""
+
+    def __init__(
+        self, store: MessageStore, kernel: Kernel, ended: Callable[[str, BaseException | None], None]
+    ) -> None:
+        self._store = store
+        self._ended = ended
+        self._work = kernel.work
+        self._applying = self._apply(())
+        self._kept: list[tuple[str, Apply]] = []
+        self._log_end: int | None = None
+        #: Where the master's log ended when it had done what was applied last; None: that is unknown.
+        self.applied_end: int | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether tables wait for the log, or are being applied."""
+        return self._log_end is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing is kept."""
+        return not self._kept
+
+    def keep(self, name: str, apply: Apply) -> None:
+        """Keep a table; `ends_at` follows."""
+        self._kept.append((name, apply))
+
+    def ends_at(self, log_end: int) -> None:
+        """Note where the master's log ended after the tables were asked for."""
+        self._log_end = log_end
+        self.settle()
+
+    def drop(self) -> None:
+        """Forget what is kept; of a table that is being applied the rest."""
+        self._kept.clear()
+        self._log_end = None
+        self._applying.close()
+
+    def settle(self) -> None:
+        """Apply what is kept, if the log is flushed far enough."""
+        if self._log_end is None or not self._kept or self._log_end > self._store.flushed_offset:
+            return
+        # Whatever of it is applied from here on speaks of the log up to there.
+        self.applied_end = max(self._log_end, self.applied_end or 0)
+        tables, self._kept = self._kept, []
+        self._applying = self._apply(tables)
+        self._work(self._applying)
+
+    def _apply(self, tables: Sequence[tuple[str, Apply]]) -> Work[None]:
+        try:
+            for name, apply in tables:
+                error: Exception | None = None
+                try:
+                    yield from apply()
+                except (LibraError, OSError) as failed:
+                    error = failed
+                self._ended(name, error)
+        finally:
+            self._log_end = None
+
+
+class ReturnedCommits:
+    """Sends the master what was committed here and it does not have."""
+
+    def __init__(self, at_slave: CommitsAtSlave, ask_master: AskMaster) -> None:
+        self._at_slave = at_slave
+        self._ask_master = ask_master
+
+    def send(self, master: OffsetTables) -> None:
+        """Compare with a table that arrived from the master; what is returned is added to it."""
+        for key, queue_id, offset in self._at_slave.take_turns(RETURNED_AT_ONCE):
+            is_known = master.offsets.get(key, {}).get(queue_id, -1) >= offset
+            if is_known or queue_id in master.resets.get(key, {}):
+                self._at_slave.forget(key, queue_id, offset)
+                continue
+            topic, _, group = key.partition(SEPARATOR)
+            if group == half.TRANSACTION_GROUP:
+                continue  # The master asks for it (`slaves_progress.py`), and refuses it from us.
+            call = update_consumer_offset(group, MessageQueue(topic, "", queue_id), offset, is_returned=True)
+            self._ask_master(call, partial(self._answered, master, key, queue_id, offset))
+
+    def _answered(
+        self, master: OffsetTables, key: str, queue_id: int, offset: int, failure: LibraError | None
+    ) -> None:
+        if failure is None:
+            master.offsets.setdefault(key, {})[queue_id] = offset  # The copy is applied later, with it.
+        elif _is_final(failure):
+            log.warning("the master refuses an offset committed here", of=key, reason=str(failure))
+        else:
+            return  # It is sent again after one of the next tables.
+        self._at_slave.forget(key, queue_id, offset)
+
+
+def _is_final(failure: LibraError) -> bool:
+    """Return whether the master would refuse a commit again: it has answered, and is not just busy."""
+    return isinstance(failure, BrokerError) and failure.response_code != ResponseCode.SYSTEM_BUSY
 
 
 def _decode_offsets(body: bytes) -> OffsetTables:

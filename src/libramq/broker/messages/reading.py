@@ -48,27 +48,6 @@ from libramq.waits import HeldPull, HeldPulls
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
 
 
-def nothing_of_former_topic(
-    store: MessageStore, topic: str, queue_id: int, offset: int, topic_start: int, *, may_wait: bool
-) -> ReadResult | None:
-    """Return the result of a read whose offset has a message of the former topic; None if it has not.
-
-    Messages of a queue lie in the log in their order, so what follows one of the new topic is of that, too.
-    With may_wait=False the result may be WOULD_WAIT.
-    """
-    try:
-        if may_wait:
-            units = store.queue_units(topic, queue_id, offset, 1)
-        else:
-            with store.without_waiting():
-                units = store.queue_units(topic, queue_id, offset, 1)
-    except ColdRead as cold:
-        return msgspec.structs.replace(NO_QUEUE, status=ReadStatus.WOULD_WAIT, cold=(cold.stretch,))
-    if not units or units[0][0] >= topic_start:
-        return None
-    return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, 0, offset)
-
-
 class PullStatus(Enum):
     """The outcome of a pull."""
 
@@ -427,6 +406,27 @@ class Reading:
             pull.message_filter,
         )
         self._held.hold(held, self._expired)
+
+
+def nothing_of_former_topic(
+    store: MessageStore, topic: str, queue_id: int, offset: int, topic_start: int, *, may_wait: bool
+) -> ReadResult | None:
+    """Return the result of a read whose offset has a message of the former topic; None if it has not.
+
+    Messages of a queue lie in the log in their order, so what follows one of the new topic is of that, too.
+    With may_wait=False the result may be WOULD_WAIT.
+    """
+    try:
+        if may_wait:
+            units = store.queue_units(topic, queue_id, offset, 1)
+        else:
+            with store.without_waiting():
+                units = store.queue_units(topic, queue_id, offset, 1)
+    except ColdRead as cold:
+        return msgspec.structs.replace(NO_QUEUE, status=ReadStatus.WOULD_WAIT, cold=(cold.stretch,))
+    if not units or units[0][0] >= topic_start:
+        return None
+    return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, 0, offset)
 
 
 def _status(pull: Pull, result: ReadResult) -> PullStatus:

@@ -39,49 +39,17 @@ from libramq.store.log.append import AppendStatus, StoreMessage, stored_again
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadStatus
 
+log = get_logger(__name__)
+
 #: Ours: clock synchronisation moves the clock by less (ntpd steps from 128 ms on); a delay may be wrong by
 #: this much.
 UNNOTICED_MS: Final = 100
 #: Ours: a clock is not set so often while messages wait; of more settings the oldest are forgotten.
 SETTINGS_MAX: Final = 1_000
-
-
-class StoredMoments:
-    """The wall clock's difference for each part of the log. `now`: when the store was opened.
-
-    Messages of an earlier process count as stored by the current wall clock: only that one continued
-    meanwhile.
-    """
-
-    def __init__(self, now: Now) -> None:
-        self._starts = [0]
-        self._ahead_ms = [now.wall_ahead_ms]
-
-    def is_set(self, now: Now) -> bool:
-        """Return whether the wall clock was set since the last call."""
-        return abs(now.wall_ahead_ms - self._ahead_ms[-1]) > UNNOTICED_MS
-
-    def note(self, log_end: int, now: Now) -> None:
-        """Note that messages from here on take their store time from the clock as it is now."""
-        self._starts.append(log_end)
-        self._ahead_ms.append(now.wall_ahead_ms)
-        if len(self._starts) > SETTINGS_MAX:
-            del self._starts[1], self._ahead_ms[1]
-
-    def moment_of(self, physical_offset: int, store_timestamp_ms: int) -> MonotonicMs:
-        """Return when a record was stored."""
-        position = bisect_right(self._starts, physical_offset) - 1
-        return MonotonicMs(store_timestamp_ms - self._ahead_ms[position])
-
-
-log = get_logger(__name__)
-
 #: Ours: due messages that one append delivers, in 0.5 ms.
 APPENDED_MAX: Final = 32
-
-
-def _checked(accounts: dict[int, LevelAccount]) -> dict[int, LevelAccount]:
-    return {level: each.bounded(each.until) for level, each in accounts.items() if each.waiting}
+#: Ours: how soon delivery is retried if the store accepts no messages, or the next message is not flushed.
+AGAIN_MS: Final = 100
 
 
 class Due(NamedTuple):
@@ -355,10 +323,6 @@ class DelaySchedule:
         return topic, self._destinations.queue_for(topic, queue_id)
 
 
-#: Ours: how soon delivery is retried if the store accepts no messages, or the next message is not flushed.
-AGAIN_MS: Final = 100
-
-
 class Delivery:
     """Delivers due messages; an `arrivals.TopicListener`. A slave leaves that to its master.
 
@@ -408,3 +372,35 @@ class Delivery:
         due_ms = self._schedule.next_due_ms(now_ms)
         if due_ms is not None:
             self._rounds.by(max(due_ms, now_ms + wait_ms_min) if due_ms <= now_ms else due_ms)
+
+
+class StoredMoments:
+    """The wall clock's difference for each part of the log. `now`: when the store was opened.
+
+    Messages of an earlier process count as stored by the current wall clock: only that one continued
+    meanwhile.
+    """
+
+    def __init__(self, now: Now) -> None:
+        self._starts = [0]
+        self._ahead_ms = [now.wall_ahead_ms]
+
+    def is_set(self, now: Now) -> bool:
+        """Return whether the wall clock was set since the last call."""
+        return abs(now.wall_ahead_ms - self._ahead_ms[-1]) > UNNOTICED_MS
+
+    def note(self, log_end: int, now: Now) -> None:
+        """Note that messages from here on take their store time from the clock as it is now."""
+        self._starts.append(log_end)
+        self._ahead_ms.append(now.wall_ahead_ms)
+        if len(self._starts) > SETTINGS_MAX:
+            del self._starts[1], self._ahead_ms[1]
+
+    def moment_of(self, physical_offset: int, store_timestamp_ms: int) -> MonotonicMs:
+        """Return when a record was stored."""
+        position = bisect_right(self._starts, physical_offset) - 1
+        return MonotonicMs(store_timestamp_ms - self._ahead_ms[position])
+
+
+def _checked(accounts: dict[int, LevelAccount]) -> dict[int, LevelAccount]:
+    return {level: each.bounded(each.until) for level, each in accounts.items() if each.waiting}

@@ -35,6 +35,9 @@ from libramq.pop.entries import MESSAGES_MAX
 from libramq.pop.unwritten import Unwritten
 from libramq.store.reading.read import ReadResult, ReadStatus
 
+#: Ours: how far the messages of one check point are apart; BatchAck names them by a bit set.
+DISTANCE_MAX: Final = 4_096
+
 
 class PopsAtSlave:
     """Has messages handed out again, and forgets everything when the slave does not act any more.
@@ -109,10 +112,6 @@ class PopsAtSlave:
         self._in_flight.acknowledge(check_point, (1 << len(check_point.diffs)) - 1)
         self._popping.visible(check_point.topic, check_point.group)
         return True
-
-
-#: Ours: how far the messages of one check point are apart; BatchAck names them by a bit set.
-DISTANCE_MAX: Final = 4_096
 
 
 class TakingAtSlave(Taking):
