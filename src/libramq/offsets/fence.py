@@ -43,13 +43,12 @@ log = get_logger(__name__)
 
 #: A character that no name of a topic or group has.
 SEPARATOR: Final = "@"
-#: Ours: some 10 MB; the oldest are forgotten first.
+#: Ours: openings of removed queues that are kept, some 10 MB; the oldest are forgotten first.
 OPENINGS_MAX: Final = 25_000
 #: Ours: as many as the group table takes (catalog.group_table.GROUPS_MAX); the oldest is forgotten.
 LEFT_BEHIND_MAX: Final = 25_000
 #: A topic and a queue id, or one of the next two.
 Key = tuple[str, int]
-QueueKey = tuple[str, int]
 LEFT_BEHIND: Final = ("", -1)
 #: Present while the group's mode is MODE_CLIENT.
 ALLOCATES: Final = ("", -2)
@@ -92,15 +91,15 @@ class GroupFence:
     epoch: int = 0
     mode: str = MODE_EPOCHS
     is_grant_complete: bool = False
-    grants: dict[tuple[str, int], Claim] = field(default_factory=dict)
-    openings: dict[tuple[str, int], Claim] = field(default_factory=dict)
-    unconfirmed: set[tuple[str, int]] = field(default_factory=set)
-    recovered_ends: dict[tuple[str, int], int] = field(default_factory=dict)
-    void: set[tuple[str, int]] = field(default_factory=set)
-    attempts: dict[tuple[str, int], Attempts] = field(default_factory=dict)
+    grants: dict[Key, Claim] = field(default_factory=dict)
+    openings: dict[Key, Claim] = field(default_factory=dict)
+    unconfirmed: set[Key] = field(default_factory=set)
+    recovered_ends: dict[Key, int] = field(default_factory=dict)
+    void: set[Key] = field(default_factory=set)
+    attempts: dict[Key, Attempts] = field(default_factory=dict)
     #: The newest connection over which a queue was committed, and under which opening. It is in no file,
     #: since no connection outlives the process.
-    committed_over: dict[tuple[str, int], tuple[Claim, int]] = field(default_factory=dict)
+    committed_over: dict[Key, tuple[Claim, int]] = field(default_factory=dict)
 
 
 class Fences:
@@ -222,7 +221,7 @@ class Fences:
         """
         entry = Opening(member="", epoch=grant.epoch) if grant.mode == MODE_CLIENT else None
         try:
-            self._record(entry_name(grant.group, ALLOCATES), entry)
+            self._record(_entry_name(grant.group, ALLOCATES), entry)
         except OSError as error:
             log.warning("mode change not recorded", group=grant.group, mode=grant.mode, reason=str(error))
 
@@ -254,7 +253,7 @@ class Fences:
         """
         fence = self._groups.get(group)
         if fence is None:
-            raise not_yet_granted(group, topic, queue_id, claim, NOBODY)
+            raise _not_yet_granted(group, topic, queue_id, claim, NOBODY)
         key = (topic, queue_id)
         opening, grant = fence.openings.get(key), fence.grants.get(key)
         if grant is None:
@@ -264,10 +263,10 @@ class Fences:
             is_behind = opening is not None and claim.epoch <= opening.epoch
             # It may be on its way.
             if not is_behind and (claim.epoch >= fence.epoch or not fence.is_grant_complete):
-                raise not_yet_granted(group, topic, queue_id, claim, opening or NOBODY)
-            raise fenced(group, topic, queue_id, claim, opening or NOBODY)
+                raise _not_yet_granted(group, topic, queue_id, claim, opening or NOBODY)
+            raise _fenced(group, topic, queue_id, claim, opening or NOBODY)
         if claim != grant:
-            refuse = not_yet_granted if claim.epoch > grant.epoch else fenced
+            refuse = _not_yet_granted if claim.epoch > grant.epoch else _fenced
             raise refuse(group, topic, queue_id, claim, grant)
         if claim == opening:
             fence.unconfirmed.discard(key)
@@ -275,8 +274,8 @@ class Fences:
         assert opening is None or claim.epoch > opening.epoch, "a grant older than an opening was applied"
         removed = self.removed.last(group, key)
         if opening is None and claim.epoch <= removed.epoch and claim != removed:
-            raise fenced(group, topic, queue_id, claim, removed)  # Its coordinator could not learn of that.
-        self._record(entry_name(group, key), Opening(member=claim.member, epoch=claim.epoch))
+            raise _fenced(group, topic, queue_id, claim, removed)  # Its coordinator could not learn of that.
+        self._record(_entry_name(group, key), Opening(member=claim.member, epoch=claim.epoch))
         fence.openings[key] = claim
         if key not in fence.unconfirmed:  # Else the member may repeat this opening, unanswered.
             fence.recovered_ends.pop(key, None)
@@ -321,7 +320,7 @@ class Fences:
                 )
             return
         claim = Claim(member, epoch or 0)
-        refuse = not_yet_granted if claim.epoch > opening.epoch else fenced
+        refuse = _not_yet_granted if claim.epoch > opening.epoch else _fenced
         raise refuse(group, topic, queue_id, claim, opening)
 
     def is_superseded(self, group: str, topic: str, queue_id: int, connection_number: int) -> bool:
@@ -360,7 +359,7 @@ class Fences:
         granted, opened = fence.grants.get(key, NOBODY), fence.openings.get(key, NOBODY)
         closed = Claim("", max(granted.epoch, opened.epoch))
         if closed.epoch and opened != closed:
-            self._record(entry_name(group, key), Opening(member="", epoch=closed.epoch))
+            self._record(_entry_name(group, key), Opening(member="", epoch=closed.epoch))
             fence.openings[key] = closed
         was_granted = fence.grants.pop(key, None) is not None
         return was_granted or bool(opened.member)
@@ -373,9 +372,9 @@ class Fences:
         if fence is not None:
             self._leave_behind(group, fence.epoch)
             for key in fence.openings:
-                self._record(entry_name(group, key), None)
+                self._record(_entry_name(group, key), None)
             if fence.mode == MODE_CLIENT:
-                self._record(entry_name(group, ALLOCATES), None)
+                self._record(_entry_name(group, ALLOCATES), None)
             self.removed.keep(group, fence.openings)
             del self._groups[group]
 
@@ -387,7 +386,7 @@ class Fences:
             if opened:
                 self._leave_behind(group, fence.epoch)
             for key in opened:
-                self._record(entry_name(group, key), None)
+                self._record(_entry_name(group, key), None)
                 self.removed.keep(group, {key: Claim("", fence.openings.pop(key).epoch)})
                 fence.recovered_ends.pop(key, None)
                 fence.committed_over.pop(key, None)
@@ -398,12 +397,12 @@ class Fences:
     def _leave_behind(self, group: str, epoch: int) -> None:
         if epoch <= self._left_behind.get(group, 0):
             return
-        self._record(entry_name(group, LEFT_BEHIND), Opening(member="", epoch=epoch))
+        self._record(_entry_name(group, LEFT_BEHIND), Opening(member="", epoch=epoch))
         self._left_behind.pop(group, None)  # It is the newest now.
         self._left_behind[group] = epoch
         if len(self._left_behind) > LEFT_BEHIND_MAX:
             oldest = next(iter(self._left_behind))
-            self._record(entry_name(oldest, LEFT_BEHIND), None)
+            self._record(_entry_name(oldest, LEFT_BEHIND), None)
             del self._left_behind[oldest]
 
     def _fence(self, group: str) -> GroupFence:
@@ -417,7 +416,7 @@ class Fences:
 
     def apply(self, name: str, opening: Opening | None) -> None:
         """Apply a recorded change."""
-        group, key = entry_key(name)
+        group, key = _entry_key(name)
         if key == LEFT_BEHIND:
             self._apply_left_behind(group, opening)
         elif key == ALLOCATES:
@@ -456,16 +455,16 @@ class Fences:
         """Return the content of config/groupFences.json."""
         return FencesFile(
             openings={
-                entry_name(group, key): Opening(member=claim.member, epoch=claim.epoch)
+                _entry_name(group, key): Opening(member=claim.member, epoch=claim.epoch)
                 for group, fence in self._groups.items()
                 for key, claim in fence.openings.items()
             }
             | {
-                entry_name(group, LEFT_BEHIND): Opening(member="", epoch=epoch)
+                _entry_name(group, LEFT_BEHIND): Opening(member="", epoch=epoch)
                 for group, epoch in self._left_behind.items()
             }
             | {
-                entry_name(group, ALLOCATES): Opening(member="", epoch=fence.epoch)
+                _entry_name(group, ALLOCATES): Opening(member="", epoch=fence.epoch)
                 for group, fence in self._groups.items()
                 if fence.mode == MODE_CLIENT
             }
@@ -483,9 +482,9 @@ class RemovedOpenings:
     """
 
     def __init__(self) -> None:
-        self._openings: dict[tuple[str, QueueKey], Claim] = {}
+        self._openings: dict[tuple[str, Key], Claim] = {}
 
-    def keep(self, group: str, openings: Mapping[QueueKey, Claim]) -> None:
+    def keep(self, group: str, openings: Mapping[Key, Claim]) -> None:
         """Keep openings of a group that are deleted."""
         for key, claim in openings.items():
             self._openings.pop((group, key), None)
@@ -493,11 +492,11 @@ class RemovedOpenings:
         while len(self._openings) > OPENINGS_MAX:
             del self._openings[next(iter(self._openings))]
 
-    def last(self, group: str, key: QueueKey) -> Claim:
+    def last(self, group: str, key: Key) -> Claim:
         """Return the last opening of a queue that is not open."""
         return self._openings.get((group, key), NOBODY)
 
-    def take(self, group: str, key: QueueKey) -> Claim:
+    def take(self, group: str, key: Key) -> Claim:
         """Return the last opening of a queue that is opened again, and forget it."""
         return self._openings.pop((group, key), NOBODY)
 
@@ -508,18 +507,18 @@ class RemovedOpenings:
                 self._openings[where] = Claim("", claim.epoch)
 
 
-def entry_name(group: str, key: Key) -> str:
+def _entry_name(group: str, key: Key) -> str:
     """Return the name of an entry."""
     return f"{key[0]}{SEPARATOR}{group}{SEPARATOR}{key[1]}"
 
 
-def entry_key(name: str) -> tuple[str, Key]:
+def _entry_key(name: str) -> tuple[str, Key]:
     """Return an entry's group and key."""
     topic, group, queue_id = name.split(SEPARATOR)
     return group, (topic, int(queue_id))
 
 
-def not_yet_granted(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:
+def _not_yet_granted(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:
     """Return the refusal of a claim that may be granted later."""
     return broker_error(
         ResponseCode.NOT_YET_GRANTED,
@@ -528,7 +527,7 @@ def not_yet_granted(group: str, topic: str, queue_id: int, claim: Claim, known: 
     )
 
 
-def fenced(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:
+def _fenced(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:
     """Return the refusal of a claim whose queue has another owner."""
     return broker_error(
         ResponseCode.FENCED,
