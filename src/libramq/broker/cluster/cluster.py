@@ -6,10 +6,6 @@
 
 Requests are sent as questions, by the shell. Requests of coordination and the assigner to other brokers are
 in `peer_brokers.py`.
-
-The cluster watch: polls a name server for the cluster's brokers, and for the queues of topics.
-
-One name server at a time, the next one when it does not answer. While none does, the view stays as it is.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -276,7 +272,10 @@ class Watcher(Protocol):
 
 
 class ClusterWatch:
-    """Keeps a view up to date."""
+    """Keeps a view up to date: polls a name server for the cluster's brokers, and for the queues of topics.
+
+    One name server at a time, the next one when it does not answer. While none does, the view stays as it is.
+    """
 
     def __init__(
         self,

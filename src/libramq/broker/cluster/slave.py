@@ -4,13 +4,6 @@
                                             └─► table copies   topics, groups, offsets
 
 Upstream: BrokerController.handleRegisterBrokerResult, SlaveSynchronize.java, DefaultHAClient.java.
-
-The routes at a slave: all queues of a topic, which an acting slave assigns to members that pop.
-
-A master knows the other brokers (`peer_brokers.py`); a slave asks its name server, whose routes name it in
-its master's place. While an answer is awaited nobody is assigned anything; members ask again within a second.
-
-Upstream: TopicRouteInfoManager.getTopicSubscribeInfo.
 """
 
 from collections.abc import Callable
@@ -316,7 +309,12 @@ class Slave:
 
 
 class SlaveRoutes:
-    """Asks for routes when they are wanted. name_server: where."""
+    """Finds all queues of a topic, which an acting slave assigns to members that pop.
+
+    A master knows the other brokers (`peer_brokers.py`); a slave asks its name server, whose routes name it
+    in its master's place. While an answer is awaited nobody is assigned anything; members ask again within a
+    second. name_server: returns the one to ask. Upstream: TopicRouteInfoManager.getTopicSubscribeInfo.
+    """
 
     def __init__(self, clock: Clock, ask: Ask, name_server: Callable[[], str]) -> None:
         self._clock = clock

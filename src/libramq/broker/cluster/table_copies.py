@@ -7,35 +7,6 @@
 A thread decodes each; differences are applied in steps. A table that cannot be copied stays as it is. So
 do all while the log is not copied: a master that returned with an empty disk has lost its tables, too.
 Upstream: broker/slave/SlaveSynchronize.java.
-
-The copied progress: what a slave's master has done, kept aside until this slave has what was done.
-
-    tables kept ─► the end of the master's log ─► our log is flushed up to there ─► tables applied
-
-A delay level's offset refers to the copies that were delivered, and a committed offset of POP to check
-points in the log. Applied before these have come, either would be durable before what it speaks of: promoted,
-the slave would take for delivered what it lacks. This is the rule of `broker/files/progress.py`, across two
-brokers.
-
-Tables count for the copying in which they were asked for. Once the logs are compared again they are dropped:
-the master may have another log, in which their offsets mean something else.
-
-Returned commits: offsets that groups committed at a slave while its master was gone.
-
-    the master's table arrives ─┬─ it has as much, or a reset waits ─► forgotten
-                                └─ it has less, or nothing          ─► committed at the master, forgotten
-
-Otherwise a group that committed for the first time would begin elsewhere once the master is back: at the end
-of its queues perhaps, behind messages that nobody has read. Members of coordinated groups commit at masters
-only. They are in a file (`CommitsAtSlave`), as the slave may be restarted before its master is back.
-
-The master's table is older than its answer, so it compares again: a returned commit moves nothing back there,
-neither a committed offset nor a position of POP that is ahead of it. Nobody can mean it to, since a slave
-refuses resets. A commit behind an earlier one holds at the slave until its master is back.
-
-Upstream: none; BrokerPreOnlineService.syncMetadataReverse copies the whole table of an acting master, unless
-its own version is higher, and so moves offsets back as well. PopMessageProcessor.getPopOffset reads on from
-the higher of the buffered and the committed offset, too.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -361,7 +332,20 @@ class TableCopies:
 
 
 class CopiedProgress:
-    """The tables that wait. ended: called for each with its name, and the error that stopped it."""
+    """Keeps aside what a slave's master has done, until this slave has what was done.
+
+        tables kept ─► the end of the master's log ─► our log is flushed up to there ─► tables applied
+
+    A delay level's offset refers to the copies that were delivered, and a committed offset of POP to check
+    points in the log. Applied before these have come, either would be durable before what it speaks of:
+    promoted, the slave would take for delivered what it lacks. This is the rule of
+    `broker/files/progress.py`, across two brokers.
+
+    Tables count for the copying in which they were asked for. Once the logs are compared again they are
+    dropped: the master may have another log, in which their offsets mean something else.
+
+    ended: called for each table with its name, and the error that stopped it.
+    """
 
     def __init__(
         self, store: MessageStore, kernel: Kernel, ended: Callable[[str, BaseException | None], None]
@@ -424,7 +408,24 @@ class CopiedProgress:
 
 
 class ReturnedCommits:
-    """Sends the master what was committed here and it does not have."""
+    """Sends the master offsets that groups committed at this slave while the master was gone.
+
+        the master's table arrives ─┬─ it has as much, or a reset waits ─► forgotten
+                                    └─ it has less, or nothing          ─► committed at the master, forgotten
+
+    Otherwise a group that committed for the first time would begin elsewhere once the master is back: at the
+    end of its queues perhaps, behind messages that nobody has read. Members of coordinated groups commit at
+    masters only. What is to be returned is in a file (`CommitsAtSlave`), as the slave may be restarted before
+    its master is back.
+
+    The master's table is older than its answer, so it compares again: a returned commit moves nothing back
+    there, neither a committed offset nor a position of POP that is ahead of it. Nobody can mean it to, since
+    a slave refuses resets. A commit behind an earlier one holds at the slave until its master is back.
+
+    Upstream: none; BrokerPreOnlineService.syncMetadataReverse copies the whole table of an acting master,
+    unless its own version is higher, and so moves offsets back as well. PopMessageProcessor.getPopOffset
+    reads on from the higher of the buffered and the committed offset, too.
+    """
 
     def __init__(self, at_slave: CommitsAtSlave, ask_master: AskMaster) -> None:
         self._at_slave = at_slave

@@ -1,12 +1,4 @@
-"""config/delayOffset.json: how far each delay level has been delivered (DelayOffsetSerializeWrapper.java).
-
-The account of a delay level: what an acting slave has delivered beyond the level's offset.
-
-    level      ✓ ✓ ○ ✓ ✓ ○ ✓ │ …
-    offset ────────┘         └── until          waiting: both ○
-
-Apache's broker knows the offset alone, and delivers again what lies behind it.
-"""
+"""config/delayOffset.json: how far each delay level has been delivered (DelayOffsetSerializeWrapper.java)."""
 
 from bisect import bisect_left
 from typing import Final
@@ -20,7 +12,13 @@ WAITING_MAX: Final = 4_096
 
 
 class LevelAccount(Document, frozen=True, kw_only=True):
-    """Everything before `until` is delivered but for what is waiting, in ascending order."""
+    """A level's account: an acting slave has delivered all before `until` but what is waiting.
+
+        level      ✓ ✓ ○ ✓ ✓ ○ ✓ │ …
+        offset ────────┘         └── until          waiting: both ○, in ascending order
+
+    Apache's broker knows the offset alone, and delivers again what lies behind it.
+    """
 
     until: int = 0
     waiting: tuple[int, ...] = ()

@@ -1,11 +1,6 @@
 """The consumers connected to this broker: their groups, and the notifications of changes.
 
 Upstream: broker/client/ConsumerManager.java, DefaultConsumerIdsChangeListener.java.
-
-The notifications: members are notified of a change of their group until they have fetched the list.
-
-Those to notify now are in the outbox, which is sent as long work.
-Upstream sends one, and a lost one costs 20 s (DefaultConsumerIdsChangeListener.java).
 """
 
 from collections import OrderedDict, deque
@@ -346,6 +341,10 @@ class ConsumerClients:
 
 class Notifications:
     """The pending notifications of all groups with members here.
+
+    Members are notified of a change of their group until they have fetched the list; upstream notifies them
+    once, and a notification that is lost costs 20 s. Those to notify now are in the outbox, which is sent as
+    long work.
 
     unfinished: groups with members that may have to be notified again. are_repeated: `repeat` is under way.
     """

@@ -6,14 +6,6 @@
 
 The order of the checks and their codes are upstream's: PullMessageProcessor.java,
 PullRequestHoldService.java.
-
-A slave must not serve what is left of a former topic, one that was deleted and made again:
-
-    member ─► master: OPEN_QUEUE      the answer names where in the log the topic begins (`lbTopicStart`)
-    member ─► slave:  PULL_MESSAGE    names it; a message that lies before is one of the former topic
-
-The log does not record deletions. Until the new topic's first message has come, a slave has the former one's
-messages, under the offsets that the new ones will get. A member that read them would skip the new ones.
 """
 
 from collections.abc import Callable
@@ -88,10 +80,10 @@ class Pull(msgspec.Struct, eq=False, kw_only=True):
 
     expression: the wanted messages, of `expression_type`; None: the group's subscription (from heartbeats),
     of which the reader knows `subscription_version`. member, epoch: of a coordinated group; the member must
-    have the queue open under that epoch as long as the pull lasts. topic_start: see the head of this module.
-    takes_batches: the reader unwraps inner batches itself. commit_offset: what the group has read before.
-    hold_ms: how long to wait for a message; None: not at all. tag_codes, message_filter: of `Reading`;
-    warmings: how many times a thread has read for it.
+    have the queue open under that epoch as long as the pull lasts. topic_start: see
+    `_nothing_of_former_topic`. takes_batches: the reader unwraps inner batches itself. commit_offset: what
+    the group has read before. hold_ms: how long to wait for a message; None: not at all. tag_codes,
+    message_filter: of `Reading`; warmings: how many times a thread has read for it.
     """
 
     waiter: Waiter[PullResult]
@@ -272,7 +264,7 @@ class Reading:
         """Read, and answer or hold."""
         may_wait = pull.warmings >= WARMINGS_MAX
         if pull.topic_start and self._store.config.is_copy:
-            nothing = nothing_of_former_topic(
+            nothing = _nothing_of_former_topic(
                 self._store, pull.topic, pull.queue_id, pull.offset, pull.topic_start, may_wait=may_wait
             )
             if nothing is not None:
@@ -408,10 +400,19 @@ class Reading:
         self._held.hold(held, self._expired)
 
 
-def nothing_of_former_topic(
+def _nothing_of_former_topic(
     store: MessageStore, topic: str, queue_id: int, offset: int, topic_start: int, *, may_wait: bool
 ) -> ReadResult | None:
     """Return the result of a read whose offset has a message of the former topic; None if it has not.
+
+    A slave must not serve what is left of a former topic, one that was deleted and made again:
+
+        member ─► master: OPEN_QUEUE      the answer names where in the log the topic begins (`lbTopicStart`)
+        member ─► slave:  PULL_MESSAGE    names it; a message that lies before is one of the former topic
+
+    The log does not record deletions. Until the new topic's first message has come, a slave has the former
+    one's messages, under the offsets that the new ones will get. A member that read them would skip the new
+    ones.
 
     Messages of a queue lie in the log in their order, so what follows one of the new topic is of that, too.
     With may_wait=False the result may be WOULD_WAIT.

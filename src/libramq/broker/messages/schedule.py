@@ -7,16 +7,6 @@ A delay is a duration: while this process runs it is measured by the monotonic c
 clock has no effect (upstream delivers at once if it is set back, and early if it is set forward). After a
 machine's sleep the delays continue. Messages stored by an earlier process are due by the wall clock, the only
 one that continued.
-
-The stored moments: when messages were stored by the monotonic clock, however the wall clock was set.
-
-A record's store time is the wall clock's at the time. Whenever the difference between wall clock and
-monotonic clock has changed, it is remembered together with the log's end:
-
-    log      0 ────────────────── 81 920 ─────────────────► end
-        ahead    as at the start      3 600 000 ms less: the clock was set back by an hour
-
-Ours; upstream adds the delay to the store time and compares with the current wall clock.
 """
 
 from bisect import bisect_right
@@ -375,10 +365,17 @@ class Delivery:
 
 
 class StoredMoments:
-    """The wall clock's difference for each part of the log. `now`: when the store was opened.
+    """The moments when messages were stored by the monotonic clock, however the wall clock was set.
+
+    A record's store time is the wall clock's at the time. Whenever the difference between wall clock and
+    monotonic clock has changed, it is remembered together with the log's end:
+
+        log      0 ────────────────── 81 920 ─────────────────► end
+        ahead    as at the start      3 600 000 ms less: the clock was set back by an hour
 
     Messages of an earlier process count as stored by the current wall clock: only that one continued
-    meanwhile.
+    meanwhile. `now`: when the store was opened. Ours; upstream adds the delay to the store time and compares
+    with the current wall clock.
     """
 
     def __init__(self, now: Now) -> None:

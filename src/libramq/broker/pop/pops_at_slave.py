@@ -8,11 +8,6 @@ are not counted: a message that fails comes back for as long as the slave acts.
 
 Upstream: PopMessageProcessor, whose slaves pop as masters do. Apache's sends check points to other masters
 (EscapeBridge.putMessageToSpecificQueue), and keeps them in memory where that fails.
-
-What was not acknowledged in time is taken first, as no retry topic is written.
-
-Offsets are committed up to the first message that is not done, so that nothing is lost with this memory; the
-master gets them when it is back (`broker/cluster/table_copies.py`).
 """
 
 from collections.abc import Callable, Iterable
@@ -115,7 +110,11 @@ class PopsAtSlave:
 
 
 class TakingAtSlave(Taking):
-    """Finds the next messages of a group, and what it may have again."""
+    """Finds a group's next messages; first those not acknowledged in time, as no retry topic is written.
+
+    Offsets are committed up to the first message that is not done, so that nothing is lost with this memory;
+    the master gets them when it is back (`broker/cluster/table_copies.py`).
+    """
 
     _positions: Unwritten
 
