@@ -140,6 +140,20 @@ async def test_a_member_that_broadcasts_gets_what_is_sent_after_the_start(one, t
     assert sorted(got.bodies) == NEW
 
 
+def test_a_member_that_broadcasts_and_has_all_offsets_writes_no_file():
+    """Each start wrote all of them again."""
+    queue, begun = MessageQueue(TOPIC, "a", 0), []
+    steps = beginning.Beginning("G", None, None).begin_locally(
+        [TOPIC],
+        [beginning.Place(TOPIC, "a", "127.0.0.1:1", (queue,))],
+        70_000,
+        read={queue: 3}.get,
+        write=lambda offsets: pytest.fail(f"wrote {offsets}"),
+    )
+    beginning.take_steps(steps, None, begun.append)
+    assert begun == [beginning.Begun({TOPIC: 10_000})]
+
+
 async def test_a_group_that_has_begun_continues_there(one):
     """A first member that got nothing has begun for those that come after it."""
     await send(one.namesrv, OLD)

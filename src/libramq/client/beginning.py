@@ -159,7 +159,8 @@ class Beginning:
             for queue in place.queues
             if read(queue) is None
         }
-        write([(queue, end) for queue, end in ends.items() if isinstance(end, int)])
+        if found := [(queue, end) for queue, end in ends.items() if isinstance(end, int)]:
+            write(found)
         return Begun(self._since(topics, wall_ms))
 
     def begin_at(self, topic: str, since_ms: int | None = None) -> Call[int | None]:
