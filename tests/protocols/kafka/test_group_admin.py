@@ -7,7 +7,7 @@ import pytest
 
 from libramq.codes import RequestCode
 from libramq.codes import ResponseCode as C
-from libramq.remoting.headers import ResetOffsetHeader
+from libramq.remoting.headers import GroupBeginHeader, ResetOffsetHeader
 from libramq.runtime import performer
 from libramq.wire.kafka.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
@@ -233,6 +233,22 @@ def test_rocketmq_members_are_kept_out_of_a_group_with_kafka_members(endpoint: K
     for member in (first, second):
         member.leave()
     assert talk.beat(stock, "stock", "G").code == C.SUCCESS
+
+
+def test_rocketmqs_clients_do_not_begin_a_group_with_kafka_members(endpoint: KafkaEndpoint):
+    """Kafka's members would go on at the ends that were committed for one that is refused a moment later."""
+    talk, peer = endpoint.talk, endpoint.peer()
+    talk.send(FakePeer())
+    header = GroupBeginHeader(consumer_group="G", topic="T", lb_begins=True)
+    members = pair(endpoint)
+    refused = talk.ask(FakePeer(), RequestCode.GROUP_BEGIN, header)
+    assert refused.code == C.NO_PERMISSION
+    assert "group G has members of Kafka's clients" in (refused.remark or "")
+    assert committed(peer, "G") == -1
+    for member in members:
+        member.leave()
+    assert talk.ask(FakePeer(), RequestCode.GROUP_BEGIN, header).code == C.SUCCESS
+    assert committed(peer, "G") == 1
 
 
 def test_groups_are_authorised(tmp_path: Path):

@@ -33,7 +33,8 @@ class GroupBegin:
         requirements: Requirements,
         consumers: ConsumerClients,
     ) -> None:
-        self._store, self._topics, self._fences = files.store, files.tables.topics, files.tables.fences
+        self._store, tables = files.store, files.tables
+        self._topics, self._groups, self._fences = tables.topics, tables.groups, tables.fences
         self._beginnings = files.beginnings
         self._offsets = committing.offsets
         self._write = committing.write
@@ -55,6 +56,7 @@ class GroupBegin:
             yield None
         since_ms: int | None = self._since_ms(request.peer, group, topic)
         if since_ms is None and header.lb_begins:
+            self._groups.require_not_taken(group)
             self._requirements.consuming_group(group, request.wall_ms)
             began_ms = int(request.wall_ms) - LEEWAY_MS
             since_ms = max(1, began_ms if header.timestamp is None else header.timestamp)
