@@ -393,6 +393,7 @@ async def queue_resets(at: Place) -> None:
     await at.send(*bodies())
     await read(at, COUNT)
     async with at.admin() as admin:
+        await until(lambda: _is_offline(admin, at.group))
         queue = min(await admin.topic_stats(at.topic))
         assert await admin.reset_queue(at.group, queue, 0) == 0
 
