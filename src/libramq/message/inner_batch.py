@@ -104,7 +104,7 @@ def _as_damaged(record: bytes) -> bytes:
 
 
 class BatchFormat(NamedTuple):
-    """What is known of batches.
+    """The form of batches: how their messages are found.
 
     unwrap: returns a record for each message of a batch's record; raises LibraError if it cannot be read.
     is_packed: whether the messages are compressed, so that they may be of any size.

@@ -650,7 +650,7 @@ class RunningInfoHeader(Header):
 
 #: In CONSUME_MESSAGE_DIRECTLY to a member: it is a retry of the group, and no operator's test.
 PASSED_ON: Final = "lbPassedOn"
-#: In the member's answer: how the retry comes again.
+#: In the member's answer: the delay after which the retry is delivered again, and that it was no attempt.
 DELAY_LEVEL: Final = "lbDelayLevel"
 UNCOUNTED: Final = "lbUncounted"
 
@@ -687,7 +687,10 @@ class MasterFlushOffsetHeader(Header):
 
 
 class LowestIdHeader(Header):
-    """NOTIFY_MIN_BROKER_ID_CHANGE. offline_broker_addr: who has left; ha_broker_addr: of who has come."""
+    """NOTIFY_MIN_BROKER_ID_CHANGE: another broker of a name has its lowest id now.
+
+    offline_broker_addr: of the broker that left; ha_broker_addr: of the one that came.
+    """
 
     min_broker_id: Long
     broker_name: str | None = None

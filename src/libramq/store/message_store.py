@@ -345,7 +345,7 @@ class MessageStore(StoreContents):
         self.changed()
 
     def remove_group(self, group: str) -> None:
-        """Note that a group is removed: what it popped before says nothing of one with its name.
+        """Note that a group is removed: what it popped before is not of a later group of its name.
 
         Raises OSError if the disk refuses.
         """

@@ -94,7 +94,7 @@ class StoreReader:
         self._files: dict[QueueKey, ReadOnlyFiles] = {}
 
     def survey(self) -> dict[QueueKey, Extent]:
-        """Every queue there is; reads the end of the log where the store was not closed.
+        """Return every queue there is; reads the end of the log where the store was not closed.
 
         Where a broker removes files meanwhile it starts again; raises StoreError if that does not end.
         """
@@ -262,7 +262,7 @@ class StoreReader:
                         found[name, LIGHT_QUEUE_ID].add(number, unit)
 
     def _min_offset(self, key: QueueKey, queue: "_Found", deletions: Deletions) -> int:
-        """The first message that is still in the log, and was not deleted."""
+        """Return the first message that is still in the log, and was not deleted."""
         physical_min = max(self._log.min_offset, deletions.end_in_queue(*key))
         extent = Extent(queue.first, queue.max_offset, queue.written, bytes(queue.tail))
         low, high = queue.first, queue.max_offset

@@ -5,7 +5,7 @@
                                                             └► or waits for the next rebalance, a moment away
 
 Every method is a request or the time, changes the state, and returns the answers that are due. Nothing else
-happens: no clock, no randomness. Who calls it calls `tick` at `next_due_ms`.
+happens: no clock, no randomness. Its caller calls `tick` at `next_due_ms`.
 
 Upstream: GroupCoordinator.scala, GroupMetadata.scala; now ClassicGroup.java, GroupMetadataManager.java.
 """
@@ -410,9 +410,8 @@ class ClassicGroup:
             if member.instance_id is None:
                 self._remove(member)
         if self.members and all(member.join_key is None for member in self.members.values()):
-            self._join_ends_ms = (
-                now_ms + self._rebalance_timeout_ms()
-            )  # Only static members, none of them here.
+            # Only static members, none of them here.
+            self._join_ends_ms = now_ms + self._rebalance_timeout_ms()
             return
         self._complete_join(now_ms)
 

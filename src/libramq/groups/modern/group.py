@@ -5,7 +5,7 @@
     heartbeat ─► the member's next step towards its target: revoke first, then get what is free
 
 Every method is a request or the time, and changes the state. Nothing else happens: no clock, no randomness.
-Who calls it sends `answer` to members for which `has_news`, and calls `tick` at `next_due_ms`. A large
+Its caller sends `answer` to members for which `has_news`, and calls `tick` at `next_due_ms`. A large
 assignment is made elsewhere: `take_work` returns it, and `assigned` takes the result.
 
 Upstream: ModernGroup.java, ConsumerGroup.java, GroupMetadataManager.java.
@@ -355,11 +355,8 @@ class ModernGroup:
             return Refusal.NONE
         # The answer with its new epoch may have been lost.
         is_last = beat.epoch == member.previous_epoch and beat.owned is not None
-        return (
-            Refusal.NONE
-            if is_last and (beat.owned or NO_PARTITIONS) <= member.assigned
-            else Refusal.FENCED_EPOCH
-        )
+        is_known = is_last and (beat.owned or NO_PARTITIONS) <= member.assigned
+        return Refusal.NONE if is_known else Refusal.FENCED_EPOCH
 
     def _join_refusal(self, beat: Heartbeat, known: str | None) -> Refusal:
         if known is not None and known != beat.member_id:

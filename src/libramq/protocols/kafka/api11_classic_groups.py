@@ -79,7 +79,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         super().__init__(groups, groups.classic, records, rebalances, kernel, grace_ms)
         self._secret_bits = secret_bits
         self._expects_until_ms = self._clock.monotonic_ms() + MEMBERS_RETURN_MS
-        #: What members of a group were told last: the generation, and whether it ends.
+        #: The news of a group that heartbeats were answered with last: its generation, and whether that ends.
         self._announced: dict[str, tuple[int, bool]] = {}
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:

@@ -251,4 +251,5 @@ def client_id_of(slot: Slot) -> str:
 
 
 def host_of(connection: Connection) -> str:
+    """Return the address of a client, without its port."""
     return connection.address.rpartition(":")[0]

@@ -1,4 +1,4 @@
-"""Presence: the connection over which each member was heard last, and who is awaited after its end.
+"""Presence: the connection over which each member was heard last, and members awaited after its end.
 
 heard ─► its connection ends ─► awaited for a moment ─► its client is back over another connection
                                                     └─► it is taken to be dead

@@ -127,7 +127,10 @@ class PeerOffsetsBody(Document, frozen=True, kw_only=True):
 
 
 class PeerOffsets(Document, frozen=True, kw_only=True):
-    """codes: a response code for each commit in the receiver's queues, in order. offsets: those wanted."""
+    """The answer to PEER_OFFSETS.
+
+    codes: a response code for each commit in the receiver's queues, in order. offsets: those wanted.
+    """
 
     codes: list[int] = []
     offsets: list[QueueOffset] = []
