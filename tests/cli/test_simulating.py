@@ -35,7 +35,7 @@ def test_a_missing_extra_is_named_before_any_seed_runs(
     imported = builtins.__import__
 
     def without_extra(name: str, *arguments: Any, **options: Any) -> Any:
-        if name == "libramq.testing.nodes.broker_node":
+        if name == "libramq.testing.nodes.kafka_port":
             raise ModuleNotFoundError("No module named 'google_crc32c'", name="google_crc32c")
         return imported(name, *arguments, **options)
 

@@ -66,7 +66,7 @@ def simulate(
 def _require_kafka(seeds: Iterable[int]) -> None:
     """Raise ConfigError if a seed has groups of Kafka's, and the extra that they need is missing."""
     try:
-        import libramq.testing.nodes.broker_node  # noqa: F401
+        import libramq.testing.nodes.kafka_port  # noqa: F401
     except ModuleNotFoundError as missing:
         for seed in seeds:
             if draw_scenario(seed).kafka_groups:
