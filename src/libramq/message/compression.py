@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from libramq.errors import ConfigError, RemoteProtocolError
 from libramq.message import sys_flag as flags
+from libramq.message.message import MessageExt
 
 # A body is at most 4 MiB as stored (maxMessageSize); upstream does not bound its decompressed size: 16 times.
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -51,6 +52,24 @@ def decompress_body(body: bytes, sys_flag: int, bytes_max: int = DECOMPRESSED_BY
     if len(plain) > bytes_max:
         raise RemoteProtocolError(f"a body of {len(body)} bytes unpacks to more than {bytes_max}")
     return plain
+
+
+def decompress_or_keep(message: MessageExt) -> None:
+    """Decompress a pulled message's body; one that cannot be decompressed is delivered as it is stored.
+
+    Any producer can send such a body. If it were refused, nobody would read its queue any more.
+    """
+    try:
+        message.body = decompress_body(message.body, message.sys_flag)
+    except RemoteProtocolError as error:
+        from libramq.logs import get_logger  # Spark's tasks load it with the first such message only.
+
+        get_logger(__name__).error(
+            "a message is delivered as it is stored: its body cannot be decompressed",
+            topic=message.topic,
+            message_id=message.message_id,
+            reason=str(error),
+        )
 
 
 def _unzip(body: bytes, bytes_max: int) -> bytes:

@@ -1,21 +1,18 @@
-"""The two ids of a message, its storage position and its producer's id; and the handle that recalls one.
+"""The two ids of a message: its storage position, and its producer's id.
 
     offset id   host address (4 or 16) | port (4) | physical offset (8)                 = 32 or 56 hex digits
     unique id   ip (4 or 16) | pid (2) | instance (4) | ms since the month began (4) | counter (2)
 
 Both are upper-case hexadecimal. The broker answers a send with the offset id; consumers show the unique id
-(property UNIQ_KEY) if there is one. To the send of a timer message it also answers a recall handle, by which
-the producer can take the message back.
+(property UNIQ_KEY) if there is one.
 
 The physical offset of an offset id is a place: where in the log the record begins, and in the bits from 48 on
 the number of the message in it if it is an inner batch. So each message of a batch has an id of its own;
 Apache's clients give all of a batch one id.
 
-Upstream: common/message/MessageDecoder.createMessageId, MessageClientIDSetter; RecallMessageHandle.java.
+Upstream: common/message/MessageDecoder.createMessageId, MessageClientIDSetter.
 """
 
-import base64
-import binascii
 import ipaddress
 import random
 import struct
@@ -217,37 +214,6 @@ def _month_around(wall_ms: int) -> tuple[int, int]:
 @lru_cache(maxsize=4096)  # Each takes 2 µs, and a copy of a stored message needs its producer's again.
 def _pack_address(address: str) -> bytes:
     return ipaddress.ip_address(address.partition("%")[0]).packed
-
-
-_VERSION: Final = "v1"
-#: Ours: a handle names a topic, a broker, a time and a message.
-HANDLE_BYTES_MAX: Final = 1024
-
-
-class RecallHandle(NamedTuple):
-    """The handle by which a producer recalls a timer message. time_ms: in the message's slot."""
-
-    topic: str
-    broker_name: str
-    time_ms: str
-    unique_key: str
-
-    def encode(self) -> str:
-        """Return the handle's text."""
-        return base64.urlsafe_b64encode(" ".join((_VERSION, *self)).encode()).decode()
-
-
-def decode_recall_handle(text: str) -> RecallHandle | None:
-    """Return a handle; None if it is none, or too long: cut short, it would name another message."""
-    if len(text) > HANDLE_BYTES_MAX:
-        return None
-    try:
-        parts = base64.urlsafe_b64decode(text.encode()).decode().split(" ")
-    except (binascii.Error, ValueError):
-        parts = []
-    if len(parts) < 5 or parts[0] != _VERSION:
-        return None
-    return RecallHandle(*parts[1:5])
 
 
 #: Ours, of the offset: a log of 256 TiB; 15 bits are left for the number.

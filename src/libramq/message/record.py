@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 from libramq.errors import BodyDamaged, InvalidMessage, LibraError, RemoteProtocolError, StoreCorrupt
 from libramq.message import sys_flag as flags
 from libramq.message.checksum import crc32
-from libramq.message.compression import decompress_body
+from libramq.message.compression import decompress_body, decompress_or_keep
 from libramq.message.ids import HOST_V4_BYTES, HOST_V6_BYTES, encode_host
 from libramq.message.message import IN_A_BATCH, NONE_ADDED, MessageExt, Received
 from libramq.message.properties import (
@@ -206,8 +206,7 @@ def decode_records(
     """Decode all records of a pull reply. A body that cannot be decompressed stays as it is stored.
 
     added: properties that the receiver knows; the mapping is kept. unwrap: adds the messages of a batch, and
-    returns its end. check_crc: raise BodyDamaged for the first body that does not match its checksum. What
-    any producer can send is left to handlers: if it were refused, nobody would read its queue any more.
+    returns its end. check_crc: raise BodyDamaged for the first body that does not match its checksum.
     """
     data = bytes(data)
     messages, start, length = list[MessageExt](), 0, len(data)
@@ -271,23 +270,9 @@ def _decode_any(
     if decoded is None:
         raise RemoteProtocolError(f"the last record of {len(data)} bytes is cut off at {start}")
     if decompress and decoded[0].sys_flag & flags.COMPRESSED:
-        _decompress(decoded[0])
+        decompress_or_keep(decoded[0])
     decoded[0].add_properties(added)
     return decoded
-
-
-def _decompress(message: MessageExt) -> None:
-    try:
-        message.body = decompress_body(message.body, message.sys_flag)
-    except RemoteProtocolError as error:
-        from libramq.logs import get_logger  # Spark's tasks load it with the first such message only.
-
-        get_logger(__name__).error(
-            "a message is delivered as it is stored: its body cannot be decompressed",
-            topic=message.topic,
-            message_id=message.message_id,
-            reason=str(error),
-        )
 
 
 def peek_record(data: bytes, start: int = 0) -> RecordHead | None:

@@ -36,7 +36,8 @@ from libramq.kernel.purgatory import Gate, Gated, Missing, Waiter
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.batch import count_items, has_more_items
-from libramq.message.ids import RecallHandle, UniqueIdGenerator, born_host
+from libramq.message.ids import UniqueIdGenerator, born_host
+from libramq.message.recall_handle import RecallHandle
 from libramq.message.sys_flag import INNER_BATCH, TRANSACTION_MASK, is_queued
 from libramq.message.tags import tag_code
 from libramq.store.log.append import NOT_SAFE, AppendResult, AppendStatus, MessageRun, StoreMessage

@@ -35,10 +35,10 @@ from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.transactions import CheckTransaction, Transaction, deciding
 from libramq.clock import Clock, SystemClock
 from libramq.errors import BufferFull, ConfigError
-from libramq.message.ids import decode_recall_handle
 from libramq.message.message import BODY_BYTES_MAX, Message, MessageExt
 from libramq.message.names import validate_group
 from libramq.message.queue import MessageQueue
+from libramq.message.recall_handle import decode_recall_handle
 from libramq.message.validation import validate
 from libramq.remoting.credentials import Credentials
 from libramq.remoting.headers import RecallMessageHeader
