@@ -22,7 +22,7 @@ from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.process import PowerCut
 from libramq.testing.machine.virtual_time import VirtualTime
 from libramq.timers.request import TimerOptions
-from libramq.timers.timer_checkpoint import read_timer_checkpoint
+from libramq.timers.timer_directory import TimerDirectory
 from libramq.timers.timer_files import TimerFiles
 from tests.quick import quick
 from tests.store.stores import kill, read_all
@@ -55,16 +55,12 @@ class Run:
         copies = DeliveredCopies(self.store)
         copies.begin()
         self.files = TimerFiles(
-            self.disk,
-            ROOT,
+            TimerDirectory(self.disk, ROOT, log_file_bytes=1 << 10, slots=SLOTS),
             self.store,
             TimerOptions(roll_window_slots=20),
-            found=read_timer_checkpoint(self.disk, ROOT / "config" / "timercheck"),
             pop=NoPop(),
             destinations=Destinations(TopicTable(TopicRules())),
             wall_ms=self.time.wall_ms,
-            log_file_bytes=1 << 10,
-            slots=SLOTS,
             copies=copies,
         )
 

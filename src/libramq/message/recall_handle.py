@@ -2,7 +2,7 @@
 
     base64 of: v1 | topic | broker name | time in ms | unique id        with spaces between
 
-The broker makes it for the answer to the send of a timer message; the producer brings it back with RECALL_MESSAGE.
+The broker answers the send of a timer message with it; the producer returns it with RECALL_MESSAGE.
 
 Upstream: common/producer/RecallMessageHandle.java.
 """

@@ -11,35 +11,28 @@ from the topic again. What was delivered of a slot that the disk has not forgott
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.destinations import Destinations
 from libramq.clock import WallMs
-from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
 from libramq.message.names import TIMER_TOPIC
 from libramq.store.message_store import MessageStore
 from libramq.timers.metrics import TimerMetrics, TimerMetricsFile
 from libramq.timers.request import TimerOptions
+from libramq.timers.slave_timers import drop_wheel, slave_checkpoint
 from libramq.timers.slot_reader import TimerData
 from libramq.timers.timer_checkpoint import (
-    FILE_NAME,
-    FoundCheckpoint,
     OwnCheckpoint,
     TimerCheckpoint,
-    write_timer_checkpoint,
 )
+from libramq.timers.timer_directory import TimerDirectory
 from libramq.timers.timer_log import LogWrite, TimerLog, TimerUnit, run_log_write
-from libramq.timers.timer_wheel import SLOTS, Slot, TimerWheel, is_whole, read_wheel, write_slots
+from libramq.timers.timer_wheel import Slot, TimerWheel, is_whole, read_wheel, write_slots
 from libramq.timers.timers import Again, Collected, Copies, EarlierProcess, PopEntries, TimerMessages
 
 log = get_logger(__name__)
-
-WHEEL_NAME: Final = "timerwheel"
-METRICS_NAME: Final = "timermetrics"
-#: MessageStoreConfig.mappedFileSizeTimerLog.
-LOG_FILE_BYTES: Final = 100 << 20
 
 
 class TimerWrite(NamedTuple):
@@ -60,35 +53,29 @@ class TimerFiles:
 
     def __init__(
         self,
-        filesystem: FileSystem,
-        root: Path,
+        directory: TimerDirectory,
         store: MessageStore,
         options: TimerOptions,
         *,
-        found: FoundCheckpoint | None,
         pop: PopEntries,
         destinations: Destinations,
         wall_ms: Callable[[], WallMs],
-        log_file_bytes: int = LOG_FILE_BYTES,
-        slots: int = SLOTS,
         copies: Copies | None = None,
     ) -> None:
-        self._filesystem = filesystem
+        found = directory.found
+        self._directory = directory
         self._store = store
         self._wall_ms = wall_ms
-        self._slots = slots
-        self._wheel_path = root / WHEEL_NAME
-        self._checkpoint_path = root / "config" / FILE_NAME
-        self._metrics_file = ConfigFile(filesystem, root / "config" / METRICS_NAME)
+        self._metrics_file = ConfigFile(directory.filesystem, directory.metrics)
         self._wheel = TimerWheel()
-        self._log = TimerLog(filesystem, root, log_file_bytes)
+        self._log = TimerLog(directory.filesystem, directory.root, directory.log_file_bytes)
         self._pop = pop
         self.checkpoint = found.apache if found is not None else TimerCheckpoint()
         self._own = found.own if found is not None else None
         #: Whether the file of the wheel is not used, and written as a whole.
         self._makes_wheel_again = False
         try:
-            queue_offset, again = self._open_copy() if store.config.is_copy else self._open(options)
+            queue_offset, again = self._open_at_slave() if store.config.is_copy else self._open(options)
             metrics = self._metrics_file.load_cache(
                 TimerMetricsFile, otherwise="of the timer messages that wait, new ones alone are counted"
             )
@@ -151,44 +138,18 @@ class TimerFiles:
         queue_offset = max(queue_offset, store.min_offset(TIMER_TOPIC, 0))
         return min(queue_offset, end), again
 
-    def _open_copy(self) -> tuple[int, Again]:
-        """Begin a slave's files, without wheel and log: as a master it collects from the topic again.
-
-        What the directory says was delivered, by this broker as a master, holds until its log is cut.
-        """
-        checkpoint, own = self.checkpoint, self._own
-        collected = min(checkpoint.queue_offset, checkpoint.master_queue_offset)
-        again = Again()
-        if own is not None:
-            collected, again = own.queue_offset, Again(own.again_until, own.again_from_ms)
-        again = again.renewed(collected, checkpoint.read_ms)
-        self._log.open()
-        is_of_slave = own is not None and own.pop_place == own.queue_offset == checkpoint.log_end == 0
-        if self._filesystem.exists(self._checkpoint_path) and not is_of_slave:
-            self.checkpoint, self._own = self._copied(again), OwnCheckpoint(0, 0, 0, *again)
-            self._note(again, 0)
-        if self._log.end > self._log.start:
-            self._log.end_at(self._log.start)
-        self._filesystem.unlink(self._wheel_path)
+    def _open_at_slave(self) -> tuple[int, Again]:
+        self.checkpoint, again = drop_wheel(self._directory, self._log, self._wall_ms())
         return 0, again
-
-    def _copied(self, again: Again) -> TimerCheckpoint:
-        """Return a slave's checkpoint: what its master has delivered, and nothing of its own."""
-        return TimerCheckpoint(
-            read_ms=again.from_ms,
-            master_queue_offset=again.until,
-            version_ms=int(self._wall_ms()),
-            counter=self.checkpoint.counter + 1,
-        )
 
     def _load_wheel(self, from_tick: int, precision_ms: int) -> bool:
         """Load the wheel; return False if it has to be made again from the log."""
-        filesystem, path = self._filesystem, self._wheel_path
-        if not is_whole(filesystem, path, slots=self._slots):
+        filesystem, path, slots = self._directory.filesystem, self._directory.wheel, self._directory.slots
+        if not is_whole(filesystem, path, slots=slots):
             if filesystem.exists(path):
                 log.error("the timer wheel has not its size; it is made again from the timer log")
             return False
-        self._wheel.load(read_wheel(filesystem, path, from_tick=from_tick, slots=self._slots))
+        self._wheel.load(read_wheel(filesystem, path, from_tick=from_tick, slots=slots))
         is_right = self._own is None or self._own.wheel_sum == self._wheel.sum
         if is_right and self._has_ticks_of(precision_ms):
             return True
@@ -205,11 +166,9 @@ class TimerFiles:
 
     def _note(self, again: Again, queue_offset: int) -> None:
         """Note on the disk what is to be collected again, before the log looks as if nothing were missing."""
-        own = OwnCheckpoint(queue_offset, self._pop_place(), 0, *again)
-        write_timer_checkpoint(self._filesystem, self._checkpoint_path, self.checkpoint, own)
-
-    def _pop_place(self) -> int:
-        return self._own.pop_place if self._own is not None else -1
+        pop_place = self._own.pop_place if self._own is not None else -1
+        own = OwnCheckpoint(queue_offset, pop_place, 0, *again)
+        self._directory.write_checkpoint(self.checkpoint, own)
 
     def _add_units(self, start: int, from_tick: int, precision_ms: int) -> TimerUnit | None:
         """Add the log's units to the wheel; return the last one."""
@@ -267,8 +226,7 @@ class TimerFiles:
         version, removed = (timers.version, self._pop.place), self._log.drop_before(self._store.log_start)
         write, metrics = self._log.take(), timers.metrics.content()
         if self._store.config.is_copy:
-            self.checkpoint = self._copied(timers.again)
-            own = OwnCheckpoint(0, 0, 0, *timers.again)
+            self.checkpoint, own = slave_checkpoint(timers.again, self.checkpoint, wall_ms)
             return TimerWrite(version, write, {}, self.checkpoint, own, metrics, removed, False)
         oldest_place = self._pop.oldest_place
         # What POP has in flight is Apache's to collect.
@@ -287,22 +245,23 @@ class TimerFiles:
 
     def run(self, write: TimerWrite) -> None:
         """Write all of it; may be called in a thread. Raises OSError."""
-        run_log_write(self._filesystem, write.log)
+        directory, filesystem = self._directory, self._directory.filesystem
+        run_log_write(filesystem, write.log)
         if write.slots or write.makes_wheel_again:
             write_slots(
-                self._filesystem,
-                self._wheel_path,
+                filesystem,
+                directory.wheel,
                 write.slots,
-                slots=self._slots,
+                slots=directory.slots,
                 made_again=write.makes_wheel_again,
             )
-        write_timer_checkpoint(self._filesystem, self._checkpoint_path, write.checkpoint, write.own)
+        directory.write_checkpoint(write.checkpoint, write.own)
         self._metrics_file.save(write.metrics)
         for path in write.removed:
-            self._filesystem.unlink(path)
+            filesystem.unlink(path)
         if write.log.directories:  # New files, or an attempt before failed half-way.
-            self._filesystem.sync_directory(self._wheel_path.parent)
-            self._filesystem.sync_directory(self._checkpoint_path.parent)
+            filesystem.sync_directory(directory.wheel.parent)
+            filesystem.sync_directory(directory.checkpoint.parent)
 
     def written(self, write: TimerWrite) -> None:
         """Note that it was written."""

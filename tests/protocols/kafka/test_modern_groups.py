@@ -13,7 +13,8 @@ from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS
 from libramq.groups.modern.member import SESSION_MS
 from libramq.groups.modern.values import LEAVES, LEAVES_FOR_A_WHILE
 from libramq.kernel.effect import Thread
-from libramq.protocols.kafka.api68_modern_groups import HEARTBEAT_MS, HELD_MS, WAITING_HEARTBEAT_MS
+from libramq.protocols.kafka.api68_modern_groups import HEARTBEAT_MS, WAITING_HEARTBEAT_MS
+from libramq.protocols.kafka.held_heartbeats import MODERN_HOLD_MS
 from libramq.protocols.kafka.node import KafkaNodes, id_of
 from libramq.wire.kafka.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from libramq.wire.kafka.apis.consumer_group_heartbeat import (
@@ -137,7 +138,7 @@ def test_a_member_that_waits_for_partitions_asks_more_often(endpoint: KafkaEndpo
     endpoint.talk.advance(INITIAL_DELAY_MS)
     first.heard()
     second = Member(endpoint, "b")
-    endpoint.talk.advance(HELD_MS)
+    endpoint.talk.advance(MODERN_HOLD_MS)
     for _ in range(2):
         answer = second.heard()
         assert answer is not None
@@ -155,13 +156,13 @@ def test_a_heartbeat_without_news_is_answered_in_its_interval(
     endpoint: KafkaEndpoint, pair: tuple[Member, Member]
 ):
     pair[0].hold_beat()
-    endpoint.talk.advance(HELD_MS - 1)
+    endpoint.talk.advance(MODERN_HOLD_MS - 1)
     assert pair[0].heard() is None
     endpoint.talk.advance(1)
     answer = pair[0].heard()
     assert answer is not None
     assert answer.assignment is None
-    assert answer.heartbeat_interval_ms > HELD_MS, "librdkafka waits no longer for an answer"
+    assert answer.heartbeat_interval_ms > MODERN_HOLD_MS, "librdkafka waits no longer for an answer"
 
 
 def test_a_lost_answer_is_given_again(endpoint: KafkaEndpoint, pair: tuple[Member, Member]):
@@ -425,7 +426,7 @@ def test_nothing_is_left_of_former_members_of_an_instance(endpoint: KafkaEndpoin
     tool = endpoint.peer()
     for number in range(5):
         member = Member(endpoint, f"m{number}", instance_id="i")
-        endpoint.talk.advance(HELD_MS)
+        endpoint.talk.advance(MODERN_HOLD_MS)
         member.heard()
         if is_removed:
             leaving = (LeavingMember(member_id="", group_instance_id="i"),)
@@ -467,7 +468,7 @@ def test_a_large_assignment_is_made_on_a_thread(endpoint: KafkaEndpoint, monkeyp
     member = Member(endpoint, "a")
     endpoint.talk.advance(INITIAL_DELAY_MS)
     assert [each[0] for each in endpoint.talk.threads.work] == [Thread.ASSIGN]
-    endpoint.talk.advance(HELD_MS)
+    endpoint.talk.advance(MODERN_HOLD_MS)
     member.heard()
     assert (member.epoch, member.partitions) == (1, ())
     member.hold_beat()
@@ -507,7 +508,7 @@ def test_members_do_not_say_more_than_there_is_memory_for(
     other = Member(endpoint, "c", group="other")
     assert other.peer.answers()[0].error_code == refused
     first.hold_beat()
-    endpoint.talk.advance(HELD_MS)
+    endpoint.talk.advance(MODERN_HOLD_MS)
     assert first.heard() is not None
 
 
@@ -517,7 +518,7 @@ def test_nothing_is_left_of_a_group_without_members(endpoint: KafkaEndpoint, pai
         member.peer.end()
     endpoint.talk.advance(GRACE_MS + COLLECT_MS)
     requests = endpoint.translator.modern_groups
-    assert (len(requests.groups), len(requests.held_beats), len(requests.presence)) == (0, 0, 0)
+    assert (len(requests.groups), len(requests.held_heartbeats), len(requests.presence)) == (0, 0, 0)
     assert requests.groups.cost_bytes == 0
     endpoint.peer().tell(join_request(), 3)
     assert endpoint.translator.classic_groups.groups.get("G") is not None, "a classic group may have the name"

@@ -10,7 +10,7 @@ from libramq.errors import BrokerError
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS, RETURN_MS
 from libramq.groups.modern.values import LEAVES, LEAVES_FOR_A_WHILE
-from libramq.protocols.kafka.api68_modern_groups import HELD_MS
+from libramq.protocols.kafka.held_heartbeats import MODERN_HOLD_MS
 from libramq.wire.kafka.error_code import ErrorCode
 from tests.broker.brokers import Conversation
 from tests.protocols.kafka.peers import KafkaEndpoint
@@ -65,7 +65,7 @@ def test_members_keep_their_partitions_and_get_a_later_epoch(restarts: Restarts)
     assert [partitions for _, partitions in after] == [partitions for _, partitions in before]
     assert min(epoch for epoch, _ in after) > max(epoch for epoch, _ in before)
     assert [each.commit(0) for each in members] == [ErrorCode.NONE] * 2
-    restarts.talk.advance(HELD_MS)
+    restarts.talk.advance(MODERN_HOLD_MS)
     assert len(history(restarts.talk)) == 1, "the restart was no rebalance"
 
 
@@ -112,9 +112,9 @@ def test_a_kill_amid_a_move_gives_a_partition_to_nobody_twice(restarts: Restarts
 def test_a_member_that_does_not_return_is_given_up(restarts: Restarts):
     first, second = restarts.pair()
     restarts.kill(first)
-    for _ in range(RETURN_MS // HELD_MS + 2):
+    for _ in range(RETURN_MS // MODERN_HOLD_MS + 2):
         first.hold_beat()
-        restarts.talk.advance(HELD_MS)
+        restarts.talk.advance(MODERN_HOLD_MS)
         first.heard()
     assert first.partitions == (0, 1)
     second.peer = restarts.endpoint.peer()
@@ -134,7 +134,7 @@ def test_a_static_member_that_left_for_a_while_is_expected_back(restarts: Restar
     second.hold_beat(member_epoch=LEAVES_FOR_A_WHILE)
     restarts.kill(first)
     first.hold_beat()
-    restarts.talk.advance(HELD_MS)
+    restarts.talk.advance(MODERN_HOLD_MS)
     first.heard()
     assert len(first.partitions) == 1
     other = Member(restarts.endpoint, "c", instance_id="i")

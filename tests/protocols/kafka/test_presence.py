@@ -6,7 +6,7 @@ import pytest
 
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.state import INITIAL_DELAY_MS
-from libramq.protocols.kafka.held_beats import HOLD_MS_MAX
+from libramq.protocols.kafka.held_heartbeats import CLASSIC_HOLD_MS_MAX
 from libramq.protocols.kafka.presence import MEMBERS_PER_CONNECTION_MAX, Presence
 from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest
 from libramq.wire.kafka.apis.find_coordinator import FindCoordinatorRequest
@@ -100,7 +100,7 @@ def test_a_client_that_sends_nothing_else_meanwhile_is_answered_at_once(
 def test_a_held_heartbeat_is_answered_in_time_for_the_next(endpoint: KafkaEndpoint):
     first, _ = pair(endpoint)
     first.hold_beat()
-    endpoint.talk.advance(HOLD_MS_MAX - 1)
+    endpoint.talk.advance(CLASSIC_HOLD_MS_MAX - 1)
     assert news(first) == []
     endpoint.talk.advance(1)
     assert news(first) == [ErrorCode.NONE]
@@ -130,8 +130,8 @@ def test_a_held_heartbeat_disappears_with_its_connection(endpoint: KafkaEndpoint
     first, second = pair(endpoint)
     first.hold_beat()
     first.peer.end()
-    endpoint.talk.advance(HOLD_MS_MAX)
-    assert len(endpoint.translator.classic_groups.held_beats) == 0
+    endpoint.talk.advance(CLASSIC_HOLD_MS_MAX)
+    assert len(endpoint.translator.classic_groups.held_heartbeats) == 0
     assert not endpoint.translator._answers._waiting
     second.peer.end()
     endpoint.talk.advance(SESSION_MS)

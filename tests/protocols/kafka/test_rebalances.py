@@ -18,7 +18,7 @@ from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
 from libramq.protocols.kafka import rebalances as kafka_rebalances
-from libramq.protocols.kafka.held_beats import HOLD_MS_MAX
+from libramq.protocols.kafka.held_heartbeats import CLASSIC_HOLD_MS_MAX
 from libramq.protocols.kafka.rebalances import COLLECT_MS
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumerConnection, ConsumeStats
@@ -386,7 +386,7 @@ def test_a_group_that_continues_here_has_not_changed_until_somebody_joins(
     heartbeat = HeartbeatRequest(group_id="G", generation_id=7, member_id="m")
     peer = endpoint.peer()
     peer.tell(heartbeat)
-    talk.advance(HOLD_MS_MAX)
+    talk.advance(CLASSIC_HOLD_MS_MAX)
     assert [each.error_code for each in peer.answers()] == [0]
     assert events(talk) == []
     Reader(endpoint)

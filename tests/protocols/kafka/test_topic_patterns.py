@@ -11,7 +11,7 @@ from libramq.groups.modern.subscribed_topics import TOPICS_LOOK_MS
 from libramq.groups.modern.values import LEAVES
 from libramq.kernel.connection import Principal
 from libramq.protocols.kafka import topic_patterns
-from libramq.protocols.kafka.api68_modern_groups import HELD_MS
+from libramq.protocols.kafka.held_heartbeats import MODERN_HOLD_MS
 from libramq.protocols.kafka.node import id_of
 from libramq.wire.kafka.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from libramq.wire.kafka.apis.consumer_group_heartbeat import (
@@ -121,7 +121,7 @@ def test_a_member_changes_its_pattern_and_drops_it(endpoint: KafkaEndpoint, memb
         endpoint.talk.advance(COLLECT_MS)
         member.heard()
         member.beat(topic_partitions=())  # It has given up the others.
-        endpoint.talk.advance(HELD_MS)
+        endpoint.talk.advance(MODERN_HOLD_MS)
         member.heard()
 
     say(subscribed_topic_regex="oth.*")

@@ -1,6 +1,6 @@
 """Escaping: an acting slave sends messages whose delay is over to other masters that have their topic.
 
-    acts? (`PeersProgress`) ─┬─► delay levels       `escaping_levels.py`
+    acts? (`ActingSlave`)   ─┬─► delay levels       `escaping_levels.py`
                              ├─► open transactions  `escaping_transactions.py`
                              ├─► timer messages     `escaping_timers.py`
                              └─► what was popped    `escaping_pops.py`

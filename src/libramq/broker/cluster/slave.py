@@ -11,9 +11,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from libramq.broker.cluster.acting_slave import ActingSlave
 from libramq.broker.cluster.escaping import KEPT_MS, PAUSE_MS, Escaping
 from libramq.broker.cluster.registration import Registration
-from libramq.broker.cluster.slaves_progress import PeersProgress
 from libramq.broker.cluster.table_copies import TableCopies
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
@@ -98,10 +98,10 @@ class Slave:
         self._kept_until_ms = self._clock.monotonic_ms() + KEPT_MS
         #: Until when nothing is handed out, as a master that is back has asked; it registers before.
         self._paused_until_ms = self._clock.monotonic_ms()
-        #: What other slaves do while the master is gone; None unless slaves act.
-        self.peers: PeersProgress | None = None
+        #: None unless slaves act.
+        self.acting: ActingSlave | None = None
         if config.enable_slave_acting_master:
-            self.peers = PeersProgress(config, files, offsets, kernel, self._ask, self)
+            self.acting = ActingSlave(config, files, offsets, kernel, self._ask, self)
         #: Delivers for a master that is gone; None unless enableRemoteEscape is set.
         self.escaping = self._new_escaping(kernel) if config.enable_remote_escape else None
 
@@ -112,8 +112,8 @@ class Slave:
             self._name_server = name_server
             self._paused_until_ms = self._clock.monotonic_ms()
             self._follow(master)
-        elif self.peers is not None and not self.acts:
-            self.peers.soon()
+        elif self.acting is not None and not self.acts:
+            self.acting.soon()
 
     def ask_for_master(self, lowest_id: int, offline: str | None) -> None:
         """Ask the name servers at once: one of them says that the master has come or gone."""
@@ -164,12 +164,12 @@ class Slave:
     @property
     def acts(self) -> bool:
         """Return whether this slave acts for a master that is gone, and no other one does."""
-        return self.is_acting and self.peers is not None and self.peers.has_begun
+        return self.is_acting and self.acting is not None and self.acting.has_begun
 
     @property
     def is_confirmed(self) -> bool:
         """Return whether this slave acts, and a name server has said so within seconds."""
-        return self.acts and self.peers is not None and self.peers.is_confirmed
+        return self.acts and self.acting is not None and self.acting.is_confirmed
 
     @property
     def may_serve_pops(self) -> bool:
@@ -207,8 +207,8 @@ class Slave:
 
     def answer_peer(self, broker_id: int) -> bool:
         """Make way for a slave with a lower id; return whether answers are still awaited."""
-        if self.peers is not None:
-            self.peers.make_way(broker_id)
+        if self.acting is not None:
+            self.acting.make_way(broker_id)
         return self.escaping is not None and self.escaping.is_awaiting
 
     def settle(self) -> None:
@@ -228,8 +228,8 @@ class Slave:
         """Have nothing on the disk that speaks of what will be cut; return whether the log may be cut now."""
         if self.escaping is not None:
             self.escaping.forget()
-        if self.peers is not None:
-            self.peers.forget()
+        if self.acting is not None:
+            self.acting.forget()
         if not self._files.passed_on.cut(self._store.first_offset_at(TIMER_TOPIC, 0, end)):
             self._files.save_progress_soon()
             return False

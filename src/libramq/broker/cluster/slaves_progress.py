@@ -1,17 +1,13 @@
-"""The slaves' progress: what slaves have delivered for a lost master. Whoever delivers next asks for it.
+"""The slaves' progress: what slaves have delivered for a lost master, which asks them when it is back.
 
     a master: start, a stall, a lost registration
           ─► a name server: our slaves ─► each: offsets of delay levels and half messages, and its timers
           ─► is the message before such an offset the one that we have? ─► we continue there
 
-    a slave whose master is gone, each second
-          ─► a name server: is no id lower than ours? ─► the other slaves: what they have done
-          ─► do we have their last record? ─► it is ours, too ─► all have answered, or 3 s are over: we act
-
 A slave whose log took another way counts its levels otherwise: its offsets would have messages skipped here
 that nobody has delivered. So the record before an offset is compared: up to an equal record logs are equal.
 While a slave is awaited a master delivers nothing; after 30 s it does, and what the slave has sent may come
-twice. Between slaves the last record counts: an account may refer to copies that only a longer log has.
+twice. How the slaves settle which of them acts is in `acting_slave.py`.
 
 Upstream: BrokerPreOnlineService.syncMetadataReverse, which compares version numbers.
 """
@@ -49,7 +45,7 @@ from libramq.rpc.broker_calls import query_consumer_offset
 from libramq.rpc.call import Call, header_call
 from libramq.rpc.name_server_calls import cluster_info
 from libramq.rpc.peer_calls import record_at, timer_checkpoint
-from libramq.rpc.question import Ask, Question, answer_to, signing
+from libramq.rpc.question import answer_to, signing
 from libramq.timers.timer_checkpoint import decode_timer_checkpoint
 from libramq.timers.timers import Again
 
@@ -64,11 +60,6 @@ AGAIN_MS: Final = 500
 #: Ours: a master that was silent for less keeps its place at the name servers, for which 10 s count
 #: (registration.HEARTBEAT_TIMEOUT_MS), and at its slave.
 STALL_MS_MIN: Final = 5_000
-#: Ours: how often a slave copies what others have done, and how long one that begins to act waits for them.
-EVERY_MS: Final = 1_000
-PEERS_MS_MAX: Final = 3_000
-#: Ours: for how long a name server's answer counts.
-CONFIRMED_MS: Final = 3_000
 
 
 class Delivered(NamedTuple):
@@ -365,237 +356,3 @@ class SlavesProgress:
         self._checking.open.held_before = 0
         for each in self._held:
             each.begin()
-
-
-class FollowingSlave(Protocol):
-    """The slave whose master is gone."""
-
-    @property
-    def answered_last(self) -> str:
-        """Return the name server that answered last."""
-        ...
-
-    @property
-    def is_acting(self) -> bool:
-        """Return whether slaves are to act for a master that is gone."""
-        ...
-
-    def interrupted(self) -> None:
-        """Forget what was begun: another slave may have acted meanwhile."""
-        ...
-
-
-class PeersProgress:
-    """Copies what the other slaves of a lost master have done, and decides which of them acts."""
-
-    def __init__(
-        self,
-        config: BrokerConfig,
-        files: BrokerFiles,
-        offsets: OffsetCommits,
-        kernel: Kernel,
-        ask: Ask,
-        slave: FollowingSlave,
-    ) -> None:
-        self._files, self._offsets = files, offsets
-        self._name, self._id = config.broker_name, config.broker_id
-        self._clock = kernel.clock
-        self._ask = ask
-        self._slave = slave
-        self._due = kernel.deadlines.new(self._look)
-        self._due.at(self._clock.monotonic_ms() + EVERY_MS)
-        self._has_begun = False
-        self._looked_ms = self._confirmed_ms = self._clock.monotonic_ms()
-        #: When the master was found to be gone, and this slave the first of those that are left.
-        self._since_ms: MonotonicMs | None = None
-        #: Those that name servers know; those that have answered since; and those that have yet to.
-        self._peers: dict[int, str] = {}
-        self._known: set[int] = set()
-        self._awaited: set[int] = set()
-        self._reported: set[int] = set()
-        self._copyings = 0
-
-    @property
-    def has_begun(self) -> bool:
-        """Return whether this slave is the one that acts, and knows what others have done before."""
-        return self._has_begun and not self._is_overdue(self._looked_ms, self._clock.monotonic_ms())
-
-    @property
-    def is_confirmed(self) -> bool:
-        """Return whether this slave acts, and a name server has said so within seconds."""
-        return self.has_begun and self._is_known_first(self._clock.monotonic_ms())
-
-    def soon(self) -> None:
-        """Look at once: the master may have come or gone."""
-        self._due.by(self._clock.monotonic_ms())
-
-    def forget(self) -> None:
-        """Drop answers under way: the log is about to be cut."""
-        self._copyings += 1
-        self._awaited.clear()
-
-    def make_way(self, broker_id: int) -> None:
-        """Note that another slave asks: one with a lower id is about to act."""
-        if broker_id < self._id:
-            self._end()
-
-    def _end(self) -> None:
-        self._has_begun, self._since_ms = False, None
-        self._known.clear()
-
-    def _is_overdue(self, last_ms: MonotonicMs, now_ms: MonotonicMs) -> bool:
-        """Return whether another slave may have acted since, as this one was stalled or cut off."""
-        return bool(self._peers) and now_ms - last_ms >= STALL_MS_MIN
-
-    def _is_known_first(self, now_ms: MonotonicMs) -> bool:
-        """Return whether a name server has said within seconds that this slave is the first of those left."""
-        return now_ms - self._confirmed_ms < CONFIRMED_MS
-
-    def _begin_again(self) -> None:
-        if self._has_begun:
-            log.info("another slave may have acted meanwhile; asking the others what they have delivered")
-            self._slave.interrupted()
-        self._end()
-
-    def _look(self, now_ms: MonotonicMs) -> None:
-        self._due.at(now_ms + EVERY_MS)
-        if self._is_overdue(self._looked_ms, now_ms):
-            self._begin_again()
-        self._looked_ms = now_ms
-        if not self._slave.is_acting:
-            self._end()
-            return
-        self._ask(Question(self._slave.answered_last, cluster_info(), self._found, ANSWER_MS_MAX))
-        self._decide(now_ms)
-
-    def _found(self, info: ClusterInfo | LibraError) -> None:
-        if isinstance(info, LibraError) or not self._slave.is_acting:
-            return
-        addresses, now_ms = info.addresses_of(self._name), self._clock.monotonic_ms()
-        self._peers = {id_: each for id_, each in addresses.items() if id_ not in (MASTER_ID, self._id)}
-        if min(addresses, default=None) != self._id:
-            self._end()
-        else:
-            if self._is_overdue(self._confirmed_ms, now_ms):
-                self._begin_again()
-            self._confirmed_ms = now_ms
-            if self._since_ms is None:
-                self._since_ms = now_ms
-                self._due.by(now_ms + PEERS_MS_MAX)
-        if not self._has_begun:
-            for id_, address in self._peers.items():
-                if id_ not in self._awaited:
-                    self._awaited.add(id_)
-                    answered = partial(self._answered, id_, address, self._copyings)
-                    self._ask(Question(address, peer_progress(self._id), answered, ANSWER_MS_MAX))
-        self._decide(now_ms)
-
-    def _decide(self, now_ms: MonotonicMs) -> None:
-        """Act, once the other slaves have said what they have done, or were silent for long enough."""
-        if self._has_begun or self._since_ms is None or not self._is_known_first(now_ms):
-            return
-        silent = self._peers.keys() - self._known
-        if not silent or now_ms - self._since_ms >= PEERS_MS_MAX:
-            if silent:
-                log.warning(
-                    "other slaves do not say what they have delivered; it may be delivered again",
-                    slaves=[self._peers[each] for each in sorted(silent)],
-                )
-            self._has_begun = True
-
-    def _answered(self, id_: int, address: str, copying: int, answer: Delivered | LibraError) -> None:
-        if copying != self._copyings:
-            return
-        self._awaited.discard(id_)
-        if not self._slave.is_acting or self.has_begun:
-            return
-        if isinstance(answer, BrokerError):
-            self._has_answered(id_)  # Apache's, or another version: it never says.
-        elif isinstance(answer, LibraError):
-            return
-        elif answer.is_moving and id_ > self._id:
-            self._due.by(self._clock.monotonic_ms() + AGAIN_MS)
-        elif not self._is_ahead(answer):
-            self._has_answered(id_)
-        else:
-            self._compare(id_, address, answer)
-
-    def _has_answered(self, id_: int) -> None:
-        self._known.add(id_)
-        self._decide(self._clock.monotonic_ms())
-
-    def _compare(self, id_: int, address: str, answer: Delivered) -> None:
-        """Take over what a slave has done, if we have all of its log."""
-        place, copying = answer.others.last_record, self._copyings
-        record = self._files.store.copy.record(*place) if place is not None else None
-        if place is None or record is None:
-            self._is_another(id_, address)
-            return
-
-        def answered(theirs: bytes | LibraError) -> None:
-            if copying != self._copyings or not self._slave.is_acting or self.has_begun:
-                return
-            if theirs == record:
-                self._take_over(answer)
-                self._has_answered(id_)
-            elif not isinstance(theirs, LibraError):
-                self._is_another(id_, address)
-
-        self._ask(Question(address, record_at(place[0], record), answered, ANSWER_MS_MAX))
-
-    def _is_another(self, id_: int, address: str) -> None:
-        if id_ not in self._reported:
-            self._reported.add(id_)
-            log.warning(
-                "another slave's log goes further, or is another one: what it delivers may come twice",
-                slave=address,
-            )
-        self._has_answered(id_)
-
-    def _is_ahead(self, answer: Delivered) -> bool:
-        """Return whether a slave may have done what we do not know of."""
-        schedule, others = self._files.schedule, answer.others
-        return (
-            any(each.is_ahead_of(schedule.account_of(level)) for level, each in answer.accounts.items())
-            or (others.half_offset or 0) > self._half_offset
-            or self._later_timers(answer) is not None
-            or (others.passed_on is not None and others.passed_on.is_ahead)
-            or any(True for _ in self._later_commits(answer))
-        )
-
-    @property
-    def _half_offset(self) -> int:
-        return self._offsets.query(half.TRANSACTION_GROUP, names.TRANS_HALF_TOPIC, half.QUEUE_ID) or 0
-
-    def _later_timers(self, answer: Delivered) -> Again | None:
-        again, ours = answer.timers, self._files.timers.timers.again
-        if again is None:
-            return None
-        is_later = again != ours and again.until >= ours.until and again.from_ms >= ours.from_ms
-        return again if is_later else None
-
-    def _later_commits(self, answer: Delivered) -> Iterator[tuple[str, str, int, int]]:
-        for key, queues in answer.others.committed.items():
-            topic, _, group = key.partition(SEPARATOR)
-            for queue_id, offset in queues.items():
-                if offset > (self._offsets.query(group, topic, queue_id) or 0):
-                    yield group, topic, queue_id, offset
-
-    def _take_over(self, answer: Delivered) -> None:
-        files, schedule = self._files, self._files.schedule
-        for level, account in answer.accounts.items():
-            bounded = account.bounded(files.store.max_offset(names.SCHEDULE_TOPIC, level - 1))
-            if bounded.is_ahead_of(schedule.account_of(level)):
-                schedule.passed_on(level, bounded)
-        if (answer.others.half_offset or 0) > self._half_offset:
-            queue = (half.TRANSACTION_GROUP, names.TRANS_HALF_TOPIC, half.QUEUE_ID)
-            self._offsets.commit(*queue, answer.others.half_offset or 0)
-        timers = self._later_timers(answer)
-        if timers is not None:
-            files.timers.timers.copy(timers)
-        for commit in list(self._later_commits(answer)):
-            self._offsets.commit(*commit)
-        if answer.others.passed_on is not None:
-            files.passed_on.take_over(answer.others.passed_on)
-        files.passed_on.is_ahead = True
-        files.save_progress_soon()

@@ -40,8 +40,7 @@ from libramq.store.key_index import KeyIndex
 from libramq.store.message_store import MessageStore
 from libramq.store.retention import NEVER_PERCENT, Retention
 from libramq.timers.request import TimerOptions
-from libramq.timers.timer_checkpoint import FILE_NAME as TIMER_CHECKPOINT
-from libramq.timers.timer_checkpoint import read_timer_checkpoint
+from libramq.timers.timer_directory import TimerDirectory
 from libramq.timers.timer_files import TimerFiles
 from libramq.timers.timers import Again
 
@@ -161,11 +160,13 @@ class BrokerFiles:
         self.passed_on = PassedOnFile(self.filesystem, config_directory)
         self.at_slave = CommitsAtSlave(self.filesystem, config_directory, self.store)
         self.beginnings = Beginnings(self.filesystem, config_directory, self.ledger.offsets.has_any)
-        found = read_timer_checkpoint(self.filesystem, config_directory / TIMER_CHECKPOINT)
+        timer_directory = TimerDirectory(
+            self.filesystem, Path(self._config.store_path), self._config.timer_log_file_bytes
+        )
         self.pop = PopState(
             self.store,
             self.ledger,
-            found,
+            timer_directory.found,
             log=self.log,
             revive_topic=REVIVE_TOPIC_PREFIX + self._config.cluster_name,
             clock=self._clock,
@@ -176,15 +177,12 @@ class BrokerFiles:
         if not self._config.is_slave:  # Its master delivers them.
             copies.begin()
         self.timers = TimerFiles(
-            self.filesystem,
-            Path(self._config.store_path),
+            timer_directory,
             self.store,
             timer_options(self._config),
-            found=found,
             pop=self.pop,
             destinations=self.destinations,
             wall_ms=self._clock.wall_ms,
-            log_file_bytes=self._config.timer_log_file_bytes,
             copies=copies,
         )
         self.progress = self._progress_files()

@@ -41,7 +41,7 @@ from libramq.protocols.kafka.group_requests import (
     client_id_of,
     host_of,
 )
-from libramq.protocols.kafka.held_beats import HOLD_MS_MAX, HOLDS_PER_SESSION, HeldBeat
+from libramq.protocols.kafka.held_heartbeats import CLASSIC_HOLD_MS_MAX, HOLDS_PER_SESSION, HeldHeartbeat
 from libramq.protocols.kafka.rebalances import ClassicRebalances
 from libramq.protocols.kafka.refusals import GROUP_CODES
 from libramq.secret_bits import SecretBits
@@ -182,12 +182,12 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
             self._finish(name)
             if code is ErrorCode.NONE and group is not None and slot.is_patient:
                 session_ms = group.members[beat.member_id].session_ms
-                hold_ms = min(HOLD_MS_MAX, session_ms // HOLDS_PER_SESSION)
-                self.held_beats.hold(slot, name, beat, now_ms + hold_ms)
+                hold_ms = min(CLASSIC_HOLD_MS_MAX, session_ms // HOLDS_PER_SESSION)
+                self.held_heartbeats.hold(slot, name, beat, now_ms + hold_ms)
                 return
         slot.answer(HeartbeatResponse(error_code=code))
 
-    def _answer_held(self, held: HeldBeat) -> None:
+    def _answer_held(self, held: HeldHeartbeat) -> None:
         refusal = self._all.member_refusal(held.group, held.slot.principal)
         if refusal is not None:
             held.slot.answer(HeartbeatResponse(error_code=refusal))
@@ -272,7 +272,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         now = (group.generation, group.status is Status.PREPARING_REBALANCE)
         if self._announced.get(name) != now:
             self._announced[name] = now
-            self.held_beats.answer_group(name)
+            self.held_heartbeats.answer_group(name)
 
     def _send(self, name: str, answer: Answer) -> None:
         """Send an answer; one with a share, once the group's next coordinator knows of it."""

@@ -27,10 +27,14 @@ from libramq.kernel.connection import Principal
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.node import id_of
-from libramq.wire.kafka.apis import consumer_group_describe as wire
 from libramq.wire.kafka.apis.consumer_group_describe import (
+    CONSUMER_MEMBER,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
+    DescribedAssignment,
+    DescribedConsumerGroup,
+    DescribedConsumerGroupMember,
+    DescribedTopicPartitions,
 )
 from libramq.wire.kafka.apis.delete_groups import (
     DeletableGroupResult,
@@ -176,13 +180,13 @@ class GroupAdministration:
     def _modern_described(self, principal: Principal, name: str) -> "_Described":
         refusal = self._groups.member_refusal(name, principal)
         if refusal is not None:
-            return _Described(wire.DescribedGroup(group_id=name, error_code=refusal))
+            return _Described(DescribedConsumerGroup(group_id=name, error_code=refusal))
         group = self._groups.modern.get(name)
         if group is None:
             remark = f"{name} has no members of KIP-848's protocol"
             code = ErrorCode.GROUP_ID_NOT_FOUND
-            return _Described(wire.DescribedGroup(group_id=name, error_code=code, error_message=remark))
-        described = wire.DescribedGroup(
+            return _Described(DescribedConsumerGroup(group_id=name, error_code=code, error_message=remark))
+        described = DescribedConsumerGroup(
             group_id=name,
             group_state=group.state,
             group_epoch=group.epoch,
@@ -258,12 +262,12 @@ def _classic_member(found: ClassicGroup, member: ClassicMember) -> DescribedGrou
 class _Member(NamedTuple):
     """A member, and what is too much to be put into its answer at once."""
 
-    described: wire.Member
+    described: DescribedConsumerGroupMember
     topics: frozenset[str]
     assigned: Partitions
     target: Partitions
 
-    def whole(self) -> wire.Member:
+    def whole(self) -> DescribedConsumerGroupMember:
         """Return the member with all of that."""
         return replace(
             self.described,
@@ -276,7 +280,7 @@ class _Member(NamedTuple):
 class _Described(NamedTuple):
     """A group and its members, as they are now."""
 
-    group: wire.DescribedGroup
+    group: DescribedConsumerGroup
     members: Sequence[_Member] = ()
 
     @property
@@ -284,13 +288,13 @@ class _Described(NamedTuple):
         """Return how many elements its answer has."""
         return 1 + sum(1 + len(each.topics) + len(each.assigned) + len(each.target) for each in self.members)
 
-    def whole(self) -> wire.DescribedGroup:
+    def whole(self) -> DescribedConsumerGroup:
         """Return the group with its members."""
         return replace(self.group, members=tuple(each.whole() for each in self.members))
 
 
-def _member(member: ModernMember) -> wire.Member:
-    return wire.Member(
+def _member(member: ModernMember) -> DescribedConsumerGroupMember:
+    return DescribedConsumerGroupMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
         rack_id=member.rack_id,
@@ -298,19 +302,19 @@ def _member(member: ModernMember) -> wire.Member:
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_regex=member.pattern or None,
-        assignment=wire.Assignment(),
-        target_assignment=wire.Assignment(),
-        member_type=wire.CONSUMER_MEMBER,
+        assignment=DescribedAssignment(),
+        target_assignment=DescribedAssignment(),
+        member_type=CONSUMER_MEMBER,
     )
 
 
-def _assignment(partitions: Iterable[Partition]) -> wire.Assignment:
+def _assignment(partitions: Iterable[Partition]) -> DescribedAssignment:
     topics: dict[str, list[int]] = {}
     for each in sorted(partitions):
         topics.setdefault(each.topic, []).append(each.number)
-    return wire.Assignment(
+    return DescribedAssignment(
         topic_partitions=tuple(
-            wire.TopicPartitions(topic_id=id_of(topic), topic_name=topic, partitions=tuple(indexes))
+            DescribedTopicPartitions(topic_id=id_of(topic), topic_name=topic, partitions=tuple(indexes))
             for topic, indexes in topics.items()
         )
     )

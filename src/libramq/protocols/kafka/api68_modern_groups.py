@@ -37,7 +37,7 @@ from libramq.protocols.kafka.group_requests import (
     client_id_of,
     host_of,
 )
-from libramq.protocols.kafka.held_beats import HeldBeat
+from libramq.protocols.kafka.held_heartbeats import MODERN_HOLD_MS, HeldHeartbeat
 from libramq.protocols.kafka.node import TopicIds, id_of
 from libramq.protocols.kafka.rebalances import ModernRebalances
 from libramq.protocols.kafka.refusals import GROUP_CODES
@@ -58,9 +58,6 @@ log = get_logger(__name__)
 HEARTBEAT_MS: Final = 1_500
 #: Ours: of members that wait for partitions of others.
 WAITING_HEARTBEAT_MS: Final = 200
-#: Ours: how long a heartbeat is held; for librdkafka one fails that takes longer than the interval. A client
-#: that has one under way can neither leave nor change its topics.
-HELD_MS: Final = 900
 
 
 class Heartbeats:
@@ -159,7 +156,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
         elif group.has_news(beat.member_id) or group.is_moving(beat.member_id):
             self._answer(name, group, beat.member_id, slot)
         else:
-            self.held_beats.hold(slot, name, held, now_ms + HELD_MS)
+            self.held_heartbeats.hold(slot, name, held, now_ms + MODERN_HOLD_MS)
 
     def _refusal(
         self, request: ConsumerGroupHeartbeatRequest, slot: Slot
@@ -284,7 +281,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
             self._effects.run(Thread.ASSIGN, work.made, partial(self._assigned, name, group, work))
         if self._looked_at.get(name) != group.version:
             self._looked_at[name] = group.version
-            self.held_beats.answer_group(name, lambda beat: group.has_news(beat.member_id))
+            self.held_heartbeats.answer_group(name, lambda beat: group.has_news(beat.member_id))
 
     def _assigned(
         self, name: str, group: ModernGroup, work: AssignorWork, made: dict[str, Partitions] | Exception
@@ -319,7 +316,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
         if len(last) > len(group.members):
             self._forget_gone(name, group, list(last))  # A static member is back under another id.
 
-    def _answer_held(self, held: HeldBeat) -> None:
+    def _answer_held(self, held: HeldHeartbeat) -> None:
         name, member_id = held.group, held.beat.member_id
         group = self.groups.get(name)
         code = self._all.member_refusal(name, held.slot.principal)

@@ -26,7 +26,7 @@ from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups, G
 from libramq.protocols.kafka.group_records import GroupRecords
-from libramq.protocols.kafka.held_beats import HeldBeat, HeldBeats
+from libramq.protocols.kafka.held_heartbeats import HeldHeartbeat, HeldHeartbeats
 from libramq.protocols.kafka.presence import Presence, Who
 from libramq.protocols.kafka.rebalances import Rebalances
 from libramq.protocols.kafka.refusals import GROUP_CODES
@@ -78,7 +78,7 @@ class GroupRequests(ABC, Generic[G]):
         self._rebalances: Rebalances[G] = rebalances
         self._due: dict[str, Deadline] = {}
         self.presence = Presence(kernel.purgatory, self._lost)
-        self.held_beats = HeldBeats(kernel.deadlines, self._answer_held)
+        self.held_heartbeats = HeldHeartbeats(kernel.deadlines, self._answer_held)
         every.nodes.observe(self.moved)
         records.observe(self.claim)
 
@@ -89,7 +89,7 @@ class GroupRequests(ABC, Generic[G]):
         """Have members leave, or remove them; return what becomes of each."""
 
     @abstractmethod
-    def _answer_held(self, held: HeldBeat) -> None:
+    def _answer_held(self, held: HeldHeartbeat) -> None:
         """Answer a heartbeat that is not held any more."""
 
     @abstractmethod
@@ -231,7 +231,7 @@ class GroupRequests(ABC, Generic[G]):
             deadline.cancel()
         self._all.release(name)
         self._records.gone(name)
-        self.held_beats.answer_group(name)
+        self.held_heartbeats.answer_group(name)
 
     def _tick(self, name: str, now_ms: MonotonicMs) -> None:
         group = self.groups.get(name)

@@ -124,7 +124,7 @@ class KafkaTranslator:
         self.modern_groups = ModernGroups(
             every, modern_rebalances, modern_records, heartbeats, kernel, grace_ms
         )
-        self._held_beats = self.classic_groups.held_beats, self.modern_groups.held_beats
+        self._held_heartbeats = self.classic_groups.held_heartbeats, self.modern_groups.held_heartbeats
         self._groups = KafkaGroups(every, self.classic_groups, self.modern_groups, kernel)
         return [
             self._groups,
@@ -159,8 +159,8 @@ class KafkaTranslator:
             log.error("a Kafka request failed", peer=connection.address, exc_info=call)
             self._answers.end(connection, "a request failed")
         else:
-            for held_beats in self._held_beats:  # Answers leave in the order of requests.
-                held_beats.answer_before_others(connection)
+            for held_heartbeats in self._held_heartbeats:  # Answers leave in the order of requests.
+                held_heartbeats.answer_before_others(connection)
             self._serve(self._answers.open(connection, call), call.request)
 
     def _api_versions(self, request: ApiVersionsRequest, slot: Slot) -> None:

@@ -28,7 +28,7 @@ class ConsumerGroupDescribeRequest(Request, frozen=True, kw_only=True):
     include_authorized_operations: Boolean = False
 
 
-class TopicPartitions(Message, frozen=True, kw_only=True):
+class DescribedTopicPartitions(Message, frozen=True, kw_only=True):
     """Partitions of a topic."""
 
     topic_id: Uuid
@@ -36,13 +36,13 @@ class TopicPartitions(Message, frozen=True, kw_only=True):
     partitions: tuple[Int32, ...]
 
 
-class Assignment(Message, frozen=True, kw_only=True):
+class DescribedAssignment(Message, frozen=True, kw_only=True):
     """Partitions of a member."""
 
-    topic_partitions: tuple[TopicPartitions, ...] = ()
+    topic_partitions: tuple[DescribedTopicPartitions, ...] = ()
 
 
-class Member(Message, frozen=True, kw_only=True):
+class DescribedConsumerGroupMember(Message, frozen=True, kw_only=True):
     """A member, with what it has and what it shall have."""
 
     member_id: String
@@ -53,12 +53,12 @@ class Member(Message, frozen=True, kw_only=True):
     client_host: String
     subscribed_topic_names: tuple[String, ...] = ()
     subscribed_topic_regex: NullableString = None
-    assignment: Assignment
-    target_assignment: Assignment
+    assignment: DescribedAssignment
+    target_assignment: DescribedAssignment
     member_type: Annotated[Int8, Versions(1)] = -1
 
 
-class DescribedGroup(Message, frozen=True, kw_only=True):
+class DescribedConsumerGroup(Message, frozen=True, kw_only=True):
     """A group. group_epoch: higher than assignment_epoch while an assignment is due."""
 
     error_code: Int16 = 0
@@ -68,7 +68,7 @@ class DescribedGroup(Message, frozen=True, kw_only=True):
     group_epoch: Int32 = 0
     assignment_epoch: Int32 = 0
     assignor_name: String = ""
-    members: tuple[Member, ...] = ()
+    members: tuple[DescribedConsumerGroupMember, ...] = ()
     authorized_operations: Int32 = NO_OPERATIONS
 
 
@@ -76,4 +76,4 @@ class ConsumerGroupDescribeResponse(Message, frozen=True, kw_only=True):
     """The groups, in the order of the request."""
 
     throttle_time_ms: Int32 = 0
-    groups: tuple[DescribedGroup, ...]
+    groups: tuple[DescribedConsumerGroup, ...]

@@ -17,13 +17,17 @@ from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadline, Deadlines
 from libramq.protocols.kafka.answers import Slot
 
-#: Ours: less than any client's default interval, 3 s, so that none is late for its next heartbeat.
-HOLD_MS_MAX: Final = 2_800
+#: Ours: a classic group's; less than any client's default interval, 3 s, so that none is late for its next
+#: heartbeat.
+CLASSIC_HOLD_MS_MAX: Final = 2_800
 #: Ours: a member has several heartbeats in a session.
 HOLDS_PER_SESSION: Final = 3
+#: Ours: a modern group's (KIP-848); for librdkafka a heartbeat fails that takes longer than the interval. A
+#: client that has one under way can neither leave nor change its topics.
+MODERN_HOLD_MS: Final = 900
 
 
-class HeldBeat(NamedTuple):
+class HeldHeartbeat(NamedTuple):
     """A heartbeat that is not answered yet."""
 
     slot: Slot
@@ -32,13 +36,13 @@ class HeldBeat(NamedTuple):
     deadline: Deadline
 
 
-class HeldBeats:
+class HeldHeartbeats:
     """The heartbeats, one of a connection. answer: answers one that is not held any more."""
 
-    def __init__(self, deadlines: Deadlines, answer: Callable[[HeldBeat], None]) -> None:
+    def __init__(self, deadlines: Deadlines, answer: Callable[[HeldHeartbeat], None]) -> None:
         self._deadlines = deadlines
         self._answer = answer
-        self._held: dict[Connection, HeldBeat] = {}
+        self._held: dict[Connection, HeldHeartbeat] = {}
         self._of_group: dict[str, dict[Connection, None]] = {}
 
     def __len__(self) -> int:
@@ -50,7 +54,7 @@ class HeldBeats:
         self.answer(connection)
         slot.step_aside()
         deadline = self._deadlines.set(until_ms, partial(self._expire, connection))
-        self._held[connection] = HeldBeat(slot, group, beat, deadline)
+        self._held[connection] = HeldHeartbeat(slot, group, beat, deadline)
         self._of_group.setdefault(group, {})[connection] = None
 
     def answer_before_others(self, connection: Connection) -> None:
