@@ -37,6 +37,7 @@ from libramq.store.reading.filtered_read import STEP_BYTES_MAX, STEP_COUNT_MAX, 
 from libramq.store.reading.read import (
     NO_BATCHES,
     NO_QUEUE,
+    Portion,
     ReadResult,
     ReadStatus,
     find_record,
@@ -174,8 +175,7 @@ class StoreContents:
             queue,
             self.config,
             offset,
-            max_count,
-            max_bytes,
+            Portion(max_count, max_bytes),
             message_filter,
             may_wait=may_wait,
         )

@@ -9,7 +9,7 @@ from libramq.client.consuming.ownership.owned_queue import HeldMessages
 from libramq.client.consuming.pulling.pulling import PullLimits, pull_limits
 from libramq.errors import ConfigError
 from libramq.store.config import StoreConfig
-from libramq.store.reading.read import transfer_limits
+from libramq.store.reading.read import read_limits
 from tests.client.consuming.examples import message
 
 
@@ -87,5 +87,5 @@ def test_a_pull_gets_as_many_messages_of_our_broker_as_it_requests():
     return.
     """
     asked = settings()
-    limits = transfer_limits(StoreConfig(root=Path("store")), asked.pull_batch_size, asked.pull_batch_bytes)
+    limits, _ = read_limits(StoreConfig(root=Path("store")), asked.pull_batch_size, asked.pull_batch_bytes)
     assert limits == (asked.pull_batch_size, asked.pull_batch_bytes)

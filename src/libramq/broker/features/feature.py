@@ -15,7 +15,6 @@ from libramq.broker.messages.arrivals import Listener, TopicListener
 from libramq.broker.messages.durability import Durability
 from libramq.broker.messages.reading import Pull
 from libramq.broker.metrics.throughput import Throughput
-from libramq.catalog.requirements import Requirements
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Hooks
 from libramq.kernel.parts import Kernel
@@ -74,6 +73,5 @@ class Base:
         self.responder = Responder(
             kernel.effects, durability=self.replication.gate, announcement=self.registration
         )
-        self.requirements = Requirements(self.topics, self.groups)
         self.throughput = Throughput(files.store, kernel)
         self.held: HeldPulls[Pull] = HeldPulls(kernel.purgatory)

@@ -95,11 +95,11 @@ class GroupFeature(Feature):
         self.committing = Committing(
             offsets=offsets,
             fences=base.fences,
-            requirements=base.requirements,
+            requirements=base.tables.requirements,
             committed=consumers.committed,
             is_slave=base.config.is_slave,
         )
-        self.opening = QueueOpening(base.files, offsets, base.requirements, base.held, consumers.rebalances)
+        self.opening = QueueOpening(base.files, offsets, base.held, consumers.rebalances)
         self.removal = TopicRemoval(base.files, offsets, self.coordination, base.held, base.kernel)
 
     def _build_services(self, base: Base) -> None:
@@ -120,7 +120,7 @@ class GroupFeature(Feature):
             self.calls,
             QueueLockRequests(self.locks, consumers, tables),
             GroupRequests(coordination, self.opening, tables, answer=answer),
-            GroupBegin(base.files, self.committing, base.requirements, consumers),
+            GroupBegin(base.files, self.committing, consumers),
             OpenQueue(self.opening, answer=answer),
             offsets,
             QueryAssignment(

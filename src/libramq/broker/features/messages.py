@@ -29,7 +29,6 @@ class SendingFeature(Feature):
             config,
             machine,
             files,
-            requirements=base.requirements,
             durability=base.replication.gate,
             redelivery=self.redelivery,
             transactions=transactions.transactions,
@@ -54,14 +53,13 @@ class ReadingFeature(Feature):
             config,
             base.files,
             groups.consumers,
-            requirements=base.requirements,
             filters=groups.filters,
             offsets=base.offsets,
             held=base.held,
             kernel=base.kernel,
             throughput=base.throughput,
         )
-        self.fetching = Fetching(base.store, base.requirements, base.kernel)
+        self.fetching = Fetching(base.store, base.tables.requirements, base.kernel)
         suggested = base.replication.suggested if config.slave_read_enable else None
         self.services = [
             PullMessage(self.reading, answer=base.responder.answer, suggested=suggested),

@@ -18,6 +18,7 @@ from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.config_ledger import ConfigChange, ConfigLedger, FoldPlan
 from libramq.catalog.journal_sync import JournalSync
 from libramq.catalog.request_modes import RequestModes, RequestModesFile
+from libramq.catalog.requirements import Requirements
 from libramq.catalog.topic_table import TopicRules, TopicsFile
 from libramq.clock import Clock, read_clock
 from libramq.filesystem import FileSystem
@@ -62,6 +63,7 @@ class Tables:
         self.changed: Callable[[], None] = lambda: None
         self.topics = self._load_topics()
         self.groups = self._load_groups()
+        self.requirements = Requirements(self.topics, self.groups)
         self.fences = self._load_fences()
         self.commits_ahead = self._load_commits_ahead()
         self.filters_file = ConfigFile(filesystem, Path(config.store_path) / "config" / "consumerFilter.json")

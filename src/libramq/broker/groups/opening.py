@@ -16,7 +16,6 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.observed_rebalances import ObservedRebalances
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.reading import Pull
-from libramq.catalog.requirements import Requirements
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.fencing import Claims, Opened
@@ -59,14 +58,13 @@ class QueueOpening:
         self,
         files: BrokerFiles,
         offsets: OffsetCommits,
-        requirements: Requirements,
         held: HeldPulls[Pull],
         rebalances: ObservedRebalances,
     ) -> None:
         self._store, tables = files.store, files.tables
         self._fences, self._journals = tables.fences, tables.journals
         self._offsets = offsets
-        self._requirements = requirements
+        self._requirements = tables.requirements
         self._held = held
         self._rebalances = rebalances
 

@@ -21,7 +21,6 @@ from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.pull_filters import PullFilters
 from libramq.broker.metrics.throughput import Throughput
-from libramq.catalog.requirements import Requirements
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
@@ -116,7 +115,6 @@ class Reading:
         files: BrokerFiles,
         consumers: ConsumerClients,
         *,
-        requirements: Requirements,
         filters: PullFilters,
         offsets: OffsetCommits,
         held: HeldPulls[Pull],
@@ -125,7 +123,7 @@ class Reading:
     ) -> None:
         self._reads_committed, self._rebalances = consumers.reads_committed, consumers.rebalances
         self._store, self._fences = files.store, files.tables.fences
-        self._requirements = requirements
+        self._requirements = files.tables.requirements
         self._filters = filters
         self._offsets = offsets
         self._held = held

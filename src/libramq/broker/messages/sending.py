@@ -26,7 +26,7 @@ from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.broker.transactions import half
 from libramq.broker.transactions.transactions import Transactions
-from libramq.catalog.requirements import Requirements, require_sendable, require_writable
+from libramq.catalog.requirements import require_sendable, require_writable
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError, broker_error
@@ -106,14 +106,13 @@ class Sending:
         machine: Machine,
         files: BrokerFiles,
         *,
-        requirements: Requirements,
         durability: Gate,
         redelivery: Redelivery,
         transactions: Transactions,
     ) -> None:
         self._topics, self._log = files.tables.topics, files.log
         self._schedule, self._timers = files.schedule, files.timers.timers
-        self._requirements = requirements
+        self._requirements = files.tables.requirements
         self._durability = durability
         self._redelivery = redelivery
         self._transactions = None if config.reject_transaction_message else transactions

@@ -23,6 +23,7 @@ from libramq.store.queues.batch_consume_queue import BatchConsumeQueue, BatchUni
 from libramq.store.queues.consume_queue import BLANK_SIZE, unit_tag_code
 from libramq.store.reading.read import (
     Place,
+    Portion,
     ReadResult,
     ReadStatus,
     fetch,
@@ -60,7 +61,14 @@ def read_batches(
     """
     may_be_wrapped = may_be_wrapped and tag_codes is None
     read = _BatchRead(
-        log, queue, config, offset, max_count, max_bytes, tag_codes, unwrapping, may_be_wrapped=may_be_wrapped
+        log,
+        queue,
+        config,
+        offset,
+        Portion(max_count, max_bytes),
+        tag_codes,
+        unwrapping,
+        may_be_wrapped=may_be_wrapped,
     )
     while True:
         result = read.run(may_wait=may_wait, may_unwrap=may_unwrap)
@@ -79,13 +87,13 @@ class _BatchRead:
         queue: BatchConsumeQueue,
         config: StoreConfig,
         offset: int,
-        max_count: int,
-        max_bytes: int | None,
+        portion: Portion,
         tag_codes: frozenset[int] | None,
         unwrapping: Unwrapping | None,
         *,
         may_be_wrapped: bool,
     ) -> None:
+        max_count, max_bytes = portion
         self._log = log
         self._queue = queue
         self._offset = offset

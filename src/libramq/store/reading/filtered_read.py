@@ -22,10 +22,11 @@ from libramq.store.queues.consume_queue import ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 from libramq.store.reading.read import (
     NO_QUEUE,
+    Portion,
     ReadResult,
     ReadStatus,
+    read_limits,
     scan_count,
-    transfer_limits,
 )
 
 #: MessageStoreConfig.maxTransferCountOnMessageInMemory: an ordinary read. Some 0.3 ms for most filters.
@@ -76,8 +77,7 @@ class FilteredRead:
         queue: ConsumeQueue,
         config: StoreConfig,
         offset: int,
-        max_count: int,
-        max_bytes: int | None,
+        portion: Portion,
         message_filter: MessageFilter,
         *,
         may_wait: bool,
@@ -85,10 +85,9 @@ class FilteredRead:
         self._read = read
         self._queues = queues
         self._queue = queue
-        self._config = config
         self._start = self._offset = offset
-        self._count_max, self._bytes_max = transfer_limits(config, max_count, max_bytes)
-        self._examined_max = scan_count(config, max_count)
+        self._count_max, self._bytes_max = read_limits(config, *portion)[0]
+        self._examined_max = scan_count(config, portion.max_count)
         self._filter = message_filter
         self._step_bytes = STEP_BYTES_MAX * STEP_LOOKUPS // max(STEP_LOOKUPS, message_filter.weight)
         self._last: ReadResult = NO_QUEUE

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -47,6 +47,13 @@ Place = tuple[int, int]
 
 #: Ours: messages whose tags are checked before a held pull is run again; one append seldom has more.
 LOOK_UNITS_MAX: Final = 1024
+
+
+class Portion(NamedTuple):
+    """What a reader takes at once: at most so many, of so many bytes (None: Apache's limit)."""
+
+    max_count: int
+    max_bytes: int | None
 
 
 class ReadStatus(Enum):
@@ -278,11 +285,6 @@ def warm(filesystem: FileSystem, ranges: tuple[Cold, ...]) -> None:
             filesystem.pread(file, size, offset)
         finally:
             filesystem.close(file)
-
-
-def transfer_limits(config: StoreConfig, max_count: int, max_bytes: int | None) -> tuple[int, int]:
-    """Return count and bytes of one read of messages in memory."""
-    return read_limits(config, max_count, max_bytes)[0]
 
 
 def read_limits(

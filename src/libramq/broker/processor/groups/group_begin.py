@@ -11,7 +11,6 @@ from typing import Final
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.consumer_clients import ConsumerClients
-from libramq.catalog.requirements import Requirements
 from libramq.codes import RequestCode
 from libramq.kernel.connection import Connection
 from libramq.kernel.work import Work
@@ -30,7 +29,6 @@ class GroupBegin:
         self,
         files: BrokerFiles,
         committing: Committing,
-        requirements: Requirements,
         consumers: ConsumerClients,
     ) -> None:
         self._store, tables = files.store, files.tables
@@ -38,7 +36,7 @@ class GroupBegin:
         self._beginnings = files.beginnings
         self._offsets = committing.offsets
         self._write = committing.write
-        self._requirements = requirements
+        self._requirements = tables.requirements
         self._consumers = consumers
         #: Groups and topics whose offsets are being committed.
         self._under_way: set[tuple[str, str]] = set()
