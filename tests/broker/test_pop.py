@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.pop import journal, taking
+from libramq.broker.files import pop_journal as journal
+from libramq.broker.pop import taking
 from libramq.broker.pop.taking import PopSelection, Taking
 from libramq.client.popping.popped import messages_of
 from libramq.codes import RequestCode, ResponseCode

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from libramq.broker.messages.schedule import DelaySchedule
+from libramq.broker.files.delay_schedule import DelaySchedule
 from libramq.catalog.destinations import Destinations
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C

@@ -1,7 +1,12 @@
 """Delay levels: the account of what is delivered, and times of storing whatever the wall clock is set to."""
 
-from libramq.broker.files.schedule_file import WAITING_MAX, LevelAccount
-from libramq.broker.messages.schedule import SETTINGS_MAX, UNNOTICED_MS, StoredMoments
+from libramq.broker.files.delay_schedule import (
+    SETTINGS_MAX,
+    UNNOTICED_MS,
+    WAITING_MAX,
+    LevelAccount,
+    StoredMoments,
+)
 from libramq.clock import Now
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from libramq.broker.messages.delivery import LOOK_MS
 from libramq.broker.messages.durability import DIRECTORIES_MS
-from libramq.broker.messages.timer_delivery import LOOK_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.filesystem import LocalFileSystem

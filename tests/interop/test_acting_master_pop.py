@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.files.schedule_file import DelayAnswer
+from libramq.broker.files.delay_schedule import DelayAnswer
 from libramq.formats.document import decode_body
 from libramq.pop.passed_on import PassedOn
 from tests.interop import wire

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from libramq.broker.cluster import escaping_levels, slaves_progress
-from libramq.broker.files.schedule_file import LevelAccount
+from libramq.broker.files.delay_schedule import LevelAccount
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError, ConnectionLost
 from tests.broker.brokers import Conversation

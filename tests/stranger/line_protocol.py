@@ -51,8 +51,8 @@ from libramq.auth.operation import Consume, Membership, Operation, Send
 from libramq.broker.broker import Broker
 from libramq.broker.groups.heartbeats import Heartbeat, HeartbeatResult
 from libramq.broker.groups.opening import QueueToOpen
+from libramq.broker.groups.pull import Pull, PullResult, PullStatus
 from libramq.broker.messages.drafts import Draft
-from libramq.broker.messages.reading import Pull, PullResult, PullStatus
 from libramq.broker.messages.sending import Sent, Stored
 from libramq.clock import read_clock
 from libramq.codes import ResponseCode

@@ -14,8 +14,8 @@ from libramq.broker.cluster.escaping_transactions import EscapingTransactions
 from libramq.broker.cluster.other_masters import OtherMasters, Outgoing, Window
 from libramq.broker.cluster.slaves_progress import SlavesProgress
 from libramq.broker.files.passed_on_file import PassedOnFile
+from libramq.broker.files.pop_state import PopState
 from libramq.broker.pop.reviving import Reviving
-from libramq.broker.pop.state import PopState
 from libramq.broker.transactions import half
 from libramq.broker.transactions.open_transactions import OpenTransactions
 from libramq.codes import RequestCode

@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from libramq.broker.cluster.cluster import Cluster
+from libramq.broker.files import delay_schedule as schedule
+from libramq.broker.files.delay_schedule import DelaySchedule, StoredMoments
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.progress import ProgressFile
 from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.messages import schedule
 from libramq.broker.messages.durability import Durability
 from libramq.broker.messages.redelivery import Redelivery
-from libramq.broker.messages.schedule import DelaySchedule, StoredMoments
 from libramq.broker.processor.messages.pull_message import PullMessage
 from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.messages.delivered_copies import DeliveredCopies
+from libramq.broker.files.delivered_copies import DeliveredCopies
 from libramq.catalog import TopicTable
 from libramq.catalog.destinations import Destinations
 from libramq.catalog.topic_table import TopicRules

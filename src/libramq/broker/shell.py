@@ -32,7 +32,7 @@ from libramq.transport.server import Reader, Server
 from libramq.transport.tls import PLAIN, Encryption
 
 if TYPE_CHECKING:
-    from libramq.broker.metrics.metrics_server import MetricsServer
+    from libramq.broker.metrics_server import MetricsServer
 
 log = get_logger(__name__)
 
@@ -115,7 +115,7 @@ class BrokerServer:
     async def start(self) -> None:
         """Open the store, listen, register; raises StoreLocked, ConfigError and others."""
         if self._config.serves_metrics:
-            from libramq.broker.metrics.metrics_server import MetricsServer
+            from libramq.broker.metrics_server import MetricsServer
 
             self._metrics = MetricsServer(self._config.metrics_host, self._config.metrics_port)
         self._broker = Broker(

@@ -26,11 +26,11 @@ from libramq.broker.cluster.other_masters import AGAIN_MS, OtherMasters
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.messages.rounds import Rounds
 from libramq.clock import MonotonicMs
 from libramq.kernel.parts import Kernel
 from libramq.pop.check_point import AckSet
 from libramq.rpc.question import Ask
+from libramq.store.rounds import Rounds
 
 #: Ours: how long nothing is sent after a master has asked for the offsets, if it does not register.
 PAUSE_MS: Final = 60_000

@@ -15,8 +15,7 @@ from typing import Final
 import msgspec
 
 from libramq.broker.cluster.other_masters import OtherMasters, Outgoing, Window
-from libramq.broker.files.schedule_file import WAITING_MAX, LevelAccount
-from libramq.broker.messages.schedule import DelaySchedule
+from libramq.broker.files.delay_schedule import WAITING_MAX, DelaySchedule, LevelAccount
 from libramq.clock import MonotonicMs
 from libramq.message import names
 from libramq.message import properties as p

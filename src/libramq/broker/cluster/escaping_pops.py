@@ -25,8 +25,8 @@ import msgspec
 from libramq.broker.cluster.other_masters import WINDOW_BYTES_MAX, OtherMasters, Outgoing, Retry, Window
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
-from libramq.broker.messages.stored_records import undamaged
-from libramq.broker.pop.loading import JournalReader
+from libramq.broker.files.message_log import undamaged
+from libramq.broker.files.pop_loading import JournalReader
 from libramq.clock import Clock, MonotonicMs, read_clock
 from libramq.kernel.work import PORTION
 from libramq.message import names

@@ -20,9 +20,9 @@ from typing import Final
 
 from libramq.broker.cluster.other_masters import WINDOW_BYTES_MAX, OtherMasters, Outgoing, Window
 from libramq.broker.config import BrokerConfig
+from libramq.broker.files.delivered_copies import DeliveredCopies
 from libramq.broker.files.files import BrokerFiles, timer_options
-from libramq.broker.messages.delivered_copies import DeliveredCopies
-from libramq.broker.messages.stored_records import undamaged
+from libramq.broker.files.message_log import undamaged
 from libramq.clock import Clock
 from libramq.message import names
 from libramq.message import properties as p

@@ -17,9 +17,9 @@ from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.table_copies import TableCopies
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
+from libramq.broker.files.pop_loading import popped_behind
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.durability import Durability
-from libramq.broker.pop.loading import popped_behind
 from libramq.clock import Clock, MonotonicMs
 from libramq.errors import LibraError
 from libramq.formats.route import MASTER_ID, TopicRouteData

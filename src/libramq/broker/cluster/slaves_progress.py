@@ -21,8 +21,8 @@ import msgspec
 
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.config import BrokerConfig
+from libramq.broker.files.delay_schedule import DelayAnswer, LevelAccount
 from libramq.broker.files.files import BrokerFiles
-from libramq.broker.files.schedule_file import DelayAnswer, LevelAccount
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.transactions import half
 from libramq.broker.transactions.checking import Checking

@@ -14,9 +14,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from libramq.broker.files.delay_schedule import DelayAnswer
 from libramq.broker.files.files import BrokerFiles
-from libramq.broker.files.schedule_file import DelayAnswer
-from libramq.broker.groups.offset_commits import CommitsAtSlave, OffsetCommits
+from libramq.broker.files.slave_commits import CommitsAtSlave
+from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.transactions import half
 from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.request_modes import RequestModesFile

@@ -10,10 +10,10 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.event_log import EventLog
 from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.groups.pull import Pull
 from libramq.broker.machine import Machine
 from libramq.broker.messages.arrivals import Listener, TopicListener
 from libramq.broker.messages.durability import Durability
-from libramq.broker.messages.reading import Pull
 from libramq.broker.metrics.throughput import Throughput
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Hooks

@@ -10,8 +10,8 @@ from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.group_health import GroupHealth
 from libramq.broker.groups.heartbeats import Heartbeats
 from libramq.broker.groups.opening import QueueOpening
+from libramq.broker.groups.pull import PullFilters
 from libramq.broker.groups.removal import TopicRemoval
-from libramq.broker.messages.pull_filters import PullFilters
 from libramq.broker.processor.groups.client_calls import ClientCalls
 from libramq.broker.processor.groups.client_management import ClientManagement
 from libramq.broker.processor.groups.consumer_offset import ConsumerOffsetRequests

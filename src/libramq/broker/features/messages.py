@@ -3,12 +3,11 @@
 from libramq.broker.features.feature import Base, Feature
 from libramq.broker.features.groups import GroupFeature
 from libramq.broker.features.transactions import TransactionFeature
+from libramq.broker.messages.delivery import LevelDelivery, TimerDelivery
 from libramq.broker.messages.fetching import Fetching
 from libramq.broker.messages.reading import Reading
 from libramq.broker.messages.redelivery import Redelivery, SendingBack
-from libramq.broker.messages.schedule import Delivery
 from libramq.broker.messages.sending import Sending
-from libramq.broker.messages.timer_delivery import TimerDelivery
 from libramq.broker.processor.messages.pull_message import PullMessage
 from libramq.broker.processor.messages.query_message import QueryMessage
 from libramq.broker.processor.messages.queue_offset import QueueOffsets
@@ -75,7 +74,7 @@ class DelayFeature(Feature):
     def __init__(self, base: Base) -> None:
         config, files, kernel = base.config, base.files, base.kernel
         is_held = config.asks_slaves
-        self.levels = Delivery(files.schedule, files.store, kernel, is_held=is_held)
+        self.levels = LevelDelivery(files.schedule, files.store, kernel, is_held=is_held)
         self.timers = TimerDelivery(files.timers, files.store, kernel, is_held=is_held)
         self.topic_listeners = [self.levels, self.timers]
         self.requests = TimerRequests(config, files)

@@ -1,1 +1,1 @@
-"""The broker's files, and when they are written."""
+"""What a broker keeps in files: its log, tables, levels, timers and pops; and when they are written."""

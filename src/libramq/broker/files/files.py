@@ -11,18 +11,16 @@ from libramq.broker.config import MESSAGE_BYTES_MAX, BrokerConfig
 from libramq.broker.files.beginnings import FILE_NAME as BEGINNINGS
 from libramq.broker.files.beginnings import SAVE_MS as BEGINNINGS_SAVE_MS
 from libramq.broker.files.beginnings import Beginnings
+from libramq.broker.files.delay_schedule import DelayAnswer, DelaySchedule, ScheduleFile
+from libramq.broker.files.delivered_copies import DeliveredCopies
+from libramq.broker.files.message_log import MessageLog
 from libramq.broker.files.passed_on_file import SAVE_MS as PASSED_ON_SAVE_MS
 from libramq.broker.files.passed_on_file import PassedOnFile
+from libramq.broker.files.pop_state import PopState
 from libramq.broker.files.progress import Progress, ProgressFile
-from libramq.broker.files.schedule_file import DelayAnswer, ScheduleFile
+from libramq.broker.files.slave_commits import SLAVE_FILE_NAME as SLAVE_COMMITS
+from libramq.broker.files.slave_commits import CommitsAtSlave
 from libramq.broker.files.tables import Tables
-from libramq.broker.groups.offset_commits import SLAVE_FILE_NAME as SLAVE_COMMITS
-from libramq.broker.groups.offset_commits import CommitsAtSlave
-from libramq.broker.messages.delivered_copies import DeliveredCopies
-from libramq.broker.messages.message_log import MessageLog
-from libramq.broker.messages.schedule import DelaySchedule
-from libramq.broker.pop.state import PopState
-from libramq.broker.transactions import half
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.destinations import Destinations
 from libramq.catalog.topic_attributes import is_of_batches
@@ -267,7 +265,7 @@ class BrokerFiles:
         committed: dict[str, dict[int, int]] = {}
         for key, queue_id, offset in self.at_slave.take_turns(COMMITS_ANSWERED_MAX):
             committed.setdefault(key, {})[queue_id] = offset
-        queue = (half.TRANSACTION_GROUP, names.TRANS_HALF_TOPIC, half.QUEUE_ID)
+        queue = (names.TRANSACTION_GROUP, names.TRANS_HALF_TOPIC, names.TRANS_QUEUE_ID)
         return msgspec.structs.replace(
             schedule,
             half_offset=self.ledger.offsets.query(*queue) or 0,

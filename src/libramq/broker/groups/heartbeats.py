@@ -12,7 +12,7 @@ import msgspec
 
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.consumer_clients import ConsumerClients
-from libramq.broker.messages.pull_filters import PullFilters
+from libramq.broker.groups.pull import PullFilters
 from libramq.clock import Now
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error

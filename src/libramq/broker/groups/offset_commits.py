@@ -3,120 +3,29 @@
 import errno
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
-from itertools import islice
-from pathlib import Path
 from typing import Final
 
-from libramq.broker.files.progress import Progress
-from libramq.catalog.config_file import ConfigFile
+from libramq.broker.files.slave_commits import CommitsAtSlave
 from libramq.catalog.journal_sync import JournalSync
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
-from libramq.filesystem import FileSystem
-from libramq.formats.document import Document
 from libramq.kernel.parts import Kernel, Phase
 from libramq.logs import get_logger
 from libramq.message.names import TIMER_TOPIC, is_light
 from libramq.message.queue import MessageQueue
 from libramq.offsets import OffsetLedger, OffsetRecord
 from libramq.offsets.commits_ahead import CommitAhead, CommitsAheadFile
-from libramq.offsets.consumer_offset import SEPARATOR, PullOffsets
+from libramq.offsets.consumer_offset import PullOffsets
 from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
 
-#: Ours.
-SLAVE_FILE_NAME: Final = "slaveCommits.json"
 #: Ours: how many changes wait for a disk that refuses writes before only the last of each queue is kept.
 UNWRITTEN_MAX: Final = 10_000
 #: Ours: how soon offsets that the disk refused are written again.
 RETRY_MS: Final = 100
 #: Ours: queues and groups whose last commit beyond the end is known, so that it is logged once.
 CUT_MAX: Final = 1_000
-
-
-class SlaveCommitsFile(Document, frozen=True, kw_only=True):
-    """config/slaveCommits.json, by "topic@group" and queue id."""
-
-    offset_table: dict[str, dict[int, int]] = {}
-
-
-class CommitsAtSlave:
-    """Commits of groups at this slave that its master may not have, by key and queue id; and their file.
-
-    A kill forgets the last second of it. A master notes none.
-    """
-
-    def __init__(self, filesystem: FileSystem, config_directory: Path, store: MessageStore) -> None:
-        self._file = ConfigFile(filesystem, config_directory / SLAVE_FILE_NAME)
-        loaded = self._file.load(SlaveCommitsFile) or SlaveCommitsFile()
-        self.table = {
-            key: dict(queues) for key, queues in loaded.offset_table.items() if store.config.is_copy
-        }
-        self._version = len(loaded.offset_table) - len(self.table)
-        self._saved = 0
-        self.cut(store.max_offset)
-
-    def note(self, key: str, queue_id: int, offset: int) -> None:
-        """Note a commit."""
-        self.table.setdefault(key, {})[queue_id] = offset
-        self._version += 1
-
-    def take_turns(self, count: int) -> list[tuple[str, int, int]]:
-        """Return the key, queue id and offset of some commits.
-
-        They come after the others in the next call, so that every commit has its turn.
-        """
-        table = self.table
-        taken: list[tuple[str, int, int]] = []
-        for key in list(islice(table, count)):
-            queues = table[key] = table.pop(key)
-            for queue_id in list(islice(queues, count - len(taken))):
-                offset = queues[queue_id] = queues.pop(queue_id)
-                taken.append((key, queue_id, offset))
-            if len(taken) == count:
-                break
-        return taken
-
-    def forget(self, key: str, queue_id: int, offset: int) -> None:
-        """Note that the master has a commit, or refuses it; a later one stays."""
-        queues = self.table.get(key, {})
-        if queues.get(queue_id) == offset:
-            del queues[queue_id]
-            if not queues:
-                del self.table[key]
-            self._version += 1
-
-    def remove(self, key: str) -> None:
-        """Forget a group's commits to a topic."""
-        if self.table.pop(key, None) is not None:
-            self._version += 1
-
-    def cut(self, ends: Callable[[str, int], int]) -> None:
-        """Lower what lies beyond the ends of queues."""
-        for key, queues in self.table.items():
-            topic = key.partition(SEPARATOR)[0]
-            for queue_id, offset in queues.items():
-                if offset > ends(topic, queue_id):
-                    queues[queue_id] = ends(topic, queue_id)
-                    self._version += 1
-
-    @property
-    def has_changes(self) -> bool:
-        """Return whether the file is out of date."""
-        return self._version != self._saved
-
-    def take(self) -> Progress | None:
-        """Return the file's next content; None if it is up to date."""
-        if not self.has_changes:
-            return None
-        version = self._version
-        content = SlaveCommitsFile(offset_table={key: dict(each) for key, each in self.table.items()})
-
-        def written() -> None:
-            self._saved = version
-
-        return Progress(write=lambda: self._file.save(content), written=written, failed=lambda: None)
 
 
 class OffsetCommits:

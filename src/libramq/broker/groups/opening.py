@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.observed_rebalances import ObservedRebalances
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.messages.reading import Pull
+from libramq.broker.groups.pull import Pull
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.fencing import Claims, Opened

@@ -4,7 +4,7 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.messages.reading import Pull
+from libramq.broker.groups.pull import Pull
 from libramq.clock import Clock, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error

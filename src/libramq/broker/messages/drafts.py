@@ -11,16 +11,15 @@ from typing import Final
 
 import msgspec
 
-from libramq.broker.messages import stored_properties
-from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.broker.transactions import half
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
-from libramq.message import names
+from libramq.message import names, stored_properties
 from libramq.message import properties as p
 from libramq.message.batch import BatchColumns, decode_columns, decode_properties
 from libramq.message.inner_batch import INNER_NUM_MAX
+from libramq.message.stored_properties import BrokerProperties
 from libramq.message.sys_flag import MULTI_TAGS, TRANSACTION_MASK, WRAPPED
 from libramq.message.tags import tag_code
 from libramq.store.log.append import MessageRun, StoreMessage

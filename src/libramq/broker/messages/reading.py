@@ -19,7 +19,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.messages.pull_filters import PullFilters
+from libramq.broker.groups.pull import Pull, PullFilters, PullResult, PullStatus
 from libramq.broker.metrics.throughput import Throughput
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import ResponseCode
@@ -28,7 +28,6 @@ from libramq.filter.subscription import MessageFilter
 from libramq.formats.tables import PERM_READ
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
-from libramq.kernel.purgatory import Waiter
 from libramq.kernel.work import Each, InThread, Work
 from libramq.store.contents import WARMINGS_MAX
 from libramq.store.log.segments import Cold, ColdRead
@@ -37,16 +36,6 @@ from libramq.store.reading.filtered_read import FilteredRead
 from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
 from libramq.waits import HeldPull, HeldPulls
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
-
-
-class PullStatus(Enum):
-    """The outcome of a pull."""
-
-    FOUND = auto()
-    NOTHING_YET = auto()  # The offset is the queue's end.
-    NOTHING_MATCHED = auto()  # All up to `next_offset` was filtered out, or is gone: continue there.
-    OFFSET_MOVED = auto()  # The queue has no such offset; `next_offset` is the nearest one it has.
-
 
 _STATUSES: Final = {
     ReadStatus.FOUND: PullStatus.FOUND,
@@ -65,45 +54,6 @@ class _Cause(Enum):
     REQUESTED = auto()
     WOKEN = auto()
     EXPIRED = auto()
-
-
-class PullResult(msgspec.Struct, frozen=True):
-    """The result of a pull. read: the records, back to back, and the ends of the queue."""
-
-    status: PullStatus
-    read: ReadResult
-
-
-class Pull(msgspec.Struct, eq=False, kw_only=True):
-    """A read on behalf of a consumer. A Struct, because one is made for every pull.
-
-    expression: the wanted messages, of `expression_type`; None: the group's subscription (from heartbeats),
-    of which the reader knows `subscription_version`. member, epoch: of a coordinated group; the member must
-    have the queue open under that epoch as long as the pull lasts. topic_start: see
-    `_nothing_of_former_topic`. takes_batches: the reader unwraps inner batches itself. commit_offset: what
-    the group has read before. hold_ms: how long to wait for a message; None: not at all. tag_codes,
-    message_filter: of `Reading`; warmings: how many times a thread has read for it.
-    """
-
-    waiter: Waiter[PullResult]
-    group: str
-    topic: str
-    queue_id: int
-    offset: int
-    count_max: int
-    bytes_max: int | None = None
-    expression: str | None = "*"
-    expression_type: str | None = None
-    subscription_version: int = 0
-    member: str | None = None
-    epoch: int | None = None
-    topic_start: int = 0
-    takes_batches: bool = False
-    commit_offset: int | None = None
-    hold_ms: int | None = None
-    tag_codes: frozenset[int] | None = None
-    message_filter: MessageFilter | None = None
-    warmings: int = 0
 
 
 class Reading:

@@ -19,11 +19,9 @@ import msgspec
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.machine import Machine
-from libramq.broker.messages import stored_properties
 from libramq.broker.messages.creation_rate import CreationRate
 from libramq.broker.messages.drafts import PLAIN_RUN_ITEMS_MAX, RUN_ITEMS_MAX, Draft, Making, SentBatch
 from libramq.broker.messages.redelivery import Redelivery
-from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.broker.transactions import half
 from libramq.broker.transactions.transactions import Transactions
 from libramq.catalog.requirements import require_sendable, require_writable
@@ -33,11 +31,12 @@ from libramq.errors import BrokerError, LibraError, broker_error
 from libramq.formats.tables import PERM_WRITE, TopicConfig
 from libramq.kernel.connection import Connection
 from libramq.kernel.purgatory import Gate, Gated, Missing, Waiter
-from libramq.message import names
+from libramq.message import names, stored_properties
 from libramq.message import properties as p
 from libramq.message.batch import count_items, has_more_items
 from libramq.message.ids import UniqueIdGenerator, born_host
 from libramq.message.recall_handle import RecallHandle
+from libramq.message.stored_properties import BrokerProperties
 from libramq.message.sys_flag import INNER_BATCH, TRANSACTION_MASK, is_queued
 from libramq.message.tags import tag_code
 from libramq.store.log.append import NOT_SAFE, AppendResult, AppendStatus, MessageRun, StoreMessage

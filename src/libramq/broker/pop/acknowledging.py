@@ -9,7 +9,7 @@ Upstream: AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from libramq.broker.pop.journal import PopJournal
+from libramq.broker.files.pop_journal import PopJournal
 from libramq.broker.pop.ordering import Ordering
 from libramq.broker.pop.popping import INVISIBLE_MS_MAX
 from libramq.catalog import TopicTable

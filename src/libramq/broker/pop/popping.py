@@ -16,7 +16,7 @@ import msgspec
 
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
-from libramq.broker.messages.pull_filters import PullFilters
+from libramq.broker.groups.pull import PullFilters
 from libramq.broker.pop.ordering import Ordering
 from libramq.broker.pop.taking import MESSAGES_OF_A_POP_MAX, PopSelection, Share, Taken, Taking
 from libramq.catalog.requirements import require_not_own

@@ -15,7 +15,6 @@ from itertools import islice
 from typing import Final
 
 from libramq.broker.files.files import BrokerFiles
-from libramq.broker.messages.rounds import Rounds
 from libramq.broker.pop.acknowledging import Acknowledging
 from libramq.broker.pop.popping import Popping
 from libramq.broker.pop.reviving import AGAIN_MS
@@ -29,6 +28,7 @@ from libramq.pop.check_point import AckSet, Key
 from libramq.pop.entries import MESSAGES_MAX
 from libramq.pop.unwritten import Unwritten
 from libramq.store.reading.read import ReadResult, ReadStatus
+from libramq.store.rounds import Rounds
 
 #: Ours: how far the messages of one check point are apart; BatchAck names them by a bit set.
 DISTANCE_MAX: Final = 4_096

@@ -12,9 +12,8 @@ from typing import Final
 
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
+from libramq.broker.files.message_log import undamaged
 from libramq.broker.messages.redelivery import Redelivery
-from libramq.broker.messages.rounds import Rounds
-from libramq.broker.messages.stored_records import undamaged
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import BrokerError
 from libramq.formats.tables import PERM_READ, PERM_WRITE, SubscriptionGroupConfig
@@ -27,6 +26,7 @@ from libramq.message.message import MessageExt
 from libramq.pop import CheckPoint
 from libramq.store.log.append import StoreMessage, stored_again
 from libramq.store.reading.read import ReadStatus
+from libramq.store.rounds import Rounds
 
 log = get_logger(__name__)
 

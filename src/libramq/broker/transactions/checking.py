@@ -17,7 +17,6 @@ from enum import Enum, auto
 from typing import Final
 
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.messages.rounds import Rounds
 from libramq.broker.transactions import half
 from libramq.broker.transactions.loading import READ_MAX, Loading, last_committed, messages_of
 from libramq.broker.transactions.transactions import Transactions
@@ -29,6 +28,7 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.store.message_store import MessageStore
+from libramq.store.rounds import Rounds
 
 log = get_logger(__name__)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Send
-from libramq.broker.messages.message_log import MessageLog
+from libramq.broker.files.message_log import MessageLog
 from libramq.broker.transactions import half
 from libramq.broker.transactions.checking import CheckRules
 from libramq.broker.transactions.transactions import Transactions

@@ -12,11 +12,10 @@ Upstream: TransactionalMessageBridge.java, EndTransactionProcessor.endMessageTra
 from collections.abc import Iterable
 from typing import Final
 
-from libramq.broker.messages import stored_properties
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
-from libramq.message import names
+from libramq.message import names, stored_properties
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, is_queued
@@ -27,8 +26,7 @@ from libramq.store.log.append import StoreMessage, stored_again
 TRANSACTION_GROUP: Final = names.TRANSACTION_GROUP
 #: TransactionalMessageUtil.REMOVE_TAG.
 ENDED_TAG: Final = "d"
-#: Both topics have one queue.
-QUEUE_ID: Final = 0
+QUEUE_ID: Final = names.TRANS_QUEUE_ID
 #: Ours: what a copy of a half message, or its delayed commit, has more in its properties.
 COPY_PROPERTIES_BYTES: Final = len(
     p.properties_to_text({

@@ -11,8 +11,8 @@ with a committed message, the operation message behind it was cut off, and is wr
 
 from typing import Final
 
+from libramq.broker.files.message_log import undamaged
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.messages.stored_records import undamaged
 from libramq.broker.transactions import half
 from libramq.broker.transactions.open_transactions import OpenTransactions
 from libramq.message import names

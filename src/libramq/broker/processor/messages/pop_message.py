@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
-from libramq.broker.messages.pull_filters import parse_ahead
+from libramq.broker.groups.pull import parse_ahead
 from libramq.broker.pop.popping import Pop, Popping, PopResult
 from libramq.broker.pop.taking import PopSelection, Share
 from libramq.broker.processor.messages.pull_message import KEPT_CHARACTERS_MAX, without_fields

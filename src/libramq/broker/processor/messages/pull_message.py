@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from libramq.broker.messages.pull_filters import parse_ahead
-from libramq.broker.messages.reading import Pull, PullResult, PullStatus, Reading
+from libramq.broker.groups.pull import Pull, PullResult, PullStatus, parse_ahead
+from libramq.broker.messages.reading import Reading
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.route import MASTER_ID
 from libramq.kernel.work import Work

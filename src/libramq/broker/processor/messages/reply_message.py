@@ -10,7 +10,6 @@ reads it there. Upstream: ReplyMessageProcessor.java.
 
 from collections.abc import Mapping
 
-from libramq.broker.messages import stored_properties as text_properties
 from libramq.broker.messages.sending import Prepared
 from libramq.broker.processor.groups.client_calls import CALL_MS, CalledClient, ClientCalls
 from libramq.broker.processor.messages.send_message import SendMessage
@@ -19,6 +18,7 @@ from libramq.errors import broker_error
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection
 from libramq.message import properties as p
+from libramq.message import stored_properties as text_properties
 from libramq.remoting import headers as h
 from libramq.remoting.command import Command
 from libramq.remoting.headers import PushReplyHeader

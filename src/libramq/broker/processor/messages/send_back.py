@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from libramq.broker.messages.message_log import MessageLog
+from libramq.broker.files.message_log import MessageLog
 from libramq.broker.messages.redelivery import DELAY_OF_BROKER, FIRST_DELAY_LEVEL, SendingBack, SentBack
 from libramq.broker.processor.groups.client_calls import CalledClient, ClientCalls
 from libramq.codes import RequestCode, ResponseCode

@@ -11,7 +11,7 @@ wheel says of the same entries.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from libramq.broker.messages.stored_records import undamaged
+from libramq.broker.files.message_log import undamaged
 from libramq.clock import Now
 from libramq.errors import RemoteProtocolError
 from libramq.logs import get_logger

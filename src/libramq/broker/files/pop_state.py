@@ -7,9 +7,9 @@ close    what is in flight is written again, so that the next start reads that o
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from libramq.broker.messages.message_log import MessageLog
-from libramq.broker.pop.journal import PopJournal, UnwrittenJournal
-from libramq.broker.pop.loading import Loaded, load, uncommitted
+from libramq.broker.files.message_log import MessageLog
+from libramq.broker.files.pop_journal import PopJournal, UnwrittenJournal
+from libramq.broker.files.pop_loading import Loaded, load, uncommitted
 from libramq.clock import Clock, read_clock
 from libramq.errors import BrokerError, StoreError
 from libramq.kernel.work import portions

@@ -1,4 +1,6 @@
-"""The filter of a pull: from its own expression, or from its group's subscription and registered filter.
+"""The pull: a read on behalf of a group's consumer; and its filter.
+
+The filter is that of its own expression, or of its group's subscription and registered filter:
 
             own expression          the group's subscription
     TAG     its hashes              its hashes, once it is as new as the reader's
@@ -9,9 +11,12 @@ Upstream: PullMessageProcessor.processRequest, ClientManageProcessor.checkClient
 
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import Enum, auto
 from functools import partial
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
+
+import msgspec
 
 from libramq.broker.config import BrokerConfig
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -23,11 +28,61 @@ from libramq.filter.sql import SQL92, is_parsed
 from libramq.filter.subscription import MessageFilter, SubscriptionData
 from libramq.filter.tag import ALL, parse_tag_filter
 from libramq.kernel.effect import Thread
+from libramq.kernel.purgatory import Waiter
 from libramq.kernel.work import InThread, Work
 from libramq.message.names import RETRY_PREFIX
+from libramq.store.reading.read import ReadResult
 
 #: Ours: characters of an expression that the loop parses by itself, in 1 ms; one of 250 tests takes 9.
 PARSED_AT_ONCE_MAX: Final = 512
+
+
+class PullStatus(Enum):
+    """The outcome of a pull."""
+
+    FOUND = auto()
+    NOTHING_YET = auto()  # The offset is the queue's end.
+    NOTHING_MATCHED = auto()  # All up to `next_offset` was filtered out, or is gone: continue there.
+    OFFSET_MOVED = auto()  # The queue has no such offset; `next_offset` is the nearest one it has.
+
+
+class PullResult(msgspec.Struct, frozen=True):
+    """The result of a pull. read: the records, back to back, and the ends of the queue."""
+
+    status: PullStatus
+    read: ReadResult
+
+
+class Pull(msgspec.Struct, eq=False, kw_only=True):
+    """A read on behalf of a consumer. A Struct, because one is made for every pull.
+
+    expression: the wanted messages, of `expression_type`; None: the group's subscription (from heartbeats),
+    of which the reader knows `subscription_version`. member, epoch: of a coordinated group; the member must
+    have the queue open under that epoch as long as the pull lasts. topic_start: see
+    `messages.reading`. takes_batches: the reader unwraps inner batches itself. commit_offset: what the group
+    has read before. hold_ms: how long to wait for a message; None: not at all. tag_codes, message_filter:
+    of its `PullFilters`; warmings: how many times a thread has read for it.
+    """
+
+    waiter: Waiter[PullResult]
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    count_max: int
+    bytes_max: int | None = None
+    expression: str | None = "*"
+    expression_type: str | None = None
+    subscription_version: int = 0
+    member: str | None = None
+    epoch: int | None = None
+    topic_start: int = 0
+    takes_batches: bool = False
+    commit_offset: int | None = None
+    hold_ms: int | None = None
+    tag_codes: frozenset[int] | None = None
+    message_filter: MessageFilter | None = None
+    warmings: int = 0
 
 
 def parse_ahead(expression: str, expression_type: str | None) -> Work[None]:

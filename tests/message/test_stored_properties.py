@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libramq.broker.messages.stored_properties import BrokerProperties, find, with_property, without
 from libramq.message.properties import properties_from_text, properties_to_text
+from libramq.message.stored_properties import BrokerProperties, find, with_property, without
 
 NAMES = [
     "TAGS",

@@ -1,7 +1,8 @@
-"""Delay levels: messages that wait in SCHEDULE_TOPIC_XXXX until they are due.
+"""The delay schedule: messages that wait in SCHEDULE_TOPIC_XXXX until they are due, by delay level.
 
 A message with the property DELAY is stored in its level's queue; when it is due it is stored again in its own
-queue. Upstream: ScheduleMessageService.java, HookUtils.transformDelayLevelMessage.
+queue. How far each level has been delivered is in config/delayOffset.json. Upstream:
+ScheduleMessageService.java, HookUtils.transformDelayLevelMessage, DelayOffsetSerializeWrapper.java.
 
 A delay is a duration: while this process runs it is measured by the monotonic clock, so setting the wall
 clock has no effect (upstream delivers at once if it is set back, and early if it is set forward). After a
@@ -9,27 +10,92 @@ machine's sleep the delays continue. Messages stored by an earlier process are d
 one that continued.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from libramq.broker.files.schedule_file import LevelAccount
-from libramq.broker.messages.delivered_copies import DeliveredCopies
-from libramq.broker.messages.rounds import Rounds
-from libramq.broker.messages.stored_records import undamaged
+from libramq.broker.files.delivered_copies import DeliveredCopies
+from libramq.broker.files.message_log import undamaged
 from libramq.catalog.destinations import Destinations
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
-from libramq.kernel.parts import Kernel
+from libramq.formats.document import Document, Int, Long
+from libramq.formats.tables import DataVersion
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
+from libramq.pop.passed_on import PassedOn
 from libramq.store.log.append import AppendStatus, StoreMessage, stored_again
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadStatus
 
 log = get_logger(__name__)
+
+#: Ours: messages of a level that others pass; with more of them, those behind wait, too.
+WAITING_MAX: Final = 4_096
+
+
+class LevelAccount(Document, frozen=True, kw_only=True):
+    """A level's account: an acting slave has delivered all before `until` but what is waiting.
+
+        level      ✓ ✓ ○ ✓ ✓ ○ ✓ │ …
+        offset ────────┘         └── until          waiting: both ○, in ascending order
+
+    Apache's broker knows the offset alone, and delivers again what lies behind it.
+    """
+
+    until: int = 0
+    waiting: tuple[int, ...] = ()
+
+    def first_undelivered(self, offset: int) -> int:
+        """Return the first offset, from one on, that is not delivered."""
+        if offset >= self.until:
+            return offset
+        place = bisect_left(self.waiting, offset)
+        return self.waiting[place] if place < len(self.waiting) else self.until
+
+    def is_ahead_of(self, other: "LevelAccount") -> bool:
+        """Return whether more is delivered by this account than by another one."""
+        if self.until == other.until:
+            return len(self.waiting) < len(other.waiting)
+        return self.until > other.until
+
+    def bounded(self, end: int) -> "LevelAccount":
+        """Return what holds before an offset, and in order; whoever wrote it may be another version."""
+        until = max(0, min(self.until, end))
+        waiting = sorted({each for each in self.waiting if 0 <= each < until})
+        if len(waiting) > WAITING_MAX:
+            until = waiting[WAITING_MAX]
+        return LevelAccount(until=until, waiting=tuple(waiting[:WAITING_MAX]))
+
+
+class ScheduleFile(Document, frozen=True, kw_only=True):
+    """The offset of the next message to deliver, by level.
+
+    level_accounts: what acting slaves have delivered behind it; ours, and Apache's broker ignores it.
+    """
+
+    data_version: DataVersion = DataVersion()
+    offset_table: dict[int, int] = {}
+    level_accounts: dict[int, LevelAccount] = {}
+
+
+class DelayAnswer(ScheduleFile, frozen=True, kw_only=True):
+    """The answer to GET_ALL_DELAY_OFFSET and SLAVE_PROGRESS; the members of this class are ours.
+
+    passed_on: of POP; None in an answer of Apache's broker. The others are a slave's. half_offset: the first
+    half message that it has not passed on. timers: an offset and a time; timer messages before both are sent.
+    committed: some of what groups committed there and the master may not have. last_record: place and size of
+    its log's last record; who has the same there has all that this answer speaks of.
+    """
+
+    passed_on: PassedOn | None = None
+    half_offset: Long | None = None
+    timers: tuple[Long, ...] | None = None
+    committed: dict[str, dict[Int, Long]] = {}
+    last_record: tuple[Long, Long] | None = None
+
 
 #: Ours: clock synchronisation moves the clock by less (ntpd steps from 128 ms on); a delay may be wrong by
 #: this much.
@@ -38,8 +104,6 @@ UNNOTICED_MS: Final = 100
 SETTINGS_MAX: Final = 1_000
 #: Ours: due messages that one append delivers, in 0.5 ms.
 APPENDED_MAX: Final = 32
-#: Ours: how soon delivery is retried if the store accepts no messages, or the next message is not flushed.
-AGAIN_MS: Final = 100
 
 
 class Due(NamedTuple):
@@ -311,57 +375,6 @@ class DelaySchedule:
         topic = message.properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
         queue_id = p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
         return topic, self._destinations.queue_for(topic, queue_id)
-
-
-class Delivery:
-    """Delivers due messages; an `arrivals.TopicListener`. A slave leaves that to its master.
-
-    is_held: nothing is delivered before `begin`.
-    """
-
-    topic = names.SCHEDULE_TOPIC
-
-    def __init__(
-        self, schedule: DelaySchedule, store: MessageStore, kernel: Kernel, *, is_held: bool = False
-    ) -> None:
-        self._schedule = schedule
-        self._store = store
-        self._clock = kernel.clock
-        self._rounds = Rounds(store, kernel, self._deliver, again_ms=AGAIN_MS)
-        self._is_slave = store.config.is_copy
-        self._is_held = is_held or self._is_slave
-        if not self._is_held:
-            self.begin()
-
-    def hold(self) -> None:
-        """Deliver nothing until `begin`."""
-        self._is_held = True
-
-    def begin(self) -> None:
-        """Deliver from now on."""
-        self._is_held = False
-        self._rounds.by(self._clock.monotonic_ms())
-
-    def arrived(self, topic: str, queue_id: int, end: int) -> None:
-        """Note that a delay level has a new message."""
-        if not self._is_slave:
-            self._schedule.level_grew(queue_id)
-        if not self._is_held:
-            self._look(self._clock.monotonic_ms(), wait_ms_min=0)
-
-    def _deliver(self, now_ms: MonotonicMs) -> bool:
-        if self._is_held:
-            return False
-        if self._schedule.deliver(now_ms):
-            return True
-        self._look(now_ms, wait_ms_min=AGAIN_MS)
-        return False
-
-    def _look(self, now_ms: MonotonicMs, *, wait_ms_min: int) -> None:
-        """Set the deadline; due messages that were not delivered wait for the store."""
-        due_ms = self._schedule.next_due_ms(now_ms)
-        if due_ms is not None:
-            self._rounds.by(max(due_ms, now_ms + wait_ms_min) if due_ms <= now_ms else due_ms)
 
 
 class StoredMoments:

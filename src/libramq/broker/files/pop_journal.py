@@ -13,7 +13,7 @@ Upstream: PopMessageProcessor.buildCkMsg, AckMessageProcessor.appendAck, HookUti
 from collections.abc import Sequence
 from typing import Final
 
-from libramq.broker.messages.message_log import MessageLog
+from libramq.broker.files.message_log import MessageLog
 from libramq.clock import WallMs
 from libramq.kernel.work import PORTION
 from libramq.logs import get_logger

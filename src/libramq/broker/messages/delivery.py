@@ -1,24 +1,80 @@
-"""Timer delivery: moves the timers on when messages come and when their time does. Without any, it sleeps."""
+"""The delivery of messages whose time has come: those of delay levels, and timer messages.
+
+Both are rounds: they sleep until the next message is due, and move on when one is stored. A slave leaves them
+to its master, and a master that asks its slaves first holds them.
+"""
 
 from typing import Final
 
-from libramq.broker.messages.rounds import Rounds
+from libramq.broker.files.delay_schedule import DelaySchedule
 from libramq.clock import MonotonicMs
 from libramq.kernel.parts import Kernel
-from libramq.message.names import TIMER_TOPIC
+from libramq.message import names
 from libramq.store.message_store import MessageStore
+from libramq.store.rounds import Rounds
 from libramq.timers.timer_files import TimerFiles
 
-#: Ours: how soon delivery is retried if the store accepts no messages.
+#: Ours: how soon delivery is retried if the store accepts no messages, or the next message is not flushed.
 AGAIN_MS: Final = 100
-#: Ours: the longest sleep while messages wait. If the wall clock is set forward, they are no later than this.
+#: Ours: the longest sleep while timers wait. If the wall clock is set forward, they are no later than this.
 LOOK_MS: Final = 10_000
+
+
+class LevelDelivery:
+    """Delivers the due messages of delay levels; an `arrivals.TopicListener`.
+
+    is_held: nothing is delivered before `begin`.
+    """
+
+    topic = names.SCHEDULE_TOPIC
+
+    def __init__(
+        self, schedule: DelaySchedule, store: MessageStore, kernel: Kernel, *, is_held: bool = False
+    ) -> None:
+        self._schedule = schedule
+        self._store = store
+        self._clock = kernel.clock
+        self._rounds = Rounds(store, kernel, self._deliver, again_ms=AGAIN_MS)
+        self._is_slave = store.config.is_copy
+        self._is_held = is_held or self._is_slave
+        if not self._is_held:
+            self.begin()
+
+    def hold(self) -> None:
+        """Deliver nothing until `begin`."""
+        self._is_held = True
+
+    def begin(self) -> None:
+        """Deliver from now on."""
+        self._is_held = False
+        self._rounds.by(self._clock.monotonic_ms())
+
+    def arrived(self, topic: str, queue_id: int, end: int) -> None:
+        """Note that a delay level has a new message."""
+        if not self._is_slave:
+            self._schedule.level_grew(queue_id)
+        if not self._is_held:
+            self._look(self._clock.monotonic_ms(), wait_ms_min=0)
+
+    def _deliver(self, now_ms: MonotonicMs) -> bool:
+        if self._is_held:
+            return False
+        if self._schedule.deliver(now_ms):
+            return True
+        self._look(now_ms, wait_ms_min=AGAIN_MS)
+        return False
+
+    def _look(self, now_ms: MonotonicMs, *, wait_ms_min: int) -> None:
+        """Set the deadline; due messages that were not delivered wait for the store."""
+        due_ms = self._schedule.next_due_ms(now_ms)
+        if due_ms is not None:
+            self._rounds.by(max(due_ms, now_ms + wait_ms_min) if due_ms <= now_ms else due_ms)
 
 
 class TimerDelivery:
     """Delivers timer messages; an `arrivals.TopicListener`. is_held: not before `begin`."""
 
-    topic = TIMER_TOPIC
+    topic = names.TIMER_TOPIC
 
     def __init__(self, files: TimerFiles, store: MessageStore, kernel: Kernel, *, is_held: bool) -> None:
         self._is_slave = store.config.is_copy  # Its master delivers them.

@@ -13,7 +13,7 @@ Ours; Apache's broker delivers again.
 from collections import deque
 from typing import Final
 
-from libramq.broker.messages.stored_records import undamaged
+from libramq.broker.files.message_log import undamaged
 from libramq.clock import WallMs
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
