@@ -40,7 +40,6 @@ class _Meter:
 
     def __init__(self, what: str, total: int) -> None:
         self.done = 0
-        self._total = total
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

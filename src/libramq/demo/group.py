@@ -109,7 +109,6 @@ class Group:
         self._epoch_started = 0
         self._epoch_settled = 0
         self.names: dict[str, str] = {}  # Client id → name.
-        self.rebalance_count = 0
 
     @property
     def is_at_rest(self) -> bool:
@@ -129,7 +128,6 @@ class Group:
             self._started_since_act = True
             self._epoch_started = max(self._epoch_started, event.epoch)
         elif event.kind == "settled":
-            self.rebalance_count += 1
             self._epoch_settled = max(self._epoch_settled, event.epoch)
 
     async def follow(self, share: float, now: float) -> None:

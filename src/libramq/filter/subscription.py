@@ -22,8 +22,6 @@ BROADCASTING: Final = "BROADCASTING"
 CLUSTERING: Final = "CLUSTERING"
 #: Where a group begins that has not committed anything.
 CONSUME_FROM_LAST_OFFSET: Final = "CONSUME_FROM_LAST_OFFSET"
-CONSUME_FROM_FIRST_OFFSET: Final = "CONSUME_FROM_FIRST_OFFSET"
-CONSUME_FROM_TIMESTAMP: Final = "CONSUME_FROM_TIMESTAMP"
 
 
 class SubscriptionData(Document, frozen=True, kw_only=True, gc=False):

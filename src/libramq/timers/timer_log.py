@@ -109,7 +109,6 @@ class TimerLog:
     """Units by their position. end: where the next one begins."""
 
     def __init__(self, filesystem: FileSystem, root: Path, file_size: int) -> None:
-        self._filesystem = filesystem
         self._files = OpenFiles(filesystem, _FILES_OPEN_MAX)
         self._segments = Segments(filesystem, self._files, root / DIRECTORY, file_size)
         self.end = 0

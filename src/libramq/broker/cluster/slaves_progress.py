@@ -116,7 +116,7 @@ class SlavesProgress:
         offsets: OffsetCommits,
     ) -> None:
         self._schedule, self._store = files.schedule, files.store
-        self._tables, self._ledger, self._offsets = files.tables, files.ledger, offsets
+        self._tables, self._offsets = files.tables, offsets
         self._clock, self._deadlines, self._work = kernel.clock, kernel.deadlines, kernel.work
         self._name = config.broker_name
         self._name_servers = registration.name_servers

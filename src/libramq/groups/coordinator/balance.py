@@ -4,9 +4,9 @@ touched → COLLECT_MS → a target by the strategy → handovers → settled
                        of a large group on a thread (`Assigning`)
 """
 
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from libramq.clock import MonotonicMs
 from libramq.groups.coordinator.effect import Assign, Settled, Started
@@ -21,8 +21,6 @@ from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
-
-P = TypeVar("P", bound=Hashable)
 
 #: The design's: changes come in bursts.
 COLLECT_MS: Final = 20

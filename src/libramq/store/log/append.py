@@ -154,7 +154,6 @@ MESSAGE_ILLEGAL: Final = AppendResult(AppendStatus.MESSAGE_ILLEGAL)
 PROPERTIES_SIZE_EXCEEDED: Final = AppendResult(AppendStatus.PROPERTIES_SIZE_EXCEEDED)
 SERVICE_NOT_AVAILABLE: Final = AppendResult(AppendStatus.SERVICE_NOT_AVAILABLE)
 IN_SYNC_REPLICAS_NOT_ENOUGH: Final = AppendResult(AppendStatus.IN_SYNC_REPLICAS_NOT_ENOUGH)
-UNKNOWN_ERROR: Final = AppendResult(AppendStatus.UNKNOWN_ERROR)
 
 
 @final

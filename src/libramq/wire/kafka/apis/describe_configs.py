@@ -20,7 +20,6 @@ from libramq.wire.kafka.schema import (
 TOPIC: Final = 2
 BROKER: Final = 4
 #: The sources of a value, and its types, as far as they are answered (ConfigEntry.java).
-DYNAMIC_TOPIC_CONFIG: Final = 1
 DEFAULT_CONFIG: Final = 5
 TYPE_STRING: Final = 2
 TYPE_LONG: Final = 5
