@@ -1,1 +1,1 @@
-"""What a broker keeps in files: its log, tables, levels, timers and pops; and when they are written."""
+"""The state that a broker keeps in files: its log, tables, timers and pops; and when it is written."""

@@ -50,7 +50,7 @@ LOOK_UNITS_MAX: Final = 1024
 
 
 class Portion(NamedTuple):
-    """What a reader takes at once: at most so many, of so many bytes (None: Apache's limit)."""
+    """A portion for a reader: at most so many messages, of so many bytes (None: Apache's limit)."""
 
     max_count: int
     max_bytes: int | None
