@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from libramq.broker.cluster.member_relay import EDGE_SILENCE_MS_MAX
-from libramq.broker.cluster.peer_link import BEAT_MS
+from libramq.broker.cluster.peer_brokers import BEAT_MS
 from libramq.client.blocking_cluster import Timeouts
 from libramq.client.queue_reader import QueueReader
 from libramq.clock import SystemClock

@@ -16,7 +16,7 @@ from libramq import Message, Producer
 from libramq.broker import metrics_server
 from libramq.broker.broker_conf import broker_config
 from libramq.broker.config import BrokerConfig
-from libramq.broker.metrics.metrics import GROUPS_MAX, OTHERS, Metrics, Sample
+from libramq.broker.metrics import GROUPS_MAX, OTHERS, Metrics, Sample
 from libramq.broker.metrics_server import HEAD_BYTES_MAX, HeadReader
 from libramq.broker.shell import BrokerServer
 from libramq.clock import SystemClock

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.cluster.peer_brokers import AGAIN_MS
-from libramq.broker.cluster.peer_link import RETRY_MS
+from libramq.broker.cluster.peer_brokers import AGAIN_MS, RETRY_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from libramq.broker.metrics.runtime_info import SAMPLE_MS
-from libramq.broker.metrics.throughput import BUCKET_MS, WINDOW_MS
+from libramq.broker.messages.throughput import BUCKET_MS, WINDOW_MS
+from libramq.broker.processor.administration.runtime_info import SAMPLE_MS
 from libramq.codes import RequestCode as R
 from libramq.formats.document import decode_body
 from libramq.remoting import headers as h

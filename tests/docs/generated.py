@@ -20,7 +20,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from libramq.broker.broker_conf import REFUSED
 from libramq.broker.config import BrokerConfig
-from libramq.broker.metrics.metrics import Metrics
+from libramq.broker.metrics import Metrics
 from libramq.cli.main import app
 from libramq.client.consuming.ownership import transitions as ownership_transitions
 from libramq.groups.coordinator import transitions as group_transitions

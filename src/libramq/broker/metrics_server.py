@@ -13,7 +13,7 @@ from prometheus_client import make_wsgi_app
 from prometheus_client.exposition import choose_encoder
 
 from libramq.broker.broker import Broker
-from libramq.broker.metrics.metrics import Metrics, Sample
+from libramq.broker.metrics import Metrics, Sample
 from libramq.errors import ConfigError, RemoteProtocolError
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.connection import Connection

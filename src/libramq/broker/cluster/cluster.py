@@ -15,8 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from libramq.broker.cluster.member_relay import delay_ms
-from libramq.broker.cluster.peer_brokers import ANSWER_MS_MAX, PeerBrokers
-from libramq.broker.cluster.peer_link import PeerLink
+from libramq.broker.cluster.peer_brokers import ANSWER_MS_MAX, PeerBrokers, PeerLink
 from libramq.broker.groups.assigner import Assigner
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination

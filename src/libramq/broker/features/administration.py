@@ -7,9 +7,9 @@ from libramq.broker.features.files import UpkeepFeature
 from libramq.broker.features.groups import GroupFeature
 from libramq.broker.features.messages import DelayFeature, ReadingFeature
 from libramq.broker.files.files import retention
-from libramq.broker.metrics.runtime_info import RuntimeInfo
 from libramq.broker.processor.administration.broker_options import BrokerOptions
 from libramq.broker.processor.administration.inspection import Inspection
+from libramq.broker.processor.administration.runtime_info import RuntimeInfo
 from libramq.broker.processor.administration.statistics import Statistics
 from libramq.broker.processor.administration.topic_admin import TopicAdministration, UnreadQueues
 from libramq.broker.processor.groups.foreign_groups import ForeignMembers

@@ -14,7 +14,7 @@ from libramq.broker.groups.pull import Pull
 from libramq.broker.machine import Machine
 from libramq.broker.messages.arrivals import Listener, TopicListener
 from libramq.broker.messages.durability import Durability
-from libramq.broker.metrics.throughput import Throughput
+from libramq.broker.messages.throughput import Throughput
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Hooks
 from libramq.kernel.parts import Kernel

@@ -20,7 +20,7 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.pull import Pull, PullFilters, PullResult, PullStatus
-from libramq.broker.metrics.throughput import Throughput
+from libramq.broker.messages.throughput import Throughput
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error

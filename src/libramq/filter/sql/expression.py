@@ -2,18 +2,317 @@
 
     a > 3 AND (region IN ('eu', 'us') OR vip IS NOT NULL) AND name NOT CONTAINS 'test'
 
+The tree becomes nested functions of a message's stored properties. What types the values have is decided
+once, here; a function that runs for each message only reads, converts and compares. The properties come with
+a separator (0x02) before and behind them, so that one search finds a name and one its value's end. Values
+stay bytes: UTF-8 equals and contains what its text does.
+
+A test returns None for unknown. It raises ValueError where Apache's would raise: the filter is then false.
+
 Upstream: filter/SqlFilter.java.
 """
 
-from collections.abc import Sequence
+import math
+import operator
+from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 from libramq.errors import ConfigError
-from libramq.filter.sql.compiled import Test, compile_condition
 from libramq.filter.sql.parser import parse
 from libramq.filter.sql.tokens import SqlFault
-from libramq.filter.sql.tree import names_in
+from libramq.filter.sql.tree import (
+    NUMBERS,
+    And,
+    Comparison,
+    Condition,
+    In,
+    IsNull,
+    Literal,
+    Negated,
+    Not,
+    Or,
+    Order,
+    Part,
+    Property,
+    TextTest,
+    Truth,
+    Type,
+    Value,
+    names_in,
+)
+from libramq.filter.sql.values import READ, compare_doubles, compare_numbers, java_double
+
+Test = Callable[[bytes], bool | None]
+#: What the properties are searched in returns: bytes for a text, or a Python value.
+Get = Callable[[bytes], Any]
+Compare = Callable[[Any, Any], bool]
+
+_OPERATORS: Final[dict[Order, Compare]] = {
+    Order.EQUAL: operator.eq,
+    Order.LESS: operator.lt,
+    Order.LESS_OR_EQUAL: operator.le,
+    Order.GREATER: operator.gt,
+    Order.GREATER_OR_EQUAL: operator.ge,
+}
+_PARTS: Final[dict[Part, Callable[[bytes, bytes], bool]]] = {
+    Part.CONTAINS: operator.contains,
+    Part.STARTSWITH: bytes.startswith,
+    Part.ENDSWITH: bytes.endswith,
+}
+
+
+def compile_condition(condition: Condition) -> Test:
+    """Return the function of a condition."""
+    match condition:
+        case And(conditions):
+            return _all([compile_condition(part) for part in conditions])
+        case Or(conditions):
+            return _any([compile_condition(part) for part in conditions])
+        case Not(inner):
+            return _not(compile_condition(inner))
+        case Truth(property_):
+            get = _property(property_.name)
+            return lambda data: None if get(data) is None else False
+        case Comparison():
+            return _comparison(condition)
+        case IsNull(value):
+            get = _getter(value)
+            return lambda data: get(data) is None
+        case In():
+            return _in(condition)
+        case TextTest():
+            return _text_test(condition)
+        case Literal(value):
+            constant = value if value is None else value is True
+            return lambda _: constant
+
+
+def _all(tests: list[Test]) -> Test:
+    def all_are_true(data: bytes) -> bool | None:
+        result: bool | None = True
+        for test in tests:
+            found = test(data)
+            if found is False:
+                return False
+            if found is None:
+                result = None
+        return result
+
+    return all_are_true
+
+
+def _any(tests: list[Test]) -> Test:
+    def one_is_true(data: bytes) -> bool | None:
+        result: bool | None = False
+        for test in tests:
+            found = test(data)
+            if found:
+                return True
+            if found is None:
+                result = None
+        return result
+
+    return one_is_true
+
+
+def _not(test: Test) -> Test:
+    def is_not(data: bytes) -> bool | None:
+        found = test(data)
+        return None if found is None else not found
+
+    return is_not
+
+
+def _comparison(comparison: Comparison) -> Test:
+    order, left, right = comparison.order, comparison.left, comparison.right
+    types = type_of(left), type_of(right)
+    compare = _compare(order, *types)
+    if isinstance(left, Property) and isinstance(right, Literal):  # Nearly all of them.
+        return _property_and_literal(left.name, _constant(right), order, types[1], compare)
+    get_left, get_right = _getter(left), _getter(right)
+    is_equality = order is Order.EQUAL
+
+    def compared(data: bytes) -> bool | None:
+        left_value = get_left(data)
+        if left_value is None and not is_equality:
+            return None
+        right_value = get_right(data)
+        if left_value is None:  # Upstream: two unknowns are equal, and what is known differs from an unknown.
+            return True if right_value is None else None
+        if right_value is None:
+            return False if is_equality else None
+        return compare(left_value, right_value)
+
+    return compared
+
+
+def _property_and_literal(name: str, constant: Any, order: Order, type_: Type, compare: Compare) -> Test:
+    """Return the test of a property against a value that is not null."""
+    key = _key(name)
+    size = len(key)
+    if type_ in (Type.INTEGER, Type.LONG):
+        read, compare = READ[type_], _OPERATORS[order]
+
+        def number_compared(data: bytes) -> bool | None:
+            at = data.find(key) + size
+            if at < size:
+                return None
+            text = data[at : data.find(b"\x02", at)]
+            return compare(read(text), constant) if text else None
+
+        return number_compared
+
+    if type_ is Type.DOUBLE and constant:  # Zeros have an order of their own.
+        compare = _OPERATORS[order]
+
+        def fraction_compared(data: bytes) -> bool | None:
+            at = data.find(key) + size
+            if at < size:
+                return None
+            text = data[at : data.find(b"\x02", at)]
+            if not text:
+                return None
+            number = java_double(text)
+            return compare(
+                number if number == number else math.inf, constant
+            )  # NaN is the largest, for Java.
+
+        return fraction_compared
+
+    def compared(data: bytes) -> bool | None:
+        at = data.find(key) + size
+        if at < size:
+            return None
+        text = data[at : data.find(b"\x02", at)]
+        return compare(text, constant) if text else None
+
+    return compared
+
+
+def _in(test: In) -> Test:
+    get = _property(test.property.name)
+    texts = frozenset(map(_encode, test.texts))
+    is_negated = test.is_negated
+
+    def is_in(data: bytes) -> bool | None:
+        text = get(data)
+        return None if text is None else (text in texts) is not is_negated
+
+    return is_in
+
+
+def _text_test(test: TextTest) -> Test:
+    part, is_negated = _encode(test.text), test.is_negated
+    if not part:
+        return lambda _: False
+    get = _getter(test.value)
+    if type_of(test.value) is not Type.TEXT:
+
+        def is_no_text(data: bytes) -> bool:
+            get(data)  # It may raise.
+            return False
+
+        return is_no_text
+    has = _PARTS[test.part]
+
+    def has_part(data: bytes) -> bool:
+        text = get(data)
+        return text is not None and has(text, part) is not is_negated
+
+    return has_part
+
+
+# Values.
+
+
+def type_of(value: Value) -> Type:
+    """Return the type that a value always has, unless it is unknown."""
+    match value:
+        case Property():
+            return Type.TEXT
+        case Literal():
+            return value.type
+        case Negated(inner):
+            type_ = type_of(inner)
+            return type_ if type_ in NUMBERS else Type.NULL
+        case _:
+            return Type.BOOLEAN
+
+
+def _getter(value: Value) -> Get:
+    match value:
+        case Property(name):
+            return _property(name)
+        case Literal():
+            constant = _constant(value)
+            return lambda _: constant
+        case Negated(inner):
+            return _negated(inner)
+        case _:
+            return compile_condition(value)
+
+
+def _negated(value: Value) -> Get:
+    get = _getter(value)
+    if type_of(value) not in NUMBERS:
+
+        def unknown(data: bytes) -> None:
+            get(data)  # It may raise.
+
+        return unknown
+    constant = -get(b"")  # Numbers occur in literals only.
+    return lambda _: constant
+
+
+def _property(name: str) -> Callable[[bytes], bytes | None]:
+    key = _key(name)
+    size = len(key)
+
+    def get(data: bytes) -> bytes | None:
+        at = data.find(key) + size
+        if at < size:
+            return None
+        return data[at : data.find(b"\x02", at)] or None
+
+    return get
+
+
+def _key(name: str) -> bytes:
+    return b"\x02%b\x01" % name.encode()
+
+
+def _constant(literal: Literal) -> Any:
+    return _encode(literal.value) if isinstance(literal.value, str) else literal.value
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _compare(order: Order, left: Type, right: Type) -> Compare:
+    """Return the comparison of two values of these types, neither of which is unknown."""
+    test = _OPERATORS[order]
+    if left is Type.TEXT and right is Type.TEXT:
+        if order is Order.EQUAL:
+            return test
+        return lambda text, other: test(compare_doubles(java_double(text), java_double(other)), 0)
+    if left is Type.TEXT and right in READ:
+        read_left = READ[right]
+        return lambda text, value: test(compare_numbers(read_left(text), value), 0)
+    if left in NUMBERS and right is Type.TEXT:
+        read_right = READ[left]
+        return lambda value, text: test(compare_numbers(value, read_right(text)), 0)
+    if left is Type.BOOLEAN and right is Type.TEXT:
+        return _incomparable
+    if left is right is Type.BOOLEAN or (left in NUMBERS and right in NUMBERS):
+        return lambda value, other: test(compare_numbers(value, other), 0)
+    return lambda _value, _other: False  # A number and a Boolean.
+
+
+def _incomparable(_left: Any, _right: Any) -> bool:
+    raise ValueError("a condition on the left of a text")
+
 
 #: ExpressionType.SQL92.
 SQL92: Final = "SQL92"

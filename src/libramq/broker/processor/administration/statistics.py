@@ -13,7 +13,7 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.group_health import GroupHealth
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.metrics.throughput import Throughput
+from libramq.broker.messages.throughput import Throughput
 from libramq.broker.processor.groups.foreign_groups import foreign_connections
 from libramq.broker.processor.messages.stored_times import consume_offsets, popped_unfinished, stored_ms
 from libramq.codes import RequestCode, ResponseCode

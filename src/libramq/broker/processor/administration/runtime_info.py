@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from libramq.broker.files.files import BrokerFiles
-from libramq.broker.metrics.throughput import Throughput
+from libramq.broker.messages.throughput import Throughput
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import RequestCode
 from libramq.formats.document import encode_body

@@ -1,1 +1,0 @@
-"""Metrics: what a broker counts, for Prometheus and for mqadmin."""
