@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from libramq import filesystem
-from libramq.cli.main import failure_line
+from libramq.cli.failure import failure_line
 from libramq.clock import clock_with_sleep
 from libramq.transport import admission
 

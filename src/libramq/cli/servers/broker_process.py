@@ -15,7 +15,7 @@ import msgspec
 
 from libramq.broker.config import BrokerConfig
 from libramq.cli import logs, running
-from libramq.cli.main import EXIT_FAILED, failure_line
+from libramq.cli.failure import EXIT_FAILED, failure_line
 from libramq.cli.options import LogLevel
 from libramq.cli.servers.broker_children import READY, STOP_SECONDS
 from libramq.cli.servers.commands import broker_server
