@@ -1,7 +1,7 @@
 """The positions: from where each group pops each queue next, ahead of the committed offsets.
 
 A position moves when check points are journalled, and is committed once those are on the disk: an offset that
-outlived its check point would lose the messages between. `loading` finds the way back from the check points.
+outlived its check point would lose the messages between. `pop_loading` finds the way back from check points.
 Whoever else sets a group's offset moves its position as well.
 """
 
