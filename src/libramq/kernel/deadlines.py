@@ -135,6 +135,13 @@ class Deadlines:
             if is_over():
                 break
 
+    def clear(self) -> None:
+        """Cancel all; each may be set again."""
+        for _, _, deadline in self._heap:
+            deadline.due_ms = None
+        self._heap.clear()
+        self._count, self.next_due_ms = 0, None
+
     def _move(self, deadline: Deadline, due_ms: MonotonicMs | None) -> None:
         if due_ms is not None and self.floor_ms is not None and due_ms < self.floor_ms:
             due_ms = self.floor_ms

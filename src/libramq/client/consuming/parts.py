@@ -8,14 +8,12 @@ from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.committing.persistence import Persistence
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import Due, DueItems
 from libramq.client.consuming.fetching.fetched_batch import HeldBatches
 from libramq.client.consuming.fetching.fetching import FetchConsumption, FetchDelivering, Fetching
 from libramq.client.consuming.handling.consumption import Consumption, OrderlyConsumption
 from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.handling.duplicates import Duplicates
 from libramq.client.consuming.handling.handler_deadlines import HandlerDeadlines
-from libramq.client.consuming.membership.broker_contacts import BrokerContacts
 from libramq.client.consuming.membership.coordination import MemberCoordination
 from libramq.client.consuming.membership.lease import Lease
 from libramq.client.consuming.membership.membership import Membership
@@ -30,6 +28,7 @@ from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.ownership.transitions import TABLE
 from libramq.client.consuming.pulling.pulling import Pulling
 from libramq.client.consuming.signals import Troubles
+from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.filter.subscription import Selector
@@ -40,10 +39,9 @@ class Parts:
     """The parts, which receive the core's events."""
 
     troubles: Troubles
-    timers: DueItems[Due]
+    timers: Timers
     offsets: OffsetStore
     routes: RouteTable
-    contacts: BrokerContacts
     presence: Presence
     table: QueueTable
     pulling: Pulling
@@ -68,11 +66,11 @@ class Parts:
         """Build the parts of one consumer."""
         if settings.has_retry_topic:
             subscriptions = with_retry_topic(settings.group, subscriptions)
-        timers, routes, duplicates = DueItems[Due](), RouteTable(), Duplicates()
+        timers, routes, duplicates = Timers(failed), RouteTable(), Duplicates()
         offsets = OffsetStore(is_manual=not settings.auto_commit)
         lease, troubles = Lease(monotonic_ms), Troubles()
         table = QueueTable(lease, HeldBatches if settings.fetches else HeldMessages)
-        contacts = BrokerContacts(routes, timers)
+        presence = Presence(settings, subscriptions, routes, timers)
         delivering = (FetchDelivering if settings.fetches else Delivering)(settings, lease)
         pulling = Pulling(settings, subscriptions, routes, offsets, timers, table, delivering, duplicates)
         commits = Commits(settings, routes, offsets, table, lease)
@@ -89,27 +87,27 @@ class Parts:
             failed=failed,
         )
         locking, claims = QueueLocking(own), Claims(own)
-        membership = Membership(settings, subscriptions, timers, contacts.addresses_to_query)
-        consumption = _consumption_of(settings)(
-            settings, routes, offsets, timers, table, delivering, duplicates, own, pulling, contacts
-        )
-        rebalancing = Rebalancing(settings, subscriptions, routes, contacts, timers, own)
+        membership = Membership(settings, subscriptions, timers, presence.addresses_to_query)
+        consumption = _consumption_of(settings)(own, delivering, duplicates, presence)
+        commits_due = timers.new(lambda now_ms: persistence.due(now_ms))  # noqa: PLW0108 # It is made below.
         coordination = MemberCoordination(
-            settings, membership, contacts, lease, duplicates, own, locking, claims, troubles
+            membership, presence, lease, duplicates, own, locking, claims, troubles, commits_due
         )
+        persistence = Persistence(own, commits, coordination, commits_due)
+        round_due = timers.new(lambda now_ms: rebalancing.begin(now_ms) if coordination.allocates else [])
+        rebalancing = Rebalancing(settings, subscriptions, routes, presence, own, round_due)
         return cls(
             troubles=troubles,
             timers=timers,
             offsets=offsets,
             routes=routes,
-            contacts=contacts,
-            presence=Presence(settings, subscriptions, routes, contacts, timers),
+            presence=presence,
             table=table,
             pulling=pulling,
             locking=locking,
             own=own,
             claims=claims,
-            persistence=Persistence(own, commits, coordination),
+            persistence=persistence,
             consumption=consumption,
             deadlines=HandlerDeadlines(settings, timers, table, consumption, coordination),
             rebalancing=rebalancing,

@@ -10,19 +10,17 @@ Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceServic
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import assert_never
 
-from libramq.client.consuming import due
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming import signals as sg
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
-from libramq.client.consuming.due import FAILED_AGAIN_MS, Phase
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.fetching.fetching import FetchRequest
-from libramq.client.consuming.handling.consumption import OrderlyConsumption
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.parts import Parts
 from libramq.client.consuming.signals import Signal, Steps
+from libramq.client.consuming.timers import Phase
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import Fenced, LibraError, NotYetGranted
 from libramq.fencing import Claim, Opened
@@ -101,7 +99,6 @@ class PushConsumerCore:
         self._timers = parts.timers
         self._offsets = parts.offsets
         self.routes = parts.routes
-        self._contacts = parts.contacts
         self._presence = parts.presence
         self._table = parts.table
         self._pulling = parts.pulling
@@ -116,12 +113,13 @@ class PushConsumerCore:
         self._fetching = parts.fetching
         self._troubles = parts.troubles
         self._signals = SignalRouting(parts)
+        self._stop_due = parts.timers.new(self._stop_now)
         self._phase = Phase.NEW
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
         """Return when `tick` has to be called."""
-        return self._timers.next_ms
+        return self._timers.next_due_ms
 
     @property
     def phase(self) -> Phase:
@@ -162,56 +160,7 @@ class PushConsumerCore:
 
     def tick(self, now_ms: MonotonicMs) -> Effects:
         """Perform everything that is due."""
-        found: Steps = []
-        while (item := self._timers.take_due(now_ms)) is not None:
-            try:
-                found += self._do(item, now_ms)
-            except Exception as error:  # It must not cost the others, which may be of other queues, theirs.
-                self._failed(f"{type(item).__name__} could not be done, and is done again", error)
-                self._timers.again(now_ms + FAILED_AGAIN_MS, item)
-        return self._settled(found, now_ms)
-
-    def _do(self, item: due.Due, now_ms: MonotonicMs) -> Steps:
-        match item:
-            case due.PullDue(queue, generation):
-                return self._pulling.due(queue, generation, now_ms)
-            case due.PersistDue():
-                return self._persistence.due(now_ms)
-            case due.OffsetQueryDue(queue, generation):
-                return self._own.handle_same(queue, generation, ev.OffsetDue(), now_ms)
-            case due.DrainOver(queue, generation):
-                return self._own.handle_same(queue, generation, ev.DrainTimedOut(), now_ms)
-            case due.RedeliverDue(delivery):
-                return self._consumption.redeliver(delivery)
-            case due.RebalanceDue():
-                return self._rebalancing.due(now_ms) if self._coordination.allocates else []
-            case due.LocksDue():
-                return self._locking.renew(now_ms)
-            case due.LockDue(queue, generation):
-                return self._locking.due(queue, generation)
-            case due.SuspendOver(queue, generation):
-                assert isinstance(self._consumption, OrderlyConsumption), "nothing else suspends queues"
-                return self._consumption.suspend_over(queue, generation)
-            case due.RevokeOver(queue, generation):
-                return self._own.handle_same(queue, generation, ev.ListenerTimedOut(), now_ms)
-            case due.RoutesDue():
-                return self._presence.due(now_ms)
-            case due.HeartbeatDue():
-                return self._presence.regular(now_ms)
-            case due.ReconnectDue(address):
-                return self._presence.heartbeats([address]) if self._contacts.reconnect(address) else []
-            case due.DeadlineDue():
-                return self._deadlines.due(now_ms)
-            case due.ProcessingDue():
-                return self._coordination.check_handlers(now_ms)
-            case due.LeaseDue():
-                return self._coordination.check_lease(now_ms)
-            case due.MembershipDue() | due.ReleaseDue():
-                return []  # `_settled` collects the requests to the coordinator.
-            case due.StopDue():
-                return self._stop_now(now_ms)
-            case _:
-                assert_never(item)
+        return self._settled(self._timers.run(now_ms), now_ms)
 
     # Routes and heartbeats.
 
@@ -221,11 +170,11 @@ class PushConsumerCore:
             return []
         if not self._presence.routes_fetched(found, now_ms):
             return []
-        effects: Steps = list(self._presence.heartbeats(self._contacts.take_new()))
+        effects = self._presence.meet()
         # The last broker that did not may be gone: no answer will show it.
-        if self._contacts.all_named_offer:
+        if self._presence.all_named_offer:
             effects += self._coordination.look(now_ms)
-        if self._contacts.alive:
+        if self._presence.alive:
             effects += self._rebalance(now_ms)
         return self._settled(effects, now_ms)
 
@@ -235,10 +184,10 @@ class PushConsumerCore:
         """Handle the result of a heartbeat. offers: the broker has coordinators for groups."""
         if self._phase is not Phase.RUNNING:
             return []
-        if not self._contacts.answered(address, now_ms, ok=ok, offers=offers):
+        if not self._presence.answered(address, now_ms, ok=ok, offers=offers):
             return []
         steps = self._coordination.look(now_ms) + self._pulling.reachable(address, now_ms)
-        return self._settled(steps + self._locking.confirm(address) + self._rebalance(now_ms), now_ms)
+        return self._settled(steps + self._locking.confirm(address, now_ms) + self._rebalance(now_ms), now_ms)
 
     @property
     def subscription_version(self) -> int:
@@ -253,7 +202,7 @@ class PushConsumerCore:
     def connection_lost(self, address: str, now_ms: MonotonicMs) -> Effects:
         """Handle the end of a connection: the broker has dropped us, or has died."""
         if self._phase is Phase.RUNNING:
-            self._contacts.lost(address, now_ms)
+            self._presence.lost(address, now_ms)
         return self._effects(self._locking.doubt(address, now_ms), now_ms)
 
     # Rebalance.
@@ -408,7 +357,7 @@ class PushConsumerCore:
         self._phase = Phase.DRAINING
         self._own.closing = True
         self._timers.clear()
-        self._timers.at(now_ms + timeout_ms, due.StopDue())
+        self._stop_due.at(now_ms + timeout_ms)
         self._coordination.rearm(now_ms)
         self._coordination.begin_leaving()
         return self._settled(self._own.handle_each(ev.Revoked(timeout_ms), now_ms), now_ms)
@@ -424,11 +373,11 @@ class PushConsumerCore:
             return []
         steps = self._own.handle_each(ev.Revoked(drain_ms=0), now_ms)
         if len(self._table):
-            self._timers.at(now_ms + LEAVE_TIMEOUT_MS, due.StopDue())
+            self._stop_due.at(now_ms + LEAVE_TIMEOUT_MS)
         return steps
 
     def _unregister(self) -> Effects:
-        return [fx.Unregister(tuple(sorted(self._contacts.alive)))]
+        return [fx.Unregister(tuple(sorted(self._presence.alive)))]
 
     # What follows from an event.
 

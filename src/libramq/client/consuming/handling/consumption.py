@@ -24,25 +24,20 @@ ConsumeMessageOrderlyService.processConsumeResult, checkReconsumeTimes, sendMess
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming import signals as sg
-from libramq.client.consuming.committing.offset_store import OffsetStore
-from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import Due, DueItems, RedeliverDue, SuspendOver
 from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.handling.duplicates import Duplicates
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import CHOSEN_BY_BROKER, DEAD_LETTER, delay_level
-from libramq.client.consuming.membership.broker_contacts import BrokerContacts
+from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.ownership.queue_table import QueueTable
-from libramq.client.consuming.pulling.pulling import Pulling
 from libramq.client.consuming.signals import Steps
-from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
@@ -61,28 +56,22 @@ class Consumption:
 
     def __init__(
         self,
-        settings: ConsumerSettings,
-        routes: RouteTable,
-        offsets: OffsetStore,
-        timers: DueItems[Due],
-        table: QueueTable,
+        own: Ownership,
         delivering: Delivering,
         duplicates: Duplicates,
-        own: Ownership,
-        pulling: Pulling,
-        contacts: BrokerContacts,
+        presence: Presence,
     ) -> None:
-        self._settings = settings
-        self._retry_topic = retry_topic(settings.group)
-        self._routes = routes
-        self._offsets = offsets
-        self._timers = timers
-        self._table = table
+        self._settings = own.settings
+        self._retry_topic = retry_topic(own.settings.group)
+        self._routes = own.routes
+        self._offsets = own.offsets
+        self._timers = own.timers
+        self._table = own.table
+        self._pulling = own.pulling
+        self._own = own
         self._delivering = delivering
         self._duplicates = duplicates
-        self._own = own
-        self._pulling = pulling
-        self._contacts = contacts
+        self._presence = presence
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Steps:
         """Handle the results of handlers."""
@@ -125,7 +114,7 @@ class Consumption:
         what_follows = self._returned if ok else self._keep
         return what_follows(sent.delivery, sent.message, now_ms)
 
-    def redeliver(self, delivery: Delivery) -> Steps:
+    def _redeliver(self, delivery: Delivery, now_ms: MonotonicMs) -> Steps:
         """Deliver messages again that were kept here, when their pause is over."""
         owned = delivery.owned
         if not owned.is_ours:
@@ -171,7 +160,7 @@ class Consumption:
         found: Steps = []
         for message in delivery.messages:
             address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
-            if address in self._contacts.offering:
+            if address in self._presence.offering:
                 delivery.owned.work.sending_back += 1
                 for_ms = self._settings.consume_timeout_ms
                 found.append(fx.SendBack(delivery, message, address, is_counted=False, pass_on_ms=for_ms))
@@ -185,7 +174,7 @@ class Consumption:
         found: Steps = []
         for message, within_ms in busy:
             address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
-            if address in self._contacts.offering and not self._settings.broadcasting:
+            if address in self._presence.offering and not self._settings.broadcasting:
                 delivery.owned.work.sending_back += 1
                 level = delay_level(within_ms)
                 found.append(fx.SendBack(delivery, message, address, level, is_counted=False))
@@ -225,7 +214,8 @@ class Consumption:
         return self._go_on(delivery, now_ms)
 
     def _again(self, delivery: Delivery, message: MessageExt, after_ms: int, now_ms: MonotonicMs) -> None:
-        self._timers.at(now_ms + after_ms, RedeliverDue(Delivery(delivery.owned, (message,))))
+        again = Delivery(delivery.owned, (message,))
+        self._timers.at(now_ms + after_ms, partial(self._redeliver, again))
 
     def _done(self, delivery: Delivery, messages: Sequence[MessageExt]) -> None:
         owned = delivery.owned
@@ -254,11 +244,8 @@ def _not_done(ending: Ending, messages: Iterable[MessageExt]) -> NotDone | None:
 class OrderlyConsumption(Consumption):
     """Turns results of handlers into offsets, and suspends a queue after a failure."""
 
-    def suspend_over(self, queue: MessageQueue, generation: int) -> Steps:
+    def _suspend_over(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
         """Continue a queue after its suspension."""
-        owned = self._table.same(queue, generation)
-        if owned is None:
-            return []
         owned.work.is_suspended = False
         return self._delivering.next(owned)
 
@@ -302,7 +289,7 @@ class OrderlyConsumption(Consumption):
     def _suspend(self, owned: OwnedQueue, delay_ms: int, now_ms: MonotonicMs) -> None:
         if not owned.work.is_suspended:
             owned.work.is_suspended = True
-            self._timers.at(now_ms + delay_ms, SuspendOver(owned.queue, owned.generation))
+            self._timers.at(now_ms + delay_ms, partial(self._suspend_over, owned))
 
 
 def _offset(message: MessageExt) -> int:

@@ -10,13 +10,13 @@ from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import DeadlineDue, Due, DueItems
 from libramq.client.consuming.handling.consumption import Consumption
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
 from libramq.client.consuming.membership.coordination import MemberCoordination
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.signals import Steps
+from libramq.client.consuming.timers import Timers
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 
@@ -33,13 +33,13 @@ class HandlerDeadlines:
     def __init__(
         self,
         settings: ConsumerSettings,
-        timers: DueItems[Due],
+        timers: Timers,
         table: QueueTable,
         consumption: Consumption,
         coordination: MemberCoordination,
     ) -> None:
         self._settings = settings
-        self._timers = timers
+        self._timer = timers.new(self._due)
         self._table = table
         self._consumption = consumption
         self._coordination = coordination
@@ -48,9 +48,9 @@ class HandlerDeadlines:
     def watch(self, now_ms: MonotonicMs) -> None:
         """Set the next check."""
         delay_ms = min(self._settings.consume_timeout_ms // CHECKS, CHECK_MS_MAX)
-        self._timers.at(now_ms + delay_ms, DeadlineDue())
+        self._timer.at(now_ms + delay_ms)
 
-    def due(self, now_ms: MonotonicMs) -> Steps:
+    def _due(self, now_ms: MonotonicMs) -> Steps:
         """Abandon overdue handlers, as if they had failed."""
         self.watch(now_ms)
         timeout_ms = self._settings.consume_timeout_ms

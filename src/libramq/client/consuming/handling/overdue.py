@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import Due, DueItems, ProcessingDue
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.ownership.state import QueueState
 from libramq.clock import MonotonicMs
+from libramq.kernel.deadlines import Deadline
 
 #: Ours: how often to look, as a fraction of the allowed time, and at least.
 CHECKS: Final = 10
@@ -24,9 +24,10 @@ CHECK_MS_MAX: Final = 5_000
 class Overdue:
     """Looks for overdue handlers, and knows when the last one has returned."""
 
-    def __init__(self, settings: ConsumerSettings, timers: DueItems[Due], table: QueueTable) -> None:
+    def __init__(self, settings: ConsumerSettings, timer: Deadline, table: QueueTable) -> None:
+        """timer: of the next check."""
         self._max_ms = settings.max_processing_ms
-        self._timers = timers
+        self._timer = timer
         self._table = table
         self._deliveries: set[Delivery] = set()
 
@@ -35,7 +36,7 @@ class Overdue:
 
     def watch(self, now_ms: MonotonicMs) -> None:
         """Set the next check."""
-        self._timers.at(now_ms + min(self._max_ms // CHECKS, CHECK_MS_MAX), ProcessingDue())
+        self._timer.at(now_ms + min(self._max_ms // CHECKS, CHECK_MS_MAX))
 
     def look(self, now_ms: MonotonicMs) -> list[Delivery]:
         """Find the overdue handlers; return those whose queues are about to be granted to others."""

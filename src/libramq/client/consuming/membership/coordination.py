@@ -15,13 +15,11 @@ from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming import signals as sg
-from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import LeaseDue, PersistDue, ReleaseDue
 from libramq.client.consuming.handling.duplicates import Duplicates
 from libramq.client.consuming.handling.overdue import Overdue
-from libramq.client.consuming.membership.broker_contacts import BrokerContacts
 from libramq.client.consuming.membership.lease import FOREVER, Lease
 from libramq.client.consuming.membership.membership import CoordinatorAnswer, Membership
+from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.claims import Claims
 from libramq.client.consuming.ownership.owned_queue import Delivery
@@ -40,6 +38,7 @@ from libramq.errors import (
     VersionNotSupported,
 )
 from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, Claim
+from libramq.kernel.deadlines import Deadline
 from libramq.logs import get_logger
 from libramq.remoting.body.coordination import GroupAssignment, QueueGrant
 from libramq.rpc.group_calls import Joined
@@ -58,20 +57,19 @@ class MemberCoordination:
 
     def __init__(
         self,
-        settings: ConsumerSettings,
         membership: Membership,
-        contacts: BrokerContacts,
+        presence: Presence,
         lease: Lease,
         duplicates: Duplicates,
         own: Ownership,
         locking: QueueLocking,
         claims: Claims,
         troubles: Troubles,
+        commits_due: Deadline,
     ) -> None:
-        self._settings = settings
+        self._settings = own.settings
         self._membership = membership
-        self._contacts = contacts
-        self._timers = own.timers
+        self._presence = presence
         self._table = own.table
         self._lease = lease
         self._duplicates = duplicates
@@ -81,10 +79,12 @@ class MemberCoordination:
         self._troubles = troubles
         self._mode = ""
         self._is_offered = False
+        self._commits_due = commits_due
+        self._lease_due = own.timers.new(self._check_lease)
+        self._release_due = own.timers.new(lambda _: [])  # `requests` is called after every event.
         self._release_due_ms: MonotonicMs | None = None
         self._is_leaving = self._is_leave_sent = False
-        self._is_lease_watched = False
-        self._overdue = Overdue(settings, own.timers, own.table)
+        self._overdue = Overdue(own.settings, own.timers.new(self._check_handlers), own.table)
         #: What the coordinator was told last; it is repeated with each poll.
         self._is_slow_sent = False
         #: Revoked queues that were released; the coordinator is to be notified.
@@ -108,9 +108,9 @@ class MemberCoordination:
 
     def look(self, now_ms: MonotonicMs) -> Steps:
         """Join the group's coordinator if all brokers offer coordination, else leave it."""
-        if not self._settings.is_member or not self._contacts.alive:
+        if not self._settings.is_member or not self._presence.alive:
             return []
-        was_offered, self._is_offered = self._is_offered, self._contacts.all_offer
+        was_offered, self._is_offered = self._is_offered, self._presence.all_offer
         if not self._is_offered:
             return self._withdraw(now_ms) if was_offered else []
         if not self._overdue:
@@ -201,7 +201,7 @@ class MemberCoordination:
             return []
         if self._release_due_ms is None:
             self._release_due_ms = now_ms + RELEASE_LINGER_MS
-            self._timers.at(self._release_due_ms, ReleaseDue())
+            self._release_due.at(self._release_due_ms)
         follow = (QueueState.REVOKING, QueueState.LEAVING) if self._is_leaving else (QueueState.LEAVING,)
         others_follow = any(owned.state in follow for owned in self._table.each())
         if others_follow and now_ms < self._release_due_ms:
@@ -228,7 +228,7 @@ class MemberCoordination:
                 "the broker has no coordinator for this group; the members allocate queues themselves",
                 reason=str(outcome),
             )
-            self._contacts.offering.discard(request.address)
+            self._presence.offering.discard(request.address)
             return self.look(now_ms)
         self._membership.found(request, outcome, now_ms)
         return []
@@ -309,13 +309,11 @@ class MemberCoordination:
         return self._own.handle_each(ev.Continued(), now_ms) + self._own.let_commit(now_ms)
 
     def _watch_lease(self) -> None:
-        if not self._is_lease_watched:
-            self._is_lease_watched = True
-            self._timers.at(self._lease.until_ms, LeaseDue())
+        if self._lease_due.due_ms is None:
+            self._lease_due.at(self._lease.until_ms)
 
-    def check_lease(self, now_ms: MonotonicMs) -> Steps:
+    def _check_lease(self, now_ms: MonotonicMs) -> Steps:
         """Report that our lease has ended: nothing is handled until the coordinator answers."""
-        self._is_lease_watched = False
         is_explained = any(self._troubles.present.values()) or not self._membership.is_on
         if self._lease.until_ms == FOREVER or self._mode != MODE_EPOCHS or self._own.closing or is_explained:
             return []
@@ -337,7 +335,7 @@ class MemberCoordination:
         found: Steps = []
         if self._mode != MODE_EPOCHS:
             self._mode = MODE_EPOCHS
-            self._timers.at(now_ms + self.persist_ms, PersistDue())
+            self._commits_due.by(now_ms + self.persist_ms)
             if self._own.uses_locks:
                 found += self._locking.lift(now_ms)
         member = self._membership.member
@@ -368,7 +366,7 @@ class MemberCoordination:
 
     # Handlers that run too long.
 
-    def check_handlers(self, now_ms: MonotonicMs) -> Steps:
+    def _check_handlers(self, now_ms: MonotonicMs) -> Steps:
         """Have others get our queues when a handler exceeds its time; we get some again when it is done."""
         self._overdue.watch(now_ms)
         if self._mode != MODE_EPOCHS or self._own.closing or not self._membership.is_on:

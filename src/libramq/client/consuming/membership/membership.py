@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import Due, DueItems, MembershipDue
+from libramq.client.consuming.timers import Timers
 from libramq.clock import MonotonicMs
 from libramq.errors import (
     ConnectionLost,
@@ -77,14 +77,15 @@ class Membership:
         self,
         settings: ConsumerSettings,
         subscriptions: Mapping[str, Selector],
-        timers: DueItems[Due],
+        timers: Timers,
         brokers: Callable[[], Sequence[str]],
     ) -> None:
         self._settings = settings
         self._subscriptions = {
             topic: named_expression(each.expression, kind_of(each)) for topic, each in subscriptions.items()
         }
-        self._timers = timers
+        # What is due is requested after every event.
+        self._timer, self._look_timer = timers.new(lambda _: []), timers.new(lambda _: [])
         self._brokers = brokers
         self._step = Step.OFF
         self._is_asking = False
@@ -211,7 +212,7 @@ class Membership:
 
     def _look_later(self, now_ms: MonotonicMs) -> None:
         self._look_due_ms = now_ms + LOOK_MS
-        self._timers.at(self._look_due_ms, MembershipDue())
+        self._look_timer.at(self._look_due_ms)
 
     @property
     def _hold_ms(self) -> int:
@@ -289,9 +290,10 @@ class Membership:
 
     def rearm(self, now_ms: MonotonicMs) -> None:
         """Set the timers again after all were cleared."""
-        for due_ms in (self._due_ms, self._look_due_ms):
-            if due_ms is not None and due_ms > now_ms:
-                self._timers.at(due_ms, MembershipDue())
+        if self._due_ms > now_ms:
+            self._timer.at(self._due_ms)
+        if self._look_due_ms is not None and self._look_due_ms > now_ms:
+            self._look_timer.at(self._look_due_ms)
 
     def _is_awaited(self, number: int) -> bool:
         is_awaited = self._is_asking and number == self._number
@@ -357,4 +359,4 @@ class Membership:
 
     def _pause(self, now_ms: MonotonicMs, delay_ms: int) -> None:
         self._due_ms = now_ms + delay_ms
-        self._timers.at(self._due_ms, MembershipDue())
+        self._timer.at(self._due_ms)

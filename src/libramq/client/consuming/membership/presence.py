@@ -1,17 +1,18 @@
-"""The presence: the brokers of our topics, and the heartbeats they get.
+"""The presence: the brokers of our topics, the heartbeats they get, and which of them to retry.
 
-Upstream: MQClientInstance.java (updateTopicRouteInfoFromNameServer, sendHeartbeatToAllBroker).
+Upstream: MQClientInstance.java (updateTopicRouteInfoFromNameServer, sendHeartbeatToAllBroker);
+the reconnecting is ours.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import Due, DueItems, HeartbeatDue, RoutesDue
-from libramq.client.consuming.membership.broker_contacts import BrokerContacts
 from libramq.client.consuming.membership.subscription import Subscriptions, heartbeat_data
 from libramq.client.consuming.signals import Steps
+from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import LibraError
@@ -22,47 +23,49 @@ log = get_logger(__name__)
 
 #: Ours: how soon a topic without a route is looked up again, then half as often each time.
 ROUTE_MISSING_MS: Final = 1_000
+#: Ours: a broker whose connection ended may only be restarting.
+RECONNECT_MS: Final = 100
+RECONNECT_AGAIN_MS: Final = 1_000
 
 
 class Presence:
-    """Fetches routes, and sends heartbeats."""
+    """Fetches routes, and decides which brokers get a heartbeat, and when."""
 
     def __init__(
-        self,
-        settings: ConsumerSettings,
-        subscriptions: Subscriptions,
-        routes: RouteTable,
-        contacts: BrokerContacts,
-        timers: DueItems[Due],
+        self, settings: ConsumerSettings, subscriptions: Subscriptions, routes: RouteTable, timers: Timers
     ) -> None:
         self._settings = settings
         self._subscriptions = subscriptions
         self._routes = routes
-        self._contacts = contacts
         self._timers = timers
+        self._routes_due = timers.new(lambda _: self.look())
+        self._heartbeats_due = timers.new(self._regular)
         self._route_missing_ms = ROUTE_MISSING_MS
         self._started: Now | None = None
         self._version = 0
         #: The version of the subscriptions as they were declared first. They do not change; the version does.
         self.first_version = 0
-        self._look_at_ms = MonotonicMs(0)
         self._looked_at_ms: MonotonicMs | None = None
         self._lease_ended = False
+        self._known: frozenset[str] = frozenset()
+        self._to_reconnect: set[str] = set()
+        #: Brokers that answered our last heartbeat, over a connection that is still open.
+        self.alive: set[str] = set()
+        #: Those of them that offer coordinated groups.
+        self.offering: set[str] = set()
 
     def start(self, now: Now) -> Steps:
         """Start by fetching the routes."""
         self._started = now
         self._version = self.first_version = int(now.wall_ms)
-        self._timers.at(now.monotonic_ms + self._settings.heartbeat_ms, HeartbeatDue())
+        self._heartbeats_due.at(now.monotonic_ms + self._settings.heartbeat_ms)
         return self.look()
+
+    # Routes.
 
     def look(self) -> Steps:
         """Fetch the routes."""
         return [fx.FetchRoutes(tuple(self._subscriptions))]
-
-    def due(self, now_ms: MonotonicMs) -> Steps:
-        """Fetch the routes, unless that was done meanwhile."""
-        return self.look() if now_ms >= self._look_at_ms else []
 
     def look_soon(self, now_ms: MonotonicMs) -> Steps:
         """Fetch the routes because a broker is unknown, unless that was just done."""
@@ -80,14 +83,65 @@ class Presence:
             self._route_missing_ms *= 2
         else:
             delay_ms = self._settings.route_refresh_ms
-        self._look_at_ms = now_ms + delay_ms
-        self._timers.at(self._look_at_ms, RoutesDue())
+        self._routes_due.at(now_ms + delay_ms)
         return bool(changed)
 
-    def regular(self, now_ms: MonotonicMs) -> Steps:
-        """Return the heartbeats that are due."""
-        self._timers.at(now_ms + self._settings.heartbeat_ms, HeartbeatDue())
-        return self.heartbeats(self._contacts.regular())
+    # Brokers.
+
+    @property
+    def all_offer(self) -> bool:
+        """Return whether every broker that answered offers coordinated groups."""
+        return bool(self.alive) and self.alive <= self.offering
+
+    @property
+    def all_named_offer(self) -> bool:
+        """Return whether every broker in the routes is known to offer coordinated groups."""
+        return self._known <= self.offering
+
+    def addresses_to_query(self) -> list[str]:
+        """Return the brokers to query, sorted: those that answered; if none did, all masters."""
+        return sorted(self.alive) or sorted(self._routes.masters())
+
+    def meet(self) -> Steps:
+        """Send heartbeats to the brokers that are new in the routes."""
+        addresses = self._routes.addresses()
+        new, self._known = addresses - self._known, addresses
+        self.alive &= addresses
+        return self.heartbeats(new)
+
+    def answered(self, address: str, now_ms: MonotonicMs, *, ok: bool, offers: bool) -> bool:
+        """Note the result of a heartbeat; return whether the broker did not know us before."""
+        if ok and address not in self.alive:
+            (self.offering.add if offers else self.offering.discard)(address)
+        if not ok:
+            self._try_again(address, now_ms + RECONNECT_AGAIN_MS)
+            return False
+        is_new = address not in self.alive
+        self.alive.add(address)
+        return is_new
+
+    def lost(self, address: str, now_ms: MonotonicMs) -> None:
+        """Note that a connection ended: the broker has dropped us, or has died."""
+        if address in self.alive:
+            self._try_again(address, now_ms + RECONNECT_MS)
+
+    def _try_again(self, address: str, due_ms: MonotonicMs) -> None:
+        self.alive.discard(address)
+        if address not in self._to_reconnect:
+            self._to_reconnect.add(address)
+            self._timers.at(due_ms, partial(self._reconnect, address))
+
+    def _reconnect(self, address: str, now_ms: MonotonicMs) -> Steps:
+        self._to_reconnect.discard(address)
+        is_silent = address in self._routes.addresses() and address not in self.alive
+        return self.heartbeats([address]) if is_silent else []
+
+    # Heartbeats.
+
+    def _regular(self, now_ms: MonotonicMs) -> Steps:
+        """Return the heartbeats that are due; silent brokers are retried at a pace of their own."""
+        self._heartbeats_due.at(now_ms + self._settings.heartbeat_ms)
+        return self.heartbeats(self._routes.addresses() - self._to_reconnect)
 
     def changed(self, now_ms: MonotonicMs) -> Steps:
         """Send heartbeats because our queues have changed."""
@@ -95,12 +149,12 @@ class Presence:
         # continued by the monotonic clock, which is never set back.
         assert self._started is not None, "nothing is ours before the start"
         self._version = max(self._version + 1, int(self._started.wall_of(now_ms)))
-        return self.heartbeats(self._contacts.alive)
+        return self.heartbeats(self.alive)
 
     def lease_changed(self, *, ended: bool) -> Steps:
         """Send heartbeats because our lease has ended, or is renewed after that."""
         self._lease_ended = ended
-        return self.heartbeats(self._contacts.alive)
+        return self.heartbeats(self.alive)
 
     def heartbeats(self, addresses: Iterable[str]) -> Steps:
         """Return heartbeats to brokers."""

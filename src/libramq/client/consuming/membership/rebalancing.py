@@ -15,13 +15,13 @@ from libramq.balance import TopicRule
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming import signals as sg
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import Due, DueItems, RebalanceDue
-from libramq.client.consuming.membership.broker_contacts import BrokerContacts
+from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.signals import Steps
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
+from libramq.kernel.deadlines import Deadline
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 
@@ -70,31 +70,27 @@ class Rebalancing:
         settings: ConsumerSettings,
         topics: Collection[str],
         routes: RouteTable,
-        contacts: BrokerContacts,
-        timers: DueItems[Due],
+        presence: Presence,
         own: Ownership,
+        timer: Deadline,
     ) -> None:
+        """timer: of the next round."""
         self._settings = settings
         self._topics = topics
         self._routes = routes
-        self._contacts = contacts
-        self._timers = timers
+        self._presence = presence
         self._own = own
+        self._timer = timer
         self._table = own.table
         self._assigned: tuple[MessageQueue, ...] = ()
         self._lists_awaited: set[str] = set()
         self._again = False
         self._balanced = True
-        self._due_ms = MonotonicMs(0)
 
     def abandon(self) -> None:
         """Drop the round under way: a coordinator allocates. A later round would wait for its lists."""
         self._lists_awaited.clear()
         self._again = False
-
-    def due(self, now_ms: MonotonicMs) -> Steps:
-        """Begin a scheduled round."""
-        return self.begin(now_ms) if now_ms >= self._due_ms else []
 
     def begin(self, now_ms: MonotonicMs) -> Steps:
         """Fetch the group's members."""
@@ -111,7 +107,7 @@ class Rebalancing:
         for topic in self._topics:
             addresses = self._routes.readers_of_topic(topic)
             if addresses:
-                chosen = next((each for each in addresses if each in self._contacts.alive), addresses[0])
+                chosen = next((each for each in addresses if each in self._presence.alive), addresses[0])
                 by_address.setdefault(chosen, []).append(topic)
         self._lists_awaited = set(by_address)
         if not by_address:
@@ -208,5 +204,4 @@ class Rebalancing:
         return found
 
     def _schedule(self, now_ms: MonotonicMs, delay_ms: int) -> None:
-        self._due_ms = now_ms + delay_ms
-        self._timers.at(self._due_ms, RebalanceDue())
+        self._timer.at(now_ms + delay_ms)

@@ -9,10 +9,10 @@ committed offset shows that nobody else has read the queue.
 Upstream: RebalanceImpl.lock, lockAll; ConsumeMessageOrderlyService.java.
 """
 
+from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.due import LockDue
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.offset_actions import load
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
@@ -118,4 +118,4 @@ def _doubt(owned: OwnedQueue) -> Steps:
 
 
 def _lock_again(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs, delay_ms: int) -> None:
-    own.timers.at(now_ms + delay_ms, LockDue(owned.queue, owned.generation))
+    own.timers.at(now_ms + delay_ms, partial(own.want_lock, owned))

@@ -85,14 +85,9 @@ def load(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs
     return [fx.QueryOffset(owned.queue, owned.generation, address, zero_if_not_found=may_be_young)]
 
 
-def load_when_due(own: Ownership, owned: OwnedQueue, event: ev.OffsetDue, now_ms: MonotonicMs) -> Steps:
-    """Query the offset, unless that was postponed since."""
-    return load(own, owned, event, now_ms) if now_ms >= owned.load_due_ms else []
-
-
 def open_if_newer(own: Ownership, owned: OwnedQueue, event: ev.OffsetDue, now_ms: MonotonicMs) -> Steps:
     """Open a queue again that is read under an earlier grant."""
-    return [] if owned.claim.is_current else load_when_due(own, owned, event, now_ms)
+    return [] if owned.claim.is_current else load(own, owned, event, now_ms)
 
 
 def load_later(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> None:

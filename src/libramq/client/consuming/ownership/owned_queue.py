@@ -17,6 +17,7 @@ from libramq.client.consuming.ownership.queue_lock import QueueLock
 from libramq.client.consuming.ownership.state import OURS, QueueState
 from libramq.clock import MonotonicMs
 from libramq.fencing import NO_ATTEMPTS, Attempts, Claim
+from libramq.kernel.deadlines import Deadline
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 
@@ -171,16 +172,17 @@ class HeldMessages:
 class PullCursor:
     """A cursor marks where a queue is pulled next. `Pulling` moves it.
 
-    number: of the last pull; answers to earlier ones come too late. sought_offset: where the program wants to
-    begin, whatever is committed. last_stored_ms: when the last message that we have pulled was stored, also
-    in an ownership just before; 0 for none. handled_before: the highest offset handled in an earlier
+    timer: of the next pull, if it has a pause. number: of the last pull; answers to earlier ones come too
+    late. sought_offset: where the program wants to begin, whatever is committed. last_stored_ms: when the
+    last message that we have pulled was stored, also in an ownership just before; 0 for none.
+    handled_before: the highest offset handled in an earlier
     ownership. was_missing: its topic was missing for a while, so its offsets may mean other messages now.
     accepts_damaged: the last pull brought a body that does not match its checksum, and the next one is taken
     as it comes.
     """
 
     last_ms: MonotonicMs
-    due_ms: MonotonicMs
+    timer: Deadline | None = None
     start_offset: int = 0
     next_offset: int = 0
     number: int = 0
@@ -303,7 +305,7 @@ class OwnedQueue:
         self.state = QueueState.NEW
         self.lock = QueueLock()
         self.claim = NO_CLAIM
-        self.cursor = PullCursor(last_ms=now_ms, due_ms=now_ms)
+        self.cursor = PullCursor(last_ms=now_ms)
         self._new_held = new_held
         self.held = new_held()
         self.work = QueueWork()
@@ -312,7 +314,7 @@ class OwnedQueue:
         #: Whether the listener has been notified of it.
         self.is_announced = False
         #: When its offset is to be queried, or queried again.
-        self.load_due_ms = now_ms
+        self.load_timer: Deadline | None = None
         #: While SEARCHING: the broker's correction of an offset beyond the queue's end.
         self.corrected_offset = 0
         # While it is given up: since when, whether the coordinator asked for it, and whether we get it again.

@@ -5,6 +5,7 @@ handle(queue, event)  ─►  TABLE[event][state of the queue]  ─►  action  
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from libramq.client.consuming import effects as fx
@@ -12,13 +13,13 @@ from libramq.client.consuming import signals as sg
 from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import Due, DueItems, OffsetQueryDue
-from libramq.client.consuming.ownership.event import ClaimRefused, Event, MayCommit, Taken
+from libramq.client.consuming.ownership.event import ClaimRefused, Event, MayCommit, OffsetDue, Taken
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.ownership.state import QueueState
 from libramq.client.consuming.pulling.pulling import Pulling
 from libramq.client.consuming.signals import Steps
+from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.errors import Fenced, LibraError, LocalProtocolError, NotYetGranted
@@ -50,7 +51,7 @@ class Ownership:
     settings: ConsumerSettings
     routes: RouteTable
     offsets: OffsetStore
-    timers: DueItems[Due]
+    timers: Timers
     table: QueueTable
     pulling: Pulling
     commits: Commits
@@ -162,8 +163,20 @@ class Ownership:
 
     def load_at(self, owned: OwnedQueue, due_ms: MonotonicMs) -> None:
         """Query the offset of a queue at a time."""
-        owned.load_due_ms = due_ms
-        self.timers.at(due_ms, OffsetQueryDue(owned.queue, owned.generation))
+        if owned.load_timer is None:
+            owned.load_timer = self.timers.new(partial(self._handle_later, owned, OffsetDue()))
+        owned.load_timer.at(due_ms)
+
+    def handle_at(self, due_ms: MonotonicMs, owned: OwnedQueue, event: Event) -> None:
+        """Handle an event of a queue at a time, unless the queue is gone by then."""
+        self.timers.at(due_ms, partial(self._handle_later, owned, event))
+
+    def _handle_later(self, owned: OwnedQueue, event: Event, now_ms: MonotonicMs) -> Steps:
+        return self.handle(owned, event, now_ms) if self.table.is_current(owned) else []
+
+    def want_lock(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
+        """Request the lock of a queue, or request it again."""
+        return [sg.LockWanted(owned.queue, owned.generation)] if owned.is_ours else []
 
     def announce(self, owned: OwnedQueue) -> Steps:
         """Notify the listener of a queue, once."""

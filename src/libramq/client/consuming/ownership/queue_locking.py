@@ -5,11 +5,11 @@ Upstream: RebalanceImpl.lock, lockAll; ConsumeMessageOrderlyService.java.
 """
 
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming import signals as sg
-from libramq.client.consuming.due import LockDue, LocksDue
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.lock_actions import LOCK_FAILED_MS
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
@@ -30,6 +30,7 @@ class QueueLocking:
         self._own = own
         #: In coordinated groups fences keep the order, and `uses_locks` is False.
         self._is_orderly = own.uses_locks
+        self._renewal = own.timers.new(self.renew)
         #: What the next requests lock and unlock.
         self.wanted: dict[MessageQueue, int] = {}
         self._returned: dict[MessageQueue, str] = {}
@@ -53,16 +54,11 @@ class QueueLocking:
         """Note that an unlock request is being sent to a broker."""
         self._returned[unlocked.queue] = unlocked.address
 
-    def due(self, queue: MessageQueue, generation: int) -> Steps:
-        """Retry after a pause."""
-        owned = self._own.table.same(queue, generation)
-        return [] if owned is None else self._wants((owned,))
-
     def renew(self, now_ms: MonotonicMs) -> Steps:
         """Request every lock again."""
         if self._is_orderly:
-            self._own.timers.at(now_ms + LOCK_RENEW_MS, LocksDue())
-        return self._wants(self._own.table.each()) if self._own.uses_locks else []
+            self._renewal.at(now_ms + LOCK_RENEW_MS)
+        return self._wants(self._own.table.each(), now_ms) if self._own.uses_locks else []
 
     def doubt(self, address: str, now_ms: MonotonicMs) -> Steps:
         """Doubt the locks at a broker whose connection ended; it may give them away."""
@@ -71,13 +67,13 @@ class QueueLocking:
             steps += self._own.handle(owned, ev.LockDoubted(), now_ms)
         return steps
 
-    def confirm(self, address: str) -> Steps:
+    def confirm(self, address: str, now_ms: MonotonicMs) -> Steps:
         """Request the locks again at a reconnected broker; lost unlock requests are repeated."""
         unconfirmed = [queue for queue, at in self._returned.items() if at == address]
         for queue in unconfirmed:
             del self._returned[queue]
             self.to_give_back.setdefault(address, []).append(queue)
-        return self._wants(self._at(address))
+        return self._wants(self._at(address), now_ms)
 
     def requests(self, now_ms: MonotonicMs) -> Steps:
         """Return one request for each broker with queues to lock, and one for each with queues to unlock."""
@@ -93,7 +89,7 @@ class QueueLocking:
             address = self._own.master(owned)
             if address is None:
                 steps.append(sg.BrokerMissing())
-                self._own.timers.at(now_ms + LOCK_FAILED_MS, LockDue(queue, generation))
+                self._own.timers.at(now_ms + LOCK_FAILED_MS, partial(self._own.want_lock, owned))
             else:
                 owned.lock = owned.lock.requested(address)
                 by_address.setdefault(address, []).append((queue, generation))
@@ -121,8 +117,8 @@ class QueueLocking:
     def _give_back(self, request: fx.LockQueues, queues: list[MessageQueue]) -> Steps:
         return [fx.UnlockQueues(request.address, tuple(queues))] if queues else []
 
-    def _wants(self, queues: Iterable[OwnedQueue]) -> Steps:
-        return [sg.LockWanted(owned.queue, owned.generation) for owned in queues if owned.is_ours]
+    def _wants(self, queues: Iterable[OwnedQueue], now_ms: MonotonicMs) -> Steps:
+        return [wanted for owned in queues for wanted in self._own.want_lock(owned, now_ms)]
 
     def _at(self, address: str) -> list[OwnedQueue]:
         if not self._own.uses_locks:

@@ -10,7 +10,6 @@ from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming import signals as sg
-from libramq.client.consuming.due import DrainOver, RevokeOver
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.ownership import Ownership
@@ -34,7 +33,7 @@ def revoke(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: Monoton
     # After the state has changed: see Delivery.begin.
     owned.work.drop_unstarted(in_order=own.settings.orderly)
     if owned.work.is_under_way and event.drain_ms:
-        own.timers.at(now_ms + event.drain_ms, DrainOver(owned.queue, owned.generation))
+        own.handle_at(now_ms + event.drain_ms, owned, ev.DrainTimedOut())
         return list(own.commits.commit([owned]))
     return end_draining(own, owned, event, now_ms)
 
@@ -76,7 +75,7 @@ def end_draining(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: Mon
     queue, settings = owned.queue, own.settings
     has_no_master = not settings.broadcasting and own.master(owned) is None
     if has_no_master and _may_have_a_master(own, owned, event, now_ms):
-        own.timers.at(now_ms + MASTER_LOOK_MS, DrainOver(queue, owned.generation))
+        own.handle_at(now_ms + MASTER_LOOK_MS, owned, ev.DrainTimedOut())
         return [sg.BrokerMissing()]
     is_revocation_done = owned.is_revoked_by_coordinator and _is_committed(own, owned)
     if owned.lock.is_in_doubt or (has_no_master and not is_revocation_done):
@@ -86,7 +85,7 @@ def end_draining(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: Mon
         owned.state = QueueState.REVOKING
         # The coordinator's revoke timeout covers handlers and listener together.
         since_ms = now_ms if owned.claim.granted is None else owned.revoked_ms
-        own.timers.at(since_ms + settings.revoke_timeout_ms, RevokeOver(queue, owned.generation))
+        own.handle_at(since_ms + settings.revoke_timeout_ms, owned, ev.ListenerTimedOut())
         return steps
     return steps + leave(own, owned, event, now_ms)
 

@@ -85,10 +85,10 @@ TABLE: Final[Transitions] = {
     # The start offset.
     ev.OffsetDue: {
         **IGNORED,
-        W: _to(offsets.load_when_due, W, O, Z),
-        O: _to(offsets.load_when_due, O, Z),
+        W: _to(offsets.load, W, O, Z),
+        O: _to(offsets.load, O, Z),
         **_stay(offsets.open_if_newer, R, P),
-        F: _to(offsets.load_when_due, F),
+        F: _to(offsets.load, F),
     },
     ev.OffsetAnswered: {
         **IGNORED,

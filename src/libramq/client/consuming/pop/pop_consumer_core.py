@@ -11,12 +11,9 @@ Upstream: DefaultMQPushConsumerImpl.popMessage, ConsumeMessagePopConcurrentlySer
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from libramq.client.consuming import due
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
-from libramq.client.consuming.due import FAILED_AGAIN_MS, DueItems, Phase
 from libramq.client.consuming.handling.handler_result import Ending
-from libramq.client.consuming.membership.broker_contacts import BrokerContacts
 from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.pop.effect import Acknowledge, MakeDeadLetter, Pop, PopEffect, Postpone
@@ -25,6 +22,7 @@ from libramq.client.consuming.pop.holding import Holding
 from libramq.client.consuming.pop.places import Places
 from libramq.client.consuming.pop.settling import Settling
 from libramq.client.consuming.signals import Steps, Troubles
+from libramq.client.consuming.timers import Phase, Timers
 from libramq.client.popping.popped import NOT_POPPED, note_change
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs, Now
@@ -61,9 +59,9 @@ class PopConsumerCore:
         self._subscriptions = subscriptions
         self._invisible_ms = settings.invisible_ms
         self.routes = RouteTable()
-        self._timers = DueItems[due.Due]()
-        self._contacts = BrokerContacts(self.routes, self._timers)
-        self._presence = Presence(settings, subscriptions, self.routes, self._contacts, self._timers)
+        self._timers = Timers(failed)
+        self._stop_due = self._timers.new(self._stop_now)
+        self._presence = Presence(settings, subscriptions, self.routes, self._timers)
         self._troubles = Troubles()
         self._places = Places(settings, subscriptions, self.routes)
         self._settling = Settling(self.routes, self._places.release)
@@ -76,8 +74,11 @@ class PopConsumerCore:
     def next_due_ms(self) -> MonotonicMs | None:
         """Return when `tick` has to be called."""
         due_ms = (
-            self._timers.next_ms, self._settling.next_due_ms, self._holding.next_due_ms, self._pause_over_ms
-        )  # fmt: skip
+            self._timers.next_due_ms,
+            self._settling.next_due_ms,
+            self._holding.next_due_ms,
+            self._pause_over_ms,
+        )
         return min((each for each in due_ms if each is not None), default=None)
 
     @property
@@ -94,13 +95,7 @@ class PopConsumerCore:
 
     def tick(self, now_ms: MonotonicMs) -> list[PopEffect]:
         """Perform everything that is due."""
-        found: list[PopEffect] = []
-        while (item := self._timers.take_due(now_ms)) is not None:
-            try:
-                found += self._do(item, now_ms)
-            except Exception as error:  # It must not cost the others theirs.
-                self._failed(f"{type(item).__name__} could not be done, and is done again", error)
-                self._timers.again(now_ms + FAILED_AGAIN_MS, item)
+        found: list[PopEffect] = self._timers.run(now_ms)
         try:
             postponed, abandoned = self._holding.check(now_ms)
             found += postponed
@@ -112,19 +107,6 @@ class PopConsumerCore:
             found.append(fx.Deliver(again))
         return found + self._settled(now_ms)
 
-    def _do(self, item: due.Due, now_ms: MonotonicMs) -> list[PopEffect]:
-        match item:
-            case due.RoutesDue():
-                return _shared(self._presence.due(now_ms))
-            case due.HeartbeatDue():
-                return _shared(self._presence.regular(now_ms))
-            case due.ReconnectDue(address):
-                return self._heartbeats([address]) if self._contacts.reconnect(address) else []
-            case due.StopDue():
-                return self._stop_now(now_ms)
-            case _:
-                raise AssertionError(f"a consumer that pops sets no {type(item).__name__}")
-
     # Routes and heartbeats.
 
     def routes_fetched(
@@ -134,20 +116,20 @@ class PopConsumerCore:
         if self._phase is not Phase.RUNNING or not self._presence.routes_fetched(found, now_ms):
             return []
         self._places.routes_changed()
-        return self._heartbeats(self._contacts.take_new()) + self._settled(now_ms)
+        return [*_shared(self._presence.meet()), *self._settled(now_ms)]
 
     def heartbeat_answered(self, address: str, now_ms: MonotonicMs, *, ok: bool) -> list[PopEffect]:
         """Handle the result of a heartbeat."""
         if self._phase is not Phase.RUNNING:
             return []
-        if self._contacts.answered(address, now_ms, ok=ok, offers=False):
+        if self._presence.answered(address, now_ms, ok=ok, offers=False):
             self._places.reachable(address, now_ms)
         return self._settled(now_ms)
 
     def connection_lost(self, address: str, now_ms: MonotonicMs) -> list[PopEffect]:
         """Handle the end of a connection: the broker has dropped us, or has died."""
         if self._phase is Phase.RUNNING:
-            self._contacts.lost(address, now_ms)
+            self._presence.lost(address, now_ms)
         return []
 
     def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> list[PopEffect]:
@@ -269,7 +251,7 @@ class PopConsumerCore:
             return []
         self._phase = Phase.DRAINING
         self._timers.clear()
-        self._timers.at(now_ms + timeout_ms, due.StopDue())
+        self._stop_due.at(now_ms + timeout_ms)
         self._holding.close()
         return self._settled(now_ms)
 
@@ -282,13 +264,13 @@ class PopConsumerCore:
         if self._is_drained:
             return self._unregister()
         self._is_drained = True
-        self._timers.at(now_ms + LEAVE_TIMEOUT_MS, due.StopDue())
+        self._stop_due.at(now_ms + LEAVE_TIMEOUT_MS)
         return []
 
     def _unregister(self) -> list[PopEffect]:
         self._phase = Phase.LEAVING
         self._timers.clear()
-        return [fx.Unregister(tuple(sorted(self._contacts.alive)))]
+        return [fx.Unregister(tuple(sorted(self._presence.alive)))]
 
     # What follows from an event.
 
@@ -307,9 +289,6 @@ class PopConsumerCore:
     def _is_idle(self) -> bool:
         """Return whether no handler is waited for."""
         return self._is_drained or not self._holding.runs
-
-    def _heartbeats(self, addresses: Iterable[str]) -> list[PopEffect]:
-        return _shared(self._presence.heartbeats(addresses))
 
     def _is_wanted(self, topic: str, message: MessageExt) -> bool:
         selected = self._subscriptions[topic]

@@ -5,13 +5,13 @@ Upstream: DefaultMQPushConsumerImpl.pullMessage, PullAPIWrapper.java, RebalanceP
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming import signals as sg
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import Due, DueItems, PullDue
 from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.handling.duplicates import Duplicates
 from libramq.client.consuming.ownership.owned_queue import CatchUpPace, HeldMessages, OwnedQueue
@@ -19,6 +19,7 @@ from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.ownership.state import QueueState
 from libramq.client.consuming.pulling.pulled_records import PulledRecords, ends_of
 from libramq.client.consuming.signals import Steps
+from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
@@ -94,7 +95,7 @@ class Pulling:
         subscriptions: Mapping[str, Selector],
         routes: RouteTable,
         offsets: OffsetStore,
-        timers: DueItems[Due],
+        timers: Timers,
         table: QueueTable,
         delivering: Delivering,
         duplicates: Duplicates,
@@ -148,11 +149,6 @@ class Pulling:
     def shares_changed(self) -> None:
         """Note that the number of our queues has changed, and with it the limits of each."""
         self._limits.clear()
-
-    def due(self, queue: MessageQueue, generation: int, now_ms: MonotonicMs) -> Steps:
-        """Pull after a delay."""
-        owned = self._table.same(queue, generation)
-        return [] if owned is None or now_ms < owned.cursor.due_ms else self.pull(owned, now_ms)
 
     def resume(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
         """Pull again after a handler has finished, if the queue holds little enough now."""
@@ -283,8 +279,9 @@ class Pulling:
         return []
 
     def _later(self, owned: OwnedQueue, now_ms: MonotonicMs, delay_ms: int) -> None:
-        owned.cursor.due_ms = now_ms + delay_ms
-        self._timers.at(owned.cursor.due_ms, PullDue(owned.queue, owned.generation))
+        if owned.cursor.timer is None:
+            owned.cursor.timer = self._timers.new(partial(self.pull, owned))
+        owned.cursor.timer.at(now_ms + delay_ms)
 
     def _accept(self, topic: str, messages: Sequence[MessageExt]) -> Sequence[MessageExt]:
         """Return the messages of our subscription, under the topic they were sent to."""

@@ -1,0 +1,66 @@
+"""The timers of a consumer's core: the kernel's deadlines, whose actions return effects and signals."""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Final
+
+from libramq.clock import MonotonicMs
+from libramq.kernel.deadlines import Deadline, Deadlines
+
+#: Ours: how soon what was due is done again, if an exception ended it.
+FAILED_AGAIN_MS: Final = 1_000
+
+#: What is done when a timer is due; it returns the steps that follow.
+Action = Callable[[MonotonicMs], list[Any]]
+
+
+class Phase(Enum):
+    """The phases of a consumer's life."""
+
+    NEW = "new"
+    RUNNING = "running"
+    DRAINING = "draining"
+    LEAVING = "leaving"
+    STOPPED = "stopped"
+
+
+class Timers:
+    """The timers. failed: called with failures that are bugs of ours."""
+
+    def __init__(self, failed: Callable[[str, Exception], None]) -> None:
+        self._failed = failed
+        self._deadlines = Deadlines()
+        self._steps: list[Any] = []
+        self.clear = self._deadlines.clear
+
+    @property
+    def next_due_ms(self) -> MonotonicMs | None:
+        """Return when `run` has something to do."""
+        return self._deadlines.next_due_ms
+
+    def new(self, action: Action) -> Deadline:
+        """Return a timer that is not set yet."""
+
+        def act(now_ms: MonotonicMs) -> None:
+            try:
+                self._steps += action(now_ms)
+            except Exception as error:  # It must not cost the others, which may be of other queues, theirs.
+                self._failed(f"{_name(action)} could not be done, and is done again", error)
+                deadline.by(now_ms + FAILED_AGAIN_MS)
+
+        deadline = self._deadlines.new(act)
+        return deadline
+
+    def at(self, due_ms: MonotonicMs, action: Action) -> None:
+        """Do something once at a time."""
+        self.new(action).at(due_ms)
+
+    def run(self, now_ms: MonotonicMs) -> list[Any]:
+        """Do everything that is due; return what follows."""
+        self._deadlines.run(now_ms)
+        steps, self._steps = self._steps, []
+        return steps
+
+
+def _name(action: Any) -> str:
+    return getattr(getattr(action, "func", action), "__qualname__", "a timer's action")
