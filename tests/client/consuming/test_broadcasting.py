@@ -3,7 +3,7 @@
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumeFrom
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.timers import Phase
+from libramq.client.consuming.life import Phase
 from tests.client.consuming.conversation import Conversation, found, nothing, q
 from tests.client.consuming.examples import route
 

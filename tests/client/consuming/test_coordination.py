@@ -7,8 +7,8 @@ import pytest
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from libramq.client.consuming.life import Phase
 from libramq.client.consuming.pulling.pulling import PULL_FAILED_MS
-from libramq.client.consuming.timers import Phase
 from libramq.errors import ConnectFailed, ConnectionLost, HandlerTooSlow, SubscriptionsDiffer
 from libramq.remoting.body.coordination import QueueGrant
 from tests.client.consuming.conversation import found, nothing, q, route

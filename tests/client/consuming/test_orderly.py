@@ -6,7 +6,7 @@ import pytest
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.timers import Phase
+from libramq.client.consuming.life import Phase
 from libramq.errors import ConnectionLost, RequestTimeout
 from tests.client.consuming.conversation import RETRY, Conversation, found, nothing, q
 from tests.client.consuming.examples import route

@@ -14,6 +14,7 @@ from libramq.client.consuming.handling.consumption import Consumption, OrderlyCo
 from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.handling.duplicates import Duplicates
 from libramq.client.consuming.handling.handler_deadlines import HandlerDeadlines
+from libramq.client.consuming.life import Troubles
 from libramq.client.consuming.membership.coordination import MemberCoordination
 from libramq.client.consuming.membership.lease import Lease
 from libramq.client.consuming.membership.membership import Membership
@@ -27,7 +28,6 @@ from libramq.client.consuming.ownership.queue_locking import QueueLocking
 from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.ownership.transitions import TABLE
 from libramq.client.consuming.pulling.pulling import Pulling
-from libramq.client.consuming.signals import Troubles
 from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
@@ -44,7 +44,6 @@ class Parts:
     routes: RouteTable
     presence: Presence
     table: QueueTable
-    pulling: Pulling
     locking: QueueLocking
     own: Ownership
     claims: Claims
@@ -72,14 +71,16 @@ class Parts:
         table = QueueTable(lease, HeldBatches if settings.fetches else HeldMessages)
         presence = Presence(settings, subscriptions, routes, timers)
         delivering = (FetchDelivering if settings.fetches else Delivering)(settings, lease)
-        pulling = Pulling(settings, subscriptions, routes, offsets, timers, table, delivering, duplicates)
-        commits = Commits(settings, routes, offsets, table, lease)
+        pulling = Pulling(settings, subscriptions, offsets, timers, table, presence, delivering, duplicates)
+        commits = Commits(settings, offsets, table, presence)
         own = Ownership(
             transitions=TABLE,
             settings=settings,
             routes=routes,
             offsets=offsets,
             timers=timers,
+            presence=presence,
+            round_due=timers.new(lambda now_ms: rebalancing.begin(now_ms) if coordination.allocates else []),
             table=table,
             pulling=pulling,
             commits=commits,
@@ -89,13 +90,14 @@ class Parts:
         locking, claims = QueueLocking(own), Claims(own)
         membership = Membership(settings, subscriptions, timers, presence.addresses_to_query)
         consumption = _consumption_of(settings)(own, delivering, duplicates, presence)
+        rebalancing = Rebalancing(settings, subscriptions, routes, presence, own)
         commits_due = timers.new(lambda now_ms: persistence.due(now_ms))  # noqa: PLW0108 # It is made below.
         coordination = MemberCoordination(
-            membership, presence, lease, duplicates, own, locking, claims, troubles, commits_due
+            membership, rebalancing, duplicates, own, locking, claims, troubles, commits_due
         )
         persistence = Persistence(own, commits, coordination, commits_due)
-        round_due = timers.new(lambda now_ms: rebalancing.begin(now_ms) if coordination.allocates else [])
-        rebalancing = Rebalancing(settings, subscriptions, routes, presence, own, round_due)
+        deadlines = HandlerDeadlines(settings, timers, table, consumption, coordination)
+        coordination.overrun = deadlines.overrun
         return cls(
             troubles=troubles,
             timers=timers,
@@ -103,13 +105,12 @@ class Parts:
             routes=routes,
             presence=presence,
             table=table,
-            pulling=pulling,
             locking=locking,
             own=own,
             claims=claims,
             persistence=persistence,
             consumption=consumption,
-            deadlines=HandlerDeadlines(settings, timers, table, consumption, coordination),
+            deadlines=deadlines,
             rebalancing=rebalancing,
             coordination=coordination,
             fetching=Fetching(own, commits, rebalancing),

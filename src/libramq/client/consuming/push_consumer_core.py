@@ -8,19 +8,16 @@ Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceServic
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import assert_never
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming import signals as sg
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.fetching.fetching import FetchRequest
 from libramq.client.consuming.handling.handler_result import Ending
+from libramq.client.consuming.life import Phase
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.parts import Parts
-from libramq.client.consuming.signals import Signal, Steps
-from libramq.client.consuming.timers import Phase
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import Fenced, LibraError, NotYetGranted
 from libramq.fencing import Claim, Opened
@@ -31,52 +28,6 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import GroupAssignment
 from libramq.rpc.broker_calls import PullReply
 from libramq.rpc.group_calls import Joined
-
-
-class SignalRouting:
-    """Passes signals on."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._presence = parts.presence
-        self._locking = parts.locking
-        self._rebalancing = parts.rebalancing
-        self._coordination = parts.coordination
-        self._deadlines = parts.deadlines
-
-    def rebalance(self, now_ms: MonotonicMs) -> Steps:
-        """Begin a round, unless a coordinator allocates."""
-        if self._coordination.allocates:
-            return self._rebalancing.begin(now_ms)
-        self._rebalancing.abandon()
-        return []
-
-    def pass_on(self, signal: sg.Signal, now_ms: MonotonicMs, *, is_running: bool) -> Steps:
-        """Return what follows from a signal; a consumer that stops begins no round."""
-        match signal:
-            case sg.LockWanted():
-                self._locking.want(signal)
-            case sg.Unlocked():
-                self._locking.unlocked(signal)
-            case sg.QueueReleased():
-                self._coordination.released(signal)
-            case sg.Overrun(deliveries):
-                return self._deadlines.overrun(deliveries, now_ms)
-            case sg.RebalanceSoon():
-                if is_running and self._coordination.allocates:
-                    self._rebalancing.soon(now_ms)
-            case sg.RebalanceNow():
-                return self.rebalance(now_ms) if is_running else []
-            case sg.AssignmentChanged():
-                return self._presence.changed(now_ms)
-            case sg.SubscriptionUnknown(address):
-                return self._presence.heartbeats([address])
-            case sg.LeaseChanged(ended):
-                return self._presence.lease_changed(ended=ended)
-            case sg.BrokerMissing():
-                return self._presence.look_soon(now_ms)
-            case _:
-                assert_never(signal)
-        return []
 
 
 class PushConsumerCore:
@@ -101,7 +52,7 @@ class PushConsumerCore:
         self.routes = parts.routes
         self._presence = parts.presence
         self._table = parts.table
-        self._pulling = parts.pulling
+        self._pulling = parts.own.pulling
         self._locking = parts.locking
         self._own = parts.own
         self._claims = parts.claims
@@ -112,7 +63,6 @@ class PushConsumerCore:
         self._coordination = parts.coordination
         self._fetching = parts.fetching
         self._troubles = parts.troubles
-        self._signals = SignalRouting(parts)
         self._stop_due = parts.timers.new(self._stop_now)
         self._phase = Phase.NEW
 
@@ -152,7 +102,7 @@ class PushConsumerCore:
         self._locking.renew(now.monotonic_ms)
         if not self._settings.fetches:
             self._deadlines.watch(now.monotonic_ms)
-        return self._effects(self._presence.start(now), now.monotonic_ms)
+        return self._presence.start(now)
 
     def began(self, since_ms: Mapping[str, int]) -> None:
         """Note from when queues without an offset are read, by topic; 0, or without one: by Apache's rule."""
@@ -187,7 +137,8 @@ class PushConsumerCore:
         if not self._presence.answered(address, now_ms, ok=ok, offers=offers):
             return []
         steps = self._coordination.look(now_ms) + self._pulling.reachable(address, now_ms)
-        return self._settled(steps + self._locking.confirm(address, now_ms) + self._rebalance(now_ms), now_ms)
+        self._locking.confirm(address)
+        return self._settled(steps + self._rebalance(now_ms), now_ms)
 
     @property
     def subscription_version(self) -> int:
@@ -203,7 +154,7 @@ class PushConsumerCore:
         """Handle the end of a connection: the broker has dropped us, or has died."""
         if self._phase is Phase.RUNNING:
             self._presence.lost(address, now_ms)
-        return self._effects(self._locking.doubt(address, now_ms), now_ms)
+        return self._locking.doubt(address, now_ms)
 
     # Rebalance.
 
@@ -218,7 +169,7 @@ class PushConsumerCore:
         if self._phase is not Phase.RUNNING or not self._coordination.allocates:
             self._rebalancing.abandon()
             return []
-        effects: Steps = []
+        effects: Effects = []
         if client_ids and self._settings.client_id not in client_ids:
             effects += self._presence.heartbeats([address])
         effects += self._rebalancing.list_fetched(address, topics, client_ids, now_ms)
@@ -230,8 +181,14 @@ class PushConsumerCore:
         """Handle the answer to a lock request."""
         return self._settled(self._locking.answered(request, outcome, now_ms), now_ms)
 
-    def _rebalance(self, now_ms: MonotonicMs) -> Steps:
-        return self._signals.rebalance(now_ms) if self._phase is Phase.RUNNING else []
+    def _rebalance(self, now_ms: MonotonicMs) -> Effects:
+        """Begin a round, unless a coordinator allocates, or the consumer stops."""
+        if self._phase is not Phase.RUNNING:
+            return []
+        if self._coordination.allocates:
+            return self._rebalancing.begin(now_ms)
+        self._rebalancing.abandon()
+        return []
 
     # Coordination.
 
@@ -293,7 +250,7 @@ class PushConsumerCore:
 
     def offsets_set(self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> Effects:
         """Handle an operator's reset of the group's offsets (request code 220)."""
-        steps: Steps = []
+        steps: Effects = []
         for queue, offset in offsets.items():
             if queue.topic == topic:
                 steps += self._own.handle_queue(queue, ev.OffsetSet(offset), now_ms)
@@ -309,7 +266,7 @@ class PushConsumerCore:
 
     def assigned_hook_done(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Effects:
         """Read queues for which the listener has returned."""
-        steps: Steps = []
+        steps: Effects = []
         for queue in queues:
             self._table.hook_ended(queue)
             steps += self._own.handle_queue(queue, ev.Resumed(), now_ms)
@@ -317,7 +274,7 @@ class PushConsumerCore:
 
     def revoke_hook_done(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Effects:
         """Note that the listener has finished with revoked queues."""
-        steps: Steps = []
+        steps: Effects = []
         for queue in queues:
             steps += self._own.handle_queue(queue, ev.ListenerDone(), now_ms)
         return self._settled(steps, now_ms)
@@ -368,7 +325,7 @@ class PushConsumerCore:
         self._timers.clear()
         return [fx.Stopped()]
 
-    def _stop_now(self, now_ms: MonotonicMs) -> Steps:
+    def _stop_now(self, now_ms: MonotonicMs) -> Effects:
         if self._phase is not Phase.DRAINING:
             return []
         steps = self._own.handle_each(ev.Revoked(drain_ms=0), now_ms)
@@ -386,19 +343,18 @@ class PushConsumerCore:
     ) -> Effects:
         return self._settled(self._own.handle_same(queue, generation, event, now_ms), now_ms)
 
-    def _settled(self, steps: Steps, now_ms: MonotonicMs) -> Effects:
-        """Pass the signals on, until only effects are left. Each part sees what those before it changed."""
-        effects = self._effects(steps, now_ms)
+    def _settled(self, effects: Effects, now_ms: MonotonicMs) -> Effects:
+        """Add what follows from an event. Each part sees what those before it changed."""
         try:
-            if self._locking.wanted or self._locking.to_give_back:
-                effects += self._effects(self._locking.requests(now_ms), now_ms)
+            if self._own.locks_wanted or self._locking.to_give_back:
+                effects += self._locking.requests(now_ms)
             if self._fetching.commits.waiting:
-                effects += self._effects(self._fetching.commits.settle(), now_ms)
+                effects += self._fetching.commits.settle()
             if self._phase is Phase.DRAINING and not len(self._table):
                 self._phase = Phase.LEAVING
-                effects += self._effects(self._coordination.leave(), now_ms) or self._unregister()
+                effects += self._coordination.leave() or self._unregister()
             elif self._phase in (Phase.RUNNING, Phase.DRAINING):
-                effects += self._effects(self._coordination.requests(now_ms), now_ms)
+                effects += self._coordination.requests(now_ms)
             if self._troubles.reports:
                 effects += self._troubles.take()
             if self._persistence.rests and self._phase is Phase.RUNNING:
@@ -406,20 +362,3 @@ class PushConsumerCore:
         except Exception as error:  # What was decided before it is done all the same.
             self._failed("what follows from an event could not be done", error)
         return fx.merged(effects) if len(effects) > 1 else effects
-
-    def _effects(self, steps: Steps, now_ms: MonotonicMs) -> Effects:
-        """Pass signals on until only effects are left."""
-        effects: Effects = []
-        while steps:
-            following: Steps = []
-            for step in steps:
-                if not isinstance(step, Signal):
-                    effects.append(step)
-                    continue
-                is_running = self._phase is Phase.RUNNING
-                try:
-                    following += self._signals.pass_on(step, now_ms, is_running=is_running)
-                except Exception as error:
-                    self._failed(f"the signal {type(step).__name__} could not be passed on", error)
-            steps = following
-        return effects

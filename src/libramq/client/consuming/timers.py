@@ -1,7 +1,6 @@
-"""The timers of a consumer's core: the kernel's deadlines, whose actions return effects and signals."""
+"""The timers of a consumer's core: the kernel's deadlines, whose actions return effects."""
 
 from collections.abc import Callable
-from enum import Enum
 from typing import Any, Final
 
 from libramq.clock import MonotonicMs
@@ -10,18 +9,8 @@ from libramq.kernel.deadlines import Deadline, Deadlines
 #: Ours: how soon what was due is done again, if an exception ended it.
 FAILED_AGAIN_MS: Final = 1_000
 
-#: What is done when a timer is due; it returns the steps that follow.
+#: What is done when a timer is due; it returns the effects.
 Action = Callable[[MonotonicMs], list[Any]]
-
-
-class Phase(Enum):
-    """The phases of a consumer's life."""
-
-    NEW = "new"
-    RUNNING = "running"
-    DRAINING = "draining"
-    LEAVING = "leaving"
-    STOPPED = "stopped"
 
 
 class Timers:
@@ -30,7 +19,7 @@ class Timers:
     def __init__(self, failed: Callable[[str, Exception], None]) -> None:
         self._failed = failed
         self._deadlines = Deadlines()
-        self._steps: list[Any] = []
+        self._effects: list[Any] = []
         self.clear = self._deadlines.clear
 
     @property
@@ -43,7 +32,7 @@ class Timers:
 
         def act(now_ms: MonotonicMs) -> None:
             try:
-                self._steps += action(now_ms)
+                self._effects += action(now_ms)
             except Exception as error:  # It must not cost the others, which may be of other queues, theirs.
                 self._failed(f"{_name(action)} could not be done, and is done again", error)
                 deadline.by(now_ms + FAILED_AGAIN_MS)
@@ -56,10 +45,10 @@ class Timers:
         self.new(action).at(due_ms)
 
     def run(self, now_ms: MonotonicMs) -> list[Any]:
-        """Do everything that is due; return what follows."""
+        """Do everything that is due; return the effects."""
         self._deadlines.run(now_ms)
-        steps, self._steps = self._steps, []
-        return steps
+        effects, self._effects = self._effects, []
+        return effects
 
 
 def _name(action: Any) -> str:

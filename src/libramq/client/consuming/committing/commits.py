@@ -9,14 +9,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming import signals as sg
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.membership.lease import Lease
+from libramq.client.consuming.effects import Effects
+from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.queue_table import QueueTable
-from libramq.client.consuming.signals import Steps
-from libramq.client.routing.routes import RouteTable
 from libramq.message.queue import MessageQueue
 
 #: Ours: how often the last commit of a queue is attempted.
@@ -29,19 +27,19 @@ class Commits:
     def __init__(
         self,
         settings: ConsumerSettings,
-        routes: RouteTable,
         offsets: OffsetStore,
         table: QueueTable,
-        lease: Lease,
+        presence: Presence,
     ) -> None:
         self._settings = settings
-        self._routes = routes
+        self._routes = presence.routes
         self._offsets = offsets
         self._table = table
-        self._lease = lease
+        self._lease = table.lease
+        self._presence = presence
         self._firsts = FirstCommits()
 
-    def commit(self, queues: Iterable[OwnedQueue], *, all_of_them: bool = False) -> Steps:
+    def commit(self, queues: Iterable[OwnedQueue], *, all_of_them: bool = False) -> Effects:
         """Return the commits of changed offsets, or of all offsets."""
         by_queue = {owned.queue: owned for owned in queues}
         if self._settings.fetches:
@@ -53,12 +51,12 @@ class Commits:
             return [fx.StoreOffsets(tuple(to_persist))] if to_persist else []
         if not to_persist or not self._lease.holds():
             return []
-        found: Steps = []
+        found: Effects = []
         for queue, offset in to_persist:
             owned = by_queue[queue]
             address = self._routes.master(queue.broker_name)
             if address is None:
-                found.append(sg.BrokerMissing())
+                found += self._presence.look_soon(self._lease.monotonic_ms())
                 continue
             if not owned.may_commit or self._must_wait(owned):
                 continue
@@ -67,7 +65,7 @@ class Commits:
             found.append(fx.CommitOffset(queue, owned.generation, offset, address, owned.claim.opened))
         return found
 
-    def last(self, owned: OwnedQueue) -> Steps | None:
+    def last(self, owned: OwnedQueue) -> Effects | None:
         """Return the last commit of a queue that ends, to follow the one under way; None if there is none."""
         if owned.commit_awaited or not self._lease.holds():
             return []

@@ -7,9 +7,9 @@ thousand consumers without messages would otherwise wake their process ten thous
 from typing import Final
 
 from libramq.client.consuming.committing.commits import Commits
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.membership.coordination import MemberCoordination
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
 from libramq.kernel.deadlines import Deadline
 
@@ -39,7 +39,7 @@ class Persistence:
         self._timer.at(now_ms + self._coordination.persist_ms)
         self._persist_all_due_ms = now_ms + PERSIST_ALL_MS
 
-    def due(self, now_ms: MonotonicMs) -> Steps:
+    def due(self, now_ms: MonotonicMs) -> Effects:
         """Commit changed offsets; all of them if a former owner may have committed after us."""
         period_ms = self._coordination.persist_ms
         if now_ms - self._persisted_ms < period_ms:  # It has become longer.

@@ -9,6 +9,7 @@ from typing import assert_never
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.commits import Commits
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.fetching.fetched_batch import FetchedBatch, HeldBatches
 from libramq.client.consuming.handling.consumption import Consumption
 from libramq.client.consuming.handling.delivering import Delivering
@@ -18,7 +19,6 @@ from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.state import POSITIONED, QueueState
-from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
 from libramq.errors import CommitFailed, Fenced, LibraError, LocalProtocolError, NotYetGranted
 from libramq.message.message import MessageExt
@@ -28,9 +28,9 @@ from libramq.message.queue import MessageQueue
 class FetchConsumption(Consumption):
     """Turns finished batches into offsets."""
 
-    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Steps:
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
         """Handle batches of which nothing will be taken any more."""
-        found: Steps = []
+        found: Effects = []
         for batch, _ in results:
             assert isinstance(batch, FetchedBatch), "a program that fetches has no other deliveries"
             owned = batch.owned
@@ -53,21 +53,21 @@ class FetchDelivering(Delivering):
     That is done at once; whether messages may be taken is looked up when they are (`FetchedBatch.take`).
     """
 
-    def arrived(self, owned: OwnedQueue, messages: Sequence[MessageExt]) -> Steps:
+    def arrived(self, owned: OwnedQueue, messages: Sequence[MessageExt]) -> Effects:
         """Pass the messages of a pull on."""
         batch = FetchedBatch(owned, messages)
         owned.work.deliveries.add(batch)
         return [fx.Deliver((batch,))]
 
-    def next(self, owned: OwnedQueue) -> Steps:
+    def next(self, owned: OwnedQueue) -> Effects:
         """Do nothing: everything that came was passed on."""
         return []
 
-    def not_begun(self, delivery: Delivery) -> Steps:
+    def not_begun(self, delivery: Delivery) -> Effects:
         """Do nothing: a batch that may not be taken yet stays where it is."""
         return []
 
-    def resume(self, owned: OwnedQueue) -> Steps:
+    def resume(self, owned: OwnedQueue) -> Effects:
         """Have the batches looked at again that could not be taken."""
         return [fx.Deliver(())]
 
@@ -126,9 +126,9 @@ class RequestedCommits:
             elif commit.offset in (wanted.offset, self._own.offsets.read(commit.queue)):
                 del request.wanted[commit.queue]
 
-    def settle(self) -> Steps:
+    def settle(self) -> Effects:
         """Send what may be sent, and end the requests of which nothing is left."""
-        steps: Steps = []
+        steps: Effects = []
         for request in list(self.waiting):
             for queue, wanted in list(request.wanted.items()):
                 steps += self._settle(request, queue, wanted)
@@ -137,7 +137,7 @@ class RequestedCommits:
                 steps.append(fx.CommitsEnded(request.ended, request.error))
         return steps
 
-    def _settle(self, request: _CommitRequest, queue: MessageQueue, wanted: _WantedOffset) -> Steps:
+    def _settle(self, request: _CommitRequest, queue: MessageQueue, wanted: _WantedOffset) -> Effects:
         owned = self._own.table.same(queue, wanted.generation)
         if owned is None:
             request.error = request.error or CommitFailed(
@@ -199,13 +199,13 @@ class Fetching:
         self._rebalancing = rebalancing
         self.commits = RequestedCommits(own, commits)
 
-    def handle(self, request: FetchRequest, now_ms: MonotonicMs) -> Steps:
+    def handle(self, request: FetchRequest, now_ms: MonotonicMs) -> Effects:
         """Handle a request; raises LocalProtocolError if it concerns a queue that is not ours."""
         match request:
             case Assign(queues):
                 return self._rebalancing.assign(queues, now_ms)
             case Seek(offsets):
-                steps: Steps = []
+                steps: Effects = []
                 for owned, offset in self._ours(offsets):
                     steps += self._own.handle(owned, ev.Sought(offset), now_ms)
                 return steps

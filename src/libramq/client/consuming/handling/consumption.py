@@ -28,7 +28,7 @@ from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming import signals as sg
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.handling.duplicates import Duplicates
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
@@ -37,7 +37,6 @@ from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
@@ -73,9 +72,9 @@ class Consumption:
         self._duplicates = duplicates
         self._presence = presence
 
-    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Steps:
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
         """Handle the results of handlers."""
-        found: Steps = []
+        found: Effects = []
         for delivery, ending in results:
             owned = delivery.owned
             owned.work.deliveries.discard(delivery)
@@ -99,7 +98,7 @@ class Consumption:
                 found += self._go_on(delivery, now_ms)
         return found
 
-    def sent_back(self, sent: fx.SendBack, now_ms: MonotonicMs, *, ok: bool) -> Steps:
+    def sent_back(self, sent: fx.SendBack, now_ms: MonotonicMs, *, ok: bool) -> Effects:
         """Handle the result of a send-back."""
         if not ok and not sent.is_counted:
             sent.delivery.owned.work.sending_back -= 1
@@ -109,12 +108,12 @@ class Consumption:
             return self._send_copy(sent.delivery, sent.message, sent.delay_level, now_ms)
         return self._returned(sent.delivery, sent.message, now_ms)
 
-    def copy_sent(self, sent: fx.SendCopy, now_ms: MonotonicMs, *, ok: bool) -> Steps:
+    def copy_sent(self, sent: fx.SendCopy, now_ms: MonotonicMs, *, ok: bool) -> Effects:
         """Handle the result of sending a copy to the retry topic."""
         what_follows = self._returned if ok else self._keep
         return what_follows(sent.delivery, sent.message, now_ms)
 
-    def _redeliver(self, delivery: Delivery, now_ms: MonotonicMs) -> Steps:
+    def _redeliver(self, delivery: Delivery, now_ms: MonotonicMs) -> Effects:
         """Deliver messages again that were kept here, when their pause is over."""
         owned = delivery.owned
         if not owned.is_ours:
@@ -122,7 +121,7 @@ class Consumption:
         owned.work.deliveries.add(delivery)
         return [fx.Deliver((delivery,))]
 
-    def _failed(self, delivery: Delivery, not_done: NotDone, now_ms: MonotonicMs) -> Steps:
+    def _failed(self, delivery: Delivery, not_done: NotDone, now_ms: MonotonicMs) -> Effects:
         messages = [message for message, _ in not_done.retries] + list(not_done.rejects)
         if self._settings.broadcasting and messages:
             # As upstream: the retry topic belongs to the whole group, so broadcasting has no redelivery.
@@ -138,14 +137,14 @@ class Consumption:
 
     def _retry(
         self, delivery: Delivery, retries: Iterable[tuple[MessageExt, int | None]], now_ms: MonotonicMs
-    ) -> Steps:
-        found: Steps = []
+    ) -> Effects:
+        found: Effects = []
         for message, after_ms in retries:
             found += self._send_back(delivery, message, delay_level(after_ms), now_ms)
         return found
 
-    def _reject(self, delivery: Delivery, messages: Iterable[MessageExt], now_ms: MonotonicMs) -> Steps:
-        found: Steps = []
+    def _reject(self, delivery: Delivery, messages: Iterable[MessageExt], now_ms: MonotonicMs) -> Effects:
+        found: Effects = []
         for message in messages:
             log.warning(
                 "a handler rejected a message; it becomes a dead letter",
@@ -155,9 +154,9 @@ class Consumption:
             found += self._send_back(delivery, message, DEAD_LETTER, now_ms)
         return found
 
-    def _pass_on(self, delivery: Delivery, now_ms: MonotonicMs) -> Steps:
+    def _pass_on(self, delivery: Delivery, now_ms: MonotonicMs) -> Effects:
         """Have a member handle retries whose topic this one does not subscribe to; only our brokers can."""
-        found: Steps = []
+        found: Effects = []
         for message in delivery.messages:
             address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
             if address in self._presence.offering:
@@ -169,9 +168,11 @@ class Consumption:
                 found += self._retry(delivery, [(message, None)], now_ms)
         return found
 
-    def _wait(self, delivery: Delivery, busy: Iterable[tuple[MessageExt, int]], now_ms: MonotonicMs) -> Steps:
+    def _wait(
+        self, delivery: Delivery, busy: Iterable[tuple[MessageExt, int]], now_ms: MonotonicMs
+    ) -> Effects:
         """Have messages come again without an attempt; Apache's brokers count all, so they stay here."""
-        found: Steps = []
+        found: Effects = []
         for message, within_ms in busy:
             address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
             if address in self._presence.offering and not self._settings.broadcasting:
@@ -182,14 +183,14 @@ class Consumption:
                 self._again(delivery, message, min(within_ms, REDELIVER_MS), now_ms)
         return found
 
-    def _send_back(self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs) -> Steps:
+    def _send_back(self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs) -> Effects:
         delivery.owned.work.sending_back += 1
         address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
         if address is None:
-            return [sg.BrokerMissing(), *self._send_copy(delivery, message, level, now_ms)]
+            return self._presence.look_soon(now_ms) + self._send_copy(delivery, message, level, now_ms)
         return [fx.SendBack(delivery, message, address, level)]
 
-    def _send_copy(self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs) -> Steps:
+    def _send_copy(self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs) -> Effects:
         info = self._routes.publish_info(self._retry_topic)
         if info is not None and info.queues:
             queue = info.queues[message.queue_offset % len(info.queues)]
@@ -197,15 +198,15 @@ class Consumption:
             queue = MessageQueue(self._retry_topic, delivery.owned.queue.broker_name, 0)
         address = self._routes.master(queue.broker_name)
         if address is None:
-            return [sg.BrokerMissing(), *self._keep(delivery, message, now_ms)]
+            return self._presence.look_soon(now_ms) + self._keep(delivery, message, now_ms)
         return [fx.SendCopy(delivery, message, queue, address, level)]
 
-    def _returned(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> Steps:
+    def _returned(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> Effects:
         delivery.owned.work.sending_back -= 1
         self._done(delivery, (message,))
         return self._go_on(delivery, now_ms)
 
-    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> Steps:
+    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> Effects:
         owned = delivery.owned
         log.warning("message could not be sent back; it is redelivered locally", queue=str(owned.queue))
         owned.work.sending_back -= 1
@@ -224,7 +225,7 @@ class Consumption:
             if offset is not None:
                 self._offsets.advance(owned.queue, offset)
 
-    def _go_on(self, delivery: Delivery, now_ms: MonotonicMs) -> Steps:
+    def _go_on(self, delivery: Delivery, now_ms: MonotonicMs) -> Effects:
         owned = delivery.owned
         if not self._table.is_current(owned):
             return []
@@ -244,16 +245,16 @@ def _not_done(ending: Ending, messages: Iterable[MessageExt]) -> NotDone | None:
 class OrderlyConsumption(Consumption):
     """Turns results of handlers into offsets, and suspends a queue after a failure."""
 
-    def _suspend_over(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
+    def _suspend_over(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Effects:
         """Continue a queue after its suspension."""
         owned.work.is_suspended = False
         return self._delivering.next(owned)
 
     def _retry(
         self, delivery: Delivery, retries: Iterable[tuple[MessageExt, int | None]], now_ms: MonotonicMs
-    ) -> Steps:
+    ) -> Effects:
         owned = delivery.owned
-        found: Steps = []
+        found: Effects = []
         again, delays_ms = [], []
         for message, after_ms in retries:
             if message.reconsume_times >= self._settings.retries_max:
@@ -268,13 +269,15 @@ class OrderlyConsumption(Consumption):
             self._suspend(owned, max(delays_ms), now_ms)
         return found
 
-    def _wait(self, delivery: Delivery, busy: Iterable[tuple[MessageExt, int]], now_ms: MonotonicMs) -> Steps:
+    def _wait(
+        self, delivery: Delivery, busy: Iterable[tuple[MessageExt, int]], now_ms: MonotonicMs
+    ) -> Effects:
         delay_ms = min(within_ms for _, within_ms in busy)
         self._put_back(delivery.owned, [message for message, _ in busy])
         self._suspend(delivery.owned, min(delay_ms, self._settings.suspend_ms), now_ms)
         return []
 
-    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> Steps:
+    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> Effects:
         owned = delivery.owned
         log.warning("message could not be sent to the retry topic; its queue waits", queue=str(owned.queue))
         owned.work.sending_back -= 1

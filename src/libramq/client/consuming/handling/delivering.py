@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
 from libramq.client.consuming.membership.lease import Lease
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.ownership.state import QueueState
-from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
 from libramq.fencing import NO_ATTEMPTS
 from libramq.message.message import MessageExt
@@ -89,7 +89,7 @@ class Delivering:
         self._size = settings.batch_size
         self._retry_topic = retry_topic(settings.group)
 
-    def arrived(self, owned: OwnedQueue, messages: Sequence[MessageExt]) -> Steps:
+    def arrived(self, owned: OwnedQueue, messages: Sequence[MessageExt]) -> Effects:
         """Handle the messages of a pull."""
         if self._orderly:
             if messages and owned.former_attempts.times:
@@ -103,7 +103,7 @@ class Delivering:
             return []
         return [fx.Deliver(deliveries)]
 
-    def next(self, owned: OwnedQueue) -> Steps:
+    def next(self, owned: OwnedQueue) -> Effects:
         """Return the next portion of an orderly queue, if nothing holds it."""
         work = owned.work
         waiting = work.waiting
@@ -118,7 +118,7 @@ class Delivering:
         work.deliveries.add(delivery)
         return [fx.Deliver((delivery,))]
 
-    def not_begun(self, delivery: Delivery) -> Steps:
+    def not_begun(self, delivery: Delivery) -> Effects:
         """Hold a delivery whose handler did not begin: queue not READING, or lease expired."""
         owned = delivery.owned
         if not owned.is_ours:
@@ -133,7 +133,7 @@ class Delivering:
             return []
         return [fx.Deliver((delivery,))]  # Paused and resumed in the meantime.
 
-    def resume(self, owned: OwnedQueue) -> Steps:
+    def resume(self, owned: OwnedQueue) -> Effects:
         """Continue after a pause, or after the lease was renewed."""
         if self._is_kept_back(owned):
             return []

@@ -10,12 +10,12 @@ from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.consumption import Consumption
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
 from libramq.client.consuming.membership.coordination import MemberCoordination
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.ownership.queue_table import QueueTable
-from libramq.client.consuming.signals import Steps
 from libramq.client.consuming.timers import Timers
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
@@ -50,7 +50,7 @@ class HandlerDeadlines:
         delay_ms = min(self._settings.consume_timeout_ms // CHECKS, CHECK_MS_MAX)
         self._timer.at(now_ms + delay_ms)
 
-    def _due(self, now_ms: MonotonicMs) -> Steps:
+    def _due(self, now_ms: MonotonicMs) -> Effects:
         """Abandon overdue handlers, as if they had failed."""
         self.watch(now_ms)
         timeout_ms = self._settings.consume_timeout_ms
@@ -62,7 +62,7 @@ class HandlerDeadlines:
         failed = [(delivery, HandlerOutcome.LATER) for delivery in late]
         return [*steps, fx.Abandon(tuple(late)), *self._ended(failed, now_ms)]
 
-    def overrun(self, deliveries: Sequence[Delivery], now_ms: MonotonicMs) -> Steps:
+    def overrun(self, deliveries: Sequence[Delivery], now_ms: MonotonicMs) -> Effects:
         """Abandon handlers that have passed max_processing_ms, as if they had failed.
 
         The member counts as slow until they return, or consume_timeout_ms is over.
@@ -73,7 +73,7 @@ class HandlerDeadlines:
         failed = [(delivery, HandlerOutcome.LATER) for delivery in late]
         return [fx.Abandon(tuple(late)), *self._consumption.handled(failed, now_ms)]
 
-    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Steps:
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
         """Handle results; those of abandoned handlers are ignored."""
         counting, returned = [], []
         for result in results:
@@ -86,7 +86,7 @@ class HandlerDeadlines:
                 counting.append(result)
         return self._ended(counting, now_ms) + self._coordination.ended(returned, now_ms)
 
-    def _ended(self, results: Sequence[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Steps:
+    def _ended(self, results: Sequence[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
         effects = self._consumption.handled(results, now_ms)
         return effects + self._coordination.ended((delivery for delivery, _ in results), now_ms)
 

@@ -10,23 +10,23 @@
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming import signals as sg
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.duplicates import Duplicates
 from libramq.client.consuming.handling.overdue import Overdue
-from libramq.client.consuming.membership.lease import FOREVER, Lease
+from libramq.client.consuming.life import Troubles
+from libramq.client.consuming.membership.lease import FOREVER
 from libramq.client.consuming.membership.membership import CoordinatorAnswer, Membership
-from libramq.client.consuming.membership.presence import Presence
+from libramq.client.consuming.membership.rebalancing import Rebalancing
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.claims import Claims
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.queue_locking import QueueLocking
 from libramq.client.consuming.ownership.state import QueueState
-from libramq.client.consuming.signals import Steps, Troubles
 from libramq.clock import MonotonicMs
 from libramq.errors import (
     HandlerTooSlow,
@@ -58,8 +58,7 @@ class MemberCoordination:
     def __init__(
         self,
         membership: Membership,
-        presence: Presence,
-        lease: Lease,
+        rebalancing: Rebalancing,
         duplicates: Duplicates,
         own: Ownership,
         locking: QueueLocking,
@@ -69,9 +68,10 @@ class MemberCoordination:
     ) -> None:
         self._settings = own.settings
         self._membership = membership
-        self._presence = presence
+        self._presence = own.presence
+        self._rebalancing = rebalancing
         self._table = own.table
-        self._lease = lease
+        self._lease = own.table.lease
         self._duplicates = duplicates
         self._own = own
         self._locking = locking
@@ -87,8 +87,9 @@ class MemberCoordination:
         self._overdue = Overdue(own.settings, own.timers.new(self._check_handlers), own.table)
         #: What the coordinator was told last; it is repeated with each poll.
         self._is_slow_sent = False
-        #: Revoked queues that were released; the coordinator is to be notified.
-        self._released: list[sg.QueueReleased] = []
+        self._released = own.released
+        #: Abandons handlers whose queues are about to be granted to others.
+        self.overrun: Callable[[Sequence[Delivery], MonotonicMs], Effects] = lambda *_: []
 
     @property
     def allocates(self) -> bool:
@@ -106,7 +107,7 @@ class MemberCoordination:
 
     # Membership.
 
-    def look(self, now_ms: MonotonicMs) -> Steps:
+    def look(self, now_ms: MonotonicMs) -> Effects:
         """Join the group's coordinator if all brokers offer coordination, else leave it."""
         if not self._settings.is_member or not self._presence.alive:
             return []
@@ -119,7 +120,7 @@ class MemberCoordination:
                 self._overdue.watch(now_ms)
         return []
 
-    def _withdraw(self, now_ms: MonotonicMs) -> Steps:
+    def _withdraw(self, now_ms: MonotonicMs) -> Effects:
         log.info(
             "a broker offers no coordination; the members allocate queues themselves",
             group=self._settings.group,
@@ -130,13 +131,13 @@ class MemberCoordination:
             self._mode = ""
             return found
         self._mode = ""
-        return [*found, sg.RebalanceNow()]
+        return found + self._rebalance(now_ms)
 
     # Requests.
 
-    def requests(self, now_ms: MonotonicMs) -> Steps:
+    def requests(self, now_ms: MonotonicMs) -> Effects:
         """Return the requests to send to the coordinator now."""
-        found: Steps = []
+        found: Effects = []
         if (
             self._released
             or (self._is_leaving and not self._is_leave_sent)
@@ -164,7 +165,7 @@ class MemberCoordination:
             for owned in self._table.each():
                 owned.is_revoked_by_coordinator = True
 
-    def leave(self) -> Steps:
+    def leave(self) -> Effects:
         """Leave once no queue is left. The queues of a static member are kept for its session."""
         committed = tuple(each.grant for each in self._released if each.is_committed)
         self._released.clear()
@@ -173,7 +174,7 @@ class MemberCoordination:
             return []
         return self._leave("member_left", committed)
 
-    def _leave(self, reason: str, queues: tuple[QueueGrant, ...] = ()) -> Steps:
+    def _leave(self, reason: str, queues: tuple[QueueGrant, ...] = ()) -> Effects:
         known = self._membership.end()
         self._lease.lift()
         return [] if known is None else [fx.LeaveGroup(*known, reason, queues)]
@@ -189,11 +190,7 @@ class MemberCoordination:
         # Until the coordinator has been notified of their release.
         return found + [each.grant for each in self._released]
 
-    def released(self, released: sg.QueueReleased) -> None:
-        """Report a released queue with the next request."""
-        self._released.append(released)
-
-    def _releases(self, now_ms: MonotonicMs) -> Steps:
+    def _releases(self, now_ms: MonotonicMs) -> Effects:
         """Return the report of released queues, once the last of those that are drained has followed."""
         if not self._membership.member:
             self._released.clear()
@@ -221,7 +218,7 @@ class MemberCoordination:
 
     # Responses of the coordinator.
 
-    def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> Steps:
+    def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> Effects:
         """Handle a broker's answer to where the coordinator is."""
         if isinstance(outcome, RequestCodeNotSupported | VersionNotSupported):
             log.warning(
@@ -233,7 +230,7 @@ class MemberCoordination:
         self._membership.found(request, outcome, now_ms)
         return []
 
-    def joined(self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs) -> Steps:
+    def joined(self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs) -> Effects:
         """Handle the coordinator's answer to a join."""
         answer = self._membership.joined(request, outcome, now_ms)
         self._note(outcome)
@@ -241,7 +238,7 @@ class MemberCoordination:
 
     def polled(
         self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
-    ) -> Steps:
+    ) -> Effects:
         """Handle the coordinator's answer to a poll."""
         if isinstance(outcome, GroupAssignment) and self._membership.is_late(request, now_ms):
             return self._polled_late(request, outcome, now_ms)
@@ -251,7 +248,9 @@ class MemberCoordination:
             self._duplicates.count -= request.body.duplicates
         return self._handle_answer(answer, now_ms)
 
-    def _polled_late(self, request: fx.PollGroup, assignment: GroupAssignment, now_ms: MonotonicMs) -> Steps:
+    def _polled_late(
+        self, request: fx.PollGroup, assignment: GroupAssignment, now_ms: MonotonicMs
+    ) -> Effects:
         """Renew the lease by an answer that came after we had given it up; the next one assigns."""
         until_ms = request.requested_ms + self._settings.session_ms
         is_ours = self._mode == assignment.mode == MODE_EPOCHS
@@ -276,11 +275,11 @@ class MemberCoordination:
         elif not isinstance(outcome, LibraError):
             self._troubles.over("name")
 
-    def _handle_answer(self, answer: CoordinatorAnswer | None, now_ms: MonotonicMs) -> Steps:
+    def _handle_answer(self, answer: CoordinatorAnswer | None, now_ms: MonotonicMs) -> Effects:
         if answer is None:
             return []
         held = self._lease.holds_at(now_ms)
-        found: Steps = []
+        found: Effects = []
         assignment = answer.assignment
         if assignment is None:
             if held and self._membership.is_on:
@@ -299,12 +298,12 @@ class MemberCoordination:
             found = self._renew(answer.requested_ms) + self._apply(assignment, now_ms)
         return found if held else [*found, *self._go_on(now_ms)]
 
-    def _renew(self, requested_ms: MonotonicMs) -> Steps:
+    def _renew(self, requested_ms: MonotonicMs) -> Effects:
         self._lease.renew(requested_ms + self._settings.session_ms)
         self._watch_lease()
-        return [sg.LeaseChanged(ended=False)] if self._troubles.over("lease") else []
+        return self._presence.lease_changed(ended=False) if self._troubles.over("lease") else []
 
-    def _go_on(self, now_ms: MonotonicMs) -> Steps:
+    def _go_on(self, now_ms: MonotonicMs) -> Effects:
         """Continue what waited for our lease."""
         return self._own.handle_each(ev.Continued(), now_ms) + self._own.let_commit(now_ms)
 
@@ -312,7 +311,7 @@ class MemberCoordination:
         if self._lease_due.due_ms is None:
             self._lease_due.at(self._lease.until_ms)
 
-    def _check_lease(self, now_ms: MonotonicMs) -> Steps:
+    def _check_lease(self, now_ms: MonotonicMs) -> Effects:
         """Report that our lease has ended: nothing is handled until the coordinator answers."""
         is_explained = any(self._troubles.present.values()) or not self._membership.is_on
         if self._lease.until_ms == FOREVER or self._mode != MODE_EPOCHS or self._own.closing or is_explained:
@@ -326,13 +325,13 @@ class MemberCoordination:
             f"the coordinator at {coordinator} has not renewed it for session_ms={session_ms}"
         )
         self._troubles.begin("lease", error)
-        return [sg.LeaseChanged(ended=True)]
+        return self._presence.lease_changed(ended=True)
 
-    def _apply(self, assignment: GroupAssignment, now_ms: MonotonicMs) -> Steps:
+    def _apply(self, assignment: GroupAssignment, now_ms: MonotonicMs) -> Effects:
         """Release queues that are no longer ours, and open those that are ours now."""
         if self._own.closing:
             return []
-        found: Steps = []
+        found: Effects = []
         if self._mode != MODE_EPOCHS:
             self._mode = MODE_EPOCHS
             self._commits_due.by(now_ms + self.persist_ms)
@@ -351,7 +350,7 @@ class MemberCoordination:
                 found += self._claims.granted(queue, claim, opened.get(queue), now_ms)
         return found
 
-    def _allocate_ourselves(self, now_ms: MonotonicMs) -> Steps:
+    def _allocate_ourselves(self, now_ms: MonotonicMs) -> Effects:
         """Switch from epochs to our own allocation: our queues stay until a round decides otherwise.
 
         This includes queues that were waiting to be opened again.
@@ -359,14 +358,17 @@ class MemberCoordination:
         self._released.clear()
         self._locking.resume()
         steps = self._own.handle_each(ev.ClaimsDropped(), now_ms)
-        return [*steps, *self._own.handle_each(ev.Continued(), now_ms), sg.RebalanceNow()]
+        return steps + self._own.handle_each(ev.Continued(), now_ms) + self._rebalance(now_ms)
 
-    def _lose_all(self, now_ms: MonotonicMs) -> Steps:
+    def _rebalance(self, now_ms: MonotonicMs) -> Effects:
+        return [] if self._own.closing else self._rebalancing.begin(now_ms)
+
+    def _lose_all(self, now_ms: MonotonicMs) -> Effects:
         return self._own.handle_each(ev.TakenByOther(), now_ms)
 
     # Handlers that run too long.
 
-    def _check_handlers(self, now_ms: MonotonicMs) -> Steps:
+    def _check_handlers(self, now_ms: MonotonicMs) -> Effects:
         """Have others get our queues when a handler exceeds its time; we get some again when it is done."""
         self._overdue.watch(now_ms)
         if self._mode != MODE_EPOCHS or self._own.closing or not self._membership.is_on:
@@ -376,7 +378,7 @@ class MemberCoordination:
             return steps
         return self._lose_all(now_ms) + self._leave("processing_timeout")
 
-    def _look_for_overdue(self, now_ms: MonotonicMs) -> Steps:
+    def _look_for_overdue(self, now_ms: MonotonicMs) -> Effects:
         """Find overdue handlers; those whose queues are about to be granted to others are abandoned."""
         was_slow = bool(self._overdue)
         revoked = self._overdue.look(now_ms)
@@ -395,9 +397,9 @@ class MemberCoordination:
                 f"one until it is done, and its messages with an attempt counted"
             )
             self._troubles.begin("handler", error)
-        return [sg.Overrun(revoked)] if revoked and not self._settings.fetches else []
+        return self.overrun(revoked, now_ms) if revoked and not self._settings.fetches else []
 
-    def ended(self, deliveries: Iterable[Delivery], now_ms: MonotonicMs) -> Steps:
+    def ended(self, deliveries: Iterable[Delivery], now_ms: MonotonicMs) -> Effects:
         """Note that handlers have returned."""
         if not self._overdue:
             return []

@@ -10,8 +10,8 @@ from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.membership.subscription import Subscriptions, heartbeat_data
-from libramq.client.consuming.signals import Steps
 from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs, Now
@@ -36,7 +36,7 @@ class Presence:
     ) -> None:
         self._settings = settings
         self._subscriptions = subscriptions
-        self._routes = routes
+        self.routes = routes
         self._timers = timers
         self._routes_due = timers.new(lambda _: self.look())
         self._heartbeats_due = timers.new(self._regular)
@@ -54,7 +54,7 @@ class Presence:
         #: Those of them that offer coordinated groups.
         self.offering: set[str] = set()
 
-    def start(self, now: Now) -> Steps:
+    def start(self, now: Now) -> Effects:
         """Start by fetching the routes."""
         self._started = now
         self._version = self.first_version = int(now.wall_ms)
@@ -63,11 +63,11 @@ class Presence:
 
     # Routes.
 
-    def look(self) -> Steps:
+    def look(self) -> Effects:
         """Fetch the routes."""
         return [fx.FetchRoutes(tuple(self._subscriptions))]
 
-    def look_soon(self, now_ms: MonotonicMs) -> Steps:
+    def look_soon(self, now_ms: MonotonicMs) -> Effects:
         """Fetch the routes because a broker is unknown, unless that was just done."""
         if self._looked_at_ms is not None and now_ms - self._looked_at_ms < ROUTE_MISSING_MS:
             return []
@@ -77,7 +77,7 @@ class Presence:
     def routes_fetched(self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs) -> bool:
         """Handle fetched routes; return whether anything has changed."""
         changed = [topic for topic, route in found.items() if route and self._update(topic, route)]
-        missing = [topic for topic in self._subscriptions if self._routes.publish_info(topic) is None]
+        missing = [topic for topic in self._subscriptions if self.routes.publish_info(topic) is None]
         if missing:
             delay_ms = min(self._route_missing_ms, self._settings.route_refresh_ms)
             self._route_missing_ms *= 2
@@ -100,11 +100,11 @@ class Presence:
 
     def addresses_to_query(self) -> list[str]:
         """Return the brokers to query, sorted: those that answered; if none did, all masters."""
-        return sorted(self.alive) or sorted(self._routes.masters())
+        return sorted(self.alive) or sorted(self.routes.masters())
 
-    def meet(self) -> Steps:
+    def meet(self) -> Effects:
         """Send heartbeats to the brokers that are new in the routes."""
-        addresses = self._routes.addresses()
+        addresses = self.routes.addresses()
         new, self._known = addresses - self._known, addresses
         self.alive &= addresses
         return self.heartbeats(new)
@@ -131,19 +131,19 @@ class Presence:
             self._to_reconnect.add(address)
             self._timers.at(due_ms, partial(self._reconnect, address))
 
-    def _reconnect(self, address: str, now_ms: MonotonicMs) -> Steps:
+    def _reconnect(self, address: str, now_ms: MonotonicMs) -> Effects:
         self._to_reconnect.discard(address)
-        is_silent = address in self._routes.addresses() and address not in self.alive
+        is_silent = address in self.routes.addresses() and address not in self.alive
         return self.heartbeats([address]) if is_silent else []
 
     # Heartbeats.
 
-    def _regular(self, now_ms: MonotonicMs) -> Steps:
+    def _regular(self, now_ms: MonotonicMs) -> Effects:
         """Return the heartbeats that are due; silent brokers are retried at a pace of their own."""
         self._heartbeats_due.at(now_ms + self._settings.heartbeat_ms)
-        return self.heartbeats(self._routes.addresses() - self._to_reconnect)
+        return self.heartbeats(self.routes.addresses() - self._to_reconnect)
 
-    def changed(self, now_ms: MonotonicMs) -> Steps:
+    def changed(self, now_ms: MonotonicMs) -> Effects:
         """Send heartbeats because our queues have changed."""
         # Brokers accept a subscription as newer only with a higher version: the wall clock's first reading,
         # continued by the monotonic clock, which is never set back.
@@ -151,19 +151,19 @@ class Presence:
         self._version = max(self._version + 1, int(self._started.wall_of(now_ms)))
         return self.heartbeats(self.alive)
 
-    def lease_changed(self, *, ended: bool) -> Steps:
+    def lease_changed(self, *, ended: bool) -> Effects:
         """Send heartbeats because our lease has ended, or is renewed after that."""
         self._lease_ended = ended
         return self.heartbeats(self.alive)
 
-    def heartbeats(self, addresses: Iterable[str]) -> Steps:
+    def heartbeats(self, addresses: Iterable[str]) -> Effects:
         """Return heartbeats to brokers."""
         data = heartbeat_data(self._settings, self._subscriptions, self._version)
         return [fx.SendHeartbeat(address, data, self._lease_ended) for address in sorted(addresses)]
 
     def _update(self, topic: str, route: TopicRouteData) -> bool:
         try:
-            return self._routes.update(topic, route)
+            return self.routes.update(topic, route)
         except LibraError as error:
             log.warning("route ignored", topic=topic, reason=str(error))
             return False

@@ -9,19 +9,16 @@ updateProcessQueueTableInRebalance).
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from libramq.balance import TopicRule
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming import signals as sg
 from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.ownership import event as ev
-from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.signals import Steps
+from libramq.client.consuming.ownership.ownership import REBALANCE_SOON_MS, Ownership
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
-from libramq.kernel.deadlines import Deadline
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 
@@ -58,10 +55,6 @@ def change(owned: Iterable[MessageQueue], allocated: Sequence[MessageQueue]) -> 
     )
 
 
-#: RebalanceService.minInterval: how soon an incomplete round is repeated.
-REBALANCE_SOON_MS: Final = 1_000
-
-
 class Rebalancing:
     """Runs one round at a time; changes during a round begin the next."""
 
@@ -72,27 +65,23 @@ class Rebalancing:
         routes: RouteTable,
         presence: Presence,
         own: Ownership,
-        timer: Deadline,
     ) -> None:
-        """timer: of the next round."""
         self._settings = settings
         self._topics = topics
         self._routes = routes
         self._presence = presence
         self._own = own
-        self._timer = timer
         self._table = own.table
         self._assigned: tuple[MessageQueue, ...] = ()
         self._lists_awaited: set[str] = set()
         self._again = False
-        self._balanced = True
 
     def abandon(self) -> None:
         """Drop the round under way: a coordinator allocates. A later round would wait for its lists."""
         self._lists_awaited.clear()
         self._again = False
 
-    def begin(self, now_ms: MonotonicMs) -> Steps:
+    def begin(self, now_ms: MonotonicMs) -> Effects:
         """Fetch the group's members."""
         if self._settings.assigns:
             return self._take_assigned(now_ms)
@@ -102,7 +91,7 @@ class Rebalancing:
             self._again = True
             return []
         self._again = False
-        self._balanced = True
+        self._own.is_balanced = True
         by_address: dict[str, list[str]] = {}
         for topic in self._topics:
             addresses = self._routes.readers_of_topic(topic)
@@ -111,52 +100,46 @@ class Rebalancing:
                 by_address.setdefault(chosen, []).append(topic)
         self._lists_awaited = set(by_address)
         if not by_address:
-            self._schedule(now_ms, REBALANCE_SOON_MS)
+            self._own.repeat_round(now_ms)
         return [fx.FetchConsumerList(address, tuple(topics)) for address, topics in by_address.items()]
 
     def list_fetched(
         self, address: str, topics: Sequence[str], client_ids: Sequence[str] | None, now_ms: MonotonicMs
-    ) -> Steps:
+    ) -> Effects:
         """Handle the group's member list; None if the broker did not answer."""
         self._lists_awaited.discard(address)
-        found: Steps = []
+        found: Effects = []
         if not client_ids:
-            self._balanced = False
+            self._own.is_balanced = False
         else:
             # A broker that has forgotten us gives our queues to others.
-            self._balanced &= self._settings.client_id in client_ids
+            self._own.is_balanced &= self._settings.client_id in client_ids
             for topic in topics:
                 found += self._allocate(topic, client_ids, now_ms)
         return found
 
-    def end(self, now_ms: MonotonicMs) -> Steps:
+    def end(self, now_ms: MonotonicMs) -> Effects:
         """End the round when all lists are here, and schedule the next."""
         if self._lists_awaited:
             return []
-        self._schedule(now_ms, self._settings.rebalance_ms if self._balanced else REBALANCE_SOON_MS)
+        self._schedule(now_ms)
         return self.begin(now_ms) if self._again else []
 
-    def soon(self, now_ms: MonotonicMs) -> None:
-        """Repeat soon: a queue could not be taken."""
-        self._balanced = False
-        if not self._lists_awaited:
-            self._schedule(now_ms, REBALANCE_SOON_MS)
-
-    def _take_all(self, now_ms: MonotonicMs) -> Steps:
-        self._balanced = True
-        found: Steps = []
+    def _take_all(self, now_ms: MonotonicMs) -> Effects:
+        self._own.is_balanced = True
+        found: Effects = []
         for topic in self._topics:
             found += self._apply(topic, self._routes.subscribe_queues(topic), now_ms, takeover_delay_ms=0)
-        self._schedule(now_ms, self._settings.rebalance_ms)
+        self._schedule(now_ms)
         return found
 
-    def assign(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Steps:
+    def assign(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Effects:
         """Take the queues that the program chose, and give up the others."""
         self._assigned = tuple(dict.fromkeys(queues))
         return self._take_assigned(now_ms)
 
-    def _take_assigned(self, now_ms: MonotonicMs) -> Steps:
-        self._balanced = True
+    def _take_assigned(self, now_ms: MonotonicMs) -> Effects:
+        self._own.is_balanced = True
         owned = {each.queue for each in self._table.each() if each.is_ours}
         # Of the others the routes are looked up; then this is called again.
         reachable = [each for each in self._assigned if self._routes.master(each.broker_name) is not None]
@@ -164,15 +147,15 @@ class Rebalancing:
             take=tuple(queue for queue in reachable if queue not in owned),
             give=tuple(queue for queue in owned if queue not in self._assigned),
         )
-        found: Steps = []
+        found: Effects = []
         for queue in wanted.give:
             found += self._own.handle_queue(queue, ev.Revoked(self._settings.drain_ms), now_ms)
         for queue in wanted.take:
             found += self._own.take(queue, now_ms, delay_ms=0)
-        self._schedule(now_ms, self._settings.rebalance_ms)
+        self._schedule(now_ms)
         return found
 
-    def _allocate(self, topic: str, client_ids: Sequence[str], now_ms: MonotonicMs) -> Steps:
+    def _allocate(self, topic: str, client_ids: Sequence[str], now_ms: MonotonicMs) -> Effects:
         try:
             allocated = allocate(
                 self._settings.strategy,
@@ -182,7 +165,7 @@ class Rebalancing:
             )
         except Exception:  # A user's strategy may raise anything.
             log.exception("the strategy failed", topic=topic, members=len(client_ids))
-            self._balanced = False
+            self._own.is_balanced = False
             return []
         # If we are alone, no other member has anything left to commit.
         delay_ms = self._settings.takeover_delay_ms if len(client_ids) > 1 else 0
@@ -190,18 +173,19 @@ class Rebalancing:
 
     def _apply(
         self, topic: str, allocated: Sequence[MessageQueue], now_ms: MonotonicMs, *, takeover_delay_ms: int
-    ) -> Steps:
+    ) -> Effects:
         idle = [queue for queue in self._table.idle(now_ms) if queue.topic == topic]
         wanted = change([queue for queue in self._table.of_topic(topic) if queue not in idle], allocated)
-        found: Steps = []
+        found: Effects = []
         for queue in (*wanted.give, *idle):
             found += self._own.handle_queue(queue, ev.Revoked(self._settings.drain_ms), now_ms)
         for queue in wanted.take:
             found += self._own.take(queue, now_ms, delay_ms=takeover_delay_ms)
         if wanted.take or wanted.give:
             log.info("rebalanced", topic=topic, taken=len(wanted.take), released=len(wanted.give))
-            found.append(sg.AssignmentChanged())
+            found += self._presence.changed(now_ms)
         return found
 
-    def _schedule(self, now_ms: MonotonicMs, delay_ms: int) -> None:
-        self._timer.at(now_ms + delay_ms)
+    def _schedule(self, now_ms: MonotonicMs) -> None:
+        delay_ms = self._settings.rebalance_ms if self._own.is_balanced else REBALANCE_SOON_MS
+        self._own.round_due.at(now_ms + delay_ms)

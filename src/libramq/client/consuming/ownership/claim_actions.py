@@ -5,7 +5,7 @@ one means nothing: our own opening has overtaken it.
 Ours.
 """
 
-from libramq.client.consuming import signals as sg
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.offset_actions import begin_at_committed, load, load_later
 from libramq.client.consuming.ownership.owned_queue import NO_CLAIM, OwnedQueue, QueueClaim
@@ -13,13 +13,12 @@ from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.queue_lock import reserved
 from libramq.client.consuming.ownership.release_actions import lose
 from libramq.client.consuming.ownership.state import QueueState
-from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
 from libramq.errors import Fenced
 from libramq.fencing import Attempts, Opened
 
 
-def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs) -> Steps:
+def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs) -> Effects:
     """Begin with a queue: lock it, wait for its last owner, or load its offset at once."""
     if event.claim is not None:
         owned.claim = QueueClaim(event.claim)
@@ -31,7 +30,7 @@ def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs
                 own, owned, _committed_offset(own, event.opened, owned), now_ms
             )
     if own.uses_locks:
-        return _lock(owned)
+        return _lock(own, owned)
     steps = own.announce(owned)
     if event.delay_ms:
         owned.state = QueueState.WAITING
@@ -40,7 +39,7 @@ def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs
     return steps + load(own, owned, event, now_ms)
 
 
-def grant(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: MonotonicMs) -> Steps:
+def grant(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: MonotonicMs) -> Effects:
     """Open a queue that the coordinator has granted us, also if it is open under an earlier grant."""
     if owned.claim.granted == event.claim or owned.claim.is_newer_than(event.claim):
         return []
@@ -48,21 +47,21 @@ def grant(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: Monotoni
     return own.announce(owned) + load(own, owned, event, now_ms)
 
 
-def want_again(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: MonotonicMs) -> Steps:
+def want_again(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: MonotonicMs) -> Effects:
     """Take a queue again after it is given up."""
     owned.claim = owned.claim.regranted(event.claim)
     owned.is_wanted_again = True
     return []
 
 
-def begin_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Steps:
+def begin_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Effects:
     """Begin a queue at the offset that its fence returned."""
     owned.claim = owned.claim.accepted(event.claim, event.answer.topic_start)
     _note_attempts(owned, event.answer)
     return begin_at_committed(own, owned, _committed_offset(own, event.answer, owned), now_ms)
 
 
-def continue_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Steps:
+def continue_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Effects:
     """Continue where we are, unless somebody else has read the queue meanwhile."""
     may_continue = _fits(own, owned, event.answer)
     owned.claim = owned.claim.accepted(event.claim, event.answer.topic_start)
@@ -73,7 +72,7 @@ def continue_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms:
     return own.pulling.go_on(owned, now_ms)
 
 
-def not_opened(own: Ownership, owned: OwnedQueue, event: ev.OpenFailed, now_ms: MonotonicMs) -> Steps:
+def not_opened(own: Ownership, owned: OwnedQueue, event: ev.OpenFailed, now_ms: MonotonicMs) -> Effects:
     """Try again; give up a queue that its fence has refused for long."""
     if event.is_refused_for_long and owned.claim.opened is None:
         return lose(own, owned, event, now_ms)
@@ -81,7 +80,7 @@ def not_opened(own: Ownership, owned: OwnedQueue, event: ev.OpenFailed, now_ms: 
     return []
 
 
-def refuse_pull(own: Ownership, owned: OwnedQueue, event: ev.PullRefused, now_ms: MonotonicMs) -> Steps:
+def refuse_pull(own: Ownership, owned: OwnedQueue, event: ev.PullRefused, now_ms: MonotonicMs) -> Effects:
     """Handle the refusal of a pull, which has ended with it."""
     owned.cursor.is_under_way = False
     return refuse(own, owned, event, now_ms)
@@ -89,7 +88,7 @@ def refuse_pull(own: Ownership, owned: OwnedQueue, event: ev.PullRefused, now_ms
 
 def refuse(
     own: Ownership, owned: OwnedQueue, event: ev.ClaimRefused | ev.PullRefused, now_ms: MonotonicMs
-) -> Steps:
+) -> Effects:
     """Lose a queue that was fenced, or open it again if its fence has forgotten us."""
     if event.claim != owned.claim.granted:
         return own.pulling.pull(owned, now_ms) if owned.claim.is_current else []
@@ -100,7 +99,7 @@ def refuse(
     return load(own, owned, event, now_ms)
 
 
-def refuse_last(own: Ownership, owned: OwnedQueue, event: ev.ClaimRefused, now_ms: MonotonicMs) -> Steps:
+def refuse_last(own: Ownership, owned: OwnedQueue, event: ev.ClaimRefused, now_ms: MonotonicMs) -> Effects:
     """Handle the refusal of a commit while a queue is given up."""
     if event.claim != owned.claim.granted:
         return []
@@ -110,27 +109,27 @@ def refuse_last(own: Ownership, owned: OwnedQueue, event: ev.ClaimRefused, now_m
     return []
 
 
-def drop_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Steps:
+def drop_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Effects:
     """Begin a queue as one that we allocate for ourselves; a former owner may still commit."""
     owned.claim = NO_CLAIM
     if own.uses_locks:
-        return _lock(owned)
+        return _lock(own, owned)
     owned.state = QueueState.WAITING
     own.load_at(owned, now_ms + own.settings.takeover_delay_ms)
     return []
 
 
-def keep_reading(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Steps:
+def keep_reading(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Effects:
     """Go on as before. Brokers reserve our open queues until we have locked them (groups.queue_lock)."""
     owned.claim = NO_CLAIM
     own.read(owned)
     if not own.uses_locks:
         return []
     owned.lock = reserved(own.master(owned) or "")
-    return [sg.LockWanted(owned.queue, owned.generation)]
+    return own.want_lock(owned)
 
 
-def forget_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Steps:
+def forget_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Effects:
     """Go on giving up a queue, without a coordinator."""
     owned.claim = NO_CLAIM
     return []
@@ -146,10 +145,10 @@ def _note_attempts(owned: OwnedQueue, opened: Opened) -> None:
         owned.former_attempts = Attempts(opened.offset, opened.attempts)
 
 
-def _lock(owned: OwnedQueue) -> Steps:
+def _lock(own: Ownership, owned: OwnedQueue) -> Effects:
     owned.state = QueueState.LOCKING
     owned.lock = owned.lock.wanted()
-    return [sg.LockWanted(owned.queue, owned.generation)]
+    return own.want_lock(owned)
 
 
 def _fits(own: Ownership, owned: OwnedQueue, answer: Opened) -> bool:

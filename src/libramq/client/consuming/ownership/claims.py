@@ -13,11 +13,10 @@ Ours.
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming import signals as sg
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
-from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.signals import Steps
+from libramq.client.consuming.ownership.ownership import Ownership, Released
 from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError, Fenced, LibraError, NotYetGranted
 from libramq.fencing import Claim, Opened
@@ -42,12 +41,15 @@ class Claims:
         #: turn: the coordinator's, and one of another that was cut off.
         self._refused: dict[MessageQueue, dict[Claim, MonotonicMs]] = {}
 
-    def granted(self, queue: MessageQueue, claim: Claim, opened: Opened | None, now_ms: MonotonicMs) -> Steps:
+    def granted(
+        self, queue: MessageQueue, claim: Claim, opened: Opened | None, now_ms: MonotonicMs
+    ) -> Effects:
         """Handle the coordinator's grant of a queue. opened: if its fence has opened it at once."""
         if self._own.closing:
             return []
         if self._fenced.get(queue) == claim:  # The fence decides: asking again is of no use.
-            return self._release_refused(queue, claim, now_ms)
+            self._release_refused(queue, claim, now_ms)
+            return []
         owned = self._own.table.get(queue)
         if owned is None:
             if opened is not None:
@@ -55,15 +57,15 @@ class Claims:
             return self._own.take(queue, now_ms, delay_ms=0, claim=claim, opened=opened)
         return self._own.handle(owned, ev.Granted(claim), now_ms)
 
-    def opened(self, request: fx.OpenQueue, outcome: Opened | LibraError, now_ms: MonotonicMs) -> Steps:
+    def opened(self, request: fx.OpenQueue, outcome: Opened | LibraError, now_ms: MonotonicMs) -> Effects:
         """Handle a fence's answer to an opening."""
         owned = self._own.table.same(request.queue, request.generation)
         if owned is None or not owned.is_ours or request.claim != owned.claim.granted:
             return []
         if isinstance(outcome, Fenced):
             self._fenced[request.queue] = request.claim
-            released = self._release_refused(request.queue, request.claim, now_ms)
-            return released + self._own.handle(owned, ev.OpenFenced(), now_ms)
+            self._release_refused(request.queue, request.claim, now_ms)
+            return self._own.handle(owned, ev.OpenFenced(), now_ms)
         if isinstance(outcome, LibraError):
             return self._not_opened(owned, request.claim, outcome, now_ms)
         self._accepted(request.queue)
@@ -73,22 +75,22 @@ class Claims:
         self._fenced.pop(queue, None)
         self._refused.pop(queue, None)
 
-    def _not_opened(self, owned: OwnedQueue, claim: Claim, error: LibraError, now_ms: MonotonicMs) -> Steps:
+    def _not_opened(self, owned: OwnedQueue, claim: Claim, error: LibraError, now_ms: MonotonicMs) -> Effects:
         if not isinstance(error, NotYetGranted):
             log_failed_request(log, "queue not opened yet", error, queue=str(owned.queue))
-        released: Steps = []
+        is_released = False
         if isinstance(error, BrokerError):
-            released = self._release_refused(owned.queue, claim, now_ms)
+            is_released = self._release_refused(owned.queue, claim, now_ms)
         else:
             self._refused.get(owned.queue, {}).pop(claim, None)  # No refusal: the broker was not reached.
-        failed = ev.OpenFailed(error, is_refused_for_long=bool(released))
-        return released + self._own.handle(owned, failed, now_ms)
+        return self._own.handle(owned, ev.OpenFailed(error, is_refused_for_long=is_released), now_ms)
 
-    def _release_refused(self, queue: MessageQueue, claim: Claim, now_ms: MonotonicMs) -> Steps:
-        """Release a queue whose claim has been refused for too long; nothing before."""
+    def _release_refused(self, queue: MessageQueue, claim: Claim, now_ms: MonotonicMs) -> bool:
+        """Release a queue whose claim has been refused for too long; return whether it was."""
         refused = self._refused.setdefault(queue, {})
         if now_ms - refused.setdefault(claim, now_ms) < REFUSED_MS_MAX:
-            return []
+            return False
         refused[claim] = now_ms
         log.warning("opening refused for too long, queue released", queue=str(queue), epoch=claim.epoch)
-        return [sg.QueueReleased(QueueGrant.of(queue, claim.epoch), is_committed=False)]
+        self._own.released.append(Released(QueueGrant.of(queue, claim.epoch), is_committed=False))
+        return True

@@ -9,10 +9,10 @@ committed offset shows that nobody else has read the queue.
 Upstream: RebalanceImpl.lock, lockAll; ConsumeMessageOrderlyService.java.
 """
 
-from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.offset_actions import load
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
@@ -20,7 +20,6 @@ from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.queue_lock import LockStatus, QueueLock
 from libramq.client.consuming.ownership.release_actions import lose
 from libramq.client.consuming.ownership.state import POSITIONED, QueueState
-from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.logs import get_logger
@@ -36,7 +35,7 @@ LOCK_RETRIES_SOON: Final = 30
 LOCK_FAILED_MS: Final = 1_000
 
 
-def begin_locked(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Steps:
+def begin_locked(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Effects:
     """Continue with the offset, when the last owner has had time to commit."""
     owned.lock = owned.lock.granted(event.requested_ms)
     steps = own.announce(owned)
@@ -47,19 +46,21 @@ def begin_locked(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_m
     return steps + load(own, owned, event, now_ms)
 
 
-def keep_lock(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Steps:
+def keep_lock(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Effects:
     """Trust the lock for another while."""
     owned.lock = owned.lock.granted(event.requested_ms)
     return []
 
 
-def query_doubt(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Steps:
+def query_doubt(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Effects:
     """Query the offset: another member may have held the lock meanwhile, and read the queue."""
     owned.lock = owned.lock.granted(event.requested_ms)
     return [fx.QueryOffset(owned.queue, owned.generation, event.address)]
 
 
-def resolve_doubt(own: Ownership, owned: OwnedQueue, event: ev.OffsetAnswered, now_ms: MonotonicMs) -> Steps:
+def resolve_doubt(
+    own: Ownership, owned: OwnedQueue, event: ev.OffsetAnswered, now_ms: MonotonicMs
+) -> Effects:
     """Continue after our lock was confirmed, unless another member has read further."""
     outcome = event.outcome
     if isinstance(outcome, LibraError):
@@ -73,7 +74,7 @@ def resolve_doubt(own: Ownership, owned: OwnedQueue, event: ev.OffsetAnswered, n
     return own.pulling.go_on(owned, now_ms)
 
 
-def retry_lock(own: Ownership, owned: OwnedQueue, event: ev.LockRefused, now_ms: MonotonicMs) -> Steps:
+def retry_lock(own: Ownership, owned: OwnedQueue, event: ev.LockRefused, now_ms: MonotonicMs) -> Effects:
     """Request a lock again that its last owner still has."""
     is_soon = owned.lock.refusals < LOCK_RETRIES_SOON
     owned.lock = owned.lock.refused()
@@ -81,7 +82,7 @@ def retry_lock(own: Ownership, owned: OwnedQueue, event: ev.LockRefused, now_ms:
     return []
 
 
-def lock_failed(own: Ownership, owned: OwnedQueue, event: ev.LockFailed, now_ms: MonotonicMs) -> Steps:
+def lock_failed(own: Ownership, owned: OwnedQueue, event: ev.LockFailed, now_ms: MonotonicMs) -> Effects:
     """Request a lock again, and doubt it once it is about to expire."""
     log_failed_request(log, "queue not locked", event.error, queue=str(owned.queue))
     _lock_again(own, owned, now_ms, LOCK_FAILED_MS)
@@ -90,12 +91,12 @@ def lock_failed(own: Ownership, owned: OwnedQueue, event: ev.LockFailed, now_ms:
     return []
 
 
-def doubt_lock(own: Ownership, owned: OwnedQueue, event: ev.LockDoubted, now_ms: MonotonicMs) -> Steps:
+def doubt_lock(own: Ownership, owned: OwnedQueue, event: ev.LockDoubted, now_ms: MonotonicMs) -> Effects:
     """Begin nothing more under a lock that the broker may give away."""
     return _doubt(owned)
 
 
-def lift_lock(own: Ownership, owned: OwnedQueue, event: ev.LocksLifted, now_ms: MonotonicMs) -> Steps:
+def lift_lock(own: Ownership, owned: OwnedQueue, event: ev.LocksLifted, now_ms: MonotonicMs) -> Effects:
     """Return the lock: the coordinator's grant replaces it."""
     steps = own.unlock(owned)
     owned.lock = QueueLock()
@@ -105,7 +106,7 @@ def lift_lock(own: Ownership, owned: OwnedQueue, event: ev.LocksLifted, now_ms: 
     return steps
 
 
-def _doubt(owned: OwnedQueue) -> Steps:
+def _doubt(owned: OwnedQueue) -> Effects:
     if owned.state in (QueueState.LOCKING, QueueState.WAITING, QueueState.OPENING):
         # Nothing was read yet: it is locked again as soon as its broker answers a heartbeat.
         owned.state = QueueState.LOCKING
@@ -118,4 +119,4 @@ def _doubt(owned: OwnedQueue) -> Steps:
 
 
 def _lock_again(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs, delay_ms: int) -> None:
-    own.timers.at(now_ms + delay_ms, partial(own.want_lock, owned))
+    own.want_lock_at(now_ms + delay_ms, owned)

@@ -17,13 +17,12 @@ from enum import Enum
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming import signals as sg
 from libramq.client.consuming.consumer_settings import ConsumeFrom
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.state import POSITIONED, QueueState
-from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError, NoPermission
@@ -70,7 +69,7 @@ OPEN_AGAIN_MS_MAX: Final = 200
 NO_MASTER: Final = "its broker has no master now"
 
 
-def load(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Steps:
+def load(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Effects:
     """Query the committed offset; a granted queue is opened instead."""
     if owned.state not in POSITIONED:  # Else it is read meanwhile, as far as its state allows.
         owned.state = QueueState.OPENING
@@ -85,7 +84,7 @@ def load(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs
     return [fx.QueryOffset(owned.queue, owned.generation, address, zero_if_not_found=may_be_young)]
 
 
-def open_if_newer(own: Ownership, owned: OwnedQueue, event: ev.OffsetDue, now_ms: MonotonicMs) -> Steps:
+def open_if_newer(own: Ownership, owned: OwnedQueue, event: ev.OffsetDue, now_ms: MonotonicMs) -> Effects:
     """Open a queue again that is read under an earlier grant."""
     return [] if owned.claim.is_current else load(own, owned, event, now_ms)
 
@@ -97,19 +96,20 @@ def load_later(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> None:
     own.load_at(owned, now_ms + delay_ms)
 
 
-def cannot_load(own: Ownership, owned: OwnedQueue, reason: str, now_ms: MonotonicMs) -> Steps:
+def cannot_load(own: Ownership, owned: OwnedQueue, reason: str, now_ms: MonotonicMs) -> Effects:
     """Retry later, or leave the queue to the next round."""
     if not owned.claim.tries:  # Not each time for as long as a master is away.
         log.warning("queue not opened yet", queue=str(owned.queue), reason=reason)
-    missing: Steps = [sg.BrokerMissing()] if own.master(owned) is None else []
+    missing = own.presence.look_soon(now_ms) if own.master(owned) is None else []
     if owned.claim.granted is not None:
         load_later(own, owned, now_ms)
         return missing
     own.remove(owned)
-    return [*missing, sg.RebalanceSoon(), fx.Revoked((owned.queue,)), *own.unlock(owned)]
+    own.repeat_round(now_ms)
+    return [*missing, fx.Revoked((owned.queue,)), *own.unlock(owned)]
 
 
-def begin(own: Ownership, owned: OwnedQueue, event: ev.OffsetAnswered, now_ms: MonotonicMs) -> Steps:
+def begin(own: Ownership, owned: OwnedQueue, event: ev.OffsetAnswered, now_ms: MonotonicMs) -> Effects:
     """Begin at the committed offset, or find out where."""
     if not owned.claim.is_current:
         return []  # Asked before the coordination mode changed.
@@ -120,7 +120,7 @@ def begin(own: Ownership, owned: OwnedQueue, event: ev.OffsetAnswered, now_ms: M
 
 def begin_at_committed(
     own: Ownership, owned: OwnedQueue, committed: int | None, now_ms: MonotonicMs
-) -> Steps:
+) -> Effects:
     """Begin at the committed offset; None if nothing is committed."""
     queue = owned.queue
     since_ms = own.since_ms.get(queue.topic)
@@ -143,7 +143,9 @@ def begin_at_committed(
     return [fx.SearchOffset(queue, owned.generation, address, timestamp_ms)]
 
 
-def begin_at_start(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, now_ms: MonotonicMs) -> Steps:
+def begin_at_start(
+    own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, now_ms: MonotonicMs
+) -> Effects:
     """Begin a queue without a committed offset."""
     topic = owned.queue.topic
     if not owned.claim.is_current:
@@ -161,7 +163,7 @@ def begin_at_start(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, n
 # Answers to pulls.
 
 
-def pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: MonotonicMs) -> Steps:
+def pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: MonotonicMs) -> Effects:
     """Take what a pull brought, or find the offset to continue at."""
     reply = event.outcome
     if isinstance(reply, PullReply):
@@ -172,7 +174,7 @@ def pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: Monotoni
     return own.pulling.pulled(owned, reply, event.messages, now_ms)
 
 
-def keep_pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: MonotonicMs) -> Steps:
+def keep_pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: MonotonicMs) -> Effects:
     """Take what a pull brought for later; a refused offset is refused again later."""
     reply = event.outcome
     is_refused = isinstance(reply, PullReply) and reply.code == ResponseCode.PULL_OFFSET_MOVED
@@ -182,7 +184,7 @@ def keep_pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: Mon
     return own.pulling.pulled(owned, reply, event.messages, now_ms)
 
 
-def _offset_refused(own: Ownership, owned: OwnedQueue, reply: PullReply, now_ms: MonotonicMs) -> Steps:
+def _offset_refused(own: Ownership, owned: OwnedQueue, reply: PullReply, now_ms: MonotonicMs) -> Effects:
     """Handle an offset that the broker lacks: continue at its correction, or at the committed offset.
 
     The latter if we have read beyond the queue's end: the end was lost in a power cut, or the topic was
@@ -202,7 +204,7 @@ def _offset_refused(own: Ownership, owned: OwnedQueue, reply: PullReply, now_ms:
     return _move(own, owned, next_offset, now_ms)
 
 
-def _look_for_newer(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms: MonotonicMs) -> Steps:
+def _look_for_newer(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms: MonotonicMs) -> Effects:
     """Find what was stored since our last message: the committed offset is beyond the queue's end, too.
 
     Apache's brokers leave it there when a topic is deleted, or the queue has lost its end.
@@ -215,7 +217,7 @@ def _look_for_newer(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms:
     return [fx.SearchOffset(owned.queue, owned.generation, address, owned.cursor.last_stored_ms + 1)]
 
 
-def move_to_newer(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, now_ms: MonotonicMs) -> Steps:
+def move_to_newer(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, now_ms: MonotonicMs) -> Effects:
     """Continue with what was stored since our last message."""
     if isinstance(event.outcome, LibraError):
         return cannot_load(own, owned, str(event.outcome), now_ms)
@@ -225,7 +227,7 @@ def move_to_newer(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, no
 # Offsets that are set elsewhere.
 
 
-def move(own: Ownership, owned: OwnedQueue, event: ev.OffsetSet, now_ms: MonotonicMs) -> Steps:
+def move(own: Ownership, owned: OwnedQueue, event: ev.OffsetSet, now_ms: MonotonicMs) -> Effects:
     """Commit the offset that an operator has set, and continue there.
 
     For a granted queue the broker has set the offset itself, and lets us open the queue again.
@@ -236,13 +238,13 @@ def move(own: Ownership, owned: OwnedQueue, event: ev.OffsetSet, now_ms: Monoton
     return _move(own, owned, event.offset, now_ms)
 
 
-def begin_anew(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Steps:
+def begin_anew(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Effects:
     """Take a queue again once the broker has acknowledged its new offset."""
     awaited = own.commits.last(owned)
     return take_anew(own, owned, now_ms) if awaited is None else list(awaited)
 
 
-def take_anew(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
+def take_anew(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> Effects:
     """Drop our state of a queue, and begin it again at the committed offset."""
     queue = owned.queue
     own.remove(owned)
@@ -250,15 +252,15 @@ def take_anew(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
     own.refused_at_ms[queue] = now_ms
     is_repeated = refused_ms is not None and now_ms - refused_ms < 2 * ILLEGAL_OFFSET_PAUSE_MS
     delay_ms = ILLEGAL_OFFSET_PAUSE_MS if is_repeated else 0
-    steps: Steps = [sg.RebalanceSoon()]
-    steps += own.take(queue, now_ms, delay_ms=delay_ms, is_announced=True, claim=owned.claim.granted)
+    own.repeat_round(now_ms)
+    steps = own.take(queue, now_ms, delay_ms=delay_ms, is_announced=True, claim=owned.claim.granted)
     again = own.table.get(queue)
     if again is not None:
         again.cursor.last_stored_ms = owned.cursor.last_stored_ms
     return steps
 
 
-def _move(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms: MonotonicMs) -> Steps:
+def _move(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms: MonotonicMs) -> Effects:
     owned.state = QueueState.MOVING
     own.offsets.freeze(owned.queue, next_offset)
     if own.settings.broadcasting:

@@ -1,32 +1,47 @@
 """The ownership: handles the events of owned queues by a table, and holds what its actions use.
 
-handle(queue, event)  ─►  TABLE[event][state of the queue]  ─►  action  ─►  effects and signals
+handle(queue, event)  ─►  TABLE[event][state of the queue]  ─►  action  ─►  effects
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming import signals as sg
 from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.effects import Effects
+from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.ownership.event import ClaimRefused, Event, MayCommit, OffsetDue, Taken
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.ownership.state import QueueState
 from libramq.client.consuming.pulling.pulling import Pulling
-from libramq.client.consuming.signals import Steps
 from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.errors import Fenced, LibraError, LocalProtocolError, NotYetGranted
 from libramq.fencing import Claim, Opened
+from libramq.kernel.deadlines import Deadline
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import QueueGrant
 
-Action = Callable[["Ownership", OwnedQueue, Any, MonotonicMs], Steps]
+#: RebalanceService.minInterval: how soon an incomplete round is repeated.
+REBALANCE_SOON_MS: Final = 1_000
+
+Action = Callable[["Ownership", OwnedQueue, Any, MonotonicMs], Effects]
+
+
+class Released(NamedTuple):
+    """A revoked queue that is no longer ours.
+
+    is_committed: whether its broker has acknowledged all that we handled.
+    """
+
+    grant: QueueGrant
+    is_committed: bool
 
 
 class Cell(NamedTuple):
@@ -44,7 +59,7 @@ class Ownership:
     """The owned queues.
 
     uses_locks: we allocate for ourselves, and consume in order. closing: no queue is taken. failed: called
-    with bugs of ours.
+    with bugs of ours. round_due: of the next rebalance.
     """
 
     transitions: Transitions
@@ -52,6 +67,8 @@ class Ownership:
     routes: RouteTable
     offsets: OffsetStore
     timers: Timers
+    presence: Presence
+    round_due: Deadline
     table: QueueTable
     pulling: Pulling
     commits: Commits
@@ -60,10 +77,17 @@ class Ownership:
     closing: bool = False
     #: By topic: from when queues without an offset are read; 0, or without one: by Apache's rule.
     since_ms: Mapping[str, int] = field(default_factory=dict)
+    #: Whether the last round has taken every queue that is ours.
+    is_balanced: bool = True
+    #: What the next requests lock, by its generation; and where queues were unlocked, perhaps in vain.
+    locks_wanted: dict[MessageQueue, int] = field(default_factory=dict)
+    unlocked: dict[MessageQueue, str] = field(default_factory=dict)
+    #: Of these the coordinator is to be notified.
+    released: list[Released] = field(default_factory=list)
     #: When the offset of a queue was refused last.
     refused_at_ms: dict[MessageQueue, MonotonicMs] = field(default_factory=dict)
 
-    def handle(self, owned: OwnedQueue, event: Event, now_ms: MonotonicMs) -> Steps:
+    def handle(self, owned: OwnedQueue, event: Event, now_ms: MonotonicMs) -> Effects:
         """Handle what happened to a queue."""
         before = owned.state
         cell = self.transitions[type(event)].get(before)
@@ -80,9 +104,9 @@ class Ownership:
         """Report what the table lacks, a bug of ours; the consumer continues."""
         self.failed("the table of owned queues", LocalProtocolError(f"{owned.queue}: {what}"))
 
-    def handle_each(self, event: Event, now_ms: MonotonicMs) -> Steps:
+    def handle_each(self, event: Event, now_ms: MonotonicMs) -> Effects:
         """Handle what happened to all queues."""
-        steps: Steps = []
+        steps: Effects = []
         for owned in self.table.each():
             try:
                 steps += self.handle(owned, event, now_ms)
@@ -90,15 +114,15 @@ class Ownership:
                 self.failed(f"{type(event).__name__} of {owned.queue} could not be handled", error)
         return steps
 
-    def handle_same(self, queue: MessageQueue, generation: int, event: Event, now_ms: MonotonicMs) -> Steps:
+    def handle_same(self, queue: MessageQueue, generation: int, event: Event, now_ms: MonotonicMs) -> Effects:
         """Handle the answer to a request about a queue, unless it was lost since."""
         owned = self.table.same(queue, generation)
         return [] if owned is None else self.handle(owned, event, now_ms)
 
-    def committed(self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: MonotonicMs) -> Steps:
+    def committed(self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
         """Handle the result of a commit."""
         owned, others_may_go = self.commits.answered(commit, ok=outcome is None)
-        steps: Steps = []
+        steps: Effects = []
         if owned is not None:
             if isinstance(outcome, Fenced | NotYetGranted) and commit.claim is not None:
                 steps += self.handle(owned, ClaimRefused(commit.claim, outcome), now_ms)
@@ -106,15 +130,15 @@ class Ownership:
                 steps += self.handle(owned, MayCommit(), now_ms)
         return steps + self.let_commit(now_ms) if others_may_go else steps
 
-    def let_commit(self, now_ms: MonotonicMs) -> Steps:
+    def let_commit(self, now_ms: MonotonicMs) -> Effects:
         """Send the last commits that were held."""
-        steps: Steps = []
+        steps: Effects = []
         for owned in self.table.each():
             if not owned.commit_awaited:
                 steps += self.handle(owned, MayCommit(), now_ms)
         return steps
 
-    def handle_queue(self, queue: MessageQueue, event: Event, now_ms: MonotonicMs) -> Steps:
+    def handle_queue(self, queue: MessageQueue, event: Event, now_ms: MonotonicMs) -> Effects:
         """Handle what happened to a queue, if it is in the table."""
         owned = self.table.get(queue)
         return [] if owned is None else self.handle(owned, event, now_ms)
@@ -128,7 +152,7 @@ class Ownership:
         is_announced: bool = False,
         claim: Claim | None = None,
         opened: Opened | None = None,
-    ) -> Steps:
+    ) -> Effects:
         """Take a queue that was assigned to us; its former owner gets `delay_ms` to commit, or unlocks it.
 
         claim: from the coordinator, which has made sure that nobody else has it. opened: under that claim.
@@ -171,14 +195,27 @@ class Ownership:
         """Handle an event of a queue at a time, unless the queue is gone by then."""
         self.timers.at(due_ms, partial(self._handle_later, owned, event))
 
-    def _handle_later(self, owned: OwnedQueue, event: Event, now_ms: MonotonicMs) -> Steps:
+    def _handle_later(self, owned: OwnedQueue, event: Event, now_ms: MonotonicMs) -> Effects:
         return self.handle(owned, event, now_ms) if self.table.is_current(owned) else []
 
-    def want_lock(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
-        """Request the lock of a queue, or request it again."""
-        return [sg.LockWanted(owned.queue, owned.generation)] if owned.is_ours else []
+    def repeat_round(self, now_ms: MonotonicMs) -> None:
+        """Repeat the round soon: a queue could not be taken, or may be taken again."""
+        self.is_balanced = False
+        if not self.closing:
+            self.round_due.by(now_ms + REBALANCE_SOON_MS)
 
-    def announce(self, owned: OwnedQueue) -> Steps:
+    def want_lock(self, owned: OwnedQueue) -> Effects:
+        """Lock a queue with the next request to its broker, or renew its lock."""
+        if owned.is_ours:
+            self.locks_wanted[owned.queue] = owned.generation
+            self.unlocked.pop(owned.queue, None)
+        return []
+
+    def want_lock_at(self, due_ms: MonotonicMs, owned: OwnedQueue) -> None:
+        """Request the lock of a queue again at a time."""
+        self.timers.at(due_ms, lambda _: self.want_lock(owned))
+
+    def announce(self, owned: OwnedQueue) -> Effects:
         """Notify the listener of a queue, once."""
         if owned.is_announced:
             return []
@@ -187,9 +224,10 @@ class Ownership:
             self.table.hook_begins(owned.queue)
         return [fx.Assigned((owned.queue,))]
 
-    def unlock(self, owned: OwnedQueue) -> Steps:
+    def unlock(self, owned: OwnedQueue) -> Effects:
         """Return the lock of a queue, if it was requested."""
         address = owned.lock.address
         if not address:
             return []
-        return [fx.UnlockQueues(address, (owned.queue,)), sg.Unlocked(owned.queue, address)]
+        self.unlocked[owned.queue] = address
+        return [fx.UnlockQueues(address, (owned.queue,))]

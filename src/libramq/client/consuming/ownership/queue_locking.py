@@ -5,16 +5,14 @@ Upstream: RebalanceImpl.lock, lockAll; ConsumeMessageOrderlyService.java.
 """
 
 from collections.abc import Collection, Iterable
-from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming import signals as sg
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.lock_actions import LOCK_FAILED_MS
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.message.queue import MessageQueue
@@ -31,80 +29,70 @@ class QueueLocking:
         #: In coordinated groups fences keep the order, and `uses_locks` is False.
         self._is_orderly = own.uses_locks
         self._renewal = own.timers.new(self.renew)
-        #: What the next requests lock and unlock.
-        self.wanted: dict[MessageQueue, int] = {}
-        self._returned: dict[MessageQueue, str] = {}
         self.to_give_back: dict[str, list[MessageQueue]] = {}
 
     def resume(self) -> None:
         """Begin locking: we allocate for ourselves."""
         self._own.uses_locks = self._is_orderly
 
-    def lift(self, now_ms: MonotonicMs) -> Steps:
+    def lift(self, now_ms: MonotonicMs) -> Effects:
         """Stop locking: a coordinator allocates."""
         self._own.uses_locks = False
         return self._own.handle_each(ev.LocksLifted(), now_ms)
 
-    def want(self, wanted: sg.LockWanted) -> None:
-        """Lock a queue with the next requests."""
-        self.wanted[wanted.queue] = wanted.generation
-        self._returned.pop(wanted.queue, None)
-
-    def unlocked(self, unlocked: sg.Unlocked) -> None:
-        """Note that an unlock request is being sent to a broker."""
-        self._returned[unlocked.queue] = unlocked.address
-
-    def renew(self, now_ms: MonotonicMs) -> Steps:
+    def renew(self, now_ms: MonotonicMs) -> Effects:
         """Request every lock again."""
         if self._is_orderly:
             self._renewal.at(now_ms + LOCK_RENEW_MS)
-        return self._wants(self._own.table.each(), now_ms) if self._own.uses_locks else []
+        if self._own.uses_locks:
+            self._want(self._own.table.each())
+        return []
 
-    def doubt(self, address: str, now_ms: MonotonicMs) -> Steps:
+    def doubt(self, address: str, now_ms: MonotonicMs) -> Effects:
         """Doubt the locks at a broker whose connection ended; it may give them away."""
-        steps: Steps = []
+        steps: Effects = []
         for owned in self._at(address):
             steps += self._own.handle(owned, ev.LockDoubted(), now_ms)
         return steps
 
-    def confirm(self, address: str, now_ms: MonotonicMs) -> Steps:
+    def confirm(self, address: str) -> None:
         """Request the locks again at a reconnected broker; lost unlock requests are repeated."""
-        unconfirmed = [queue for queue, at in self._returned.items() if at == address]
+        unconfirmed = [queue for queue, at in self._own.unlocked.items() if at == address]
         for queue in unconfirmed:
-            del self._returned[queue]
+            del self._own.unlocked[queue]
             self.to_give_back.setdefault(address, []).append(queue)
-        return self._wants(self._at(address), now_ms)
+        self._want(self._at(address))
 
-    def requests(self, now_ms: MonotonicMs) -> Steps:
+    def requests(self, now_ms: MonotonicMs) -> Effects:
         """Return one request for each broker with queues to lock, and one for each with queues to unlock."""
-        steps: Steps = [
+        steps: Effects = [
             fx.UnlockQueues(address, tuple(queues)) for address, queues in self.to_give_back.items()
         ]
         self.to_give_back.clear()
         by_address: dict[str, list[tuple[MessageQueue, int]]] = {}
-        for queue, generation in self.wanted.items():
+        for queue, generation in self._own.locks_wanted.items():
             owned = self._own.table.same(queue, generation)
             if owned is None or not owned.is_ours:
                 continue
             address = self._own.master(owned)
             if address is None:
-                steps.append(sg.BrokerMissing())
-                self._own.timers.at(now_ms + LOCK_FAILED_MS, partial(self._own.want_lock, owned))
+                steps += self._own.presence.look_soon(now_ms)
+                self._own.want_lock_at(now_ms + LOCK_FAILED_MS, owned)
             else:
                 owned.lock = owned.lock.requested(address)
                 by_address.setdefault(address, []).append((queue, generation))
-        self.wanted.clear()
+        self._own.locks_wanted.clear()
         steps += [fx.LockQueues(address, tuple(queues), now_ms) for address, queues in by_address.items()]
         return steps
 
     def answered(
         self, request: fx.LockQueues, granted: Collection[MessageQueue] | LibraError, now_ms: MonotonicMs
-    ) -> Steps:
+    ) -> Effects:
         """Handle a broker's answer about our locks."""
         if not self._own.uses_locks:  # A coordinator allocates in the meantime.
             kept = () if isinstance(granted, LibraError) else granted
             return self._give_back(request, [queue for queue, _ in request.queues if queue in kept])
-        steps: Steps = []
+        steps: Effects = []
         unwanted: list[MessageQueue] = []
         for queue, generation in request.queues:
             owned = self._own.table.same(queue, generation)
@@ -114,11 +102,12 @@ class QueueLocking:
                 unwanted.append(queue)  # Given up during the request.
         return steps + self._give_back(request, unwanted)
 
-    def _give_back(self, request: fx.LockQueues, queues: list[MessageQueue]) -> Steps:
+    def _give_back(self, request: fx.LockQueues, queues: list[MessageQueue]) -> Effects:
         return [fx.UnlockQueues(request.address, tuple(queues))] if queues else []
 
-    def _wants(self, queues: Iterable[OwnedQueue], now_ms: MonotonicMs) -> Steps:
-        return [wanted for owned in queues for wanted in self._own.want_lock(owned, now_ms)]
+    def _want(self, queues: Iterable[OwnedQueue]) -> None:
+        for owned in queues:
+            self._own.want_lock(owned)
 
     def _at(self, address: str) -> list[OwnedQueue]:
         if not self._own.uses_locks:

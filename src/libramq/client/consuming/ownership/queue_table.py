@@ -18,7 +18,7 @@ class QueueTable:
     """The owned queues, by queue."""
 
     def __init__(self, lease: Lease, new_held: Callable[[], HeldMessages] = HeldMessages) -> None:
-        self._lease = lease
+        self.lease = lease
         self._new_held = new_held
         self._queues: dict[MessageQueue, OwnedQueue] = {}
         self._generation = 0
@@ -82,7 +82,7 @@ class QueueTable:
         """Add a queue that was assigned to us."""
         self._generation += 1
         owned = self._queues[queue] = OwnedQueue(
-            queue, self._generation, self._lease, now_ms=now_ms, new_held=self._new_held
+            queue, self._generation, self.lease, now_ms=now_ms, new_held=self._new_held
         )
         return owned
 

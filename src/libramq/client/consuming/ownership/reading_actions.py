@@ -1,20 +1,20 @@
 """The actions of reading: the user pauses and resumes a queue, or continues elsewhere in it."""
 
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.state import QueueState
-from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
 
 
-def pause(own: Ownership, owned: OwnedQueue, event: ev.Paused, now_ms: MonotonicMs) -> Steps:
+def pause(own: Ownership, owned: OwnedQueue, event: ev.Paused, now_ms: MonotonicMs) -> Effects:
     """Start no more handlers and pulls, if the user has paused this queue."""
     own.read(owned)
     return []
 
 
-def resume(own: Ownership, owned: OwnedQueue, event: ev.Resumed, now_ms: MonotonicMs) -> Steps:
+def resume(own: Ownership, owned: OwnedQueue, event: ev.Resumed, now_ms: MonotonicMs) -> Effects:
     """Continue, if no other pause is left."""
     own.read(owned)
     if owned.state is not QueueState.READING:
@@ -23,18 +23,18 @@ def resume(own: Ownership, owned: OwnedQueue, event: ev.Resumed, now_ms: Monoton
     return own.pulling.go_on(owned, now_ms)
 
 
-def go_on(own: Ownership, owned: OwnedQueue, event: ev.Continued, now_ms: MonotonicMs) -> Steps:
+def go_on(own: Ownership, owned: OwnedQueue, event: ev.Continued, now_ms: MonotonicMs) -> Effects:
     """Start the handlers that were held, and pull."""
     return own.pulling.go_on(owned, now_ms)
 
 
-def seek_later(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> Steps:
+def seek_later(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> Effects:
     """Begin at the offset that the program wants, whatever is committed."""
     owned.cursor.sought_offset = event.offset
     return []
 
 
-def seek(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> Steps:
+def seek(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> Effects:
     """Drop what was pulled, and continue at another offset."""
     owned.drop_pulled()
     owned.work.finished = event.offset
@@ -43,7 +43,7 @@ def seek(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicM
     return own.pulling.pull(owned, now_ms)
 
 
-def seek_at_once(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> Steps:
+def seek_at_once(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> Effects:
     """Search no further for the offset to continue at."""
     own.read(owned)
     return seek(own, owned, event, now_ms)

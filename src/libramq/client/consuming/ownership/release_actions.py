@@ -9,12 +9,11 @@ Upstream: RebalancePushImpl.removeUnnecessaryMessageQueue.
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming import signals as sg
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
-from libramq.client.consuming.ownership.ownership import Ownership
+from libramq.client.consuming.ownership.ownership import Ownership, Released
 from libramq.client.consuming.ownership.state import QueueState
-from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 from libramq.remoting.body.coordination import QueueGrant
@@ -25,7 +24,7 @@ log = get_logger(__name__)
 MASTER_LOOK_MS: Final = 200
 
 
-def revoke(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Steps:
+def revoke(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Effects:
     """Start no more handlers, wait for running ones, commit, release."""
     owned.state = QueueState.DRAINING
     owned.revoked_ms = now_ms
@@ -38,49 +37,49 @@ def revoke(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: Monoton
     return end_draining(own, owned, event, now_ms)
 
 
-def revoke_moved(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Steps:
+def revoke_moved(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Effects:
     """Give up a queue once its new offset is committed; what its handlers do is void."""
     owned.revoked_ms = now_ms
     owned.is_wanted_again = False
     return end_draining(own, owned, event, now_ms)
 
 
-def revoke_unlocked(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Steps:
+def revoke_unlocked(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Effects:
     """Give up a queue whose lock was not ours yet."""
     own.remove(owned)
-    steps: Steps = [fx.Revoked((owned.queue,))] if owned.is_announced else []
+    steps: Effects = [fx.Revoked((owned.queue,))] if owned.is_announced else []
     return steps + own.unlock(owned)
 
 
-def hurry_draining(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Steps:
+def hurry_draining(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Effects:
     """Wait for handlers no longer, if their time is over; for a master neither when the consumer stops."""
     owned.is_wanted_again = False
     may_wait = owned.work.is_under_way or not own.closing
     return [] if event.drain_ms and may_wait else end_draining(own, owned, event, now_ms)
 
 
-def hurry(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Steps:
+def hurry(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Effects:
     """Wait for the listener or a commit no longer, if the time is over."""
     owned.is_wanted_again = False
     return [] if event.drain_ms else complete_release(own, owned, now_ms)
 
 
-def drain(own: Ownership, owned: OwnedQueue, event: ev.HandlerEnded, now_ms: MonotonicMs) -> Steps:
+def drain(own: Ownership, owned: OwnedQueue, event: ev.HandlerEnded, now_ms: MonotonicMs) -> Effects:
     """Continue after the last handler."""
     return [] if owned.work.is_under_way else end_draining(own, owned, event, now_ms)
 
 
-def end_draining(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Steps:
+def end_draining(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Effects:
     """Commit, and let the listener finish."""
     queue, settings = owned.queue, own.settings
     has_no_master = not settings.broadcasting and own.master(owned) is None
     if has_no_master and _may_have_a_master(own, owned, event, now_ms):
         own.handle_at(now_ms + MASTER_LOOK_MS, owned, ev.DrainTimedOut())
-        return [sg.BrokerMissing()]
+        return own.presence.look_soon(now_ms)
     is_revocation_done = owned.is_revoked_by_coordinator and _is_committed(own, owned)
     if owned.lock.is_in_doubt or (has_no_master and not is_revocation_done):
         return [fx.Lost((queue,)), *complete_release(own, owned, now_ms)]
-    steps: Steps = [*own.commits.commit([owned]), fx.Revoked((queue,))]
+    steps: Effects = [*own.commits.commit([owned]), fx.Revoked((queue,))]
     if settings.has_revoke_hook:
         owned.state = QueueState.REVOKING
         # The coordinator's revoke timeout covers handlers and listener together.
@@ -106,13 +105,15 @@ def _may_have_a_master(own: Ownership, owned: OwnedQueue, event: ev.Event, now_m
     )
 
 
-def stop_waiting(own: Ownership, owned: OwnedQueue, event: ev.ListenerTimedOut, now_ms: MonotonicMs) -> Steps:
+def stop_waiting(
+    own: Ownership, owned: OwnedQueue, event: ev.ListenerTimedOut, now_ms: MonotonicMs
+) -> Effects:
     """Leave without the listener."""
     log.warning("the listener has not released a revoked queue in time", queue=str(owned.queue))
     return leave(own, owned, event, now_ms)
 
 
-def leave(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Steps:
+def leave(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Effects:
     """Release a queue when its last commit is acknowledged."""
     owned.state = QueueState.LEAVING
     if own.settings.broadcasting:
@@ -121,7 +122,7 @@ def leave(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicM
     return complete_release(own, owned, now_ms) if awaited is None else list(awaited)
 
 
-def complete_release(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
+def complete_release(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> Effects:
     """Complete the release of a queue, and report it."""
     is_committed = _is_committed(own, owned)
     own.remove(owned)
@@ -134,17 +135,17 @@ def complete_release(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> 
             again.former_attempts = owned.attempts_behind()
     elif granted is not None and owned.is_revoked_by_coordinator:
         grant = QueueGrant.of(owned.queue, granted.epoch, attempts=owned.attempts_behind())
-        steps.append(sg.QueueReleased(grant, is_committed))
+        own.released.append(Released(grant, is_committed))
     return steps
 
 
-def lose(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Steps:
+def lose(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Effects:
     """Drop a queue that another member has: our state of it is void.
 
     A locked queue is requested again; in a coordinated group the coordinator decides.
     """
     log.warning("queue lost", queue=str(owned.queue))
-    steps: Steps = []
+    steps: Effects = []
     if owned.is_announced and owned.state not in (QueueState.REVOKING, QueueState.LEAVING):
         steps.append(fx.Lost((owned.queue,)))
     own.remove(owned)

@@ -9,6 +9,7 @@ A combination that is not in the table is impossible: `Ownership.handle` ignores
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import claim_actions as claims
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership import lock_actions as locks
@@ -18,7 +19,6 @@ from libramq.client.consuming.ownership import release_actions as release
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.ownership import Action, Cell, Ownership, Transitions
 from libramq.client.consuming.ownership.state import LETTERS, QueueState
-from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
 
 N, L, W, O, R, P, D, F, S, M, G, V, E, Z = QueueState  # noqa: E741
@@ -30,7 +30,7 @@ ALL: Final = (L, W, O, R, P, D, F, S, *ENDING)
 Row = Mapping[QueueState, Cell]
 
 
-def ignore(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Steps:
+def ignore(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Effects:
     """Do nothing."""
     return []
 

@@ -9,11 +9,12 @@ Upstream: DefaultMQPushConsumerImpl.popMessage, ConsumeMessagePopConcurrentlySer
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.handling.handler_result import Ending
+from libramq.client.consuming.life import Phase, Troubles
 from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.pop.effect import Acknowledge, MakeDeadLetter, Pop, PopEffect, Postpone
@@ -21,8 +22,7 @@ from libramq.client.consuming.pop.held_message import HeldMessage, Outcome
 from libramq.client.consuming.pop.holding import Holding
 from libramq.client.consuming.pop.places import Places
 from libramq.client.consuming.pop.settling import Settling
-from libramq.client.consuming.signals import Steps, Troubles
-from libramq.client.consuming.timers import Phase, Timers
+from libramq.client.consuming.timers import Timers
 from libramq.client.popping.popped import NOT_POPPED, note_change
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs, Now
@@ -295,10 +295,6 @@ class PopConsumerCore:
         return isinstance(selected, Sql) or not selected.tags or message.tags in selected.tags
 
 
-def _shared(steps: Steps | fx.Effects) -> list[PopEffect]:
+def _shared(effects: fx.Effects) -> list[PopEffect]:
     """Return the effects of parts that consumers of queues have, too."""
-    return [
-        step
-        for step in steps
-        if isinstance(step, fx.FetchRoutes | fx.SendHeartbeat | fx.Trouble | fx.Recovered)
-    ]
+    return cast("list[PopEffect]", effects)

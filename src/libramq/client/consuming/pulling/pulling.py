@@ -9,18 +9,17 @@ from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming import signals as sg
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.handling.duplicates import Duplicates
+from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.ownership.owned_queue import CatchUpPace, HeldMessages, OwnedQueue
 from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.ownership.state import QueueState
 from libramq.client.consuming.pulling.pulled_records import PulledRecords, ends_of
-from libramq.client.consuming.signals import Steps
 from libramq.client.consuming.timers import Timers
-from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BodyDamaged, BrokerError, LibraError
@@ -93,19 +92,20 @@ class Pulling:
         self,
         settings: ConsumerSettings,
         subscriptions: Mapping[str, Selector],
-        routes: RouteTable,
         offsets: OffsetStore,
         timers: Timers,
         table: QueueTable,
+        presence: Presence,
         delivering: Delivering,
         duplicates: Duplicates,
     ) -> None:
         self._settings = settings
         self._subscriptions = subscriptions
-        self._routes = routes
+        self._routes = presence.routes
         self._offsets = offsets
         self._timers = timers
         self._table = table
+        self._presence = presence
         self._delivering = delivering
         self._duplicates = duplicates
         self.highest_handled = duplicates.highest
@@ -121,7 +121,7 @@ class Pulling:
         """Return whether a queue is one of the group's retry topic."""
         return queue.topic == self._retry_topic
 
-    def start(self, owned: OwnedQueue, offset: int, now_ms: MonotonicMs, *, was_committed: bool) -> Steps:
+    def start(self, owned: OwnedQueue, offset: int, now_ms: MonotonicMs, *, was_committed: bool) -> Effects:
         """Start at an offset; a backlog is read no faster than the configured rate."""
         sought, owned.cursor.sought_offset = owned.cursor.sought_offset, None
         if sought is not None:
@@ -150,13 +150,13 @@ class Pulling:
         """Note that the number of our queues has changed, and with it the limits of each."""
         self._limits.clear()
 
-    def resume(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
+    def resume(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Effects:
         """Pull again after a handler has finished, if the queue holds little enough now."""
         return self.pull(owned, now_ms) if owned.cursor.is_throttled else []
 
-    def reachable(self, address: str, now_ms: MonotonicMs) -> Steps:
+    def reachable(self, address: str, now_ms: MonotonicMs) -> Effects:
         """Retry at once at a broker that answers again."""
-        found: Steps = []
+        found: Effects = []
         for owned in self._table.each():
             cursor = owned.cursor
             if (
@@ -166,7 +166,7 @@ class Pulling:
                 found += self.pull(owned, now_ms)
         return found
 
-    def go_on(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
+    def go_on(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Effects:
         """Continue: handlers may begin again, and pulls are sent."""
         return self._delivering.resume(owned) + self.pull(owned, now_ms)
 
@@ -176,7 +176,7 @@ class Pulling:
         outcome: PullReply | LibraError,
         messages: Sequence[MessageExt],
         now_ms: MonotonicMs,
-    ) -> Steps:
+    ) -> Effects:
         """Handle the result of a pull; the caller handles a refused offset."""
         queue, cursor = owned.queue, owned.cursor
         cursor.is_under_way = False
@@ -193,7 +193,7 @@ class Pulling:
         if messages:
             cursor.last_stored_ms = last_stored_ms
         wanted = self._accept(queue.topic, messages) if messages else ()
-        found: Steps = []
+        found: Effects = []
         if wanted:
             self._duplicates.arrived(wanted, cursor.handled_before)
             owned.held.put(wanted)
@@ -210,7 +210,7 @@ class Pulling:
             found += self.pull(owned, now_ms)
         return found
 
-    def pull(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
+    def pull(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Effects:
         """Pull now, unless something prevents it."""
         queue, cursor = owned.queue, owned.cursor
         if cursor.is_under_way or owned.state is not QueueState.READING:
@@ -225,7 +225,7 @@ class Pulling:
         if address is None:
             cursor.has_failed = True
             self._later(owned, now_ms, BROKER_MISSING_MS)
-            return [sg.BrokerMissing()]
+            return self._presence.look_soon(now_ms)
         cursor.is_under_way, cursor.has_failed = True, False
         count_max = min(self._settings.pull_batch_size, limits.count_max)  # So twice that waits, at most.
         if cursor.catch_up is not None:
@@ -257,7 +257,7 @@ class Pulling:
             return 0
         return cursor.catch_up.brought(count, now_ms)
 
-    def _failed(self, owned: OwnedQueue, error: LibraError, now_ms: MonotonicMs) -> Steps:
+    def _failed(self, owned: OwnedQueue, error: LibraError, now_ms: MonotonicMs) -> Effects:
         code = error.response_code if isinstance(error, BrokerError) else None
         if code == ResponseCode.FLOW_CONTROL:
             self._later(owned, now_ms, BROKER_BUSY_MS)
@@ -269,7 +269,7 @@ class Pulling:
             self._later(owned, now_ms, NOT_SUBSCRIBED_YET_MS)
             address = self._routes.reader(owned.queue.broker_name, owned.cursor.broker_id)
             if address is not None:
-                return [sg.SubscriptionUnknown(address)]
+                return self._presence.heartbeats([address])
         else:
             log_failed_request(log, "pull failed", error, queue=str(owned.queue))
             cursor = owned.cursor
