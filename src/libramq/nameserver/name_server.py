@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from libramq.auth.authenticator import Authenticator
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.clock import Clock, SystemClock
 from libramq.filesystem import LocalFileSystem
@@ -45,7 +44,6 @@ class NameServer:
         clock: Clock | None = None,
         *,
         authorizer: Authorizer = ALLOW_ALL,
-        authenticator: Authenticator | None = None,
         allow_public: bool = False,
         credentials: Credentials | None = None,
         config: NameServerConfig | None = None,
@@ -62,7 +60,6 @@ class NameServer:
             self.route_info,
             clock=clock,
             authorizer=authorizer,
-            authenticator=authenticator,
             credentials=credentials,
             config=replace(config or NameServerConfig(), listen_port=port, bind_address=host),
             kv=KVConfig(LocalFileSystem(), kv_file),
