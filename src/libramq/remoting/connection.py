@@ -63,11 +63,6 @@ class FrameReader:
             self.partial_bytes = size - position
         return commands
 
-    @property
-    def missing_bytes(self) -> int:
-        """Return how many bytes of an incomplete frame are missing, as far as known; else 0."""
-        return self._needed_bytes - len(self._partial) if self._partial else 0
-
     def take_partial(self) -> bytes:
         """Return the bytes of the incomplete frame, whose rest is received elsewhere."""
         return bytes(self._give_partial())
