@@ -443,9 +443,14 @@ def test_of_two_brokers_the_one_without_pop_is_reported_once():
     """Although the other one answers in between; and again, once it has had POP."""
     core = PopConsumerCore(ConsumerSettings(group="G", client_id="c"), {}, lambda: 0, lambda *_: None)
     lacks = RequestCodeNotSupported(C.REQUEST_CODE_NOT_SUPPORTED)
-    reports = [core.pop_answered(topic, "a:1", lacks) for topic in ("T", "T", "U")]
-    assert core.pop_answered("T", "b:1", None) == []
-    reports += [core.pop_answered("T", "a:1", outcome) for outcome in (lacks, None, lacks)]
+
+    def answered(topic, address, outcome):
+        core.pop_answered(topic, address, outcome)
+        return core.settled([], 0)
+
+    reports = [answered(topic, "a:1", lacks) for topic in ("T", "T", "U")]
+    assert answered("T", "b:1", None) == []
+    reports += [answered("T", "a:1", outcome) for outcome in (lacks, None, lacks)]
     assert [len(each) for each in reports] == [1, 0, 0, 0, 0, 1]
 
 

@@ -2,6 +2,7 @@
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
 from libramq.clock import Now
 from libramq.codes import ResponseCode
@@ -53,6 +54,10 @@ class Conversation:
         return [each for effect in self.of(fx.Deliver) for each in effect.deliveries]
 
     def _(self, effects):
+        """Settle an event, as the network does after each, and note its effects."""
+        return self.note(self.core.settled(list(effects), self.now_ms))
+
+    def note(self, effects):
         self.effects = list(effects)
         return self.effects
 
@@ -70,18 +75,20 @@ class Conversation:
 
     def committed(self, queue, outcome, generation=None):
         return self._(
-            self.core.committed_offset_answered(
-                queue, generation or self.generation(queue), outcome, self.now_ms
+            self.core.own.handle_same(
+                queue, generation or self.generation(queue), ev.OffsetAnswered(outcome), self.now_ms
             )
         )
 
     def start_at(self, queue, outcome):
-        return self._(self.core.start_offset_answered(queue, self.generation(queue), outcome, self.now_ms))
+        return self._(
+            self.core.own.handle_same(queue, self.generation(queue), ev.StartAnswered(outcome), self.now_ms)
+        )
 
     def pulled(self, queue, reply, generation=None):
         outcome, messages = reply if isinstance(reply, tuple) and not hasattr(reply, "code") else (reply, [])
         return self._(
-            self.core.pulled(queue, generation or self.generation(queue), outcome, messages, self.now_ms)
+            self.core.own.pulled(queue, generation or self.generation(queue), outcome, messages, self.now_ms)
         )
 
     def handled(self, *results):
@@ -106,16 +113,16 @@ class Conversation:
         effects = []
         while (due_ms := self.core.next_due_ms) is not None and due_ms <= now_ms:
             self.now_ms = max(self.now_ms, due_ms)
-            effects += self.core.tick(self.now_ms)
+            effects += self.core.settled(self.core.tick(self.now_ms), self.now_ms)
         self.now_ms = now_ms
-        return self._(e for e in effects if with_routes or not isinstance(e, fx.FetchRoutes))
+        return self.note(e for e in effects if with_routes or not isinstance(e, fx.FetchRoutes))
 
     def offset(self, queue):
         """Return the position of a queue that the next commit will have; None if it is not known yet."""
-        return self.core._offsets.read(queue)
+        return self.core.offsets.read(queue)
 
     def generation(self, queue):
-        owned = self.core._table.get(queue)
+        owned = self.core.table.get(queue)
         assert owned is not None, f"{queue} is not ours"
         return owned.generation
 

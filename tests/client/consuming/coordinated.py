@@ -46,36 +46,38 @@ class Member(Conversation):
         super().__init__(**settings)
         self.question = None
 
-    def _(self, effects):
-        super()._(effects)
+    def note(self, effects):
+        super().note(effects)
         for effect in self.effects:
             if isinstance(effect, fx.FindGroup | fx.JoinGroup | fx.PollGroup):
                 self.question = effect
         return self.effects
 
     def found_group(self, outcome="a:1"):
-        return self._(self.core.group_found(self.question, outcome, self.now_ms))
+        return self._(self.core.coordination.found(self.question, outcome, self.now_ms))
 
     def group_joined(self, outcome=None, member="m1"):
         if outcome is None:
             outcome = assigned()
         if isinstance(outcome, GroupAssignment):
             outcome = Joined(member, outcome)
-        return self._(self.core.group_joined(self.question, outcome, self.now_ms))
+        return self._(self.core.coordination.joined(self.question, outcome, self.now_ms))
 
     def polled(self, outcome):
         assert isinstance(self.question, fx.PollGroup), self.question
-        return self._(self.core.group_polled(self.question, outcome, self.now_ms))
+        return self._(self.core.coordination.polled(self.question, outcome, self.now_ms))
 
     def opened(self, request, outcome=0, former_epoch=None, recovered_end=None, topic_start=0):
         """Answer as the fence: with an offset, or a refusal."""
         if not isinstance(outcome, LibraError):
             outcome = Opened(outcome, former_epoch, recovered_end, topic_start)
-        return self._(self.core.opened(request, outcome, self.now_ms))
+        return self._(self.core.claims.opened(request, outcome, self.now_ms))
 
     def pull_failed(self, pull, code):
         return self._(
-            self.core.pulled(pull.queue, pull.generation, refusal(code), [], self.now_ms, claim=pull.claim)
+            self.core.own.pulled(
+                pull.queue, pull.generation, refusal(code), [], self.now_ms, claim=pull.claim
+            )
         )
 
     def commit_refused(self, commit, code):
@@ -114,7 +116,7 @@ class Member(Conversation):
 
     def deliveries_begin(self):
         """Return whether a handler may begin with what has been pulled."""
-        return all(each.begin() for each in self.core._table.get(q(0)).work.deliveries)
+        return all(each.begin() for each in self.core.table.get(q(0)).work.deliveries)
 
     def held(self):
         """Return the queues that the waiting poll reports as held."""

@@ -17,9 +17,9 @@ def test_a_failed_message_is_sent_back_and_then_done_with():
         (1, "a:1"),
     ]
     first, second = talk.of(fx.SendBack)
-    talk.core.sent_back(second, 0, ok=True)
+    talk.core.consumption.sent_back(second, 0, ok=True)
     assert talk.offset(q(0)) == 0
-    talk.core.sent_back(first, 0, ok=True)
+    talk.core.consumption.sent_back(first, 0, ok=True)
     assert talk.offset(q(0)) == 2
 
 
@@ -32,9 +32,9 @@ def test_where_the_send_back_is_refused_a_copy_goes_to_the_retry_topic():
     (delivery,) = talk.deliveries()
     talk.handled((delivery, HandlerOutcome.LATER))
     message = delivery.messages[0]
-    (copy,) = talk.core.sent_back(talk.of(fx.SendBack)[0], 0, ok=False)
+    (copy,) = talk.core.consumption.sent_back(talk.of(fx.SendBack)[0], 0, ok=False)
     assert (copy.queue, copy.address) == (q(0, topic=RETRY), "a:1")
-    assert talk.core.copy_sent(copy, 0, ok=False) == []
+    assert talk.core.consumption.copy_sent(copy, 0, ok=False) == []
     assert message.reconsume_times == 1
     assert not any(isinstance(effect, fx.Deliver) for effect in talk.at(4999))
     talk.at(5000)

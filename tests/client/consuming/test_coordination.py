@@ -240,7 +240,7 @@ def test_a_queue_read_without_a_claim_is_released_when_its_first_one_stays_refus
     talk.members("me")
     assert q(0) in talk.core.owned()
     reported = []
-    talk.core._own.failed = lambda what, error: reported.append(error)
+    talk.core.own.failed = lambda what, error: reported.append(error)
     assert stays_refused(talk, NOT_YET_GRANTED) == [released(q(0), is_committed=False)]
     assert q(0) not in talk.core.owned()
     assert reported == []
@@ -660,7 +660,7 @@ def ticks(talk, until_ms):
     """Let time pass; return how often the member was due."""
     count = 0
     while (due_ms := talk.core.next_due_ms) is not None and due_ms <= until_ms:
-        talk.core.tick(due_ms)
+        talk.core.settled(talk.core.tick(due_ms), due_ms)
         count += 1
     talk.now_ms = until_ms
     return count
@@ -824,7 +824,7 @@ def test_what_a_slow_handler_has_is_sent_back_when_its_queue_is_revoked():
     talk.polled(msgspec.structs.replace(assigned(epoch=2, revoke=[q(0), q(1)]), knows_slow=True))
     assert talk.of(fx.Abandon) == [fx.Abandon((running,))]
     (sent,) = talk.of(fx.SendBack)
-    talk._(talk.core.sent_back(sent, talk.now_ms, ok=True))
+    talk._(talk.core.consumption.sent_back(sent, talk.now_ms, ok=True))
     assert talk.of(fx.CommitOffset)[-1].offset == 1
     assert talk.question.body.slow
     talk.at(3_400)
@@ -869,7 +869,7 @@ def test_in_client_mode_queues_in_order_are_locked():
     (request,) = talk.of(fx.LockQueues)
     talk.pulled(q(0), found(3))
     assert len(talk.deliveries()) == 1
-    talk._(talk.core.locks_answered(request, {q(0)}, talk.now_ms))
+    talk._(talk.core.locking.answered(request, {q(0)}, talk.now_ms))
     assert talk.of(fx.Lost) == []
 
 
@@ -877,7 +877,7 @@ def test_in_client_mode_a_queue_whose_lock_is_refused_is_lost():
     talk = Member(orderly=True, rebalance_ms=600_000).holding(q(0), offset=3)
     talk.polled(client_mode(2))
     (request,) = talk.of(fx.LockQueues)
-    talk._(talk.core.locks_answered(request, set(), talk.now_ms))
+    talk._(talk.core.locking.answered(request, set(), talk.now_ms))
     assert [each.queues for each in talk.of(fx.Lost)] == [(q(0),)]
 
 
@@ -888,7 +888,7 @@ def test_back_under_epochs_locks_are_released_and_queues_continue():
     talk.group_joined(client_mode())
     talk.members("me")
     (request,) = talk.of(fx.LockQueues)
-    talk._(talk.core.locks_answered(request, {q(0)}, talk.now_ms))
+    talk._(talk.core.locking.answered(request, {q(0)}, talk.now_ms))
     talk.committed(q(0), 0)
     assert len(talk.of(fx.Pull)) == 1
     assert talk.polled(client_mode(2))[-1].body.held == [QueueGrant.of(q(0), 0)]
@@ -1065,19 +1065,19 @@ def mixed():
 def test_the_coordinator_is_looked_for_when_the_last_apache_broker_leaves(first):
     """The member may first see the end of its connection, or that name servers no longer know it."""
     talk = mixed()
-    assert talk.core._coordination.allocates
+    assert talk.core.coordination.allocates
     gone = [lambda: talk.lost("b:1"), lambda: talk.routes(T=route(2, brokers=("a",)))]
     for step in gone if first == "its connection" else reversed(gone):
         step()
     talk.at(talk.now_ms + 1_000)
-    assert not talk.core._coordination.allocates
+    assert not talk.core.coordination.allocates
     assert isinstance(talk.question, fx.FindGroup | fx.JoinGroup)
 
 
 def test_no_broker_coordinates_beside_an_apache_broker():
     talk = mixed()
     talk.at(talk.now_ms + 30_000)
-    assert talk.core._coordination.allocates
+    assert talk.core.coordination.allocates
 
 
 def test_an_apache_broker_that_is_only_away_is_awaited():
@@ -1088,4 +1088,4 @@ def test_an_apache_broker_that_is_only_away_is_awaited():
     talk.lost("b:1")
     talk.routes(T=route(3, brokers=("a", "b")))
     talk.at(talk.now_ms + 50)
-    assert talk.core._coordination.allocates
+    assert talk.core.coordination.allocates

@@ -54,7 +54,7 @@ class Program:
 
     def fetch(self, request):
         self._pass_on()
-        self.talk._(self.talk.core.fetch(request, self.talk.now_ms))
+        self.talk._(self.talk.core.fetching.handle(request, self.talk.now_ms))
 
     def commit(self, offsets=None):
         self.finish()
@@ -126,7 +126,7 @@ def test_a_program_that_fetches_has_no_retry_topic_and_no_handler_deadline():
     assert talk.of(fx.SendBack) + talk.of(fx.Abandon) == []
     talk.start()
     assert talk.of(fx.FetchRoutes)[0].topics == ("T",)
-    heartbeat = next(e for e in talk.core._presence.heartbeats(["a:1"]))
+    heartbeat = next(e for e in talk.core.presence.heartbeats(["a:1"]))
     (group,) = heartbeat.data.consumer_data_set
     assert group.consume_type == "CONSUME_ACTIVELY"
     assert [each.topic for each in group.subscription_data_set] == ["T"]
@@ -261,12 +261,12 @@ def test_a_queue_that_was_lost_returns_nothing_more():
     talk.pull_failed(talk_pull(talk, q(0)), FENCED)
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
     assert program.one() is None
-    assert talk.core._table._left_behind == set()
+    assert talk.core.table._left_behind == set()
 
 
 def talk_pull(talk, queue):
     """Return the pull of a queue that is under way."""
-    owned = talk.core._table.get(queue)
+    owned = talk.core.table.get(queue)
     return fx.Pull(queue, owned.generation, "a:1", owned.cursor.next_offset, claim=owned.claim.opened)
 
 
@@ -304,15 +304,15 @@ def test_seeking_drops_what_was_pulled_and_pulls_elsewhere():
     program.fetch(Seek({q(0): 50}))
     (pull,) = talk.of(fx.Pull)
     assert pull.offset == 50
-    assert talk.core.position(q(0)) == 50
+    assert talk.core.fetching.position(q(0)) == 50
     outcome, messages = found(2, 3)
-    late = talk.core.pulled(q(0), before.generation, outcome, messages, 0, number=before.number)
+    late = talk.core.own.pulled(q(0), before.generation, outcome, messages, 0, number=before.number)
     assert late == []
     assert program.take() == {}
     outcome, messages = found(50, 51)
-    talk._(talk.core.pulled(q(0), pull.generation, outcome, messages, 0, number=pull.number))
+    talk._(talk.core.own.pulled(q(0), pull.generation, outcome, messages, 0, number=pull.number))
     assert program.one() == 50
-    assert talk.core.position(q(0)) == 51
+    assert talk.core.fetching.position(q(0)) == 51
 
 
 def test_a_sought_position_is_committed_even_if_it_is_earlier():
@@ -339,7 +339,7 @@ def test_a_queue_that_is_being_opened_begins_where_the_program_wants():
     talk = Conversation(fetches=True).joined(1)
     program = Program(talk)
     program.fetch(Seek({q(0): 30}))
-    assert talk.core.position(q(0)) == 30
+    assert talk.core.fetching.position(q(0)) == 30
     talk.committed(q(0), 5)
     assert [pull.offset for pull in talk.of(fx.Pull)] == [30]
     with pytest.raises(LocalProtocolError, match="not assigned"):
@@ -414,7 +414,7 @@ def test_nothing_waits_after_a_pull_that_found_nothing():
     """The position advances past messages that the subscription leaves out."""
     talk, program = alone()
     talk.pulled(q(0), nothing(9))
-    assert talk.core.position(q(0)) == 9
+    assert talk.core.fetching.position(q(0)) == 9
     assert program.take() == {}
     talk.at(1_000)
     assert commits(talk) == [(q(0), 9)]

@@ -188,7 +188,7 @@ def test_a_late_answer_to_an_earlier_request_is_ignored():
     talk = Member().holding(q(0))
     late = talk.question
     talk.polled(RequestTimeout("late"))
-    assert talk._(talk.core.group_polled(late, assigned(), talk.now_ms)) == []
+    assert talk._(talk.core.coordination.polled(late, assigned(), talk.now_ms)) == []
     assert talk.core.owned() == [q(0)]
 
 
@@ -203,12 +203,12 @@ def test_a_late_answer_to_a_poll_renews_the_lease():
     talk.polled(RequestTimeout("late"))
     talk.at(6_000)
     assert not talk.deliveries_begin()
-    talk._(talk.core.group_polled(late, assigned(q(0)), talk.now_ms))
+    talk._(talk.core.coordination.polled(late, assigned(q(0)), talk.now_ms))
     talk.at(7_999)
     assert talk.deliveries_begin()
     talk.at(8_000)
     assert not talk.deliveries_begin()
-    talk._(talk.core.group_polled(late, assigned(q(0)), talk.now_ms))
+    talk._(talk.core.coordination.polled(late, assigned(q(0)), talk.now_ms))
     assert not talk.deliveries_begin()
 
 
@@ -286,12 +286,17 @@ def test_a_denied_heartbeat_stops_membership_and_a_denied_topic_does_not():
     """Other topics continue; both are reported."""
     talk = Member().looking()
     denied = refusal(NO_PERMISSION)
-    assert talk.core.answered("broker a:1", denied, keeps_out=True) == [fx.Trouble(denied, True)]
-    assert talk.core.answered("topic T", denied) == [fx.Trouble(denied, False)]
-    assert talk.core.answered("topic T", denied) == talk.core.answered("topic U", None) == []
-    assert talk.core.answered("topic T", None) == []
-    assert talk.core.answered("broker a:1", RequestTimeout("x"), keeps_out=True) == []
-    assert talk.core.answered("broker a:1", None, keeps_out=True) == [fx.Recovered()]
+
+    def answered(about, outcome, *, keeps_out=False):
+        talk.core.troubles.answered(about, outcome, keeps_out=keeps_out)
+        return talk._([])
+
+    assert answered("broker a:1", denied, keeps_out=True) == [fx.Trouble(denied, True)]
+    assert answered("topic T", denied) == [fx.Trouble(denied, False)]
+    assert answered("topic T", denied) == answered("topic U", None) == []
+    assert answered("topic T", None) == []
+    assert answered("broker a:1", RequestTimeout("x"), keeps_out=True) == []
+    assert answered("broker a:1", None, keeps_out=True) == [fx.Recovered()]
 
 
 def test_a_join_names_the_chosen_strategy():

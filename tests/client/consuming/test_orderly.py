@@ -21,13 +21,13 @@ class InOrder(Conversation):
     def locks(self, *granted, error=None, request=None):
         request = request or self.of(fx.LockQueues)[0]
         outcome = error or frozenset(granted)
-        return self._(self.core.locks_answered(request, outcome, self.now_ms))
+        return self._(self.core.locking.answered(request, outcome, self.now_ms))
 
     def heard(self, *queues):
         return self._(self.core.revoke_hook_done(queues, self.now_ms))
 
     def may_begin(self, queue):
-        return self.core._table.get(queue).lock.is_held
+        return self.core.table.get(queue).lock.is_held
 
     def owning(self, queues=1, offset=0, *members):
         """Return a member that has locked its queues and pulls them."""
@@ -145,7 +145,7 @@ def test_a_message_that_failed_too_often_goes_to_the_retry_topic(sent_as):
         q(0, topic=RETRY), 0, 1,
     )  # fmt: skip
     assert talk.deliveries() == []
-    talk._(talk.core.copy_sent(copy, talk.now_ms, ok=True))
+    talk._(talk.core.consumption.copy_sent(copy, talk.now_ms, ok=True))
     assert [m.queue_offset for m in talk.deliveries()[0].messages] == [1]
 
 
@@ -161,7 +161,7 @@ def test_a_copy_that_cannot_be_sent_suspends_the_queue():
     talk.pulled(q(0), found(0, 1))
     talk.handled((talk.deliveries()[0], HandlerOutcome.LATER))
     (copy,) = talk.of(fx.SendCopy)
-    talk._(talk.core.copy_sent(copy, talk.now_ms, ok=False))
+    talk._(talk.core.consumption.copy_sent(copy, talk.now_ms, ok=False))
     assert talk.effects == []
     talk.at(1000)
     assert [m.queue_offset for m in talk.deliveries()[0].messages] == [0]

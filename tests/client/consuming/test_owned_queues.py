@@ -151,7 +151,7 @@ def test_flow_control_is_rechecked_by_a_timer():
     """The queue is checked every 50 ms if no event causes it before."""
     talk = Conversation(pull_threshold_for_queue=1).pulling()
     talk.pulled(q(0), found(0, 1))
-    owned = talk.core._table.get(q(0))
+    owned = talk.core.table.get(q(0))
     owned.held.remove([m for each in talk.deliveries() for m in each.messages])
     assert len(talk.at(50)) == 1
 
@@ -274,7 +274,7 @@ def test_what_was_stored_since_is_read_where_the_committed_offset_is_beyond_the_
     talk.committed(q(0), 51)
     (search,) = talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
     assert search == fx.SearchOffset(q(0), talk.generation(q(0)), "a:1", 778)
-    (commit,) = talk._(talk.core.start_offset_answered(search.queue, search.generation, newer, talk.now_ms))
+    (commit,) = talk.start_at(search.queue, newer)
     assert commit == fx.CommitOffset(q(0), talk.generation(q(0)), begins_at, "a:1")
 
 

@@ -26,7 +26,7 @@ IMPOSSIBLE = {
 
 
 def state(talk, queue=None):
-    owned = talk.core._table.get(queue or q(0))
+    owned = talk.core.table.get(queue or q(0))
     return QueueState.GONE if owned is None else owned.state
 
 
@@ -52,7 +52,7 @@ def test_every_state_is_ours_or_ending_or_gone():
 
 def test_an_impossible_event_is_reported_and_ignored():
     talk = Conversation().pulling()
-    own, owned = talk.core._own, talk.core._table.get(q(0))
+    own, owned = talk.core.own, talk.core.table.get(q(0))
     reported = []
     own.failed = lambda what, error: reported.append(error)
     assert own.handle(owned, ev.HandlerEnded(), 0) == []

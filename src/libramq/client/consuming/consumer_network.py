@@ -13,6 +13,7 @@ from libramq.client.consuming.committing.local_offset_store import LocalOffsetSt
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.fetching.fetching import FetchRequest
 from libramq.client.consuming.member_network import MemberNetwork, Seams, log_failure
+from libramq.client.consuming.ownership.event import OffsetAnswered
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
 from libramq.client.consuming.requests.consumer_requests import ConsumerRequests
 from libramq.client.consuming.requests.member_requests import MemberRequests
@@ -142,7 +143,7 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
 
     def fetch(self, request: FetchRequest) -> None:
         """Seek, commit or assign; raises LocalProtocolError for a queue that is not ours."""
-        self._perform(self.core.fetch(request, self._clock.monotonic_ms()))
+        self._perform(self.core.fetching.handle(request, self._clock.monotonic_ms()))
 
     def look_up(self, topics: Sequence[str], known: Callable[[LibraError | None], None]) -> None:
         """Fetch the routes of topics; RouteNotFound if one has none."""
@@ -195,9 +196,8 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
     # Effects.
 
     def _read_offset(self, effect: fx.ReadOffset) -> None:
-        offset = self._stored_offsets().read(effect.queue)
-        now_ms = self._clock.monotonic_ms()
-        self._perform(self.core.committed_offset_answered(effect.queue, effect.generation, offset, now_ms))
+        event, now_ms = OffsetAnswered(self._stored_offsets().read(effect.queue)), self._clock.monotonic_ms()
+        self._perform(self.core.own.handle_same(effect.queue, effect.generation, event, now_ms))
 
     def _store_offsets(self, effect: fx.StoreOffsets) -> None:
         self._stored_offsets().write(effect.offsets)

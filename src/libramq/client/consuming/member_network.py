@@ -12,7 +12,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, Generic, Protocol, Required, TypedDict, TypeVar
+from typing import Any, Final, Generic, Protocol, Required, TypedDict, TypeVar
 
 from libramq.client.beginning import Beginning, Begun, Place, places_of, take_steps
 from libramq.client.beginning import Steps as BeginningSteps
@@ -104,6 +104,9 @@ class Core(Served[E_co], Protocol[E_co]):
 
     def unregistered(self) -> Sequence[E_co]:
         """Handle the end of unregistering."""
+
+    def settled(self, effects: list[Any], now_ms: MonotonicMs) -> list[Any]:
+        """Return an event's effects with what follows from it."""
 
 
 class Seams(TypedDict, total=False):
@@ -309,7 +312,13 @@ class MemberNetwork(ABC, Generic[E]):
     # Effects.
 
     def _perform(self, effects: Sequence[E]) -> None:
-        for effect in effects:
+        """Settle an event, and perform its effects."""
+        found: list[Any] = list(effects)
+        try:
+            found = self._core.settled(found, self._clock.monotonic_ms())
+        except Exception as error:  # What was decided before it is done all the same.
+            self._failed("what follows from an event could not be done", error)
+        for effect in found:
             try:
                 self._performers[type(effect)](effect)
             except Exception as error:  # A failed effect must not prevent the others.

@@ -59,7 +59,7 @@ class Positions(GroupConsumer[ConsumerNetwork]):
 
     async def position(self, queue: MessageQueue) -> int | None:
         """Return the offset of the next message to be returned; None while the queue is being opened."""
-        return await self._running().call(lambda network: network.core.position(queue))
+        return await self._running().call(lambda network: network.core.fetching.position(queue))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset, as its broker (or, broadcasting, the local file) has it."""

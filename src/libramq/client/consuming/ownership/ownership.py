@@ -3,7 +3,7 @@
 handle(queue, event)  ─►  TABLE[event][state of the queue]  ─►  action  ─►  effects
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -14,7 +14,15 @@ from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.membership.presence import Presence
-from libramq.client.consuming.ownership.event import ClaimRefused, Event, MayCommit, OffsetDue, Taken
+from libramq.client.consuming.ownership.event import (
+    ClaimRefused,
+    Event,
+    MayCommit,
+    OffsetDue,
+    Pulled,
+    PullRefused,
+    Taken,
+)
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.ownership.state import QueueState
@@ -25,8 +33,10 @@ from libramq.clock import MonotonicMs
 from libramq.errors import Fenced, LibraError, LocalProtocolError, NotYetGranted
 from libramq.fencing import Claim, Opened
 from libramq.kernel.deadlines import Deadline
+from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import QueueGrant
+from libramq.rpc.broker_calls import PullReply
 
 #: RebalanceService.minInterval: how soon an incomplete round is repeated.
 REBALANCE_SOON_MS: Final = 1_000
@@ -118,6 +128,25 @@ class Ownership:
         """Handle the answer to a request about a queue, unless it was lost since."""
         owned = self.table.same(queue, generation)
         return [] if owned is None else self.handle(owned, event, now_ms)
+
+    def pulled(
+        self,
+        queue: MessageQueue,
+        generation: int,
+        outcome: PullReply | LibraError,
+        messages: Sequence[MessageExt],
+        now_ms: MonotonicMs,
+        *,
+        claim: Claim | None = None,
+        number: int | None = None,
+    ) -> Effects:
+        """Handle the answer to a pull under a claim; one from before the position was changed is late."""
+        owned = self.table.same(queue, generation)
+        if owned is None or (number is not None and owned.cursor.number != number):
+            return []
+        if claim is not None and isinstance(outcome, Fenced | NotYetGranted):
+            return self.handle(owned, PullRefused(claim, outcome), now_ms)
+        return self.handle(owned, Pulled(outcome, messages), now_ms)
 
     def committed(self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
         """Handle the result of a commit."""

@@ -9,7 +9,7 @@ Upstream: DefaultMQPushConsumerImpl.popMessage, ConsumeMessagePopConcurrentlySer
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
@@ -62,7 +62,7 @@ class PopConsumerCore:
         self._timers = Timers(failed)
         self._stop_due = self._timers.new(self._stop_now)
         self._presence = Presence(settings, subscriptions, self.routes, self._timers)
-        self._troubles = Troubles()
+        self.troubles = Troubles()
         self._places = Places(settings, subscriptions, self.routes)
         self._settling = Settling(self.routes, self._places.release)
         self._holding = Holding(settings, self.routes, self._settling, self._places.release, monotonic_ms)
@@ -105,7 +105,7 @@ class PopConsumerCore:
             self._failed("the messages that are held could not be looked at", error)
         if again := self._holding.take_due(now_ms):
             found.append(fx.Deliver(again))
-        return found + self._settled(now_ms)
+        return found
 
     # Routes and heartbeats.
 
@@ -116,7 +116,7 @@ class PopConsumerCore:
         if self._phase is not Phase.RUNNING or not self._presence.routes_fetched(found, now_ms):
             return []
         self._places.routes_changed()
-        return [*_shared(self._presence.meet()), *self._settled(now_ms)]
+        return _shared(self._presence.meet())
 
     def heartbeat_answered(self, address: str, now_ms: MonotonicMs, *, ok: bool) -> list[PopEffect]:
         """Handle the result of a heartbeat."""
@@ -124,7 +124,7 @@ class PopConsumerCore:
             return []
         if self._presence.answered(address, now_ms, ok=ok, offers=False):
             self._places.reachable(address, now_ms)
-        return self._settled(now_ms)
+        return []
 
     def connection_lost(self, address: str, now_ms: MonotonicMs) -> list[PopEffect]:
         """Handle the end of a connection: the broker has dropped us, or has died."""
@@ -132,22 +132,17 @@ class PopConsumerCore:
             self._presence.lost(address, now_ms)
         return []
 
-    def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> list[PopEffect]:
-        """Report to the user if a request was denied."""
-        self._troubles.answered(about, outcome, keeps_out=keeps_out)
-        return _shared(self._troubles.take())
-
-    def pop_answered(self, topic: str, address: str, outcome: object) -> list[PopEffect]:
+    def pop_answered(self, topic: str, address: str, outcome: object) -> None:
         """Report to the user if a pop was denied, or is not known: brokers before 5.0 have no POP.
 
         The broker has none for any topic, and whether others have does not change that.
         """
         about = f"POP at {address}"
         if isinstance(outcome, RequestCodeNotSupported):
-            self._troubles.begin(about, outcome)
+            self.troubles.begin(about, outcome)
         elif not isinstance(outcome, LibraError):
-            self._troubles.over(about)
-        return self.answered(f"topic {topic}", outcome)
+            self.troubles.over(about)
+        self.troubles.answered(f"topic {topic}", outcome)
 
     def members_changed(self, now_ms: MonotonicMs) -> list[PopEffect]:
         """Handle a change of the group's members: it concerns nothing here."""
@@ -171,7 +166,7 @@ class PopConsumerCore:
         """Handle the answer to a pop. outcome: how long ago the broker popped the messages."""
         if isinstance(outcome, LibraError):
             self._places.failed(pop, now_ms)
-            return self._settled(now_ms)
+            return []
         self._places.popped(pop, now_ms, found=bool(messages))
         popped_ms = now_ms - min(max(0, outcome), now_ms - pop.sent_ms)
         until_ms = popped_ms + self._invisible_ms
@@ -184,7 +179,7 @@ class PopConsumerCore:
             else:  # Brokers compare hashes of tags only, and no other member would take it.
                 self._settling.settle(held, Outcome.DONE, now_ms)
         deliveries = self._holding.arrived(wanted, popped_ms, now_ms)
-        return [*([fx.Deliver(deliveries)] if deliveries else []), *self._settled(now_ms)]
+        return [fx.Deliver(deliveries)] if deliveries else []
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> list[PopEffect]:
         """Handle the results of handlers."""
@@ -193,14 +188,14 @@ class PopConsumerCore:
             for result, ending in results
             for delivery in self._holding.handled(result, ending, now_ms)
         ]
-        return [*([fx.Deliver(again)] if again else []), *self._settled(now_ms)]
+        return [fx.Deliver(again)] if again else []
 
     def acknowledged(
         self, sent: Acknowledge, error: LibraError | None, now_ms: MonotonicMs
     ) -> list[PopEffect]:
         """Handle the answer to an acknowledgement."""
         self._settling.acknowledged(sent, error, now_ms)
-        return self._settled(now_ms)
+        return []
 
     def postponed(
         self, sent: Postpone, outcome: Changed | LibraError, now_ms: MonotonicMs
@@ -212,7 +207,7 @@ class PopConsumerCore:
             note_change(held.message, outcome)
         if not sent.is_extension:
             self._settling.postponed(held, error, now_ms)
-            return self._settled(now_ms)
+            return []
         if error is None:
             held.until_ms = sent.sent_ms + sent.invisible_ms
         elif isinstance(error, BrokerError):
@@ -221,14 +216,14 @@ class PopConsumerCore:
             log.warning("a message could not be kept from others any longer", reason=str(error))
         self._settling.extended(held)
         again = self._holding.take_lapsed(now_ms)
-        return [*([fx.Deliver(again)] if again else []), *self._settled(now_ms)]
+        return [fx.Deliver(again)] if again else []
 
     def dead_letter_made(
         self, sent: MakeDeadLetter, error: LibraError | None, now_ms: MonotonicMs
     ) -> list[PopEffect]:
         """Handle the answer about a dead letter."""
         self._settling.dead_letter_made(sent, error, now_ms)
-        return self._settled(now_ms)
+        return []
 
     def pause(self, now_ms: MonotonicMs) -> list[PopEffect]:
         """Start no more handlers and pops."""
@@ -238,7 +233,7 @@ class PopConsumerCore:
     def resume(self, now_ms: MonotonicMs) -> list[PopEffect]:
         """Continue."""
         kept = self._holding.resume()
-        return [*([fx.Deliver(kept)] if kept else []), *self._settled(now_ms)]
+        return [fx.Deliver(kept)] if kept else []
 
     # Stop.
 
@@ -253,7 +248,7 @@ class PopConsumerCore:
         self._timers.clear()
         self._stop_due.at(now_ms + timeout_ms)
         self._holding.close()
-        return self._settled(now_ms)
+        return []
 
     def unregistered(self) -> list[PopEffect]:
         """Handle the end of unregistering: the brokers have answered or cannot be reached."""
@@ -272,17 +267,19 @@ class PopConsumerCore:
         self._timers.clear()
         return [fx.Unregister(tuple(sorted(self._presence.alive)))]
 
-    # What follows from an event.
-
-    def _settled(self, now_ms: MonotonicMs) -> list[PopEffect]:
+    def settled(self, effects: list[Any], now_ms: MonotonicMs) -> list[PopEffect]:
+        """Add what follows from an event."""
+        found: list[PopEffect] = effects
         if self._phase is Phase.DRAINING and not self._settling.count and self._is_idle:
             self._holding.give_back(now_ms)
-        found: list[PopEffect] = [*self._settling.requests(now_ms)]
+        found += self._settling.requests(now_ms)
         if self._phase is Phase.DRAINING and not self._settling.count and self._is_idle:
             found += self._unregister()
         if self._phase is Phase.RUNNING and not self._holding.is_paused:
             found += self._places.pops(now_ms)
             self._pause_over_ms = self._places.next_due_ms(now_ms)
+        if self.troubles.reports:
+            found += _shared(self.troubles.take())
         return found
 
     @property

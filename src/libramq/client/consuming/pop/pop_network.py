@@ -171,8 +171,8 @@ class PopNetwork(MemberNetwork[PopEffect]):
                 except LibraError as error:
                     log.error("a pop's answer is dropped", topic=topic, reason=str(error))
                     age_ms = error
-            effects = self.core.popped(effect, age_ms, messages, now_ms)
-            return [*effects, *self.core.pop_answered(topic, effect.address, outcome)]
+            self.core.pop_answered(topic, effect.address, outcome)
+            return self.core.popped(effect, age_ms, messages, now_ms)
 
         self.ask(effect.address, pop_calls.pop_message(header), answered, POP_TIMEOUT_MS)
 
@@ -239,8 +239,8 @@ class PopNetwork(MemberNetwork[PopEffect]):
             ok = not isinstance(outcome, LibraError)
             if isinstance(outcome, LibraError):
                 log_failed_request(log, "heartbeat failed", outcome, broker=effect.address)
-            effects = self.core.heartbeat_answered(effect.address, now_ms, ok=ok)
-            return [*effects, *self.core.answered(f"broker {effect.address}", outcome, keeps_out=True)]
+            self.core.troubles.answered(f"broker {effect.address}", outcome, keeps_out=True)
+            return self.core.heartbeat_answered(effect.address, now_ms, ok=ok)
 
         call = broker_calls.heartbeat(effect.data, coordinated=False)
         self.ask(effect.address, call, answered, REQUEST_TIMEOUT_MS)

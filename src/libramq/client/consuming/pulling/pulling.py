@@ -141,11 +141,6 @@ class Pulling:
         cursor.catch_up = None
         cursor.start(offset, self.highest_handled(owned.queue))
 
-    def is_late(self, queue: MessageQueue, generation: int, number: int | None) -> bool:
-        """Return whether an answer is that of a pull before the position was changed."""
-        owned = self._table.same(queue, generation)
-        return number is not None and owned is not None and owned.cursor.number != number
-
     def shares_changed(self) -> None:
         """Note that the number of our queues has changed, and with it the limits of each."""
         self._limits.clear()

@@ -10,6 +10,7 @@ from typing import Final
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.send_back import INNER_PRODUCER, retry_copy, send_back_header
+from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.pulling.pulled_records import PulledRecords
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
 from libramq.client.consuming.requests.ask import Ask, Performers
@@ -111,8 +112,8 @@ class ConsumerRequests:
             if isinstance(outcome, LibraError):
                 log_failed_request(log, "heartbeat failed", outcome, broker=effect.address)
             offers = isinstance(outcome, calls.HeartbeatReply) and outcome.coordinates
-            effects = self._core.heartbeat_answered(effect.address, now_ms, ok=ok, offers=offers)
-            return [*effects, *self._core.answered(f"broker {effect.address}", outcome, keeps_out=True)]
+            self._core.troubles.answered(f"broker {effect.address}", outcome, keeps_out=True)
+            return self._core.heartbeat_answered(effect.address, now_ms, ok=ok, offers=offers)
 
         call = calls.heartbeat(
             effect.data, coordinated=self._settings.is_member, lease_ended=effect.lease_ended
@@ -134,8 +135,8 @@ class ConsumerRequests:
             calls.query_consumer_offset(
                 self._settings.group, effect.queue, zero_if_not_found=effect.zero_if_not_found
             ),
-            lambda outcome, now_ms: self._core.committed_offset_answered(
-                effect.queue, effect.generation, outcome, now_ms
+            lambda outcome, now_ms: self._core.own.handle_same(
+                effect.queue, effect.generation, ev.OffsetAnswered(outcome), now_ms
             ),
             OFFSET_TIMEOUT_MS,
         )
@@ -150,8 +151,8 @@ class ConsumerRequests:
         self._ask(
             effect.address,
             call,
-            lambda outcome, now_ms: self._core.start_offset_answered(
-                effect.queue, effect.generation, outcome, now_ms
+            lambda outcome, now_ms: self._core.own.handle_same(
+                effect.queue, effect.generation, ev.StartAnswered(outcome), now_ms
             ),
             OFFSET_TIMEOUT_MS,
         )
@@ -175,7 +176,7 @@ class ConsumerRequests:
             suspend_timeout_millis=HOLD_MS,
             max_msg_bytes=self._settings.pull_batch_bytes,
             expression_type=kind,
-            sub_version=self._core.subscription_version if is_by_sql and not has_subscription else 0,
+            sub_version=self._core.presence.first_version if is_by_sql and not has_subscription else 0,
             lb_member=effect.claim.member if effect.claim else None,
             lb_queue_epoch=effect.claim.epoch if effect.claim else None,
             lb_topic_start=effect.topic_start or None,
@@ -191,10 +192,10 @@ class ConsumerRequests:
                     outcome = error
             elif is_by_sql and isinstance(outcome, BrokerError) and outcome.response_code in _FILTER_REFUSED:
                 outcome = FilterRefused(outcome.response_code, outcome.remark, where=effect.address)
-            effects = self._core.pulled(
+            self._core.troubles.answered(f"topic {queue.topic}", outcome)
+            return self._core.own.pulled(
                 queue, effect.generation, outcome, messages, now_ms, claim=effect.claim, number=effect.number
             )
-            return [*effects, *self._core.answered(f"topic {queue.topic}", outcome)]
 
         self._ask(effect.address, calls.pull_message(header), answered, PULL_TIMEOUT_MS)
 
@@ -202,7 +203,7 @@ class ConsumerRequests:
         def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             if outcome is not None:
                 log.warning("send-back failed; a copy is sent instead", reason=str(outcome))
-            return self._core.sent_back(effect, now_ms, ok=outcome is None)
+            return self._core.consumption.sent_back(effect, now_ms, ok=outcome is None)
 
         header = send_back_header(
             effect.message,
@@ -217,7 +218,7 @@ class ConsumerRequests:
     def _send_copy(self, effect: fx.SendCopy) -> None:
         def answered(outcome: calls.SendReply | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             ok = not isinstance(outcome, LibraError)
-            return self._core.copy_sent(effect, now_ms, ok=ok)
+            return self._core.consumption.copy_sent(effect, now_ms, ok=ok)
 
         prepared = retry_copy(effect.message, self._settings, effect.delay_level)
         call = send_call(prepared, effect.queue, INNER_PRODUCER, born_ms=self._clock.wall_ms())
@@ -241,7 +242,7 @@ class ConsumerRequests:
     def _lock_queues(self, effect: fx.LockQueues) -> None:
         def answered(outcome: list[MessageQueue] | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             granted = outcome if isinstance(outcome, LibraError) else frozenset(outcome)
-            return self._core.locks_answered(effect, granted, now_ms)
+            return self._core.locking.answered(effect, granted, now_ms)
 
         queues = [queue for queue, _ in effect.queues]
         call = calls.lock_batch(self._settings.group, self._settings.client_id, queues)

@@ -47,7 +47,7 @@ class MemberRequests:
         self._ask(
             effect.address,
             calls.find_group(self._group),
-            partial(self._core.group_found, effect),
+            partial(self._core.coordination.found, effect),
             effect.timeout_ms,
         )
 
@@ -55,7 +55,7 @@ class MemberRequests:
         self._ask(
             effect.address,
             calls.join_group(effect.header, effect.body),
-            partial(self._core.group_joined, effect),
+            partial(self._core.coordination.joined, effect),
             effect.timeout_ms,
         )
 
@@ -63,7 +63,7 @@ class MemberRequests:
         self._ask(
             effect.address,
             calls.poll_group(self._group, effect.member, effect.epoch, effect.body, effect.hold_ms),
-            partial(self._core.group_polled, effect),
+            partial(self._core.coordination.polled, effect),
             effect.timeout_ms,
             takes_late=True,
         )
@@ -97,6 +97,6 @@ class MemberRequests:
         self._ask(
             effect.address,
             calls.open_queue(self._group, effect.queue, effect.claim.member, effect.claim.epoch),
-            partial(self._core.opened, effect),
+            partial(self._core.claims.opened, effect),
             OFFSET_TIMEOUT_MS,
         )
