@@ -158,7 +158,7 @@ async def test_a_lock_taken_by_another_member_loses_the_queue(namesrv, broker, w
         network = consumer._run._network
 
         def renew():
-            network._perform(network.core.locking.renew(0))
+            network._perform(network.core.locks.renew(0))
 
         consumer._run._thread.call_soon(renew)
         await watch.until(lambda: ("lost", (2,)) in heard)

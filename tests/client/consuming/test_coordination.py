@@ -869,7 +869,7 @@ def test_in_client_mode_queues_in_order_are_locked():
     (request,) = talk.of(fx.LockQueues)
     talk.pulled(q(0), found(3))
     assert len(talk.deliveries()) == 1
-    talk._(talk.core.locking.answered(request, {q(0)}, talk.now_ms))
+    talk._(talk.core.locks.answered(request, {q(0)}, talk.now_ms))
     assert talk.of(fx.Lost) == []
 
 
@@ -877,7 +877,7 @@ def test_in_client_mode_a_queue_whose_lock_is_refused_is_lost():
     talk = Member(orderly=True, rebalance_ms=600_000).holding(q(0), offset=3)
     talk.polled(client_mode(2))
     (request,) = talk.of(fx.LockQueues)
-    talk._(talk.core.locking.answered(request, set(), talk.now_ms))
+    talk._(talk.core.locks.answered(request, set(), talk.now_ms))
     assert [each.queues for each in talk.of(fx.Lost)] == [(q(0),)]
 
 
@@ -888,7 +888,7 @@ def test_back_under_epochs_locks_are_released_and_queues_continue():
     talk.group_joined(client_mode())
     talk.members("me")
     (request,) = talk.of(fx.LockQueues)
-    talk._(talk.core.locking.answered(request, {q(0)}, talk.now_ms))
+    talk._(talk.core.locks.answered(request, {q(0)}, talk.now_ms))
     talk.committed(q(0), 0)
     assert len(talk.of(fx.Pull)) == 1
     assert talk.polled(client_mode(2))[-1].body.held == [QueueGrant.of(q(0), 0)]

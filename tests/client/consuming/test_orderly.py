@@ -21,7 +21,7 @@ class InOrder(Conversation):
     def locks(self, *granted, error=None, request=None):
         request = request or self.of(fx.LockQueues)[0]
         outcome = error or frozenset(granted)
-        return self._(self.core.locking.answered(request, outcome, self.now_ms))
+        return self._(self.core.locks.answered(request, outcome, self.now_ms))
 
     def heard(self, *queues):
         return self._(self.core.revoke_hook_done(queues, self.now_ms))

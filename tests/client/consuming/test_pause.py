@@ -94,7 +94,7 @@ def test_in_order_the_same_messages_are_delivered_first_again():
     """A batch whose handling was not begun is put back at the front."""
     talk = Pausing(orderly=True, orderly_takeover_ms=0).joined(1)
     (request,) = talk.of(fx.LockQueues)
-    talk._(talk.core.locking.answered(request, frozenset({q(0)}), 0))
+    talk._(talk.core.locks.answered(request, frozenset({q(0)}), 0))
     talk.committed(q(0), 0)
     talk.pulled(q(0), found(0, 1))
     (waiting,) = talk.deliveries()

@@ -22,9 +22,9 @@ from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.membership.rebalancing import Rebalancing
 from libramq.client.consuming.membership.subscription import with_retry_topic
 from libramq.client.consuming.ownership.claims import Claims
+from libramq.client.consuming.ownership.locks import Locks
 from libramq.client.consuming.ownership.owned_queue import HeldMessages
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.ownership.queue_locking import QueueLocking
 from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.ownership.transitions import TABLE
 from libramq.client.consuming.pulling.pulling import Pulling
@@ -44,7 +44,7 @@ class Parts:
     routes: RouteTable
     presence: Presence
     table: QueueTable
-    locking: QueueLocking
+    locks: Locks
     own: Ownership
     claims: Claims
     persistence: Persistence
@@ -87,13 +87,13 @@ class Parts:
             uses_locks=settings.orderly and not settings.broadcasting,
             failed=failed,
         )
-        locking, claims = QueueLocking(own), Claims(own)
+        locks, claims = Locks(own), Claims(own)
         membership = Membership(settings, subscriptions, timers, presence.addresses_to_query)
         consumption = _consumption_of(settings)(own, delivering, duplicates, presence)
         rebalancing = Rebalancing(settings, subscriptions, routes, presence, own)
         commits_due = timers.new(lambda now_ms: persistence.due(now_ms))  # noqa: PLW0108 # It is made below.
         coordination = MemberCoordination(
-            membership, rebalancing, duplicates, own, locking, claims, troubles, commits_due
+            membership, rebalancing, duplicates, own, locks, claims, troubles, commits_due
         )
         persistence = Persistence(own, commits, coordination, commits_due)
         deadlines = HandlerDeadlines(settings, timers, table, consumption, coordination)
@@ -105,7 +105,7 @@ class Parts:
             routes=routes,
             presence=presence,
             table=table,
-            locking=locking,
+            locks=locks,
             own=own,
             claims=claims,
             persistence=persistence,

@@ -46,7 +46,7 @@ class PushConsumerCore:
         self.routes = parts.routes
         self.presence = parts.presence
         self.table = parts.table
-        self.locking = parts.locking
+        self.locks = parts.locks
         self.own = parts.own
         self.claims = parts.claims
         self._persistence = parts.persistence
@@ -88,7 +88,7 @@ class PushConsumerCore:
         """Start by fetching the routes."""
         self._phase = Phase.RUNNING
         self._persistence.start(now.monotonic_ms)
-        self.locking.renew(now.monotonic_ms)
+        self.locks.renew(now.monotonic_ms)
         if not self._settings.fetches:
             self.deadlines.watch(now.monotonic_ms)
         return self.presence.start(now)
@@ -122,14 +122,14 @@ class PushConsumerCore:
         if not self.presence.answered(address, now_ms, ok=ok, offers=offers):
             return []
         steps = self.coordination.look(now_ms) + self.own.pulling.reachable(address, now_ms)
-        self.locking.confirm(address)
+        self.locks.confirm(address)
         return steps + self._rebalance(now_ms)
 
     def connection_lost(self, address: str, now_ms: MonotonicMs) -> Effects:
         """Handle the end of a connection: the broker has dropped us, or has died."""
         if self._phase is Phase.RUNNING:
             self.presence.lost(address, now_ms)
-        return self.locking.doubt(address, now_ms)
+        return self.locks.doubt(address, now_ms)
 
     # Rebalance.
 
@@ -241,8 +241,8 @@ class PushConsumerCore:
 
     def settled(self, effects: Effects, now_ms: MonotonicMs) -> Effects:
         """Add what follows from an event. Each part sees what those before it changed."""
-        if self.own.locks_wanted or self.locking.to_give_back:
-            effects += self.locking.requests(now_ms)
+        if self.own.locks_wanted or self.locks.to_give_back:
+            effects += self.locks.requests(now_ms)
         if self.fetching.commits.waiting:
             effects += self.fetching.commits.settle()
         if self._phase is Phase.DRAINING and not len(self.table):

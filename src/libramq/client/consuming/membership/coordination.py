@@ -23,9 +23,9 @@ from libramq.client.consuming.membership.membership import CoordinatorAnswer, Me
 from libramq.client.consuming.membership.rebalancing import Rebalancing
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.claims import Claims
+from libramq.client.consuming.ownership.locks import Locks
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.ownership.queue_locking import QueueLocking
 from libramq.client.consuming.ownership.state import QueueState
 from libramq.clock import MonotonicMs
 from libramq.errors import (
@@ -61,7 +61,7 @@ class MemberCoordination:
         rebalancing: Rebalancing,
         duplicates: Duplicates,
         own: Ownership,
-        locking: QueueLocking,
+        locks: Locks,
         claims: Claims,
         troubles: Troubles,
         commits_due: Deadline,
@@ -74,7 +74,7 @@ class MemberCoordination:
         self._lease = own.table.lease
         self._duplicates = duplicates
         self._own = own
-        self._locking = locking
+        self._locks = locks
         self._claims = claims
         self._troubles = troubles
         self._mode = ""
@@ -336,7 +336,7 @@ class MemberCoordination:
             self._mode = MODE_EPOCHS
             self._commits_due.by(now_ms + self.persist_ms)
             if self._own.uses_locks:
-                found += self._locking.lift(now_ms)
+                found += self._locks.lift(now_ms)
         member = self._membership.member
         claims = {grant.queue: Claim(member, grant.epoch) for grant in assignment.queues}
         for owned in self._table.each():
@@ -356,7 +356,7 @@ class MemberCoordination:
         This includes queues that were waiting to be opened again.
         """
         self._released.clear()
-        self._locking.resume()
+        self._locks.resume()
         steps = self._own.handle_each(ev.ClaimsDropped(), now_ms)
         return steps + self._own.handle_each(ev.Continued(), now_ms) + self._rebalance(now_ms)
 

@@ -7,6 +7,9 @@
 
 A claim that stays refused would leave its queue unread: the coordinator considers it ours, its broker does
 not. Whatever the cause, we release the queue, and get another claim.
+
+Pulls and commits use the claim that was opened last. One that is fenced under a claim older than our current
+one means nothing: our own opening has overtaken it.
 Ours.
 """
 
@@ -15,11 +18,14 @@ from typing import Final
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
-from libramq.client.consuming.ownership.owned_queue import OwnedQueue
+from libramq.client.consuming.ownership.offset_actions import begin_at_committed, load, load_later
+from libramq.client.consuming.ownership.owned_queue import NO_CLAIM, OwnedQueue, QueueClaim, reserved
 from libramq.client.consuming.ownership.ownership import Ownership, Released
+from libramq.client.consuming.ownership.release_actions import lose
+from libramq.client.consuming.ownership.state import QueueState
 from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError, Fenced, LibraError, NotYetGranted
-from libramq.fencing import Claim, Opened
+from libramq.fencing import Attempts, Claim, Opened
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import QueueGrant
@@ -29,6 +35,160 @@ log = get_logger(__name__)
 
 #: Ours: a grant reaches the queue's broker within milliseconds, or within a second if their link was lost.
 REFUSED_MS_MAX: Final = 2_000
+
+
+def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs) -> Effects:
+    """Begin with a queue: lock it, wait for its last owner, or load its offset at once."""
+    if event.claim is not None:
+        owned.claim = QueueClaim(event.claim)
+        if event.opened is not None:
+            owned.state = QueueState.OPENING
+            owned.claim = owned.claim.accepted(event.claim, event.opened.topic_start)
+            _note_attempts(owned, event.opened)
+            return own.announce(owned) + begin_at_committed(
+                own, owned, _committed_offset(own, event.opened, owned), now_ms
+            )
+    if own.uses_locks:
+        return _lock(own, owned)
+    steps = own.announce(owned)
+    if event.delay_ms:
+        owned.state = QueueState.WAITING
+        own.load_at(owned, now_ms + event.delay_ms)
+        return steps
+    return steps + load(own, owned, event, now_ms)
+
+
+def grant(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: MonotonicMs) -> Effects:
+    """Open a queue that the coordinator has granted us, also if it is open under an earlier grant."""
+    if owned.claim.granted == event.claim or owned.claim.is_newer_than(event.claim):
+        return []
+    owned.claim = owned.claim.regranted(event.claim)
+    return own.announce(owned) + load(own, owned, event, now_ms)
+
+
+def want_again(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: MonotonicMs) -> Effects:
+    """Take a queue again after it is given up."""
+    owned.claim = owned.claim.regranted(event.claim)
+    owned.is_wanted_again = True
+    return []
+
+
+def begin_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Effects:
+    """Begin a queue at the offset that its fence returned."""
+    owned.claim = owned.claim.accepted(event.claim, event.answer.topic_start)
+    _note_attempts(owned, event.answer)
+    return begin_at_committed(own, owned, _committed_offset(own, event.answer, owned), now_ms)
+
+
+def continue_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Effects:
+    """Continue where we are, unless somebody else has read the queue meanwhile."""
+    may_continue = _fits(own, owned, event.answer)
+    owned.claim = owned.claim.accepted(event.claim, event.answer.topic_start)
+    if not may_continue:
+        steps = lose(own, owned, event, now_ms)
+        return steps + own.take(owned.queue, now_ms, delay_ms=0, claim=event.claim)
+    own.read(owned)
+    return own.pulling.go_on(owned, now_ms)
+
+
+def not_opened(own: Ownership, owned: OwnedQueue, event: ev.OpenFailed, now_ms: MonotonicMs) -> Effects:
+    """Try again; give up a queue that its fence has refused for long."""
+    if event.is_refused_for_long and owned.claim.opened is None:
+        return lose(own, owned, event, now_ms)
+    load_later(own, owned, now_ms)
+    return []
+
+
+def refuse_pull(own: Ownership, owned: OwnedQueue, event: ev.PullRefused, now_ms: MonotonicMs) -> Effects:
+    """Handle the refusal of a pull, which has ended with it."""
+    owned.cursor.is_under_way = False
+    return refuse(own, owned, event, now_ms)
+
+
+def refuse(
+    own: Ownership, owned: OwnedQueue, event: ev.ClaimRefused | ev.PullRefused, now_ms: MonotonicMs
+) -> Effects:
+    """Lose a queue that was fenced, or open it again if its fence has forgotten us."""
+    if event.claim != owned.claim.granted:
+        return own.pulling.pull(owned, now_ms) if owned.claim.is_current else []
+    if isinstance(event.error, Fenced):
+        return lose(own, owned, event, now_ms)
+    owned.claim = owned.claim.forgotten()
+    owned.state = QueueState.FORGOTTEN
+    return load(own, owned, event, now_ms)
+
+
+def refuse_last(own: Ownership, owned: OwnedQueue, event: ev.ClaimRefused, now_ms: MonotonicMs) -> Effects:
+    """Handle the refusal of a commit while a queue is given up."""
+    if event.claim != owned.claim.granted:
+        return []
+    if isinstance(event.error, Fenced):
+        return lose(own, owned, event, now_ms)
+    owned.claim = owned.claim.forgotten()
+    return []
+
+
+def drop_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Effects:
+    """Begin a queue as one that we allocate for ourselves; a former owner may still commit."""
+    owned.claim = NO_CLAIM
+    if own.uses_locks:
+        return _lock(own, owned)
+    owned.state = QueueState.WAITING
+    own.load_at(owned, now_ms + own.settings.takeover_delay_ms)
+    return []
+
+
+def keep_reading(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Effects:
+    """Go on as before. Brokers reserve our open queues until we have locked them (groups.queue_lock)."""
+    owned.claim = NO_CLAIM
+    own.read(owned)
+    if not own.uses_locks:
+        return []
+    owned.lock = reserved(own.master(owned) or "")
+    return own.want_lock(owned)
+
+
+def forget_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Effects:
+    """Go on giving up a queue, without a coordinator."""
+    owned.claim = NO_CLAIM
+    return []
+
+
+def _committed_offset(own: Ownership, opened: Opened, owned: OwnedQueue) -> int | None:
+    """Return the committed offset; a young queue's 0 only if it is unknown since when its topic is read."""
+    return None if opened.is_initial and own.since_ms.get(owned.queue.topic) else opened.offset
+
+
+def _note_attempts(owned: OwnedQueue, opened: Opened) -> None:
+    if opened.attempts and opened.offset is not None:
+        owned.former_attempts = Attempts(opened.offset, opened.attempts)
+
+
+def _lock(own: Ownership, owned: OwnedQueue) -> Effects:
+    owned.state = QueueState.LOCKING
+    owned.lock = owned.lock.wanted()
+    return own.want_lock(owned)
+
+
+def _fits(own: Ownership, owned: OwnedQueue, answer: Opened) -> bool:
+    """Return whether our position is still valid: no member has read further or reset the offset.
+
+    A fence that does not know our last opening has given the queue to somebody else meanwhile, or its
+    topic was deleted and made again: the offsets alone may fit by chance.
+    """
+    is_unbroken = answer.former_epoch is None or answer.former_epoch == owned.claim.opened_epoch
+    if owned.cursor.was_missing or not (is_unbroken or not owned.claim.opened_epoch):
+        return False
+    if owned.claim.opened_epoch and answer.topic_start > owned.claim.topic_start:
+        return False
+    if answer.recovered_end is not None and owned.cursor.next_offset > answer.recovered_end:
+        return False  # What we have read is gone, and other messages may have its numbers.
+    known, committed = own.offsets.acknowledged(owned.queue), answer.offset
+    if committed is None:
+        return known is None
+    ours = own.offsets.read(owned.queue)
+    # The program may have sought an earlier offset, which is not committed yet.
+    return (known or 0) <= committed <= max(known or 0, owned.cursor.start_offset if ours is None else ours)
 
 
 class Claims:

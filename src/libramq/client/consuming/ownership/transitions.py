@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from libramq.client.consuming.effects import Effects
-from libramq.client.consuming.ownership import claim_actions as claims
+from libramq.client.consuming.ownership import claims, locks
 from libramq.client.consuming.ownership import event as ev
-from libramq.client.consuming.ownership import lock_actions as locks
 from libramq.client.consuming.ownership import offset_actions as offsets
 from libramq.client.consuming.ownership import reading_actions as reading
 from libramq.client.consuming.ownership import release_actions as release

@@ -242,7 +242,7 @@ class ConsumerRequests:
     def _lock_queues(self, effect: fx.LockQueues) -> None:
         def answered(outcome: list[MessageQueue] | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             granted = outcome if isinstance(outcome, LibraError) else frozenset(outcome)
-            return self._core.locking.answered(effect, granted, now_ms)
+            return self._core.locks.answered(effect, granted, now_ms)
 
         queues = [queue for queue, _ in effect.queues]
         call = calls.lock_batch(self._settings.group, self._settings.client_id, queues)

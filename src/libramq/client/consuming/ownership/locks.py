@@ -1,6 +1,11 @@
-"""The queue locking: which queues to lock at which broker, with one request for each broker.
+"""The locks: which queues to lock at which broker, and what follows when one is granted, refused or doubted.
 
-Its answers become events of the queues (`lock_actions`).
+        LOCKING ─► granted ─► renewed every 20 s ─► given up: unlocked
+           ▲          └► refused, or held by another after our connection ended: lost
+           └── refused: retried after 100 ms, later 500 ms
+
+After the end of a connection a lock is in doubt: no handler begins until the broker has confirmed it, and the
+committed offset shows that nobody else has read the queue.
 Upstream: RebalanceImpl.lock, lockAll; ConsumeMessageOrderlyService.java.
 """
 
@@ -10,19 +15,118 @@ from typing import Final
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
-from libramq.client.consuming.ownership.lock_actions import LOCK_FAILED_MS
-from libramq.client.consuming.ownership.owned_queue import OwnedQueue
+from libramq.client.consuming.ownership.offset_actions import load
+from libramq.client.consuming.ownership.owned_queue import LockStatus, OwnedQueue, QueueLock
 from libramq.client.consuming.ownership.ownership import Ownership
+from libramq.client.consuming.ownership.release_actions import lose
+from libramq.client.consuming.ownership.state import POSITIONED, QueueState
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
+from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
+from libramq.transport.outages import log_failed_request
 
+log = get_logger(__name__)
+
+#: Ours; upstream waits for its next round. The last owner unlocks when its batch is done.
+LOCK_RETRY_MS: Final = 100
+LOCK_RETRY_LATER_MS: Final = 500
+LOCK_RETRIES_SOON: Final = 30
+#: Ours: a silent broker is not asked more often.
+LOCK_FAILED_MS: Final = 1_000
 #: ProcessQueue.REBALANCE_LOCK_INTERVAL.
 LOCK_RENEW_MS: Final = 20_000
 
 
-class QueueLocking:
-    """The locks to request, and those to return."""
+def begin_locked(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Effects:
+    """Continue with the offset, when the last owner has had time to commit."""
+    owned.lock = owned.lock.granted(event.requested_ms)
+    steps = own.announce(owned)
+    if own.settings.orderly_takeover_ms:
+        owned.state = QueueState.WAITING
+        own.load_at(owned, now_ms + own.settings.orderly_takeover_ms)
+        return steps
+    return steps + load(own, owned, event, now_ms)
+
+
+def keep_lock(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Effects:
+    """Trust the lock for another while."""
+    owned.lock = owned.lock.granted(event.requested_ms)
+    return []
+
+
+def query_doubt(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Effects:
+    """Query the offset: another member may have held the lock meanwhile, and read the queue."""
+    owned.lock = owned.lock.granted(event.requested_ms)
+    return [fx.QueryOffset(owned.queue, owned.generation, event.address)]
+
+
+def resolve_doubt(
+    own: Ownership, owned: OwnedQueue, event: ev.OffsetAnswered, now_ms: MonotonicMs
+) -> Effects:
+    """Continue after our lock was confirmed, unless another member has read further."""
+    outcome = event.outcome
+    if isinstance(outcome, LibraError):
+        _lock_again(own, owned, now_ms, LOCK_FAILED_MS)
+        return []
+    ours = own.offsets.read(owned.queue)
+    if outcome is not None and outcome > (owned.cursor.start_offset if ours is None else ours):
+        return lose(own, owned, event, now_ms)
+    owned.lock = owned.lock.confirmed()
+    own.read(owned)
+    return own.pulling.go_on(owned, now_ms)
+
+
+def retry_lock(own: Ownership, owned: OwnedQueue, event: ev.LockRefused, now_ms: MonotonicMs) -> Effects:
+    """Request a lock again that its last owner still has."""
+    is_soon = owned.lock.refusals < LOCK_RETRIES_SOON
+    owned.lock = owned.lock.refused()
+    _lock_again(own, owned, now_ms, LOCK_RETRY_MS if is_soon else LOCK_RETRY_LATER_MS)
+    return []
+
+
+def lock_failed(own: Ownership, owned: OwnedQueue, event: ev.LockFailed, now_ms: MonotonicMs) -> Effects:
+    """Request a lock again, and doubt it once it is about to expire."""
+    log_failed_request(log, "queue not locked", event.error, queue=str(owned.queue))
+    _lock_again(own, owned, now_ms, LOCK_FAILED_MS)
+    if owned.lock.status is LockStatus.HELD and now_ms >= owned.lock.until_ms - LOCK_FAILED_MS:
+        return _doubt(owned)
+    return []
+
+
+def doubt_lock(own: Ownership, owned: OwnedQueue, event: ev.LockDoubted, now_ms: MonotonicMs) -> Effects:
+    """Begin nothing more under a lock that the broker may give away."""
+    return _doubt(owned)
+
+
+def lift_lock(own: Ownership, owned: OwnedQueue, event: ev.LocksLifted, now_ms: MonotonicMs) -> Effects:
+    """Return the lock: the coordinator's grant replaces it."""
+    steps = own.unlock(owned)
+    owned.lock = QueueLock()
+    if owned.state is QueueState.DOUBTED:
+        own.read(owned)
+        steps += own.pulling.go_on(owned, now_ms)
+    return steps
+
+
+def _doubt(owned: OwnedQueue) -> Effects:
+    if owned.state in (QueueState.LOCKING, QueueState.WAITING, QueueState.OPENING):
+        # Nothing was read yet: it is locked again as soon as its broker answers a heartbeat.
+        owned.state = QueueState.LOCKING
+        owned.lock = owned.lock.wanted()
+        return []
+    owned.lock = owned.lock.doubted()
+    if owned.state in (*POSITIONED, QueueState.SEARCHING):
+        owned.state = QueueState.DOUBTED
+    return []
+
+
+def _lock_again(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs, delay_ms: int) -> None:
+    own.want_lock_at(now_ms + delay_ms, owned)
+
+
+class Locks:
+    """The locks to request, and those to return, with one request for each broker."""
 
     def __init__(self, own: Ownership) -> None:
         self._own = own
