@@ -35,7 +35,7 @@ class Question(NamedTuple):
     call: Call[Any]
 
 
-class Place(NamedTuple):
+class QueuesAtBroker(NamedTuple):
     """A topic's queues at a broker."""
 
     topic: str
@@ -63,7 +63,7 @@ Asking = Generator[Mapping[Any, Question], Mapping[Any, Any], T]
 Steps = Asking[Begun]
 
 
-def places_of(routes: Mapping[str, TopicRouteData | None]) -> list[Place]:
+def places_of(routes: Mapping[str, TopicRouteData | None]) -> list[QueuesAtBroker]:
     """Return the places of topics whose brokers have masters."""
     found = []
     for topic, route in routes.items():
@@ -72,7 +72,7 @@ def places_of(routes: Mapping[str, TopicRouteData | None]) -> list[Place]:
         for broker_name, address in masters.items():
             of_broker = tuple(queue for queue in queues if queue.broker_name == broker_name)
             if address is not None and of_broker:
-                found.append(Place(topic, broker_name, address, of_broker))
+                found.append(QueuesAtBroker(topic, broker_name, address, of_broker))
     return found
 
 
@@ -102,7 +102,7 @@ def take_steps(
         remotes.send(address, call.command(), partial(answered, about))
 
 
-class Beginning:
+class GroupBeginning:
     """Begins topics for a group: at the ends of queues, or at the messages of a time.
 
     heartbeat: creates the group at Apache's brokers. leave: withdraws it, from a client that is no member.
@@ -116,7 +116,7 @@ class Beginning:
         self._heartbeat = heartbeat
         self._leave = leave
 
-    def begin(self, topics: Iterable[str], places: Sequence[Place], wall_ms: int) -> Steps:
+    def begin(self, topics: Iterable[str], places: Sequence[QueuesAtBroker], wall_ms: int) -> Steps:
         """Begin topics to which the group is new."""
         known = yield self._known(places)
         since_ms: dict[str, int] = {}
@@ -146,7 +146,7 @@ class Beginning:
     def begin_locally(
         self,
         topics: Iterable[str],
-        places: Sequence[Place],
+        places: Sequence[QueuesAtBroker],
         wall_ms: int,
         *,
         read: Callable[[MessageQueue], int | None],
@@ -187,7 +187,7 @@ class Beginning:
         if self._leave is not None:
             yield {address: Question(address, self._leave) for address in addresses}
 
-    def _known(self, places: Iterable[Place]) -> dict[Place, Question]:
+    def _known(self, places: Iterable[QueuesAtBroker]) -> dict[QueuesAtBroker, Question]:
         return {place: Question(place.address, begin_topic(self._group, place.topic)) for place in places}
 
     def _committed(self, queues: Mapping[MessageQueue, str]) -> dict[MessageQueue, Question]:
@@ -206,7 +206,7 @@ class Beginning:
         return dict.fromkeys(topics, max(1, since_ms))
 
 
-def _note(since_ms: dict[str, int], answers: Mapping[Place, Any]) -> set[tuple[str, str]]:
+def _note(since_ms: dict[str, int], answers: Mapping[QueuesAtBroker, Any]) -> set[tuple[str, str]]:
     """Note the earliest times that brokers know of; return the places at which there is one, or 0."""
     known = {place: answer for place, answer in answers.items() if isinstance(answer, int)}
     for place, answer in known.items():

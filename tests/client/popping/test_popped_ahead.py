@@ -6,7 +6,7 @@ import pytest
 
 from libramq.client.popping import popped_ahead
 from libramq.client.popping.pop_round import Place
-from libramq.client.popping.popped_ahead import Answer, Brought, Pace, PoppedAhead, Terms, kept_ms
+from libramq.client.popping.popped_ahead import Brought, Pace, PopAnswer, PoppedAhead, Terms, kept_ms
 from libramq.errors import ConnectionLost, RemoteError
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
@@ -80,7 +80,7 @@ class Ahead:
 def brought(*bodies: bytes) -> Brought:
     """Return what a pop of messages with these bodies brings; they are not decoded yet."""
     body = b"".join(record(MessageQueue("T", "b", 3), at, each) for at, each in enumerate(bodies))
-    return Brought("T", [Answer(PopReply(0, 5, 6, 2, {"0 3": 0}, body), Place("T", "b"))])
+    return Brought("T", [PopAnswer(PopReply(0, 5, 6, 2, {"0 3": 0}, body), Place("T", "b"))])
 
 
 async def test_the_next_receives_take_what_was_popped_ahead():
@@ -204,7 +204,7 @@ async def test_an_answer_that_cannot_be_read_fails_one_receive():
     answer = PopReply(0, 5, 6, 2, {"0 3": 0}, (8).to_bytes(4) + b"junk" + (8).to_bytes(4) + b"junk")
 
     async def unreadable() -> Brought:
-        return Brought("T", [Answer(answer, Place("T", "b"))])
+        return Brought("T", [PopAnswer(answer, Place("T", "b"))])
 
     await ahead.popped.start(unreadable(), LONG)
     with pytest.raises(RemoteError):

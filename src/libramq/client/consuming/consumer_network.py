@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar, Unpack, get_args
 
-from libramq.client.beginning import Beginning, Begun, Place, Steps
+from libramq.client.beginning import Begun, GroupBeginning, QueuesAtBroker, Steps
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
@@ -97,7 +97,9 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
             return
         super().start(started)
 
-    def _steps_to_begin(self, beginning: Beginning, places: Sequence[Place], wall_ms: int) -> Steps:
+    def _steps_to_begin(
+        self, beginning: GroupBeginning, places: Sequence[QueuesAtBroker], wall_ms: int
+    ) -> Steps:
         store = self._local_offsets
         if store is None:
             return super()._steps_to_begin(beginning, places, wall_ms)

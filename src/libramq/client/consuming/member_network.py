@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Generic, Protocol, Required, TypedDict, TypeVar
 
-from libramq.client.beginning import Beginning, Begun, Place, places_of, take_steps
+from libramq.client.beginning import Begun, GroupBeginning, QueuesAtBroker, places_of, take_steps
 from libramq.client.beginning import Steps as BeginningSteps
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumeFrom, ConsumerSettings
@@ -240,7 +240,9 @@ class MemberNetwork(ABC, Generic[E]):
         steps = self._steps_to_begin(self._beginning, places, int(self._clock.wall_ms()))
         take_steps(steps, self._remotes, begun)
 
-    def _steps_to_begin(self, beginning: Beginning, places: Sequence[Place], wall_ms: int) -> BeginningSteps:
+    def _steps_to_begin(
+        self, beginning: GroupBeginning, places: Sequence[QueuesAtBroker], wall_ms: int
+    ) -> BeginningSteps:
         return beginning.begin(self._subscriptions, places, wall_ms)
 
     @abstractmethod
@@ -412,7 +414,7 @@ class MemberNetwork(ABC, Generic[E]):
             self._perform(self._core.unregistered())
 
 
-def _beginning(settings: ConsumerSettings, subscriptions: Mapping[str, Selector]) -> Beginning | None:
+def _beginning(settings: ConsumerSettings, subscriptions: Mapping[str, Selector]) -> GroupBeginning | None:
     """Return what begins topics to which the group is new; None if it begins with the oldest messages."""
     if settings.consume_from is ConsumeFrom.FIRST_OFFSET or settings.assigns:
         return None
@@ -420,4 +422,4 @@ def _beginning(settings: ConsumerSettings, subscriptions: Mapping[str, Selector]
         subscriptions = with_retry_topic(settings.group, subscriptions)
     timestamp_ms = settings.consume_timestamp_ms if settings.consume_from is ConsumeFrom.TIMESTAMP else None
     data = heartbeat_data(settings, subscriptions, version=0)
-    return Beginning(settings.group, timestamp_ms, heartbeat(data, coordinated=settings.is_member))
+    return GroupBeginning(settings.group, timestamp_ms, heartbeat(data, coordinated=settings.is_member))

@@ -220,7 +220,7 @@ class PushConsumerCore:
         self._stop_due.at(now_ms + timeout_ms)
         self.coordination.rearm(now_ms)
         self.coordination.begin_leaving()
-        return self.own.handle_each(ev.Revoked(timeout_ms), now_ms)
+        return self.own.handle_each(ev.Unassigned(timeout_ms), now_ms)
 
     def unregistered(self) -> Effects:
         """Handle the end of unregistering: the brokers have answered or cannot be reached."""
@@ -231,7 +231,7 @@ class PushConsumerCore:
     def _stop_now(self, now_ms: MonotonicMs) -> Effects:
         if self._phase is not Phase.DRAINING:
             return []
-        steps = self.own.handle_each(ev.Revoked(drain_ms=0), now_ms)
+        steps = self.own.handle_each(ev.Unassigned(drain_ms=0), now_ms)
         if len(self.table):
             self._stop_due.at(now_ms + LEAVE_TIMEOUT_MS)
         return steps

@@ -10,7 +10,7 @@ from libramq.kernel.deadlines import Deadline, Deadlines
 FAILED_AGAIN_MS: Final = 1_000
 
 #: What is done when a timer is due; it returns the effects.
-Action = Callable[[MonotonicMs], list[Any]]
+TimerAction = Callable[[MonotonicMs], list[Any]]
 
 
 class Timers:
@@ -27,7 +27,7 @@ class Timers:
         """Return when `run` has something to do."""
         return self._deadlines.next_due_ms
 
-    def new(self, action: Action) -> Deadline:
+    def new(self, action: TimerAction) -> Deadline:
         """Return a timer that is not set yet."""
 
         def act(now_ms: MonotonicMs) -> None:
@@ -40,7 +40,7 @@ class Timers:
         deadline = self._deadlines.new(act)
         return deadline
 
-    def at(self, due_ms: MonotonicMs, action: Action) -> None:
+    def at(self, due_ms: MonotonicMs, action: TimerAction) -> None:
         """Do something once at a time."""
         self.new(action).at(due_ms)
 

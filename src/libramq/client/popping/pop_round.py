@@ -26,7 +26,7 @@ class Place(NamedTuple):
     broker_name: str
 
 
-class Ask(NamedTuple):
+class NextPop(NamedTuple):
     """Pop here; the broker may hold the request for so long."""
 
     place: Place
@@ -43,7 +43,7 @@ class PopRound:
         self._at_once = len(places) if len(places) > 1 else 0
         self._error: LibraError | None = None
 
-    def next(self, now_ms: MonotonicMs) -> Ask | None:
+    def next(self, now_ms: MonotonicMs) -> NextPop | None:
         """Return where to pop next; None when the time is up. Raises the last error if every place failed."""
         if not self._places:
             assert self._error is not None, "a round has places"
@@ -56,8 +56,8 @@ class PopRound:
         self._places.append(place)
         self._requested += 1
         if at_once:
-            return Ask(place, 0)
-        return Ask(place, left_ms if len(self._places) == 1 else min(left_ms, SLICE_MS))
+            return NextPop(place, 0)
+        return NextPop(place, left_ms if len(self._places) == 1 else min(left_ms, SLICE_MS))
 
     @property
     def is_last(self) -> bool:

@@ -70,7 +70,7 @@ class Pace:
         self._full = 0
 
 
-class Answer:
+class PopAnswer:
     """The answer to one request, of what was popped at a place. Its messages are decoded when looked at.
 
     So a program's next pop can leave before the last one is decoded, and the broker reads meanwhile.
@@ -97,7 +97,7 @@ class Answer:
 class Brought:
     """The messages of one topic at one broker."""
 
-    def __init__(self, topic: str, answers: Sequence[Answer]) -> None:
+    def __init__(self, topic: str, answers: Sequence[PopAnswer]) -> None:
         self.topic = topic
         self._answers = answers
         self._messages: list[MessageExt] | None = None

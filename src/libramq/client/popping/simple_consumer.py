@@ -18,10 +18,10 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from libramq.client.awaiting import all_of, answer_of
-from libramq.client.beginning import Beginning, Begun, places_of, take_steps
+from libramq.client.beginning import Begun, GroupBeginning, places_of, take_steps
 from libramq.client.identity import name_server_addresses
 from libramq.client.options import whole_number
-from libramq.client.popping.pop_round import Ask, Place, PopRound
+from libramq.client.popping.pop_round import NextPop, Place, PopRound
 from libramq.client.popping.popped import (
     NOT_POPPED,
     ack_header,
@@ -30,7 +30,7 @@ from libramq.client.popping.popped import (
     handle_of,
     note_change,
 )
-from libramq.client.popping.popped_ahead import Answer, Brought, Pace, PoppedAhead, Terms
+from libramq.client.popping.popped_ahead import Brought, Pace, PopAnswer, PoppedAhead, Terms
 from libramq.client.routing.name_servers import NameServers
 from libramq.client.routing.routes import look_up
 from libramq.clock import Clock, MonotonicMs, SystemClock
@@ -147,7 +147,7 @@ class SimpleConsumer:
                 await self.stop()
                 raise
 
-    async def _begin(self, beginning: Beginning) -> None:
+    async def _begin(self, beginning: GroupBeginning) -> None:
         """Begin the topics that are subscribed since the last time."""
         topics = self._selectors.keys() - self._begun.since_ms.keys()
         if not topics:
@@ -160,7 +160,7 @@ class SimpleConsumer:
         begun: Begun = await answer_of(partial(take_steps, steps, self._running()))
         self._begun = self._begun.joined(begun)
 
-    async def _begin_at(self, beginning: Beginning, topic: str, broker_name: str) -> None:
+    async def _begin_at(self, beginning: GroupBeginning, topic: str, broker_name: str) -> None:
         """Begin at a broker that was away when the topic was begun, or is new."""
         since_ms = self._begun.since_ms.get(topic)
         if not since_ms or (topic, broker_name) in self._begun.places:
@@ -252,7 +252,7 @@ class SimpleConsumer:
                 pops.failed(ask.place, error)
         return Brought("", ())
 
-    async def _soon(self, pop: Coroutine[Any, Any, Brought], ask: Ask) -> Brought:
+    async def _soon(self, pop: Coroutine[Any, Any, Brought], ask: NextPop) -> Brought:
         """Return what a pop brings; RequestTimeout if its broker is silent: others may have messages.
 
         It is not asked again before it has answered, unless all are silent; what it brings is given back.
@@ -327,7 +327,7 @@ class SimpleConsumer:
         call = pop_calls.change_invisible_time(change_header(self.group, message, 0, is_unseen=True))
         await self._ask(message.topic, handle_of(message).broker_name, call)
 
-    async def _pop(self, ask: Ask, max_messages: int, invisible_ms: int, *, is_ahead: bool) -> Brought:
+    async def _pop(self, ask: NextPop, max_messages: int, invisible_ms: int, *, is_ahead: bool) -> Brought:
         """Pop at one place, by as many requests as that needs."""
         topic = ask.place.topic
         selected = self._selectors.get(topic)
@@ -346,8 +346,8 @@ class SimpleConsumer:
         return Brought(topic, [await self._pop_once(ask, selected, count_max, invisible_ms)])
 
     async def _pop_many(
-        self, ask: Ask, selected: Selector, max_messages: int, at_once_max: int, invisible_ms: int
-    ) -> list[Answer]:
+        self, ask: NextPop, selected: Selector, max_messages: int, at_once_max: int, invisible_ms: int
+    ) -> list[PopAnswer]:
         """Pop more than one request may return, by several requests at once.
 
         None of these is held: Apache's broker would hold one that finds a queue locked by another, and what
@@ -357,7 +357,7 @@ class SimpleConsumer:
         counts = [min(left, at_once_max) for left in range(max_messages, 0, -at_once_max)]
         outstanding = len(counts)
 
-        async def pop_some(count: int) -> Answer:
+        async def pop_some(count: int) -> PopAnswer:
             nonlocal outstanding
             try:
                 answer = await self._pop_once(at_once, selected, count, invisible_ms)
@@ -383,7 +383,9 @@ class SimpleConsumer:
             messages[:] = [message for message in messages if message.tags in selected.tags]
         return bool(messages)
 
-    async def _pop_once(self, ask: Ask, selected: Selector, count_max: int, invisible_ms: int) -> Answer:
+    async def _pop_once(
+        self, ask: NextPop, selected: Selector, count_max: int, invisible_ms: int
+    ) -> PopAnswer:
         topic, broker_name = ask.place
         header = PopMessageHeader(
             consumer_group=self.group,
@@ -404,7 +406,7 @@ class SimpleConsumer:
             self._narrow.add(broker_name)
         else:
             self._narrow.discard(broker_name)
-        return Answer(reply, ask.place)
+        return PopAnswer(reply, ask.place)
 
     async def _places(self) -> list[Place]:
         if not self._selectors:
@@ -457,13 +459,13 @@ class SimpleConsumer:
         return self._remotes
 
 
-def _beginning(group: str) -> Beginning:
+def _beginning(group: str) -> GroupBeginning:
     """Return what begins topics at their ends."""
     client_id = f"{group}@begin"
     consumer = ConsumerData(group_name=group, consume_type=CONSUME_ACTIVELY, message_model=CLUSTERING)
     beat = heartbeat(HeartbeatData(client_id=client_id, consumer_data_set=[consumer]))
     leave = unregister_client(client_id, producer_group=None, consumer_group=group)
-    return Beginning(group, None, beat, leave)
+    return GroupBeginning(group, None, beat, leave)
 
 
 def _is_visible_again(error: BaseException) -> bool:
@@ -471,9 +473,9 @@ def _is_visible_again(error: BaseException) -> bool:
     return isinstance(error, BrokerError) and error.response_code in NOT_POPPED
 
 
-def _of_all(outcomes: Sequence[Answer | BaseException]) -> list[Answer]:
+def _of_all(outcomes: Sequence[PopAnswer | BaseException]) -> list[PopAnswer]:
     """Return the answers of several pops; raises the error of one if none has messages."""
-    answers = [outcome for outcome in outcomes if isinstance(outcome, Answer)]
+    answers = [outcome for outcome in outcomes if isinstance(outcome, PopAnswer)]
     errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     if errors and not any(answer.count for answer in answers):
         raise errors[0]

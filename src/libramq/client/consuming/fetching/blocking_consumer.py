@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 from libramq.client.blocking_client import BlockingClient
 from libramq.client.consuming.fetching import consumer as asynchronous_consumer
 from libramq.client.consuming.fetching.consumer import FETCH_IN_HOOK, POLL_TIMEOUT_MS
-from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, Taken
+from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, FetchedMessages
 from libramq.client.consuming.fetching.fetched_batch import BlockingDecodedMessages, Value
 from libramq.client.consuming.fetching.positions import check_offsets
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
@@ -66,7 +66,9 @@ class Consumer(BlockingClient):
 
     # Messages.
 
-    def getmany(self, *, timeout_ms: int = POLL_TIMEOUT_MS, max_records: int | None = None) -> Taken:
+    def getmany(
+        self, *, timeout_ms: int = POLL_TIMEOUT_MS, max_records: int | None = None
+    ) -> FetchedMessages:
         """Return messages by queue, in order; an empty dict if none has come within the time."""
         whole_number("timeout_ms", timeout_ms, 0)
         if max_records is not None:

@@ -21,7 +21,7 @@ from libramq.balance import TopicRule
 from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.consumer_run import MakeReceiver, Stage
 from libramq.client.consuming.consumer_settings import ConsumeFrom
-from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, Taken
+from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, FetchedMessages
 from libramq.client.consuming.fetching.fetched_batch import DecodedMessages, Value
 from libramq.client.consuming.fetching.fetching import Assign, Commit, ReadRecords
 from libramq.client.consuming.fetching.positions import Positions, check_offsets
@@ -294,7 +294,9 @@ class Consumer(Positions):
 
     # Messages.
 
-    async def getmany(self, *, timeout_ms: int = POLL_TIMEOUT_MS, max_records: int | None = None) -> Taken:
+    async def getmany(
+        self, *, timeout_ms: int = POLL_TIMEOUT_MS, max_records: int | None = None
+    ) -> FetchedMessages:
         """Return messages by queue, in order; an empty dict if none has come within the time.
 
         What earlier calls returned is done. All that is here is returned, at most max_records. Raises

@@ -17,7 +17,7 @@ from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 
-Taken = dict[MessageQueue, Sequence[MessageExt]]
+FetchedMessages = dict[MessageQueue, Sequence[MessageExt]]
 
 
 class FetchBuffer:
@@ -63,11 +63,11 @@ class FetchBuffer:
                 self._in_hand.remove(batch)
                 self._put_back(batch, is_done=True)
 
-    def take(self, count_max: int) -> Taken:
+    def take(self, count_max: int) -> FetchedMessages:
         """Return the next messages, by queue; what was returned before is done."""
         self.finish()
         self._sort_in()
-        found: Taken = {}
+        found: FetchedMessages = {}
         while count_max > 0 and self._ready:
             batch = self._ready.popleft()
             messages = self._taken_of(batch, count_max)

@@ -342,7 +342,7 @@ class MemberCoordination:
         for owned in self._table.each():
             owned.is_revoked_by_coordinator = owned.queue not in claims
             if owned.is_revoked_by_coordinator:
-                found += self._own.handle(owned, ev.Revoked(self._settings.revoke_timeout_ms), now_ms)
+                found += self._own.handle(owned, ev.Unassigned(self._settings.revoke_timeout_ms), now_ms)
         found += self._look_for_overdue(now_ms)
         opened = dict(each.value() for each in assignment.opened)
         for queue, claim in claims.items():

@@ -149,7 +149,7 @@ class Rebalancing:
         )
         found: Effects = []
         for queue in wanted.give:
-            found += self._own.handle_queue(queue, ev.Revoked(self._settings.drain_ms), now_ms)
+            found += self._own.handle_queue(queue, ev.Unassigned(self._settings.drain_ms), now_ms)
         for queue in wanted.take:
             found += self._own.take(queue, now_ms, delay_ms=0)
         self._schedule(now_ms)
@@ -178,7 +178,7 @@ class Rebalancing:
         wanted = change([queue for queue in self._table.of_topic(topic) if queue not in idle], allocated)
         found: Effects = []
         for queue in (*wanted.give, *idle):
-            found += self._own.handle_queue(queue, ev.Revoked(self._settings.drain_ms), now_ms)
+            found += self._own.handle_queue(queue, ev.Unassigned(self._settings.drain_ms), now_ms)
         for queue in wanted.take:
             found += self._own.take(queue, now_ms, delay_ms=takeover_delay_ms)
         if wanted.take or wanted.give:

@@ -174,7 +174,7 @@ class Continued:
 
 
 @dataclass(frozen=True, slots=True)
-class Revoked:
+class Unassigned:
     """The queue is to be given up: handlers have `drain_ms` to end. 0: the time is over."""
 
     drain_ms: int
@@ -233,7 +233,7 @@ Event = (
     | Paused
     | Resumed
     | Continued
-    | Revoked
+    | Unassigned
     | HandlerEnded
     | DrainTimedOut
     | ListenerDone

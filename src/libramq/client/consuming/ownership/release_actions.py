@@ -24,7 +24,7 @@ log = get_logger(__name__)
 MASTER_LOOK_MS: Final = 200
 
 
-def revoke(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Effects:
+def revoke(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> Effects:
     """Start no more handlers, wait for running ones, commit, release."""
     owned.state = QueueState.DRAINING
     owned.revoked_ms = now_ms
@@ -37,28 +37,28 @@ def revoke(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: Monoton
     return end_draining(own, owned, event, now_ms)
 
 
-def revoke_moved(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Effects:
+def revoke_moved(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> Effects:
     """Give up a queue once its new offset is committed; what its handlers do is void."""
     owned.revoked_ms = now_ms
     owned.is_wanted_again = False
     return end_draining(own, owned, event, now_ms)
 
 
-def revoke_unlocked(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Effects:
+def revoke_unlocked(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> Effects:
     """Give up a queue whose lock was not ours yet."""
     own.remove(owned)
     steps: Effects = [fx.Revoked((owned.queue,))] if owned.is_announced else []
     return steps + own.unlock(owned)
 
 
-def hurry_draining(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Effects:
+def hurry_draining(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> Effects:
     """Wait for handlers no longer, if their time is over; for a master neither when the consumer stops."""
     owned.is_wanted_again = False
     may_wait = owned.work.is_under_way or not own.closing
     return [] if event.drain_ms and may_wait else end_draining(own, owned, event, now_ms)
 
 
-def hurry(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Effects:
+def hurry(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> Effects:
     """Wait for the listener or a commit no longer, if the time is over."""
     owned.is_wanted_again = False
     return [] if event.drain_ms else complete_release(own, owned, now_ms)
@@ -94,7 +94,7 @@ def _may_have_a_master(own: Ownership, owned: OwnedQueue, event: ev.Event, now_m
 
     What was handled is not committed yet, and would be redelivered to the next owner.
     """
-    is_hurried = isinstance(event, ev.Revoked) and not event.drain_ms
+    is_hurried = isinstance(event, ev.Unassigned) and not event.drain_ms
     return (
         owned.state is QueueState.DRAINING
         and owned.is_revoked_by_coordinator

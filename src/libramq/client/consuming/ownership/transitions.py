@@ -153,7 +153,7 @@ TABLE: Final[Transitions] = {
     ev.Resumed: {**IGNORED, P: _to(reading.resume, P, R)},
     ev.Continued: {**IGNORED, R: _to(reading.go_on, R)},
     # The end.
-    ev.Revoked: {
+    ev.Unassigned: {
         L: _to(release.revoke_unlocked, Z),
         **{state: _to(release.revoke, G, V, E, Z) for state in (W, O, R, P, D, F, S)},
         M: _to(release.revoke_moved, V, E, Z),

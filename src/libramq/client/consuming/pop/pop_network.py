@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar, Unpack, get_args
 
-from libramq.client.beginning import Beginning, Begun
+from libramq.client.beginning import Begun, GroupBeginning
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumeFrom, ConsumerSettings
 from libramq.client.consuming.handling.send_back import DEAD_LETTER, send_back_header
@@ -122,7 +122,7 @@ class PopNetwork(MemberNetwork[PopEffect]):
     def _began(self, begun: Begun) -> None:
         self._begun = begun
 
-    def _begin_place(self, effect: Pop, beginning: Beginning, since_ms: int) -> None:
+    def _begin_place(self, effect: Pop, beginning: GroupBeginning, since_ms: int) -> None:
         """Begin at a broker that was away at the start, or is new, and pop then."""
 
         def begun(outcome: int | LibraError | None, now_ms: MonotonicMs) -> Sequence[PopEffect]:
