@@ -8,11 +8,10 @@ Upstream: impl/MQClientInstance.java, MQClientAPIImpl.java.
 """
 
 import contextlib
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Generic, Protocol, Required, TypedDict, TypeVar
+from typing import Any, Final, Generic, Protocol, Required, TypeVar, Unpack
 
 from libramq.client.beginning import Begun, GroupBeginning, QueuesAtBroker, places_of, take_steps
 from libramq.client.beginning import Steps as BeginningSteps
@@ -25,7 +24,8 @@ from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.requests.ask import Performers
 from libramq.client.consuming.requests.broker_requests import BrokerRequests, Served
 from libramq.client.routing.name_servers import NameServers
-from libramq.clock import Clock, MonotonicMs, Now, read_clock
+from libramq.client.seams import NetworkSeams
+from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.errors import ConnectionLost, LibraError, NameServerUnavailable, RemoteError, RequestTimeout
 from libramq.filter.subscription import Selector
 from libramq.formats.route import TopicRouteData
@@ -34,8 +34,8 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.command import Command
 from libramq.rpc.broker_calls import heartbeat, unregister_client
 from libramq.rpc.call import Call
-from libramq.runtime.seams import Dialer, Timer, Timers
-from libramq.transport.access import OPEN, Access
+from libramq.runtime.seams import Timer
+from libramq.transport.access import OPEN
 from libramq.transport.outages import Outages, log_failed_request
 from libramq.transport.remotes import Remotes
 
@@ -109,64 +109,48 @@ class Core(Served[E_co], Protocol[E_co]):
         """Return an event's effects with what follows from it."""
 
 
-class Seams(TypedDict, total=False):
-    """The seams of a network: servers, sockets, timers, randomness and credentials; who gets its messages."""
+class Seams(NetworkSeams, total=False):
+    """The seams of a consumer's network. failed: called with failures that are bugs of ours."""
 
-    name_server_addresses: Required[Sequence[str]]
-    dialer: Required[Dialer]
-    timers: Required[Timers]
-    clock: Required[Clock]
-    randomness: Required[random.Random]
     run: Required[Run]
-    access: Access
     failed: Callable[[str, Exception], None]
 
 
 class MemberNetwork(ABC, Generic[E]):
-    """One membership, from `start` to `stop`. All methods are called on one thread.
-
-    failed: called with failures that are bugs of ours.
-    """
+    """One membership, from `start` to `stop`. All methods are called on one thread."""
 
     def __init__(
         self,
         settings: ConsumerSettings,
         subscriptions: Mapping[str, Selector],
         core: Core[E],
-        *,
-        name_server_addresses: Sequence[str],
-        dialer: Dialer,
-        timers: Timers,
-        clock: Clock,
-        randomness: random.Random,
-        run: Run,
-        access: Access = OPEN,
-        failed: Callable[[str, Exception], None] = log_failure,
+        **seams: Unpack[Seams],
     ) -> None:
+        clock, run = seams["clock"], seams["run"]
         self._core = core
         self._settings = settings
         self._subscriptions = subscriptions
         self._beginning = _beginning(settings, subscriptions)
-        self._timers = timers
+        self._timers = seams["timers"]
         self._clock = clock
         self._run = run
-        self._failed = failed
+        self._failed = seams.get("failed", log_failure)
         self._remotes = Remotes(
-            dialer,
-            timers,
+            seams["dialer"],
+            self._timers,
             clock.monotonic_ms,
             on_request=self._request_received,
             lost=self._lost,
-            access=access,
+            access=seams.get("access", OPEN),
             outages=Outages(clock.monotonic_ms),
         )
-        self._name_servers = NameServers(self._remotes, name_server_addresses, randomness)
+        self._name_servers = NameServers(self._remotes, seams["name_server_addresses"], seams["randomness"])
         self._broker_requests: BrokerRequests[E] = BrokerRequests(
             settings,
             subscriptions,
             core,
             clock,
-            name_servers=name_server_addresses,
+            name_servers=seams["name_server_addresses"],
             perform=self._perform,
             deliver=run.deliver,
         )

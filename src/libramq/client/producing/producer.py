@@ -18,18 +18,19 @@ from libramq.client.awaiting import answer_of
 from libramq.client.identity import Identity, name_server_addresses
 from libramq.client.producing.accumulator import split, unique_ids
 from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff
-from libramq.client.producing.producer_network import (
+from libramq.client.producing.producer_network import wanted_queue
+from libramq.client.producing.producer_run import ProducerRun
+from libramq.client.producing.producer_settings import (
+    BUFFER_BYTES_MAX,
     HEARTBEAT_MS,
     RETRIES,
     ROUTE_REFRESH_MS,
     SEND_TIMEOUT_MS,
     ProducerSettings,
-    wanted_queue,
 )
-from libramq.client.producing.producer_run import ProducerRun
 from libramq.client.producing.queue_selector import QueueSelector, check_queue
 from libramq.client.producing.requests import reply_topic
-from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, Callback
+from libramq.client.producing.send_pipeline import Callback
 from libramq.client.producing.send_request import check_batch, content_of, prepare_batch, prepare_one
 from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.transactions import CheckTransaction, Transaction, deciding

@@ -6,21 +6,18 @@ Upstream: impl/MQClientInstance.java, DefaultMQProducerImpl.java.
 """
 
 import contextlib
-import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeVar, Unpack
 
-from libramq.client.options import instance_of, whole_number
 from libramq.client.producing.accumulator import Content, split
-from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff, FaultStrategy
+from libramq.client.producing.fault_strategy import FaultStrategy
+from libramq.client.producing.producer_settings import ProducerSettings
 from libramq.client.producing.queue_selector import QueueSelector, check_queue, selected
 from libramq.client.producing.requests import Replied, Requests, reply_properties
-from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, Callback, SendPipeline
+from libramq.client.producing.send_pipeline import Callback, SendPipeline
 from libramq.client.producing.send_request import (
     Prepared,
-    SendSettings,
     content_of,
     prepare_one,
     travels_alone,
@@ -31,9 +28,9 @@ from libramq.client.producing.transactions import Check, HalfMessages
 from libramq.client.routing.name_servers import NameServers
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.routes import Routes
-from libramq.clock import Clock
+from libramq.client.seams import NetworkSeams
 from libramq.codes import RequestCode
-from libramq.errors import ConfigError, ConnectionLost, InvalidMessage, LibraError, RemoteError
+from libramq.errors import ConnectionLost, InvalidMessage, LibraError, RemoteError
 from libramq.formats.route import MASTER_ID
 from libramq.logs import get_logger
 from libramq.message.ids import MessageIds
@@ -45,8 +42,8 @@ from libramq.remoting.body.heartbeat import HeartbeatData, ProducerData
 from libramq.remoting.command import Command
 from libramq.rpc.broker_calls import heartbeat, unregister_client
 from libramq.rpc.name_server_calls import cluster_info
-from libramq.runtime.seams import Dialer, Timer, Timers
-from libramq.transport.access import OPEN, REQUEST_TIMEOUT_MS, Access
+from libramq.runtime.seams import Timer, Timers
+from libramq.transport.access import OPEN, REQUEST_TIMEOUT_MS
 from libramq.transport.outages import Outages, log_failed_request
 from libramq.transport.remotes import STOPPED, Remotes
 
@@ -165,54 +162,8 @@ def _report_outcomes(senders: list[Sent], outcomes: Outcomes) -> None:
         sent(outcome if isinstance(outcome, LibraError) else [outcome])
 
 
-#: DefaultMQProducer.sendMsgTimeout and retryTimesWhenSendFailed.
-SEND_TIMEOUT_MS: Final = 3_000
-RETRIES: Final = 2
-#: ClientConfig.pollNameServerInterval and heartbeatBrokerInterval.
-ROUTE_REFRESH_MS: Final = 30_000
-HEARTBEAT_MS: Final = 30_000
 #: Ours: how long unregistering may take.
 UNREGISTER_TIMEOUT_MS: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerSettings(SendSettings):
-    """The settings of a producer; see `Producer`. Raises ConfigError for invalid values."""
-
-    client_id: str
-    send_timeout_ms: int = SEND_TIMEOUT_MS
-    retries: int = RETRIES
-    retry_when_not_safe: bool = False
-    latency_fault: bool = False
-    back_off_table: Sequence[BackOff] = BACK_OFF_TABLE
-    route_refresh_ms: int = ROUTE_REFRESH_MS
-    heartbeat_ms: int = HEARTBEAT_MS
-    linger_ms: float = 1
-    buffer_bytes_max: int = BUFFER_BYTES_MAX
-
-    def __post_init__(self) -> None:
-        for name, low in _LOWEST.items():
-            whole_number(name, getattr(self, name), low)
-        instance_of("retry_when_not_safe", self.retry_when_not_safe, bool, "True or False")
-        instance_of("latency_fault", self.latency_fault, bool, "True or False")
-        instance_of("back_off_table", self.back_off_table, Sequence, "a sequence of BackOff(…)")
-        for each in self.back_off_table:
-            instance_of("an entry of back_off_table", each, BackOff, "a BackOff(…)")
-        linger_ms = self.linger_ms
-        if isinstance(linger_ms, bool) or not isinstance(linger_ms, int | float) or not linger_ms >= 0:
-            raise ConfigError(f"linger_ms is a number of milliseconds, 0 or more, not {linger_ms!r}")
-
-
-_LOWEST: Final = {
-    "send_timeout_ms": 1,
-    "retries": 0,
-    "body_bytes_max": 1,
-    "compress_over_bytes": 0,
-    "default_topic_queue_nums": 1,
-    "route_refresh_ms": 1,
-    "heartbeat_ms": 1,
-    "buffer_bytes_max": 1,
-}
 
 
 class ProducerNetwork:
@@ -222,29 +173,25 @@ class ProducerNetwork:
         self,
         settings: ProducerSettings,
         *,
-        name_server_addresses: Sequence[str],
-        dialer: Dialer,
-        timers: Timers,
-        clock: Clock,
-        randomness: random.Random,
         ids: MessageIds,
-        access: Access = OPEN,
         check: Check | None = None,
+        **seams: Unpack[NetworkSeams],
     ) -> None:
+        timers, clock, randomness = seams["timers"], seams["clock"], seams["randomness"]
         self._settings = settings
         self._timers, self._clock = timers, clock
         self._ids = ids
         self._contacted: set[str] = set()
         self._remotes = Remotes(
-            dialer,
+            seams["dialer"],
             timers,
             clock.monotonic_ms,
             on_request=self._request_received,
             lost=self._connection_lost,
-            access=access,
+            access=seams.get("access", OPEN),
             outages=Outages(clock.monotonic_ms, of_known_only=True),
         )
-        self._name_servers = NameServers(self._remotes, name_server_addresses, randomness)
+        self._name_servers = NameServers(self._remotes, seams["name_server_addresses"], randomness)
         self.routes = Routes(self._name_servers, default_queue_count=settings.default_topic_queue_nums)
         self.sender = Sender(
             self._remotes,
@@ -267,9 +214,6 @@ class ProducerNetwork:
             timers,
             ids,
             settings,
-            timeout_ms=settings.send_timeout_ms,
-            linger_ms=settings.linger_ms,
-            buffer_bytes_max=settings.buffer_bytes_max,
         )
         self.requests = MasterRequests(self._remotes, self.routes.table)
         self.half_messages = HalfMessages(self._remotes, self.requests, settings.group, check)

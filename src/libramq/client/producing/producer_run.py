@@ -13,7 +13,8 @@ from typing import Final
 from libramq.client.awaiting import answer_of, to_the_end
 from libramq.client.identity import Identity
 from libramq.client.options import whole_number
-from libramq.client.producing.producer_network import ProducerNetwork, ProducerSettings
+from libramq.client.producing.producer_network import ProducerNetwork
+from libramq.client.producing.producer_settings import ProducerSettings
 from libramq.client.producing.transactions import CheckTransaction, TransactionChecks, Transactions
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.routes import look_up

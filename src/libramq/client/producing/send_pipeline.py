@@ -25,8 +25,9 @@ from libramq.client.producing.accumulator import (
     content_bytes,
     plain_body,
 )
+from libramq.client.producing.producer_settings import ProducerSettings
 from libramq.client.producing.queue_selector import QueueSelector, selected
-from libramq.client.producing.send_request import SendSettings, content_of, prepare_one, travels_alone
+from libramq.client.producing.send_request import content_of, prepare_one, travels_alone
 from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.sender import BatchSender, Outcomes, Sender, Sent
 from libramq.client.routing.publish_info import TopicPublishInfo
@@ -40,8 +41,6 @@ from libramq.runtime.seams import Timer, Timers
 
 log = get_logger(__name__)
 
-#: ProduceAccumulator.totalHoldSize.
-BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024
 #: Ours: as much as a broker stores well within sendMsgTimeout.
 IN_FLIGHT_BYTES_MAX: Final = 8 * 1024 * 1024
 #: Ours: a program that sends without pause is asked to wait beyond. Answers are read and batches are sent
@@ -72,22 +71,18 @@ class SendPipeline:
         routes: Routes,
         timers: Timers,
         ids: MessageIds,
-        settings: SendSettings,
-        *,
-        timeout_ms: int,
-        linger_ms: float,
-        buffer_bytes_max: int = BUFFER_BYTES_MAX,
+        settings: ProducerSettings,
     ) -> None:
         self._sender = sender
         self._batches = batches
         self._routes = routes
         self._timers = timers
         self._ids = ids
-        self._timeout_ms = timeout_ms
-        self._linger_ms = linger_ms
         self._settings = settings
-        self._buffer_bytes_max = buffer_bytes_max
-        self._room_bytes_max = min(buffer_bytes_max, ROOM_BYTES_MAX)
+        self._timeout_ms = settings.send_timeout_ms
+        self._linger_ms = settings.linger_ms
+        self._buffer_bytes_max = settings.buffer_bytes_max
+        self._room_bytes_max = min(settings.buffer_bytes_max, ROOM_BYTES_MAX)
         self._accumulator: Accumulator[Callback | None] = Accumulator()
         self._unrouted: dict[str, list[_Unrouted]] = {}
         self._timer: Timer | None = None

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from libramq.client.producing.producer_network import ProducerNetwork, ProducerSettings
+from libramq.client.producing.producer_network import ProducerNetwork
+from libramq.client.producing.producer_settings import ProducerSettings
 from libramq.client.producing.send_result import SendResult, SendStatus
 from libramq.client.producing.transactions import TransactionState
 from libramq.client.routing.publish_info import TopicPublishInfo

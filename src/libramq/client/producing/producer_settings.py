@@ -1,0 +1,62 @@
+"""The settings of a producer, with RocketMQ's defaults where it has them.
+
+Upstream: client/producer/DefaultMQProducer.java, ClientConfig.java.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.client.options import instance_of, whole_number
+from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff
+from libramq.client.producing.send_request import SendSettings
+from libramq.errors import ConfigError
+
+#: DefaultMQProducer.sendMsgTimeout and retryTimesWhenSendFailed.
+SEND_TIMEOUT_MS: Final = 3_000
+RETRIES: Final = 2
+#: ClientConfig.pollNameServerInterval and heartbeatBrokerInterval.
+ROUTE_REFRESH_MS: Final = 30_000
+HEARTBEAT_MS: Final = 30_000
+#: ProduceAccumulator.totalHoldSize.
+BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings(SendSettings):
+    """The settings of a producer; see `Producer`. Raises ConfigError for invalid values."""
+
+    client_id: str
+    send_timeout_ms: int = SEND_TIMEOUT_MS
+    retries: int = RETRIES
+    retry_when_not_safe: bool = False
+    latency_fault: bool = False
+    back_off_table: Sequence[BackOff] = BACK_OFF_TABLE
+    route_refresh_ms: int = ROUTE_REFRESH_MS
+    heartbeat_ms: int = HEARTBEAT_MS
+    linger_ms: float = 1
+    buffer_bytes_max: int = BUFFER_BYTES_MAX
+
+    def __post_init__(self) -> None:
+        for name, low in _LOWEST.items():
+            whole_number(name, getattr(self, name), low)
+        instance_of("retry_when_not_safe", self.retry_when_not_safe, bool, "True or False")
+        instance_of("latency_fault", self.latency_fault, bool, "True or False")
+        instance_of("back_off_table", self.back_off_table, Sequence, "a sequence of BackOff(…)")
+        for each in self.back_off_table:
+            instance_of("an entry of back_off_table", each, BackOff, "a BackOff(…)")
+        linger_ms = self.linger_ms
+        if isinstance(linger_ms, bool) or not isinstance(linger_ms, int | float) or not linger_ms >= 0:
+            raise ConfigError(f"linger_ms is a number of milliseconds, 0 or more, not {linger_ms!r}")
+
+
+_LOWEST: Final = {
+    "send_timeout_ms": 1,
+    "retries": 0,
+    "body_bytes_max": 1,
+    "compress_over_bytes": 0,
+    "default_topic_queue_nums": 1,
+    "route_refresh_ms": 1,
+    "heartbeat_ms": 1,
+    "buffer_bytes_max": 1,
+}
