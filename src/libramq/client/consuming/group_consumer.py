@@ -4,8 +4,8 @@ Its network side runs on its own thread, so that code of the user's that blocks 
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Generic, Self
 
@@ -18,19 +18,24 @@ from libramq.client.consuming.consumer_settings import GROUP_STRATEGY, ConsumerS
 from libramq.client.consuming.handling.queue_listener import Hooks
 from libramq.client.consuming.member_network import Run, Seams
 from libramq.client.identity import Identity, name_server_addresses
-from libramq.client.options import Beginning, ErrorHook, QueueHook, beginning, instance_of, whole_number
+from libramq.client.options import (
+    ErrorHook,
+    GroupConsumerOptions,
+    QueueHook,
+    beginning,
+    instance_of,
+    whole_number,
+)
 from libramq.client.routing.routes import look_up
 from libramq.clock import Clock, SystemClock
 from libramq.errors import ConfigError, LocalProtocolError
-from libramq.filesystem import FileSystem, LocalFileSystem
+from libramq.filesystem import LocalFileSystem
 from libramq.filter.subscription import Selector
 from libramq.message.names import validate_group
 from libramq.message.queue import MessageQueue
-from libramq.remoting.credentials import Credentials
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.runtime.seams import Dialer
 from libramq.transport.access import Access
-from libramq.transport.tls import Tls
 
 #: DefaultMQPushConsumer.consumeTimestamp: half an hour ago.
 CONSUME_TIMESTAMP_AGO_MS: Final = 30 * 60 * 1000
@@ -41,59 +46,37 @@ STOP_TIMEOUT_MS: Final = 10_000
 BROADCASTING_INSTANCE: Final = "DEFAULT"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommonOptions:
-    """The options that both kinds of consumer have, as the user gave them."""
-
-    group: str
-    namesrv: str | Sequence[str] | None
-    consume_from: Beginning
-    consume_timestamp_ms: int | None
-    strategy: str | TopicRule | None
-    broadcasting: bool
-    instance_name: str | None
-    instance_id: str | None
-    local_offsets: str | Path | None
-    on_assigned: QueueHook | None
-    on_revoked: QueueHook | None
-    on_lost: QueueHook | None
-    on_error: ErrorHook | None
-    credentials: Credentials | None
-    tls: Tls | None
-    clock: Clock | None
-    randomness: random.Random | None
-    filesystem: FileSystem | None
-
-
 class GroupConsumer(Generic[N]):
     """A consumer from its options to its end. settings: further fields of ConsumerSettings."""
 
-    def __init__(self, options: CommonOptions, **settings: Any) -> None:
-        self.group = group = validate_group(options.group)
-        self._name_server_addresses = name_server_addresses(options.namesrv)
-        self._clock = options.clock or SystemClock()
-        self._random = options.randomness
-        self._access = Access(options.credentials, options.tls)
-        self._hooks = _hooks(options.on_assigned, options.on_revoked, options.on_lost, options.on_error)
-        instance_name = options.instance_name
-        if options.broadcasting and instance_name is None:
+    def __init__(self, options: GroupConsumerOptions, **settings: Any) -> None:
+        self.group = group = validate_group(options["group"])
+        self._name_server_addresses = name_server_addresses(options["namesrv"])
+        self._clock = options["clock"] or SystemClock()
+        self._random = options["randomness"]
+        self._access = Access(options["credentials"], options["tls"])
+        self._hooks = _hooks(
+            options["on_assigned"], options["on_revoked"], options["on_lost"], options["on_error"]
+        )
+        instance_name = options["instance_name"]
+        if options["broadcasting"] and instance_name is None:
             instance_name = BROADCASTING_INSTANCE
         self._identity = Identity(self._name_server_addresses, self._clock, instance_name)
-        self._filesystem = options.filesystem or LocalFileSystem()
-        self._directory = _directory(options.local_offsets)
+        self._filesystem = options["filesystem"] or LocalFileSystem()
+        self._directory = _directory(options["local_offsets"])
         self._local_offsets: LocalOffsetStore | None = None
-        strategy = options.strategy
+        strategy = options["strategy"]
         self._settings = ConsumerSettings(
             group=group,
             client_id="",  # Of the run: `Identity`.
-            consume_from=beginning(options.consume_from),
-            consume_timestamp_ms=_timestamp_ms(options.consume_timestamp_ms, self._clock),
+            consume_from=beginning(options["consume_from"]),
+            consume_timestamp_ms=_timestamp_ms(options["consume_timestamp_ms"], self._clock),
             strategy=_rule(strategy),
             group_strategy=strategy if isinstance(strategy, str) else GROUP_STRATEGY,
-            instance_id=options.instance_id,
-            broadcasting=options.broadcasting,
-            has_assigned_hook=options.on_assigned is not None,
-            has_revoke_hook=options.on_revoked is not None,
+            instance_id=options["instance_id"],
+            broadcasting=options["broadcasting"],
+            has_assigned_hook=options["on_assigned"] is not None,
+            has_revoke_hook=options["on_revoked"] is not None,
             **settings,
         )
         self._filters: dict[str, Selector] = {}

@@ -18,7 +18,7 @@ from typing import Any, Unpack
 from libramq.balance import TopicRule
 from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver
 from libramq.client.consuming.consumer_settings import THREADS, ConsumeFrom
-from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, CommonOptions, GroupConsumer
+from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer
 from libramq.client.consuming.handling.handlers import Handler, Handlers, check_handler, in_order
 from libramq.client.consuming.member_network import MemberNetwork
 from libramq.client.consuming.pop.pop_network import PopNetwork
@@ -26,6 +26,7 @@ from libramq.client.options import (
     Beginning,
     ConsumerTuning,
     ErrorHook,
+    GroupConsumerOptions,
     PushConsumerOptions,
     QueueHook,
     check_names,
@@ -108,7 +109,7 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
         **tuning: Unpack[ConsumerTuning],
     ) -> None:
         check_names(tuning, PushConsumerOptions.__annotations__, "PushConsumer")
-        options = CommonOptions(
+        options = GroupConsumerOptions(
             group=group,
             namesrv=namesrv,
             consume_from=consume_from,

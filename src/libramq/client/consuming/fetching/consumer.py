@@ -25,7 +25,7 @@ from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, FetchedM
 from libramq.client.consuming.fetching.fetched_batch import DecodedMessages, Value
 from libramq.client.consuming.fetching.fetching import Assign, Commit, ReadRecords
 from libramq.client.consuming.fetching.positions import Positions, check_offsets
-from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, CommonOptions
+from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.pulling.pulled_records import record_batch, schema_of
@@ -34,6 +34,7 @@ from libramq.client.options import (
     ConsumerOptions,
     ErrorHook,
     FetchTuning,
+    GroupConsumerOptions,
     QueueHook,
     check_names,
     whole_number,
@@ -212,7 +213,7 @@ class Consumer(Positions):
         check_names(tuning, ConsumerOptions.__annotations__, "Consumer")
         whole_number("auto_commit_interval_ms", auto_commit_interval_ms, 10, 600_000)
         tuning.setdefault("pull_threshold_for_all", PULL_THRESHOLD_FOR_ALL)
-        options = CommonOptions(
+        options = GroupConsumerOptions(
             group=group,
             namesrv=namesrv,
             consume_from=consume_from,
