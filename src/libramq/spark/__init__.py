@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from libramq.spark.bodies.bodies import from_message
     from libramq.spark.pipeline.batches import Batch, plan_batches, read_batches
     from libramq.spark.pipeline.delta_table import DeltaTable
+    from libramq.spark.pipeline.iceberg_table import IcebergTable
     from libramq.spark.pipeline.parquet_table import ParquetTable
     from libramq.spark.reading.source import RocketMQSource
     from libramq.spark.spark_session import bootstrap, register, session
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch",
     "DeltaTable",
+    "IcebergTable",
     "ParquetTable",
     "RocketMQSource",
     "bootstrap",
@@ -37,6 +39,7 @@ _HOME = {
     "RocketMQSource": "libramq.spark.reading.source",
     "Batch": "libramq.spark.pipeline.batches",
     "DeltaTable": "libramq.spark.pipeline.delta_table",
+    "IcebergTable": "libramq.spark.pipeline.iceberg_table",
     "ParquetTable": "libramq.spark.pipeline.parquet_table",
     "plan_batches": "libramq.spark.pipeline.batches",
     "read_batches": "libramq.spark.pipeline.batches",

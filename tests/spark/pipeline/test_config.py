@@ -29,7 +29,7 @@ def test_the_command_line_outranks_the_file(file: Path):
         ("topics = 'A'\ntable = 't'", "topics: Expected `array`, got `str`"),
         (
             "topics = ['A']\ntable = 't'\nformat = 'orc'",
-            "format: Invalid enum value 'orc'; allowed are parquet, delta",
+            "format: Invalid enum value 'orc'; allowed are parquet, delta, iceberg",
         ),
         ("topics = ", "is no TOML"),
     ],
@@ -53,8 +53,10 @@ def test_a_missing_file_is_named(file: Path):
         ({"every": "soon"}, "every='soon': give a duration like 500ms"),
         ({"dedup_within": "1"}, None),
         ({"batch_messages": 0}, "batch_messages=0: give a whole number from 1 on"),
-        ({"compact": True}, "compact is for Delta tables"),
+        ({"compact": True}, "compact is for Delta and Iceberg tables"),
         ({"table": "s3://bucket/t"}, "give a directory"),
+        ({"format": "iceberg"}, "format = .iceberg. needs a table"),
+        ({"catalog": {"uri": "http://rest"}}, "no other format takes one"),
     ],
 )
 def test_invalid_values_are_named(keys: dict[str, object], said: str | None):

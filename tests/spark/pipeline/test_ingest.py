@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import deltalake
 import pyarrow.dataset as ds
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from libramq.errors import ConfigError, RouteNotFound
 from libramq.message import Message
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-FORMATS = ("parquet", "delta")
+FORMATS = ("parquet", "delta", "iceberg")
 
 
 def send(up: LibraUp, topic: str, keys: list[str]) -> None:
@@ -36,12 +37,25 @@ def send(up: LibraUp, topic: str, keys: list[str]) -> None:
 
 def config(up: LibraUp, topic: str, directory: Path, **keys: Any) -> IngestConfig:
     given = {"topics": [topic], "table": str(directory / "t"), "namesrv": up.namesrv, **keys}
+    if given.get("format") == "iceberg":
+        given |= {
+            "table": "shop.t",
+            "checkpoint": str(directory / "t.checkpoint"),
+            "catalog": catalog(directory),
+        }
     return IngestConfig(**given)
+
+
+def catalog(directory: Path) -> dict[str, str]:
+    directory.mkdir(exist_ok=True)
+    return {"uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}/warehouse"}
 
 
 def table(directory: Path, kind: str) -> "pa.Table":
     if kind == "delta":
         return deltalake.DeltaTable(str(directory / "t")).to_pyarrow_table()
+    if kind == "iceberg":
+        return load_catalog("default", **catalog(directory)).load_table("shop.t").scan().to_arrow()
     return ds.dataset(directory / "t", format="parquet", partitioning="hive").to_table()
 
 
@@ -89,14 +103,15 @@ def test_duplicates_are_left_out_within_and_between_batches(
     spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, kind: str
 ):
     given = config(up, topic, tmp_path, format=kind, dedup="key")
+    place = given.table
     send(up, topic, ["a", "b", "a", "c"])
     Ingest(given).run(spark, ignore)
     send(up, topic, ["c", "a"])  # A batch of duplicates only.
     only = Ingest(given).run(spark, ignore).sentence
-    assert only == f"2 messages of {topic} read, 0 rows written to {tmp_path / 't'}"
+    assert only == f"2 messages of {topic} read, 0 rows written to {place}"
     send(up, topic, ["d", "b", "d"])
     some = Ingest(given).run(spark, ignore).sentence
-    assert some == f"3 messages of {topic} read, 1 rows written to {tmp_path / 't'}"
+    assert some == f"3 messages of {topic} read, 1 rows written to {place}"
     assert sorted(table(tmp_path, kind)["key"].to_pylist()) == ["a", "b", "c", "d"]
 
 

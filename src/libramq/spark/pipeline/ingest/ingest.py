@@ -1,4 +1,4 @@
-"""`ingest`: topics into a Parquet or Delta table, each (broker, topic, queue, offset) once.
+"""`ingest`: topics into a Parquet, Delta or Iceberg table, each (broker, topic, queue, offset) once.
 
 How a batch is written once is in `libramq.spark.pipeline.batches`.
 """
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from libramq.spark.pipeline.delta_table import DeltaTable
+    from libramq.spark.pipeline.iceberg_table import IcebergTable
     from libramq.spark.pipeline.parquet_table import ParquetTable
 
 #: Ours: 20 MB of small messages, 0.5 s of reading.
@@ -33,14 +34,15 @@ COMPACT_EVERY: Final = 50
 class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of ingest's file.
 
-    topics: names. table: a directory. namesrv: as `-n`. access: credentials and TLS, as in $LIBRA_ACCESS.
-    format: of the table. checkpoint: a directory for this table alone, by default TABLE.checkpoint.
+    topics: names. table: a directory, or NAMESPACE.NAME in Iceberg. namesrv: as `-n`. access: credentials and
+    TLS, as in $LIBRA_ACCESS. format: of the table. catalog: Iceberg's, by pyiceberg's properties.
+    checkpoint: a directory for this table alone, by default TABLE.checkpoint.
     starting: where a new table begins. batch_messages: how many messages a batch reads at most.
     body: string if bodies are UTF-8 text; one that is not is in the column corrupt, unchanged.
     properties: whether the table has them, as a map.
     dedup: drop messages of a topic whose unique_id or key came within `dedup_within` of each other.
     every: run continuously and look this often ("10s"); otherwise a run reads the existing messages and ends.
-    compact: merge a Delta table's small files at times, and when a run ends.
+    compact: merge a Delta or Iceberg table's small files at times, and when a run ends.
     source: further options of format("rocketmq").
     """
 
@@ -48,7 +50,8 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     namesrv: str | None = None
     access: dict[str, str] = {}
-    format: Literal["parquet", "delta"] = "parquet"
+    format: Literal["parquet", "delta", "iceberg"] = "parquet"
+    catalog: dict[str, str] = {}
     checkpoint: str | None = None
     starting: Literal["earliest", "latest"] = "earliest"
     batch_messages: int = BATCH_MESSAGES
@@ -72,11 +75,16 @@ class Ingest:
         self._within_ms = duration_ms("dedup_within", config.dedup_within)
         if config.batch_messages < 1:
             raise ConfigError(f"batch_messages={config.batch_messages}: give a whole number from 1 on")
-        if config.compact and config.format != "delta":
-            raise ConfigError("compact is for Delta tables: in Parquet a batch is what can be written again")
+        if config.compact and config.format == "parquet":
+            raise ConfigError(
+                "compact is for Delta and Iceberg tables: in Parquet a batch is what can be written again"
+            )
+        if bool(config.catalog) != (config.format == "iceberg"):
+            raise ConfigError('format = "iceberg" needs a table [catalog], and no other format takes one')
         if "://" in config.table or "://" in (config.checkpoint or ""):
             raise ConfigError(f"table={config.table!r}: give a directory that Spark's workers have too")
         self._path = Path(config.table).absolute()
+        self._place = config.table if config.format == "iceberg" else str(self._path)
         checkpoint = config.checkpoint or f"{self._path}.checkpoint"
         self._checkpoint = Checkpoint(Path(checkpoint).absolute())
         self._options = {
@@ -89,16 +97,15 @@ class Ingest:
             **config.source,
         }
         self._rows_written = self._files_merged = 0
-        self._binding = {
-            "table": str(self._path),
-            "format": config.format,
-            "body": config.body,
-            "properties": str(config.properties).lower(),
-        }
+        self._binding = {"table": self._place, "format": config.format}
+        if config.format == "iceberg":  # Columns may be added, and the table itself says which it has.
+            self._binding["catalog"] = config.catalog.get("uri", "").rpartition("@")[2]  # Without a password.
+        else:
+            self._binding |= {"body": config.body, "properties": str(config.properties).lower()}
 
     def plan(self) -> Plan:
         """Plan what a run would read and write; nothing is changed."""
-        self._checkpoint.check(self._binding, table_has_rows=self._table().has_rows())
+        self._check_table()
         remarks = []
         if self._config.dedup != "none":
             remarks.append(
@@ -119,10 +126,10 @@ class Ingest:
             tables=[
                 TablePlan(
                     name=self._path.name,
-                    path=str(self._path),
+                    path=self._place,
                     format=self._config.format,
                     columns=self._columns(),
-                    partitioned_by=("date",) if self._config.format == "delta" else ("batch", "date"),
+                    partitioned_by=("batch", "date") if self._config.format == "parquet" else ("date",),
                 )
             ],
             remarks=[*remarks, f"checkpoint: {self._checkpoint.directory}"],
@@ -149,7 +156,7 @@ class Ingest:
             done = run_batches(query, on_progress, total)
         sentence = (
             f"{done:,} messages of {', '.join(self._config.topics)} read, "
-            f"{self._rows_written:,} rows written to {self._path}"
+            f"{self._rows_written:,} rows written to {self._place}"
         )
         if self._config.compact:
             self._files_merged += self._table().compact()
@@ -195,7 +202,20 @@ class Ingest:
             "date": "date",
         }
 
-    def _table(self) -> "ParquetTable | DeltaTable":
+    def _check_table(self) -> None:
+        """Raise ConfigError if the table is not this checkpoint's, or cannot take these columns."""
+        self._checkpoint.check(self._binding, table_has_rows=self._table().has_rows())
+        if self._config.format == "iceberg":
+            self._iceberg_table().check(self._columns())
+
+    def _iceberg_table(self) -> "IcebergTable":
+        from libramq.spark.pipeline.iceberg_table import IcebergTable
+
+        return IcebergTable(self._config.table, self._config.catalog, partitioned_by=("date",))
+
+    def _table(self) -> "ParquetTable | DeltaTable | IcebergTable":
+        if self._config.format == "iceberg":
+            return self._iceberg_table()
         if self._config.format == "delta":
             from libramq.spark.pipeline.delta_table import DeltaTable
 

@@ -1,0 +1,450 @@
+"""An Iceberg table with each batch once: its properties and snapshots name the batches.
+
+    LOCATION/data/date=2026-05-01/libramq-….parquet     written by Spark's tasks, with Iceberg's field ids
+    table property libramq-batch.QUERY = N              committed with the snapshot that adds batch N
+    snapshot summary libramq-query, libramq-batch       the same, for people
+
+The property outlives the snapshot: expiring snapshots, and other programs' commits, leave it in place. Tasks
+return a row for each file, and the driver commits these by the library `pyiceberg`, in any of its catalogs.
+"""
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from itertools import groupby
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from libramq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import FileScanTask, Table
+    from pyspark.sql import DataFrame, SparkSession
+
+    from libramq.spark.pipeline.batches import Batch
+
+#: Ours: how often a commit is tried that loses races to other writers.
+COMMITS_MAX: Final = 10
+#: Ours: what a task keeps in memory before it writes a file for each partition.
+BUFFER_BYTES: Final = 128 << 20
+#: Ours: `compact` merges files below the first size, up to the second in total.
+SMALL_BYTES: Final = 32 << 20
+MERGED_BYTES: Final = 128 << 20
+#: Ours: unreferenced files may belong to a run that is about to commit them; as in DeltaTable.
+ORPHANS_AGE: Final = timedelta(days=7)
+_BATCH: Final = "libramq-batch"
+_QUERY: Final = "libramq-query"
+_NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
+_SNAPSHOT_AGE: Final = "history.expire.max-snapshot-age-ms"
+ARROW_TYPES: Final[Mapping[str, pa.DataType]] = MappingProxyType(
+    {
+        "string": pa.string(), "binary": pa.binary(), "boolean": pa.bool_(), "int": pa.int32(),
+        "bigint": pa.int64(), "float": pa.float32(), "double": pa.float64(), "date": pa.date32(),
+        "timestamp": pa.timestamp("us", "UTC"),
+    }
+)  # fmt: skip
+#: For tables made here: a batch every ten seconds makes 8,640 snapshots a day, and each commit writes a list
+#: of them. A program that changes these properties later is obeyed.
+PROPERTIES: Final = {
+    _SNAPSHOT_AGE: str(24 * 3_600_000),
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+}
+
+
+class IcebergTable:
+    """One table. name: with its namespace, like "shop.orders". partitioned_by: columns.
+
+    catalog: pyiceberg's properties, such as `uri` and `warehouse`, and `name`, the catalog's (by default
+    "default"). A warehouse without a scheme is a directory.
+    """
+
+    def __init__(self, name: str, catalog: Mapping[str, str], *, partitioned_by: Sequence[str] = ()) -> None:
+        try:
+            import pyiceberg.catalog  # noqa: F401
+        except ModuleNotFoundError:
+            raise ConfigError(
+                "Iceberg tables need the library pyiceberg: pip install 'libramq[iceberg]'"
+            ) from None
+        namespace, _, last = name.rpartition(".")
+        if not namespace or not last or "/" in name:
+            raise ConfigError(f"table={name!r}: give a namespace and a name, like shop.orders")
+        self.name, self._namespace = name, namespace
+        self._catalog_name = catalog.get("name", "default")
+        self._properties = {key: value for key, value in catalog.items() if key != "name"}
+        warehouse = self._properties.get("warehouse", "")
+        if warehouse and "://" not in warehouse and not self._properties.get("uri", "").startswith("http"):
+            self._properties["warehouse"] = f"file://{Path(warehouse).absolute()}"
+        self._partitioned_by = tuple(partitioned_by)
+
+    def has_rows(self) -> bool:
+        """Return whether the table exists."""
+        return self._open() is not None
+
+    def check(self, columns: Mapping[str, str]) -> None:
+        """Raise ConfigError if the table exists and rows with these columns (Spark's types) do not fit it.
+
+        Nested types are checked when the rows are there: only a Spark session can read them.
+        """
+        table = self._open()
+        if table is not None:
+            known = {name: ARROW_TYPES[kind] for name, kind in columns.items() if kind in ARROW_TYPES}
+            self._check(table, pa.schema(known))
+
+    def has_batch(self, batch: "Batch") -> bool:
+        """Return whether a batch is in the table."""
+        table = self._open()
+        return table is not None and _has(table, batch)
+
+    def write_once(self, rows: "DataFrame", batch: "Batch") -> int:
+        """Add a batch and return its number of rows; 0 if it is there already.
+
+        Spark's tasks write the files, and the driver commits them, to the version that was looked at: the
+        catalog refuses that if anything has been committed since.
+        """
+        from pyiceberg.exceptions import CommitFailedException
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        if self.has_batch(batch):
+            return 0
+        table = self._prepared(to_arrow_schema(rows.schema, timezone="UTC"))
+        written = rows.mapInArrow(FileWriter.of(table, self._partitioned_by).in_task, "file binary").collect()
+        files = [pickle.loads(bytes(row["file"])) for row in written]
+        for attempt in range(1, COMMITS_MAX + 1):
+            if _has(table, batch):
+                _delete(table, files)
+                return 0
+            table.metadata.properties.update(_NO_RETRIES)  # Of this copy. A commit that lost must look again.
+            properties = {_QUERY: batch.query, _BATCH: str(batch.number)}
+            try:
+                with table.transaction() as transaction:
+                    transaction.set_properties({f"{_BATCH}.{batch.query}": str(batch.number)})
+                    update = transaction.update_snapshot(snapshot_properties=properties)
+                    is_merging = table.properties.get("commit.manifest-merge.enabled") == "true"
+                    with update.merge_append() if is_merging else update.fast_append() as append:
+                        for file in files:
+                            append.append_data_file(file)
+                break
+            except CommitFailedException:
+                if attempt == COMMITS_MAX:
+                    raise
+                table = self._catalog().load_table(self.name)
+        return sum(file.record_count for file in files)
+
+    def rows_of(self, spark: "SparkSession", first: date, last: date) -> "DataFrame | None":
+        """Return the rows of some days of a table that is partitioned by date; None if there are none.
+
+        Spark reads the files, so it must have access to where they lie.
+        """
+        table = self._open()
+        if table is None:
+            return None
+        days = f"date >= '{first.isoformat()}' and date <= '{last.isoformat()}'"
+        files = [task.file.file_path for task in table.scan(row_filter=days).plan_files()]
+        return spark.read.parquet(*files) if files else None
+
+    def compact(self) -> int:
+        """Merge small files; return how many were replaced. What loses a race is left for the next time.
+
+        Snapshots older than the table's property history.expire.max-snapshot-age-ms are expired, and data
+        files written here that no snapshot has had for a week are deleted.
+        """
+        from pyiceberg.exceptions import CommitFailedException, ValidationException
+
+        table = self._open()
+        if table is None:
+            return 0
+        count = 0
+        try:
+            for files in _small_files(table):
+                _merge(table, files, self._partitioned_by)
+                count += len(files)
+                table = self._catalog().load_table(self.name)
+            _expire_snapshots(table)
+        except (CommitFailedException, ValidationException):
+            return count
+        _delete_orphans(self._catalog().load_table(self.name))
+        return count
+
+    def _prepared(self, schema: pa.Schema) -> "Table":
+        """Return the table, created if there is none, with all columns of the schema."""
+        from pyiceberg.exceptions import TableAlreadyExistsError
+
+        optional = pa.schema([field.with_nullable(True) for field in schema])
+        catalog, table = self._catalog(), self._open()
+        if table is None:
+            catalog.create_namespace_if_not_exists(self._namespace)
+            try:
+                with (
+                    catalog.create_table_transaction(
+                        self.name, optional, properties=PROPERTIES
+                    ) as transaction,
+                    transaction.update_spec() as spec,
+                ):
+                    for column in self._partitioned_by:
+                        spec.add_identity(column)
+            except TableAlreadyExistsError:  # By another run, just now.
+                pass
+            table = catalog.load_table(self.name)
+        new = self._check(table, optional)
+        if new:
+            with table.update_schema() as update:
+                update.union_by_name(pa.schema(new))
+            table = catalog.load_table(self.name)
+        return table
+
+    def _check(self, table: "Table", schema: pa.Schema) -> list[pa.Field]:
+        """Return the columns that the table lacks; ConfigError if it is another kind of table."""
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        names = [table.schema().find_column_name(field.source_id) for field in table.spec().fields]
+        is_identity = all(str(field.transform) == "identity" for field in table.spec().fields)
+        if names != list(self._partitioned_by) or not is_identity:
+            raise ConfigError(
+                f"the table {self.name} is partitioned by {', '.join(map(str, names)) or 'nothing'}, "
+                f"not by the values of {', '.join(self._partitioned_by) or 'nothing'}; give another table"
+            )
+        there = {field.name: field for field in schema_to_pyarrow(table.schema(), include_field_ids=False)}
+        for field in schema:
+            known = there.get(field.name)
+            if known is not None and not _holds(known.type, field.type):
+                raise ConfigError(
+                    f"the table {self.name} has a column {field.name} {known.type}, which is to be "
+                    f"{field.type}; give another table, or take the change back"
+                )
+        return [field for field in schema if field.name not in there]
+
+    def _catalog(self) -> "Catalog":
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import NotInstalledError, RESTError
+        from requests.exceptions import RequestException
+
+        try:
+            return load_catalog(self._catalog_name, **self._properties)
+        except (ValueError, NotInstalledError, RESTError, RequestException, ImportError) as error:
+            reason = str(error).partition("\n")[0]
+        except Exception as error:  # SQLAlchemy's, which may not be installed.
+            if not type(error).__module__.startswith("sqlalchemy"):
+                raise
+            reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"the catalog {self._catalog_name} cannot be opened: {reason}; give pyiceberg's properties in "
+            '[catalog], such as uri = "sqlite:////srv/catalog.db" and warehouse = "/srv/warehouse"'
+        )
+
+    def _open(self) -> "Table | None":
+        from pyiceberg.exceptions import NoSuchTableError
+
+        uri = self._properties.get("uri", "")
+        if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+            return None  # Opening it would create the file; a dry run must not.
+        try:
+            return self._catalog().load_table(self.name)
+        except NoSuchTableError:
+            return None
+
+
+@dataclass(frozen=True)
+class FileWriter:
+    """Writes rows as data files of a table: a value, so that it can be sent to workers."""
+
+    metadata: Any
+    io: Any
+    locations: Any
+    partitioned_by: tuple[str, ...]
+
+    @classmethod
+    def of(cls, table: "Table", partitioned_by: tuple[str, ...]) -> "FileWriter":
+        """Return the writer for a table's current schema."""
+        nothing: dict[str, Any] = {"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
+        slim = table.metadata.model_copy(update=nothing)  # Workers need no history.
+        return cls(slim, table.io, table.location_provider(), partitioned_by)
+
+    def in_task(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write a task's rows and yield a row for each file."""
+        for file in self.write(batches):
+            yield pa.record_batch({"file": [pickle.dumps(file)]})
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator["DataFile"]:
+        """Write files with a bounded number of rows in memory; yield what a commit says of each."""
+        buffered, size = list[pa.Table](), 0
+        for batch in batches:
+            if batch.num_rows:
+                buffered.append(self._as_table(batch))
+                size += batch.nbytes
+            if size >= BUFFER_BYTES:
+                yield from self._write_partitions(pa.concat_tables(buffered))
+                buffered, size = [], 0
+        if buffered:
+            yield from self._write_partitions(pa.concat_tables(buffered))
+
+    def _as_table(self, batch: pa.RecordBatch) -> pa.Table:
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        schema = schema_to_pyarrow(self.metadata.schema())
+        columns = [
+            batch.column(field.name).cast(field.type)
+            if field.name in batch.schema.names
+            else pa.nulls(batch.num_rows, field.type)
+            for field in schema
+        ]
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    def _write_partitions(self, rows: pa.Table) -> Iterator["DataFile"]:
+        if not self.partitioned_by:
+            yield self._write_file(rows, "")
+            return
+        names = list(self.partitioned_by)
+        for values in rows.group_by(names).aggregate([]).to_pylist():
+            chosen = pa.scalar(True)
+            for name, value in values.items():
+                is_it = pc.is_null(rows[name]) if value is None else pc.equal(rows[name], value)
+                chosen = pc.and_(chosen, pc.fill_null(is_it, False))
+            parts = (f"{quote(name, safe='')}={_in_path(value)}/" for name, value in values.items())
+            yield self._write_file(rows.filter(chosen), "".join(parts))
+
+    def _write_file(self, rows: pa.Table, directory: str) -> "DataFile":
+        from pyiceberg.io.pyarrow import parquet_file_to_data_file
+
+        location = self.locations.new_data_location(f"{directory}{_prefix(self.metadata)}{uuid4()}.parquet")
+        codec = self.metadata.properties.get("write.parquet.compression-codec", "zstd")
+        compression = "none" if codec == "uncompressed" else codec
+        with self.io.new_output(location).create() as file:
+            pq.write_table(rows, file, compression=compression, store_decimal_as_integer=True)
+        return parquet_file_to_data_file(self.io, self.metadata, location)
+
+
+def _prefix(metadata: Any) -> str:
+    """Return how names of our files begin; tables may share a directory."""
+    return f"libramq-{metadata.table_uuid}-"
+
+
+def _in_path(value: object) -> str:
+    return "null" if value is None else quote(str(value), safe="")
+
+
+def _holds(known: pa.DataType, new: pa.DataType) -> bool:
+    """Return whether a column can take another type's values, as Iceberg promotes types; structs may grow."""
+    if pa.types.is_struct(known) and pa.types.is_struct(new):
+        there = {field.name: field.type for field in known}
+        return all(field.name not in there or _holds(there[field.name], field.type) for field in new)
+    if pa.types.is_large_list(known) and pa.types.is_list(new):
+        return _holds(known.value_type, new.value_type)
+    if pa.types.is_map(known) and pa.types.is_map(new):
+        return _holds(known.key_type, new.key_type) and _holds(known.item_type, new.item_type)
+    small = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+    wider = {(pa.int64(), pa.int32()), (pa.float64(), pa.float32())}
+    return small.get(known, known) == small.get(new, new) or (known, new) in wider
+
+
+def _has(table: "Table", batch: "Batch") -> bool:
+    """Look in the property, and in the snapshots too: another program may have replaced the properties."""
+    numbers = [table.properties.get(f"{_BATCH}.{batch.query}", "-1")]
+    for snapshot in table.snapshots():
+        found = snapshot.summary.additional_properties if snapshot.summary else {}
+        if found.get(_QUERY) == batch.query:
+            numbers.append(found.get(_BATCH, "-1"))
+    return max(map(int, numbers)) >= batch.number
+
+
+def _delete(table: "Table", files: Iterable["DataFile"]) -> None:
+    for file in files:
+        table.io.delete(file.file_path)
+
+
+def _small_files(table: "Table") -> Iterator[list["FileScanTask"]]:
+    """Yield two or more small files of one partition at a time; none from which rows were deleted."""
+    small = [
+        task
+        for task in table.scan().plan_files()
+        if not task.delete_files
+        and task.file.file_size_in_bytes < SMALL_BYTES
+        and task.file.spec_id == table.spec().spec_id
+    ]
+
+    def partition(task: "FileScanTask") -> str:
+        return repr(task.file.partition)
+
+    for _, files in groupby(sorted(small, key=partition), partition):
+        bin_, size = list["FileScanTask"](), 0
+        for task in files:
+            if size + task.file.file_size_in_bytes > MERGED_BYTES:
+                yield bin_
+                bin_, size = [], 0
+            bin_.append(task)
+            size += task.file.file_size_in_bytes
+        if len(bin_) > 1:
+            yield bin_
+
+
+def _merge(table: "Table", tasks: list["FileScanTask"], partitioned_by: tuple[str, ...]) -> None:
+    """Replace files by one that has their rows, unless anything is committed meanwhile."""
+    from pyiceberg.exceptions import CommitFailedException, ValidationException
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io.pyarrow import ArrowScan
+
+    scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
+    files = list(FileWriter.of(table, partitioned_by).write(scan.to_record_batches(tasks)))
+    table.metadata.properties.update(_NO_RETRIES)  # Rows deleted meanwhile would come back.
+    try:
+        with table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
+            for task in tasks:
+                overwrite.delete_data_file(task.file)
+            for file in files:
+                overwrite.append_data_file(file)
+    except (CommitFailedException, ValidationException):
+        _delete(table, files)
+        raise
+
+
+def _expire_snapshots(table: "Table") -> None:
+    age_ms = int(table.properties.get(_SNAPSHOT_AGE, 5 * 24 * 3_600_000))  # Iceberg's default.
+    oldest = datetime.now(UTC) - timedelta(milliseconds=age_ms)
+    is_protected = {reference.snapshot_id for reference in table.refs().values()}
+    old = [
+        snapshot.snapshot_id
+        for snapshot in table.snapshots()
+        if snapshot.timestamp_ms < oldest.timestamp() * 1000 and snapshot.snapshot_id not in is_protected
+    ]
+    if old:
+        table.maintenance.expire_snapshots().by_ids(old).commit()
+
+
+def _delete_orphans(table: "Table") -> None:
+    """Delete our files that no snapshot has: those of killed runs, and of expired snapshots."""
+    from pyarrow.fs import FileSelector
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    if not isinstance(table.io, PyArrowFileIO):
+        return
+    scheme, host, path = PyArrowFileIO.parse_location(table.location_provider().data_path)
+    files = table.io.fs_by_scheme(scheme, host)
+    latest, prefix = datetime.now(UTC) - ORPHANS_AGE, _prefix(table.metadata)
+    old = [
+        found.path
+        for found in files.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
+        if found.is_file and found.base_name.startswith(prefix) and found.mtime < latest
+    ]
+    if old:
+        known = {PyArrowFileIO.parse_location(name)[2] for name in _referenced(table)}
+        for name in set(old) - known:
+            files.delete_file(name)
+
+
+def _referenced(table: "Table") -> Iterator[str]:
+    seen = set[str]()
+    for snapshot in table.snapshots():
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path not in seen:
+                seen.add(manifest.manifest_path)
+                yield from (entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io))
