@@ -91,11 +91,6 @@ class PendingNotifications(Generic[P]):
         self._members: dict[P, _Notified] = {}
 
     @property
-    def member_count(self) -> int:
-        """Return how many members there are."""
-        return len(self._members)
-
-    @property
     def is_current(self) -> bool:
         """Return whether no member has to be notified again."""
         return self._changed_at_ms is None
