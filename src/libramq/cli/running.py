@@ -13,11 +13,9 @@ class Service(Protocol):
 
     async def start(self) -> None:
         """Start; raises LibraError."""
-        ...
 
     async def stop(self) -> None:
         """Stop gracefully."""
-        ...
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

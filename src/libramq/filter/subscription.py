@@ -85,4 +85,3 @@ class MessageFilter(Protocol):
 
     def matches(self, properties: bytes) -> bool:
         """Return whether a message with these stored properties matches."""
-        ...

@@ -140,7 +140,9 @@ def _copy_log(files: ReadOnlyFiles, store: MessageStore, report: UnbatchReport) 
 
 def _records(files: ReadOnlyFiles, report: UnbatchReport) -> Iterator[bytearray]:
     """Yield the records of the copy, with places that are still to be set."""
-    for head in LogScan(files, files.starts[0], protected=_known_end(files)):
+    # Apache's broker begins a file when one is full: so far the log is certainly written.
+    known_end = files.starts[-2] if len(files.starts) > 1 else 0
+    for head in LogScan(files, files.starts[0], protected=known_end):
         if not isinstance(head, RecordHead):
             raise StoreError(f"the log is damaged at {head.offset}: {head.reason}; see `libra store check`")
         report.read += 1
@@ -158,11 +160,6 @@ def _unwrapped(data: bytes, head: RecordHead) -> Iterator[bytearray]:
         yield from map(bytearray, unwrapped_items(data, head))
     except RemoteProtocolError as error:
         raise StoreError(f"the batch at {head.physical_offset} of the log cannot be read: {error}") from None
-
-
-def _known_end(files: ReadOnlyFiles) -> int:
-    """Return up to where the log is certainly written: Apache's broker begins a file when one is full."""
-    return files.starts[-2] if len(files.starts) > 1 else 0
 
 
 # The tables.

@@ -11,17 +11,16 @@ Upstream: store/timer/TimerCheckpoint.java; config/timercheck.
 """
 
 import struct
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from libramq.errors import RemoteProtocolError
-from libramq.filesystem import FileSystem
-from libramq.store.config import PAGE_BYTES
 
 FILE_NAME: Final = "timercheck"
 _APACHE: Final = struct.Struct(">7q")
 _OURS: Final = struct.Struct(f">8s{_APACHE.size}s5q")
 _MAGIC: Final = b"LIBRATIM"
+#: What both parts take.
+FILE_BYTES: Final = _APACHE.size + _OURS.size
 
 
 class TimerCheckpoint(NamedTuple):
@@ -72,39 +71,19 @@ class FoundCheckpoint(NamedTuple):
     apache: TimerCheckpoint
     own: OwnCheckpoint | None
 
-
-def read_timer_checkpoint(filesystem: FileSystem, path: Path) -> FoundCheckpoint | None:
-    """Read the file; None if it is missing or cut short."""
-    if not filesystem.exists(path):
-        return None
-    file = filesystem.open(path)
-    try:
-        data = filesystem.pread(file, _APACHE.size + _OURS.size, 0)
-    finally:
-        filesystem.close(file)
-    if len(data) < _APACHE.size:
-        return None
-    data = data.ljust(_APACHE.size + _OURS.size, b"\0")
-    magic, copy, *numbers = _OURS.unpack_from(data, _APACHE.size)
-    is_ours = magic == _MAGIC and copy == data[: _APACHE.size]
-    own = OwnCheckpoint(*numbers) if is_ours else None
-    return FoundCheckpoint(TimerCheckpoint(*_APACHE.unpack_from(data)), own)
+    @classmethod
+    def decode(cls, data: bytes) -> "FoundCheckpoint | None":
+        """Read the file's content; None if it is cut short."""
+        if len(data) < _APACHE.size:
+            return None
+        data = data.ljust(FILE_BYTES, b"\0")
+        magic, copy, *numbers = _OURS.unpack_from(data, _APACHE.size)
+        is_ours = magic == _MAGIC and copy == data[: _APACHE.size]
+        own = OwnCheckpoint(*numbers) if is_ours else None
+        return cls(TimerCheckpoint(*_APACHE.unpack_from(data)), own)
 
 
-def write_timer_checkpoint(
-    filesystem: FileSystem, path: Path, checkpoint: TimerCheckpoint, own: OwnCheckpoint
-) -> None:
-    """Write the file and flush it. It lies within one sector, so it is never torn."""
-    filesystem.makedirs(path.parent)
-    file = filesystem.open(path, write=True, create=True)
-    try:
-        is_new = filesystem.file_size(file) < PAGE_BYTES
-        if is_new:
-            filesystem.truncate(file, PAGE_BYTES)
-        apache = checkpoint.encode()
-        filesystem.pwrite(file, apache + _OURS.pack(_MAGIC, apache, *own), 0)
-        filesystem.fsync(file)
-    finally:
-        filesystem.close(file)
-    if is_new:
-        filesystem.sync_directory(path.parent)
+def encode_timer_file(checkpoint: TimerCheckpoint, own: OwnCheckpoint) -> bytes:
+    """Return the file's content but for its zeroes. It lies within one sector, so it is never torn."""
+    apache = checkpoint.encode()
+    return apache + _OURS.pack(_MAGIC, apache, *own)

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from libramq.filesystem import FileSystem
+from libramq.store.config import PAGE_BYTES
 from libramq.timers.timer_checkpoint import (
+    FILE_BYTES,
     FILE_NAME,
+    FoundCheckpoint,
     OwnCheckpoint,
     TimerCheckpoint,
-    read_timer_checkpoint,
-    write_timer_checkpoint,
+    encode_timer_file,
 )
 from libramq.timers.timer_wheel import SLOTS
 
@@ -38,8 +40,29 @@ class TimerDirectory:
         self.wheel = root / WHEEL_NAME
         self.checkpoint = root / "config" / FILE_NAME
         self.metrics = root / "config" / METRICS_NAME
-        self.found = read_timer_checkpoint(filesystem, self.checkpoint)
+        self.found = self._find()
 
     def write_checkpoint(self, checkpoint: TimerCheckpoint, own: OwnCheckpoint) -> None:
         """Write the checkpoint and flush it. Raises OSError."""
-        write_timer_checkpoint(self.filesystem, self.checkpoint, checkpoint, own)
+        filesystem, path = self.filesystem, self.checkpoint
+        filesystem.makedirs(path.parent)
+        file = filesystem.open(path, write=True, create=True)
+        try:
+            is_new = filesystem.file_size(file) < PAGE_BYTES
+            if is_new:
+                filesystem.truncate(file, PAGE_BYTES)
+            filesystem.pwrite(file, encode_timer_file(checkpoint, own), 0)
+            filesystem.fsync(file)
+        finally:
+            filesystem.close(file)
+        if is_new:
+            filesystem.sync_directory(path.parent)
+
+    def _find(self) -> FoundCheckpoint | None:
+        if not self.filesystem.exists(self.checkpoint):
+            return None
+        file = self.filesystem.open(self.checkpoint)
+        try:
+            return FoundCheckpoint.decode(self.filesystem.pread(file, FILE_BYTES, 0))
+        finally:
+            self.filesystem.close(file)

@@ -49,20 +49,16 @@ class PopEntries(Protocol):
     @property
     def place(self) -> int:
         """Return the position in the timers' topic at which the next start begins to read the journal."""
-        ...
 
     @property
     def oldest_place(self) -> int | None:
         """Return the offset of the oldest check point in flight; None if there is none."""
-        ...
 
     def skip(self, offset: int) -> int:
         """Return the offset after the entries that this process wrote at an offset."""
-        ...
 
     def owns(self, real_topic: str | None) -> bool:
         """Return whether timer messages for a topic are entries, which no timer delivers."""
-        ...
 
 
 class Copies(Protocol):
@@ -71,19 +67,15 @@ class Copies(Protocol):
     @property
     def is_looking(self) -> bool:
         """Return whether there may be any."""
-        ...
 
     def has(self, message: MessageExt, topic: str, queue_id: int, due_ms: int) -> bool | None:
         """Return whether the log has a message's copy in a queue; None: call again."""
-        ...
 
     def passed_in_ms(self, wall_ms: WallMs) -> int:
         """Return after what time all that may have a copy was due before."""
-        ...
 
     def end(self) -> None:
         """Look for none any more."""
-        ...
 
 
 class EarlierProcess:
@@ -445,7 +437,7 @@ class TimerMessages:
             is_short = waits_ms - window_ms < options.roll_window_slots // 3 * options.precision_ms
             waits_ms = options.roll_window_slots // 2 * options.precision_ms if is_short else window_ms
         tick = (written_ms + waits_ms) // options.precision_ms
-        deletes = _deletes(message)
+        deletes = p.TIMER_DEL_UNIQKEY in message.properties
         unit = TimerUnit(
             self._wheel.last_unit(tick), written_ms, waits_ms, message.physical_offset, message.store_size,
             java_hash(topic), rolls, deletes,
@@ -468,7 +460,3 @@ def _decoded(data: Sequence[bytes | memoryview]) -> list[MessageExt]:
 
 def _out_ms(message: MessageExt) -> int | None:
     return p.whole_number(message.properties.get(p.TIMER_OUT_MS, ""))
-
-
-def _deletes(message: MessageExt) -> bool:
-    return p.TIMER_DEL_UNIQKEY in message.properties

@@ -54,16 +54,13 @@ class FollowingSlave(Protocol):
     @property
     def answered_last(self) -> str:
         """Return the name server that answered last."""
-        ...
 
     @property
     def is_acting(self) -> bool:
         """Return whether slaves are to act for a master that is gone."""
-        ...
 
     def interrupted(self) -> None:
         """Forget what was begun: another slave may have acted meanwhile."""
-        ...
 
 
 class ActingSlave:

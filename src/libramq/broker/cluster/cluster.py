@@ -255,19 +255,15 @@ class Watcher(Protocol):
 
     def watched_topics(self) -> Sequence[str]:
         """Return the topics whose queues are needed."""
-        ...
 
     def linked(self) -> Collection[str]:
         """Return the brokers to which our connection stands."""
-        ...
 
     def brokers_changed(self) -> None:
         """Handle a change of the cluster's brokers."""
-        ...
 
     def topic_changed(self, topic: str) -> None:
         """Handle a change of a topic's queues."""
-        ...
 
 
 class ClusterWatch:

@@ -47,22 +47,18 @@ class ActingSlave(Protocol):
     @property
     def answered_last(self) -> str:
         """Return the name server to ask for other masters."""
-        ...
 
     @property
     def acts(self) -> bool:
         """Return whether the slave acts for a master that is gone, and no other one does."""
-        ...
 
     @property
     def is_confirmed(self) -> bool:
         """Return whether a name server has said so within seconds."""
-        ...
 
     @property
     def is_copying(self) -> bool:
         """Return whether the master is there, and its log is copied."""
-        ...
 
 
 class Escaping:

@@ -103,7 +103,9 @@ class Slave:
         if config.enable_slave_acting_master:
             self.acting = ActingSlave(config, files, offsets, kernel, self._ask, self)
         #: Delivers for a master that is gone; None unless enableRemoteEscape is set.
-        self.escaping = self._new_escaping(kernel) if config.enable_remote_escape else None
+        self.escaping: Escaping | None = None
+        if config.enable_remote_escape:
+            self.escaping = Escaping(config, files, offsets, kernel, self._ask, self)
 
     def registered(self, name_server: str, master: Master | None) -> None:
         """Take a name server's answer to our registration: it names the master, while there is one."""
@@ -220,9 +222,6 @@ class Slave:
                 self._copies.soon()
             new_topics.clear()
         self._copies.settle()
-
-    def _new_escaping(self, kernel: Kernel) -> Escaping:
-        return Escaping(self._config, self._files, self._offsets, kernel, self._ask, self)
 
     def _may_cut(self, end: int) -> bool:
         """Have nothing on the disk that speaks of what will be cut; return whether the log may be cut now."""

@@ -93,12 +93,10 @@ class CopyingSlave(Protocol):
     @property
     def copying(self) -> int | None:
         """Return the number of the copying of the log that is under way; None: there is none."""
-        ...
 
     @property
     def is_ahead_of_master(self) -> bool:
         """Return whether this slave has delivered what its master does not know of yet."""
-        ...
 
 
 class TableCopies:

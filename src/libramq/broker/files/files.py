@@ -121,7 +121,9 @@ class BrokerFiles:
         ledger = OffsetLedger(self.filesystem, config_directory, ahead, has_light=has_light)
         # Transactions before its offsets have ended: if these are lost, so may be the ends, and a check asks.
         begins_again = "" if self._config.is_slave else TRANSACTION_GROUP
-        has_offsets = ledger.open(self._clock.wall_ms(), self._durable_end, begins_again)
+        # A missing queue ends at 0: recovery would have found its messages in the log. Offsets beyond would
+        # make a group skip the messages that get those numbers next.
+        has_offsets = ledger.open(self._clock.wall_ms(), self.store.max_offset, begins_again)
         topics = self.store.topics()
         if topics and not has_offsets:
             log.warning("there are messages and no consumerOffset.json: all groups begin anew")
@@ -319,14 +321,6 @@ class BrokerFiles:
         for file in self.progress:
             file.finish()
 
-    def _durable_end(self, topic: str, queue_id: int) -> int:
-        """Return where a queue ends after recovery.
-
-        A missing queue ends at 0: recovery would have found its messages in the log, even if the queue's own
-        files were lost. Offsets beyond would make a group skip the messages that get those numbers next.
-        """
-        return self.store.max_offset(topic, queue_id)
-
     def _schedule_progress(self) -> Progress | None:
         version = self.schedule.version
         if version == self._schedule_saved:
@@ -337,11 +331,7 @@ class BrokerFiles:
         def written() -> None:
             self._schedule_saved = version
 
-        return Progress(
-            write=lambda: self._schedule_file.save(content),
-            written=written,
-            failed=lambda: None,
-        )
+        return Progress(write=lambda: self._schedule_file.save(content), written=written)
 
     def _filters_progress(self) -> Progress | None:
         filters = self.tables.filters
@@ -354,9 +344,7 @@ class BrokerFiles:
         def written() -> None:
             self._filters_saved = version
 
-        return Progress(
-            write=lambda: self.tables.filters_file.save(content), written=written, failed=lambda: None
-        )
+        return Progress(write=lambda: self.tables.filters_file.save(content), written=written)
 
     def _timer_progress(self) -> Progress | None:
         timers = self.timers

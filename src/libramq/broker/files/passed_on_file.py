@@ -117,7 +117,7 @@ class PassedOnFile:
         def written() -> None:
             self._saved = content
 
-        return Progress(write=lambda: self._file.save(content), written=written, failed=lambda: None)
+        return Progress(write=lambda: self._file.save(content), written=written)
 
     def _clear(self) -> None:
         self.content = PassedOn()

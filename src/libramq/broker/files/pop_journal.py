@@ -89,7 +89,7 @@ class PopJournal:
         store refuses.
         """
         lines = [_of_check_point(each) for each in check_points]
-        lines += [_of_ack(check_point, bits) for check_point, bits in acks]
+        lines += [(each.ack(bits), each.revive_queue, each.visible_ms) for each, bits in acks]
         results = self._log.append([*copies, *self._messages(lines, wall_ms)])
         entries = results[len(copies) :]
         self._require(entries)
@@ -187,10 +187,6 @@ class PopJournal:
 def _of_check_point(check_point: CheckPoint, *, is_again: bool = False) -> _Line:
     deliver_ms = check_point.visible_ms - CHECK_POINT_AHEAD_MS
     return check_point.entry(is_again=is_again), check_point.revive_queue, deliver_ms
-
-
-def _of_ack(check_point: CheckPoint, bits: int) -> _Line:
-    return check_point.ack(bits), check_point.revive_queue, check_point.visible_ms
 
 
 class UnwrittenJournal(PopJournal):

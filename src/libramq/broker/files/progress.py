@@ -29,7 +29,7 @@ class Progress:
 
     write: Callable[[], None]
     written: Callable[[], None]
-    failed: Callable[[], None]
+    failed: Callable[[], None] = lambda: None
 
 
 class ProgressFile:

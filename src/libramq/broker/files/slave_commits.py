@@ -97,4 +97,4 @@ class CommitsAtSlave:
         def written() -> None:
             self._saved = version
 
-        return Progress(write=lambda: self._file.save(content), written=written, failed=lambda: None)
+        return Progress(write=lambda: self._file.save(content), written=written)

@@ -67,7 +67,10 @@ class Tables:
         self.fences = self._load_fences()
         self.commits_ahead = self._load_commits_ahead()
         self.filters_file = ConfigFile(filesystem, Path(config.store_path) / "config" / "consumerFilter.json")
-        self.filters = ConsumerFilters(self._load_filters(), wall_ms=clock.wall_ms())
+        loaded = self.filters_file.load_cache(
+            ConsumerFiltersFile, otherwise="filters are those of members' next heartbeats"
+        )
+        self.filters = ConsumerFilters(loaded, wall_ms=clock.wall_ms())
         self.request_modes = self._load_request_modes()
         self.ordered = self._load_ordered(clock)
         self.group_states: dict[str, GroupState] = {}
@@ -152,11 +155,6 @@ class Tables:
         ledger.replay(lambda change: table.apply(change.name, change.config, change.version))
         self._folded.append((ledger, table.wrapper))
         return table
-
-    def _load_filters(self) -> ConsumerFiltersFile | None:
-        return self.filters_file.load_cache(
-            ConsumerFiltersFile, otherwise="filters are those of members' next heartbeats"
-        )
 
     def _load_request_modes(self) -> RequestModes:
         ledger = self._ledger("messageRequestMode.json", MessageRequestMode)

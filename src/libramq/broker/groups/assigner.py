@@ -49,21 +49,17 @@ class AssignerPeers(Protocol):
 
     def server_assigned_members(self, group: str) -> ServerAssignedMembers | None:
         """Return the members of a group that is coordinated here, as all brokers reported them."""
-        ...
 
     def has_all_reports(self) -> bool:
         """Return whether every broker has reported its members and assignments, or has been given up on."""
-        ...
 
     def assign(
         self, coordinator: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]
     ) -> None:
         """Relay the query to the group's coordinator."""
-        ...
 
     def send_assignments(self, update: AssignmentUpdate) -> None:
         """Send all other brokers the members' assignments."""
-        ...
 
 
 class Assigner:

@@ -73,35 +73,27 @@ class GroupPeers(Protocol):
 
     def queues(self, topic: str) -> Sequence[MessageQueue] | None:
         """Return the queues of a topic at other brokers; None if unknown: `topic_changed` will follow."""
-        ...
 
     def grant(self, broker_name: str, grant: FenceGrant, refused: Refused) -> None:
         """Send another broker's fence the owners of its queues."""
-        ...
 
     def change_mode(self, grant: FenceGrant, refused: Refused) -> None:
         """Send all other fences a group's new mode."""
-        ...
 
     def gather(self, group: str, own: FenceReport, gathered: Gathered) -> None:
         """Query all other fences about a group."""
-        ...
 
     def started(self, started: fx.Started, who: str | None) -> None:
         """Report the start of a group's rebalance to all others. who: its cause, in short."""
-        ...
 
     def settled(self, effect: fx.Settled) -> None:
         """Report to all others that every queue of a group is granted to its target."""
-        ...
 
     def replaced(self, effect: fx.Replaced) -> None:
         """Report to all others that a client has taken another's place in a group."""
-        ...
 
     def removed(self, *, topic: str = "", group: str = "") -> None:
         """Report a deletion of a topic or group to all others; both: the group's offsets were set."""
-        ...
 
 
 class Coordination:

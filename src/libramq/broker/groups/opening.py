@@ -138,7 +138,11 @@ class QueueOpening:
 
     def _end_pulls(self, queue: QueueToOpen) -> None:
         group, topic, queue_id, owner = queue
-        for held in self._held.take(topic, queue_id, lambda pull: _is_former(pull, group, owner)):
+
+        def is_former(pull: Pull) -> bool:
+            return pull.group == group and pull.member is not None and (pull.member, pull.epoch) != owner
+
+        for held in self._held.take(topic, queue_id, is_former):
             remark = f"{topic}-{queue_id} of group {group} was opened under epoch {owner.epoch}"
             held.request.waiter.refuse(broker_error(ResponseCode.FENCED, remark))
 
@@ -149,7 +153,3 @@ def _answer(waiter: Waiter[Opened], opened: Opened, *, is_synced: bool) -> None:
         return
     remark = "the opening is not on the disk, which is broken; restart the broker"
     waiter.refuse(broker_error(ResponseCode.SYSTEM_ERROR, remark))
-
-
-def _is_former(pull: Pull, group: str, owner: Claim) -> bool:
-    return pull.group == group and pull.member is not None and (pull.member, pull.epoch) != owner

@@ -22,7 +22,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.clock import Clock
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, ConfigError, broker_error
+from libramq.errors import ConfigError, broker_error
 from libramq.filter.consumer_filters import ConsumerFilters, RetryTopicFilter, is_tag, parse_filter
 from libramq.filter.sql import SQL92, is_parsed
 from libramq.filter.subscription import MessageFilter, SubscriptionData
@@ -214,11 +214,5 @@ class PullFilters:
 
     def _check_enabled(self, expression_type: str | None) -> None:
         if not self._is_enabled:
-            raise _not_supported(expression_type)
-
-
-def _not_supported(expression_type: str | None) -> BrokerError:
-    return broker_error(
-        ResponseCode.SYSTEM_ERROR,
-        f"The broker does not support consumer to filter message by {expression_type}",
-    )
+            remark = f"The broker does not support consumer to filter message by {expression_type}"
+            raise broker_error(ResponseCode.SYSTEM_ERROR, remark)

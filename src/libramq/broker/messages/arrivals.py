@@ -18,7 +18,6 @@ class Listener(Protocol):
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Handle new messages of a queue, up to an offset."""
-        ...
 
 
 class TopicListener(Listener, Protocol):

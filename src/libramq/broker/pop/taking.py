@@ -276,7 +276,10 @@ class Taking:
         if retry is not None and is_first:
             yield from self._of(wanted.group, retry)
         if config is not None and wanted.queue_id < 0:
-            yield from _highest_first(config) if by_priority else self._of(wanted.group, config)
+            if by_priority:  # The highest first.
+                yield from ((config.topic_name, each) for each in reversed(range(config.read_queue_nums)))
+            else:
+                yield from self._of(wanted.group, config)
         elif config is not None:
             yield wanted.topic, wanted.queue_id
         if retry is not None and not is_first:
@@ -289,10 +292,6 @@ class Taking:
             first = self._random.randrange(count)
         for index in range(count):
             yield config.topic_name, (first + index) % count
-
-
-def _highest_first(config: TopicConfig) -> Iterator[tuple[str, int]]:
-    return ((config.topic_name, queue_id) for queue_id in reversed(range(config.read_queue_nums)))
 
 
 def _offsets_from(start: int, result: ReadResult) -> Sequence[int]:

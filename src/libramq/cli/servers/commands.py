@@ -75,7 +75,9 @@ async def up(
     stores = directories(data, brokers)
     ports = choose_ports(host, nameserver_port, broker_port)
     further, remarks = further_broker_ports(host, ports, brokers - 1)
-    credentials = _new_credentials() if brokers > 1 or not is_loopback(host) else None
+    credentials = None
+    if brokers > 1 or not is_loopback(host):  # The brokers share them; child processes get them over a pipe.
+        credentials = Credentials("libra-up", SYSTEM_SECRETS.token_hex(SECRET_BYTES))
     names = NameServerConfig(kv_config_path=str(kv_file(data)))
     nameserver = NameServer(
         host, ports.nameserver, allow_public=allow_public, credentials=credentials, config=names
@@ -153,11 +155,6 @@ def _properties(settings: Sequence[str]) -> dict[str, str]:
     for name in broker_config(properties)[1]:
         raise ConfigError(f"--set {name}: no such option{advice(name)}")
     return properties
-
-
-def _new_credentials() -> Credentials:
-    """Make the credentials that the brokers of one `libra up` share; child processes get them over a pipe."""
-    return Credentials("libra-up", SYSTEM_SECRETS.token_hex(SECRET_BYTES))
 
 
 async def nameserver(

@@ -62,7 +62,11 @@ def further_broker_ports(host: str, ports: Ports, count: int) -> tuple[list[int]
     used = {ports.nameserver, *_of_broker(ports.broker)}
     for number in range(1, count + 1):
         wanted = port = ports.broker + number * BROKER_DISTANCE
-        if port > PORT_MAX or not used.isdisjoint(_of_broker(port)) or not _is_free_for_broker(host, port):
+        if (
+            port > PORT_MAX
+            or not used.isdisjoint(_of_broker(port))
+            or not all(is_free(host, one) for one in _of_broker(port))
+        ):
             avoid = tuple(one + distance for one in used for distance in (0, VIP_DISTANCE))
             port = free_port(host, below=VIP_DISTANCE, avoid=avoid)
             remarks.append(f"port {wanted} or {wanted - VIP_DISTANCE} is taken: a broker listens on {port}")
@@ -73,10 +77,6 @@ def further_broker_ports(host: str, ports: Ports, count: int) -> tuple[list[int]
 
 def _of_broker(port: int) -> tuple[int, int]:
     return port, port - VIP_DISTANCE
-
-
-def _is_free_for_broker(host: str, port: int) -> bool:
-    return all(is_free(host, one) for one in _of_broker(port))
 
 
 def is_free(host: str, port: int) -> bool:

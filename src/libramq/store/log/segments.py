@@ -35,7 +35,6 @@ class Preparation(Protocol):
 
     def prepare(self) -> None:
         """Do it; may be called in a thread."""
-        ...
 
 
 #: What a read waits for: a range of a file that is not in memory, or work.

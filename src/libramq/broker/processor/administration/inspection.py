@@ -10,7 +10,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.messages.throughput import Rate, Throughput
+from libramq.broker.messages.throughput import Throughput
 from libramq.broker.processor.messages.stored_times import Popped, consume_offsets, popped_unfinished
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
@@ -169,7 +169,9 @@ class Inspection:
         if counted is None:
             remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
             return Reply(ResponseCode.SYSTEM_ERROR, remark)
-        minute, hour, day = (_stats_item(window) for window in counted)
+        minute, hour, day = (
+            bodies.BrokerStatsItem(sum=window.messages, tps=window.per_second) for window in counted
+        )
         body = bodies.BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
         return Reply(body=encode_body(body))
 
@@ -184,7 +186,3 @@ def _counted(name: str, key: str) -> str | tuple[str, str] | None:
         return key
     topic, at, group = key.partition("@")
     return (group, topic) if name == h.GROUP_GET_NUMS and at else None
-
-
-def _stats_item(window: Rate) -> bodies.BrokerStatsItem:
-    return bodies.BrokerStatsItem(sum=window.messages, tps=window.per_second)
