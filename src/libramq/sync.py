@@ -18,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 from libramq.admin import admin as asynchronous_admin
 from libramq.client.blocking_client import BlockingClient
 from libramq.client.consuming import push_consumer as asynchronous_push_consumer
-from libramq.client.consuming.fetching.blocking_consumer import Consumer
+from libramq.client.consuming.blocking_consumer import Consumer
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
 from libramq.client.consuming.handling.handlers import Handler
 from libramq.client.consuming.handling.queue_listener import HOOKS, on_thread

@@ -10,7 +10,6 @@ import pytest
 from libramq import sync
 from libramq.client import Consumer
 from libramq.client.consuming.fetching.fetched_batch import HeldBatches
-from libramq.client.consuming.ownership.owned_queue import HeldMessages
 from libramq.client.consuming.pulling import pulled_records
 from libramq.client.consuming.pulling.pulled_records import (
     PulledRecords,
@@ -19,6 +18,7 @@ from libramq.client.consuming.pulling.pulled_records import (
     record_batch,
     schema_of,
 )
+from libramq.client.consuming.queues.owned_queue import HeldMessages
 from libramq.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records, encode_record

@@ -21,9 +21,9 @@ from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.options import (
     AdminOptions,
     ConsumerTuning,
-    ProducerOptions,
     PushConsumerOptions,
 )
+from libramq.client.producing.producer_settings import ProducerOptions
 
 
 def keywords(function):

@@ -17,8 +17,8 @@ from markdown_it import MarkdownIt
 
 from libramq.broker.config import BrokerConfig
 from libramq.client import Admin, Consumer, Producer, PushConsumer, SimpleConsumer
+from libramq.client.consuming.consumer import PULL_THRESHOLD_FOR_ALL
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.fetching.consumer import PULL_THRESHOLD_FOR_ALL
 from libramq.client.options import ConsumerOptions, PushConsumerOptions
 from libramq.formats.properties_file import parse_properties
 from libramq.transport import access

@@ -24,12 +24,12 @@ from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.processor.messages.pull_message import PullMessage
 from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
-from libramq.client.consuming.handling.delivering import Delivering
-from libramq.client.consuming.membership.lease import Lease
 from libramq.client.consuming.ownership.claims import Claims
-from libramq.client.consuming.ownership.owned_queue import HeldMessages
 from libramq.client.consuming.pop import pop_network
+from libramq.client.consuming.pulling.delivering import Delivering
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
+from libramq.client.consuming.queues.lease import Lease
+from libramq.client.consuming.queues.owned_queue import HeldMessages
 from libramq.client.consuming.requests.member_requests import MemberRequests
 from libramq.client.routing.routes import RouteTable
 from libramq.errors import RemoteError

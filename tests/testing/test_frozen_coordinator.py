@@ -1,7 +1,7 @@
 """A frozen coordinator in the simulator: nobody is told, and its group reads the other brokers on."""
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.groups.cluster_view import coordinator_of
 from libramq.testing.cluster import Cluster, GroupPlan

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from libramq.admin.admin import Admin as Admin
-    from libramq.client.consuming.consumer_settings import ConsumeFrom as ConsumeFrom
-    from libramq.client.consuming.fetching.consumer import Consumer as Consumer
+    from libramq.client.consuming.consumer import Consumer as Consumer
     from libramq.client.consuming.handling.handler_result import HandlerResult as HandlerResult
     from libramq.client.consuming.handling.handler_result import Reject as Reject
     from libramq.client.consuming.handling.handler_result import Retry as Retry
     from libramq.client.consuming.handling.handlers import Handler as Handler
     from libramq.client.consuming.push_consumer import PushConsumer as PushConsumer
+    from libramq.client.options import ConsumeFrom as ConsumeFrom
     from libramq.client.popping.simple_consumer import SimpleConsumer as SimpleConsumer
     from libramq.client.producing.producer import Producer as Producer
     from libramq.client.producing.queue_selector import by_hash as by_hash
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 # Imported on first use: a Spark worker reads queues and needs no producer.
 _MODULES: Final = {
     "Admin": "libramq.admin.admin",
-    "ConsumeFrom": "libramq.client.consuming.consumer_settings",
-    "Consumer": "libramq.client.consuming.fetching.consumer",
+    "ConsumeFrom": "libramq.client.options",
+    "Consumer": "libramq.client.consuming.consumer",
     "Credentials": "libramq.remoting.credentials",
     "Handler": "libramq.client.consuming.handling.handlers",
     "HandlerResult": "libramq.client.consuming.handling.handler_result",

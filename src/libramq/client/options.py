@@ -3,19 +3,26 @@
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
+from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Required, TypedDict
 
 from libramq.balance import TopicRule
-from libramq.client.consuming.consumer_settings import ConsumeFrom
-from libramq.client.producing.fault_strategy import BackOff
-from libramq.client.producing.transactions import CheckTransaction
 from libramq.clock import Clock
 from libramq.errors import ConfigError, LibraError
 from libramq.filesystem import FileSystem
 from libramq.message.queue import MessageQueue
 from libramq.remoting.credentials import Credentials
 from libramq.transport.tls import Tls
+
+
+class ConsumeFrom(Enum):
+    """The position at which a group begins in a queue without a committed offset."""
+
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
 
 #: Called with queues; a plain function or a coroutine function.
 QueueHook = Callable[[tuple[MessageQueue, ...]], Any]
@@ -102,30 +109,6 @@ class PushConsumerOptions(GroupConsumerOptions, ConsumerTuning, total=False):
     batch_size: int
     orderly: bool
     pop: bool
-
-
-class ProducerOptions(TypedDict, total=False):
-    """All options of a Producer."""
-
-    group: str
-    namesrv: str | Sequence[str] | None
-    send_timeout_ms: int
-    retries: int
-    retry_when_not_safe: bool
-    latency_fault: bool
-    back_off_table: Sequence[BackOff]
-    body_bytes_max: int
-    compress_over_bytes: int
-    default_topic_queue_nums: int
-    route_refresh_ms: int
-    heartbeat_ms: int
-    linger_ms: float
-    buffer_bytes_max: int
-    check_transaction: CheckTransaction | None
-    credentials: Credentials | None
-    tls: Tls | None
-    clock: Clock | None
-    randomness: random.Random | None
 
 
 class SimpleConsumerOptions(TypedDict, total=False):

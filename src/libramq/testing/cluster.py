@@ -8,9 +8,9 @@ from typing import Any
 from libramq.client.consuming.consumer_settings import (
     REVOKE_TIMEOUT_MS,
     SESSION_MS,
-    ConsumeFrom,
     ConsumerSettings,
 )
+from libramq.client.options import ConsumeFrom
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import LibraError
 from libramq.filter.tag import parse_tag_filter

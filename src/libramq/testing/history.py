@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.fencing import Claim
 from libramq.groups.rebalance_event import RebalanceEvent

@@ -1,9 +1,9 @@
 """Tests of broadcasting: a member takes every queue, keeps its own offsets, and queries no coordinator."""
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.consumer_settings import ConsumeFrom
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.life import Phase
+from libramq.client.options import ConsumeFrom
 from tests.client.consuming.conversation import Conversation, found, nothing, q
 from tests.client.consuming.examples import route
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from libramq.client.consuming.consumer_settings import ConsumeFrom
 from libramq.client.consuming.ownership.offset_actions import OffsetQuery, StartAt, where_to_pull_from
+from libramq.client.options import ConsumeFrom
 
 
 @pytest.mark.parametrize("consume_from", ConsumeFrom)

@@ -5,8 +5,8 @@ refuses.
 import pytest
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.consumer_settings import ConsumeFrom
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from libramq.client.options import ConsumeFrom
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectionLost, RequestTimeout, broker_error
 from tests.client.consuming.conversation import Conversation, found, nothing, q

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.ownership.owned_queue import HeldMessages
 from libramq.client.consuming.pulling.pulling import PullLimits, pull_limits
+from libramq.client.consuming.queues.owned_queue import HeldMessages
 from libramq.errors import ConfigError
 from libramq.store.config import StoreConfig
 from libramq.store.reading.read import read_limits

@@ -1,9 +1,9 @@
 """Tests of the push consumer's core, event by event: joining, rebalancing, leaving."""
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.consumer_settings import ConsumeFrom
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.life import Phase
+from libramq.client.options import ConsumeFrom
 from libramq.formats.route import BrokerData, TopicRouteData
 from tests.client.consuming.conversation import RETRY, WALL_MS, Conversation, found, q
 from tests.client.consuming.examples import route

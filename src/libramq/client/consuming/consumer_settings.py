@@ -5,10 +5,10 @@ Upstream: client/consumer/DefaultMQPushConsumer.java.
 
 import re
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from libramq.balance import TopicRule, averagely
+from libramq.client.options import ConsumeFrom
 from libramq.errors import ConfigError
 from libramq.message.names import validate_group
 
@@ -50,14 +50,6 @@ INVISIBLE_MS_MAX: Final = 300_000
 LEAVE_TIMEOUT_MS: Final = 1_000
 #: The coordinator's strategy unless one is chosen by name.
 GROUP_STRATEGY: Final = "balanced_sticky"
-
-
-class ConsumeFrom(Enum):
-    """The position at which a group begins in a queue without a committed offset."""
-
-    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
-    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
-    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

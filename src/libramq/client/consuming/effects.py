@@ -1,14 +1,15 @@
 """The effects of the push consumer's core: what its shell has to do.
 
-A shell performs them in order and reports each result by the core's method named beside it. `generation` is
-returned unchanged: an answer about a queue that was lost and taken again is recognised as stale.
+A shell performs them in order and reports each result by the method named beside it, of the core or of one of
+its parts, or as an event of the queue. `generation` is returned unchanged: an answer about a queue that was
+lost and taken again is recognised as stale.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from libramq.client.consuming.consumer_settings import PULL_BATCH_SIZE
-from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.fencing import Claim
@@ -45,7 +46,7 @@ class FetchConsumerList:
 
 @dataclass(frozen=True, slots=True)
 class QueryOffset:
-    """Query a committed offset → `committed_offset_answered`. zero_if_not_found: 0 if the queue is young."""
+    """Query a committed offset → `OffsetAnswered`. zero_if_not_found: 0 if the queue is young."""
 
     queue: MessageQueue
     generation: int
@@ -55,7 +56,7 @@ class QueryOffset:
 
 @dataclass(frozen=True, slots=True)
 class OpenQueue:
-    """Open a queue that the coordinator granted, and query its committed offset → `opened`."""
+    """Open a queue that the coordinator granted, and query its committed offset → `claims.opened`."""
 
     queue: MessageQueue
     generation: int
@@ -65,7 +66,7 @@ class OpenQueue:
 
 @dataclass(frozen=True, slots=True)
 class MaxOffset:
-    """Query where the queue ends → `start_offset_answered`."""
+    """Query where the queue ends → `StartAnswered`."""
 
     queue: MessageQueue
     generation: int
@@ -74,7 +75,7 @@ class MaxOffset:
 
 @dataclass(frozen=True, slots=True)
 class SearchOffset:
-    """Query the first message stored at or after a time → `start_offset_answered`."""
+    """Query the first message stored at or after a time → `StartAnswered`."""
 
     queue: MessageQueue
     generation: int
@@ -84,7 +85,7 @@ class SearchOffset:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Pull messages from an offset on → `pulled`.
+    """Pull messages from an offset on → `own.pulled`.
 
     claim: under which the queue is open in a coordinated group. topic_start: what its opening named.
     as_records: its messages are wanted as PulledRecords. takes_batches: inner batches may come whole, which
@@ -123,7 +124,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class SendBack:
-    """Have a message redelivered later → `sent_back`. delay_level: see handling/send_back.py.
+    """Have a message redelivered later → `consumption.sent_back`. delay_level: see handling/send_back.py.
 
     is_counted: as an attempt; only our brokers know how not to. pass_on_ms: a member that subscribes to its
     topic gets it, for so long; 0: none needs to.
@@ -139,7 +140,10 @@ class SendBack:
 
 @dataclass(frozen=True, slots=True)
 class SendCopy:
-    """Send a copy to the group's retry topic, if a send-back failed → `copy_sent`. delay_level: as there."""
+    """Send a copy to the group's retry topic, if a send-back failed → `consumption.copy_sent`.
+
+    delay_level: as there.
+    """
 
     delivery: Delivery
     message: MessageExt
@@ -169,7 +173,7 @@ class CommitsEnded:
 
 @dataclass(frozen=True, slots=True)
 class ReadOffset:
-    """Read an offset from the local offset store → `committed_offset_answered`."""
+    """Read an offset from the local offset store → `OffsetAnswered`."""
 
     queue: MessageQueue
     generation: int
@@ -184,7 +188,7 @@ class StoreOffsets:
 
 @dataclass(frozen=True, slots=True)
 class LockQueues:
-    """Lock queues at a broker, each with its generation → `locks_answered`."""
+    """Lock queues at a broker, each with its generation → `locks.answered`."""
 
     address: str
     queues: tuple[tuple[MessageQueue, int], ...]
@@ -241,7 +245,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class FindGroup:
-    """Query a broker for the coordinator of our group → `group_found`. number: of the request."""
+    """Query a broker for the coordinator of our group → `coordination.found`. number: of the request."""
 
     address: str
     number: int
@@ -250,7 +254,7 @@ class FindGroup:
 
 @dataclass(frozen=True, slots=True)
 class JoinGroup:
-    """Join the group, or rejoin it → `group_joined`. requested_ms: when the lease begins."""
+    """Join the group, or rejoin it → `coordination.joined`. requested_ms: when the lease begins."""
 
     address: str
     number: int
@@ -262,7 +266,7 @@ class JoinGroup:
 
 @dataclass(frozen=True, slots=True)
 class PollGroup:
-    """Poll the coordinator: a sign of life, and a request for the assignment → `group_polled`."""
+    """Poll the coordinator: a sign of life, and a request for the assignment → `coordination.polled`."""
 
     address: str
     number: int

@@ -6,28 +6,28 @@ from typing import Self
 
 from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.offset_store import OffsetStore
-from libramq.client.consuming.committing.persistence import Persistence
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.fetching.fetched_batch import HeldBatches
 from libramq.client.consuming.fetching.fetching import FetchConsumption, FetchDelivering, Fetching
 from libramq.client.consuming.handling.consumption import Consumption, OrderlyConsumption
-from libramq.client.consuming.handling.delivering import Delivering
-from libramq.client.consuming.handling.duplicates import Duplicates
 from libramq.client.consuming.handling.handler_deadlines import HandlerDeadlines
 from libramq.client.consuming.life import Troubles
 from libramq.client.consuming.membership.coordination import MemberCoordination
-from libramq.client.consuming.membership.lease import Lease
 from libramq.client.consuming.membership.membership import Membership
-from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.membership.rebalancing import Rebalancing
-from libramq.client.consuming.membership.subscription import with_retry_topic
 from libramq.client.consuming.ownership.claims import Claims
 from libramq.client.consuming.ownership.locks import Locks
-from libramq.client.consuming.ownership.owned_queue import HeldMessages
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.ownership.transitions import TABLE
+from libramq.client.consuming.persistence import Persistence
+from libramq.client.consuming.presence import Presence
+from libramq.client.consuming.pulling.delivering import Delivering
+from libramq.client.consuming.pulling.duplicates import Duplicates
 from libramq.client.consuming.pulling.pulling import Pulling
+from libramq.client.consuming.queues.lease import Lease
+from libramq.client.consuming.queues.owned_queue import HeldMessages
+from libramq.client.consuming.queues.queue_table import QueueTable
+from libramq.client.consuming.subscription import with_retry_topic
 from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs

@@ -17,13 +17,14 @@ from typing import Any, Unpack
 
 from libramq.balance import TopicRule
 from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver
-from libramq.client.consuming.consumer_settings import THREADS, ConsumeFrom
+from libramq.client.consuming.consumer_settings import THREADS
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer
 from libramq.client.consuming.handling.handlers import Handler, Handlers, check_handler, in_order
 from libramq.client.consuming.member_network import MemberNetwork
 from libramq.client.consuming.pop.pop_network import PopNetwork
 from libramq.client.options import (
     Beginning,
+    ConsumeFrom,
     ConsumerTuning,
     ErrorHook,
     GroupConsumerOptions,

@@ -14,8 +14,8 @@ from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, Consume
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.life import Phase
 from libramq.client.consuming.ownership import event as ev
-from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.parts import Parts
+from libramq.client.consuming.queues.owned_queue import OwnedQueue
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import LibraError
 from libramq.filter.subscription import Selector

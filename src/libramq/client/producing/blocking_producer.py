@@ -12,9 +12,9 @@ from typing import Any, Final, TypeVar, Unpack
 
 from libramq.client.blocking_client import BlockingClient
 from libramq.client.network_thread import Latch
-from libramq.client.options import ProducerOptions
 from libramq.client.producing import producer as asynchronous_producer
 from libramq.client.producing.producer import check_hand_over, hand_over, is_full, report_failure
+from libramq.client.producing.producer_settings import ProducerOptions
 from libramq.client.producing.queue_selector import QueueSelector
 from libramq.client.producing.send_pipeline import Callback, report
 from libramq.client.producing.send_result import SendResult

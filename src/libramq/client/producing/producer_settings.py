@@ -3,14 +3,44 @@
 Upstream: client/producer/DefaultMQProducer.java, ClientConfig.java.
 """
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypedDict
 
 from libramq.client.options import instance_of, whole_number
 from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff
 from libramq.client.producing.send_request import SendSettings
+from libramq.client.producing.transactions import CheckTransaction
+from libramq.clock import Clock
 from libramq.errors import ConfigError
+from libramq.remoting.credentials import Credentials
+from libramq.transport.tls import Tls
+
+
+class ProducerOptions(TypedDict, total=False):
+    """All options of a Producer."""
+
+    group: str
+    namesrv: str | Sequence[str] | None
+    send_timeout_ms: int
+    retries: int
+    retry_when_not_safe: bool
+    latency_fault: bool
+    back_off_table: Sequence[BackOff]
+    body_bytes_max: int
+    compress_over_bytes: int
+    default_topic_queue_nums: int
+    route_refresh_ms: int
+    heartbeat_ms: int
+    linger_ms: float
+    buffer_bytes_max: int
+    check_transaction: CheckTransaction | None
+    credentials: Credentials | None
+    tls: Tls | None
+    clock: Clock | None
+    randomness: random.Random | None
+
 
 #: DefaultMQProducer.sendMsgTimeout and retryTimesWhenSendFailed.
 SEND_TIMEOUT_MS: Final = 3_000

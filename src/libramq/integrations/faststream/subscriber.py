@@ -12,7 +12,7 @@ from faststream.message import StreamMessage
 from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message, Operation, SubscriberSpec
 
-from libramq.client.consuming.fetching.consumer import Consumer
+from libramq.client.consuming.consumer import Consumer
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
 from libramq.client.consuming.handling.handler_result import HandlerResult
 from libramq.client.consuming.push_consumer import PushConsumer

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.clock import MonotonicMs, WallMs
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening

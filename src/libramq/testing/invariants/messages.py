@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from libramq.broker.broker import Broker
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.clock import MonotonicMs, WallMs
 from libramq.message.names import dlq_topic, retry_topic
 from libramq.message.queue import MessageQueue

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.fencing import MODE_EPOCHS, Claim
 from libramq.message.queue import MessageQueue

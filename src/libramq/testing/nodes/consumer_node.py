@@ -17,7 +17,7 @@ from libramq.client.consuming.committing.local_offset_store import DIRECTORY, Lo
 from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.consuming.requests.ask import Ask
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode

@@ -10,8 +10,8 @@ from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.pop.pop_network import PopNetwork
+from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.popping.popped import ack_header, messages_of
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, RemoteError

@@ -12,9 +12,9 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
-from libramq.client.consuming.membership.presence import Presence
-from libramq.client.consuming.ownership.owned_queue import OwnedQueue
-from libramq.client.consuming.ownership.queue_table import QueueTable
+from libramq.client.consuming.presence import Presence
+from libramq.client.consuming.queues.owned_queue import OwnedQueue
+from libramq.client.consuming.queues.queue_table import QueueTable
 from libramq.message.queue import MessageQueue
 
 #: Ours: how often the last commit of a queue is attempted.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from libramq.client.consuming.fetching.fetched_batch import FetchedBatch
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
-from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
+from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 

@@ -12,13 +12,13 @@ from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.fetching.fetched_batch import FetchedBatch, HeldBatches
 from libramq.client.consuming.handling.consumption import Consumption
-from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.membership.rebalancing import Rebalancing
 from libramq.client.consuming.ownership import event as ev
-from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.ownership.state import POSITIONED, QueueState
+from libramq.client.consuming.pulling.delivering import Delivering
+from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
+from libramq.client.consuming.queues.state import POSITIONED, QueueState
 from libramq.clock import MonotonicMs
 from libramq.errors import CommitFailed, Fenced, LibraError, LocalProtocolError, NotYetGranted
 from libramq.message.message import MessageExt

@@ -29,14 +29,14 @@ from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.effects import Effects
-from libramq.client.consuming.handling.delivering import Delivering
-from libramq.client.consuming.handling.duplicates import Duplicates
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import CHOSEN_BY_BROKER, DEAD_LETTER, delay_level
-from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.ownership import event as ev
-from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.ownership.ownership import Ownership
+from libramq.client.consuming.presence import Presence
+from libramq.client.consuming.pulling.delivering import Delivering
+from libramq.client.consuming.pulling.duplicates import Duplicates
+from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt

@@ -14,8 +14,8 @@ from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.consumption import Consumption
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
 from libramq.client.consuming.membership.coordination import MemberCoordination
-from libramq.client.consuming.ownership.owned_queue import Delivery
-from libramq.client.consuming.ownership.queue_table import QueueTable
+from libramq.client.consuming.queues.owned_queue import Delivery
+from libramq.client.consuming.queues.queue_table import QueueTable
 from libramq.client.consuming.timers import Timers
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger

@@ -14,19 +14,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
-from libramq.client.consuming.handling.duplicates import Duplicates
-from libramq.client.consuming.handling.overdue import Overdue
 from libramq.client.consuming.life import Troubles
-from libramq.client.consuming.membership.lease import FOREVER
 from libramq.client.consuming.membership.membership import CoordinatorAnswer, Membership
 from libramq.client.consuming.membership.rebalancing import Rebalancing
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.claims import Claims
 from libramq.client.consuming.ownership.locks import Locks
-from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.ownership.state import QueueState
+from libramq.client.consuming.pulling.duplicates import Duplicates
+from libramq.client.consuming.queues.lease import FOREVER
+from libramq.client.consuming.queues.owned_queue import Delivery
+from libramq.client.consuming.queues.queue_table import QueueTable
+from libramq.client.consuming.queues.state import QueueState
 from libramq.clock import MonotonicMs
 from libramq.errors import (
     HandlerTooSlow,
@@ -50,6 +51,55 @@ log = get_logger(__name__)
 COMMIT_MS: Final = 100
 #: Ours: how long a released queue waits for others' last commits, to be reported with them.
 RELEASE_LINGER_MS: Final = 5
+
+
+#: Ours: how often to look, as a fraction of the allowed time, and at least.
+CHECKS: Final = 10
+CHECK_MS_MAX: Final = 5_000
+
+
+class Overdue:
+    """The handlers that have run longer than allowed (max_processing_ms).
+
+        overdue ─► the coordinator hears of it ─┬► others get our queues: the message is sent back from them
+                                                └► there are no others: a success counts, however late
+
+    Kafka's client leaves its group for the same reason (max.poll.interval.ms).
+    """
+
+    def __init__(self, settings: ConsumerSettings, timer: Deadline, table: QueueTable) -> None:
+        """timer: of the next check."""
+        self._max_ms = settings.max_processing_ms
+        self._timer = timer
+        self._table = table
+        self._deliveries: set[Delivery] = set()
+
+    def __len__(self) -> int:
+        return len(self._deliveries)
+
+    def watch(self, now_ms: MonotonicMs) -> None:
+        """Set the next check."""
+        self._timer.at(now_ms + min(self._max_ms // CHECKS, CHECK_MS_MAX))
+
+    def look(self, now_ms: MonotonicMs) -> list[Delivery]:
+        """Find the overdue handlers; return those whose queues are about to be granted to others."""
+        late = [
+            delivery
+            for owned in self._table.each()
+            for delivery in owned.work.deliveries
+            if delivery.is_under_way and now_ms - delivery.began_ms > self._max_ms
+        ]
+        self._deliveries.update(late)
+        return [each for each in late if _is_revoked(each)]
+
+    def ended(self, deliveries: Iterable[Delivery]) -> None:
+        """Note that handlers have returned."""
+        self._deliveries.difference_update(deliveries)
+
+
+def _is_revoked(delivery: Delivery) -> bool:
+    owned = delivery.owned
+    return owned.is_revoked_by_coordinator and owned.state is QueueState.DRAINING
 
 
 class MemberCoordination:

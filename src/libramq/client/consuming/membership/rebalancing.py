@@ -14,9 +14,9 @@ from libramq.balance import TopicRule
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
-from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import REBALANCE_SOON_MS, Ownership
+from libramq.client.consuming.presence import Presence
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger

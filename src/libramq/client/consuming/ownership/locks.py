@@ -16,10 +16,10 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.offset_actions import load
-from libramq.client.consuming.ownership.owned_queue import LockStatus, OwnedQueue, QueueLock
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.release_actions import lose
-from libramq.client.consuming.ownership.state import POSITIONED, QueueState
+from libramq.client.consuming.queues.owned_queue import LockStatus, OwnedQueue, QueueLock
+from libramq.client.consuming.queues.state import POSITIONED, QueueState
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.logs import get_logger

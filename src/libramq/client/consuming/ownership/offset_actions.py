@@ -17,12 +17,12 @@ from enum import Enum
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.consumer_settings import ConsumeFrom
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
-from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.ownership.state import POSITIONED, QueueState
+from libramq.client.consuming.queues.owned_queue import OwnedQueue
+from libramq.client.consuming.queues.state import POSITIONED, QueueState
+from libramq.client.options import ConsumeFrom
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError, NoPermission

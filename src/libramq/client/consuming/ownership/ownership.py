@@ -13,7 +13,6 @@ from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
-from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.ownership.event import (
     ClaimRefused,
     Event,
@@ -23,10 +22,11 @@ from libramq.client.consuming.ownership.event import (
     PullRefused,
     Taken,
 )
-from libramq.client.consuming.ownership.owned_queue import OwnedQueue
-from libramq.client.consuming.ownership.queue_table import QueueTable
-from libramq.client.consuming.ownership.state import QueueState
+from libramq.client.consuming.presence import Presence
 from libramq.client.consuming.pulling.pulling import Pulling
+from libramq.client.consuming.queues.owned_queue import OwnedQueue
+from libramq.client.consuming.queues.queue_table import QueueTable
+from libramq.client.consuming.queues.state import QueueState
 from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs

@@ -2,9 +2,9 @@
 
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
-from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.ownership.state import QueueState
+from libramq.client.consuming.queues.owned_queue import OwnedQueue
+from libramq.client.consuming.queues.state import QueueState
 from libramq.clock import MonotonicMs
 
 

@@ -15,9 +15,9 @@ from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership import offset_actions as offsets
 from libramq.client.consuming.ownership import reading_actions as reading
 from libramq.client.consuming.ownership import release_actions as release
-from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.ownership import Action, Cell, Ownership, Transitions
-from libramq.client.consuming.ownership.state import LETTERS, QueueState
+from libramq.client.consuming.queues.owned_queue import OwnedQueue
+from libramq.client.consuming.queues.state import LETTERS, QueueState
 from libramq.clock import MonotonicMs
 
 N, L, W, O, R, P, D, F, S, M, G, V, E, Z = QueueState  # noqa: E741

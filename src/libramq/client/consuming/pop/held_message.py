@@ -9,7 +9,7 @@ Upstream: impl/consumer/PopProcessQueue.java; that it is postponed is ours.
 from collections.abc import Callable, Sequence
 from enum import Enum
 
-from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.popping.pop_round import Place
 from libramq.clock import MonotonicMs
 from libramq.message.message import MessageExt

@@ -20,10 +20,10 @@ from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.consumption import REDELIVER_MS
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import DELAY_LEVELS_MS, FIRST_RETRY_LEVEL
-from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.pop.effect import Postpone
 from libramq.client.consuming.pop.held_message import HeldMessage, Outcome, PopDelivery
 from libramq.client.consuming.pop.settling import Settling
+from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger

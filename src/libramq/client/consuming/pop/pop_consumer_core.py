@@ -15,13 +15,13 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.life import Phase, Troubles
-from libramq.client.consuming.membership.presence import Presence
-from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.pop.effect import Acknowledge, MakeDeadLetter, Pop, PopEffect, Postpone
 from libramq.client.consuming.pop.held_message import HeldMessage, Outcome
 from libramq.client.consuming.pop.holding import Holding
 from libramq.client.consuming.pop.places import Places
 from libramq.client.consuming.pop.settling import Settling
+from libramq.client.consuming.presence import Presence
+from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.timers import Timers
 from libramq.client.popping.popped import NOT_POPPED, note_change
 from libramq.client.routing.routes import RouteTable

@@ -9,12 +9,13 @@ from typing import Final, TypeVar, Unpack, get_args
 
 from libramq.client.beginning import Begun, GroupBeginning
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.consumer_settings import ConsumeFrom, ConsumerSettings
+from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.send_back import DEAD_LETTER, send_back_header
 from libramq.client.consuming.member_network import MemberNetwork, Seams, log_failure
 from libramq.client.consuming.pop.effect import Acknowledge, MakeDeadLetter, Pop, PopEffect, Postpone
 from libramq.client.consuming.pop.places import POP_COUNT_MAX
 from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
+from libramq.client.options import ConsumeFrom
 from libramq.client.popping.popped import ack_header, batch_acks, change_header, messages_of
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode

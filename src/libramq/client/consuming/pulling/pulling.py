@@ -12,13 +12,13 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
-from libramq.client.consuming.handling.delivering import Delivering
-from libramq.client.consuming.handling.duplicates import Duplicates
-from libramq.client.consuming.membership.presence import Presence
-from libramq.client.consuming.ownership.owned_queue import CatchUpPace, HeldMessages, OwnedQueue
-from libramq.client.consuming.ownership.queue_table import QueueTable
-from libramq.client.consuming.ownership.state import QueueState
+from libramq.client.consuming.presence import Presence
+from libramq.client.consuming.pulling.delivering import Delivering
+from libramq.client.consuming.pulling.duplicates import Duplicates
 from libramq.client.consuming.pulling.pulled_records import PulledRecords, ends_of
+from libramq.client.consuming.queues.owned_queue import CatchUpPace, HeldMessages, OwnedQueue
+from libramq.client.consuming.queues.queue_table import QueueTable
+from libramq.client.consuming.queues.state import QueueState
 from libramq.client.consuming.timers import Timers
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode

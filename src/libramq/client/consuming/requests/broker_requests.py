@@ -12,11 +12,10 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from libramq import __version__
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.handling.delivering import DirectDelivery
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import DEAD_LETTER, delay_level
-from libramq.client.consuming.membership.subscription import Subscriptions, heartbeat_data, with_retry_topic
-from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
+from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
+from libramq.client.consuming.subscription import Subscriptions, heartbeat_data, with_retry_topic
 from libramq.clock import Clock, MonotonicMs, Now, WallMs, read_clock
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, RemoteProtocolError
@@ -134,6 +133,62 @@ class Served(Protocol[E_co]):
         self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs
     ) -> Sequence[E_co]:
         """Handle an operator's reset of the group's offsets."""
+
+
+#: CMResult.
+CR_SUCCESS = "CR_SUCCESS"
+CR_LATER = "CR_LATER"
+CR_THROW_EXCEPTION = "CR_THROW_EXCEPTION"
+
+
+class DirectDelivery(Delivery):
+    """A message that an operator passes to a handler, outside of its queue.
+
+    So does a broker with a retry that reached a member of the group which does not subscribe to its topic.
+    It does not block the queue, and its result neither moves an offset nor sends the message back.
+    ended: takes the result, on the network thread.
+    """
+
+    __slots__ = ("_error", "_monotonic_ms", "_orderly", "ended")
+
+    def __init__(
+        self,
+        messages: Sequence[MessageExt],
+        *,
+        orderly: bool,
+        monotonic_ms: Callable[[], MonotonicMs],
+        ended: Callable[[ConsumeDirectlyResult, Ending], None],
+    ) -> None:
+        self.messages = messages
+        self.started = False
+        self.began_ms = monotonic_ms()
+        self.ended = ended
+        self._orderly = orderly
+        self._monotonic_ms = monotonic_ms
+        self._error: str | None = None
+
+    def begin(self) -> bool:
+        """Begin; nothing forbids it."""
+        self.began_ms = self._monotonic_ms()
+        self.started = True
+        return True
+
+    def raised(self, error: BaseException) -> None:
+        """Keep what the handler raised, for the operator."""
+        self._error = f"{type(error).__name__}: {error}"
+
+    def result(self, ending: Ending) -> ConsumeDirectlyResult:
+        """Return the answer to the operator."""
+        if self._error is not None:
+            outcome = CR_THROW_EXCEPTION
+        else:
+            outcome = CR_SUCCESS if ending is HandlerOutcome.SUCCESS else CR_LATER
+        return ConsumeDirectlyResult(
+            order=self._orderly,
+            consume_result=outcome,
+            remark=self._error,
+            spent_time_mills=self._monotonic_ms() - self.began_ms,
+        )
 
 
 class BrokerRequests(Generic[E]):

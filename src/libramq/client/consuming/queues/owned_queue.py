@@ -13,8 +13,8 @@ from enum import Enum
 from operator import lt
 from typing import Final, Self
 
-from libramq.client.consuming.membership.lease import Lease
-from libramq.client.consuming.ownership.state import OURS, QueueState
+from libramq.client.consuming.queues.lease import Lease
+from libramq.client.consuming.queues.state import OURS, QueueState
 from libramq.clock import MonotonicMs
 from libramq.fencing import NO_ATTEMPTS, Attempts, Claim
 from libramq.kernel.deadlines import Deadline

@@ -11,7 +11,7 @@ from typing import Final
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
-from libramq.client.consuming.membership.subscription import Subscriptions, heartbeat_data
+from libramq.client.consuming.subscription import Subscriptions, heartbeat_data
 from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs, Now

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from libramq.client.consuming.membership.lease import Lease
-from libramq.client.consuming.ownership.owned_queue import Delivery, HeldMessages, OwnedQueue
-from libramq.client.consuming.ownership.state import QueueState
+from libramq.client.consuming.queues.lease import Lease
+from libramq.client.consuming.queues.owned_queue import Delivery, HeldMessages, OwnedQueue
+from libramq.client.consuming.queues.state import QueueState
 from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 

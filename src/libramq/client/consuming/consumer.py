@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Final, Self, Unpack
 from libramq.balance import TopicRule
 from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.consumer_run import MakeReceiver, Stage
-from libramq.client.consuming.consumer_settings import ConsumeFrom
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, FetchedMessages
 from libramq.client.consuming.fetching.fetched_batch import DecodedMessages, Value
 from libramq.client.consuming.fetching.fetching import Assign, Commit, ReadRecords
-from libramq.client.consuming.fetching.positions import Positions, check_offsets
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
 from libramq.client.consuming.handling.handler_result import Ending
-from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.client.consuming.positions import Positions, check_offsets
 from libramq.client.consuming.pulling.pulled_records import record_batch, schema_of
+from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.options import (
     Beginning,
+    ConsumeFrom,
     ConsumerOptions,
     ErrorHook,
     FetchTuning,
