@@ -43,6 +43,19 @@ from libramq.filter.sql.tree import (
 )
 from libramq.filter.sql.values import READ, compare_doubles, compare_numbers, java_double
 
+#: ExpressionType.SQL92.
+SQL92: Final = "SQL92"
+#: SelectorParser.PARSE_CACHE, faults included.
+PARSED_MAX: Final = 100
+#: Ours: a lookup in 32 KB of properties takes 25 µs, and an expression may have 256. For more than a few in
+#: long properties, these are first reduced to those that it names, in 400 µs at most.
+FEW_LOOKUPS: Final = 8
+LONG_BYTES: Final = 1024
+
+#: The last expressions: their filters, or what is wrong with them. Threads parse, too.
+_PARSED: Final[dict[str, "SqlFilter | str"]] = {}
+_LOCK: Final = Lock()
+
 Test = Callable[[bytes], bool | None]
 #: What the properties are searched in returns: bytes for a text, or a Python value.
 Get = Callable[[bytes], Any]
@@ -312,20 +325,6 @@ def _compare(order: Order, left: Type, right: Type) -> Compare:
 
 def _incomparable(_left: Any, _right: Any) -> bool:
     raise ValueError("a condition on the left of a text")
-
-
-#: ExpressionType.SQL92.
-SQL92: Final = "SQL92"
-#: SelectorParser.PARSE_CACHE, faults included.
-PARSED_MAX: Final = 100
-#: Ours: a lookup in 32 KB of properties takes 25 µs, and an expression may have 256. For more than a few in
-#: long properties, these are first reduced to those that it names, in 400 µs at most.
-FEW_LOOKUPS: Final = 8
-LONG_BYTES: Final = 1024
-
-#: The last expressions: their filters, or what is wrong with them. Threads parse, too.
-_PARSED: Final[dict[str, "SqlFilter | str"]] = {}
-_LOCK: Final = Lock()
 
 
 class SqlFilter:
