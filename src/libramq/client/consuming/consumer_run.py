@@ -115,8 +115,10 @@ class ConsumerRun(Generic[N]):
         self._results_announced = False
         self.listener = QueueListener(hooks, loop=self._loop, hook_done=self._hook_done)
         self.notify = self.listener.notify
-        self._network = network(self, self._dialer)
         self._receiver = receiver(loop=self._loop, report=self._report, loop_closed=self.loop_closed)
+        # Called on the network thread.
+        self.deliver, self.give_up = self._receiver.deliver, self._receiver.give_up
+        self._network = network(self, self._dialer)
         _runs.add(self)
         self._thread = NetworkShare()  # Last: nobody would give it back if one of the others failed.
 
@@ -156,14 +158,6 @@ class ConsumerRun(Generic[N]):
             await self._leave(timeout_ms)
         else:
             await _outcome(self.ended)
-
-    def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Run handlers; called on the network thread, like the next two."""
-        self._receiver.deliver(deliveries)
-
-    def give_up(self, deliveries: Sequence[Delivery]) -> None:
-        """Free the places of handlers that do not return."""
-        self._receiver.give_up(deliveries)
 
     def refuse_in_handler(self) -> None:
         """Raise LocalProtocolError if the caller is a handler, for which `stop` waits."""

@@ -39,11 +39,6 @@ class Parts:
     """The parts, which receive the core's events."""
 
     troubles: Troubles
-    timers: Timers
-    offsets: OffsetStore
-    routes: RouteTable
-    presence: Presence
-    table: QueueTable
     locks: Locks
     own: Ownership
     claims: Claims
@@ -100,11 +95,6 @@ class Parts:
         coordination.overrun = deadlines.overrun
         return cls(
             troubles=troubles,
-            timers=timers,
-            offsets=offsets,
-            routes=routes,
-            presence=presence,
-            table=table,
             locks=locks,
             own=own,
             claims=claims,

@@ -39,15 +39,17 @@ class PushConsumerCore:
         """
         parts = Parts.of(settings, subscriptions, monotonic_ms, failed)
         self._settings = settings
-        self._timers = parts.timers
-        self.tick = parts.timers.run
+        self.own = own = parts.own
+        self._timers = own.timers
+        self.tick = own.timers.run
         self.handled = parts.deadlines.handled
-        self.offsets = parts.offsets
-        self.routes = parts.routes
-        self.presence = parts.presence
-        self.table = parts.table
+        self.offsets, self.routes, self.presence, self.table = (
+            own.offsets,
+            own.routes,
+            own.presence,
+            own.table,
+        )
         self.locks = parts.locks
-        self.own = parts.own
         self.claims = parts.claims
         self._persistence = parts.persistence
         self.consumption = parts.consumption
@@ -56,7 +58,7 @@ class PushConsumerCore:
         self.coordination = parts.coordination
         self.fetching = parts.fetching
         self.troubles = parts.troubles
-        self._stop_due = parts.timers.new(self._stop_now)
+        self._stop_due = own.timers.new(self._stop_now)
         self._phase = Phase.NEW
 
     @property

@@ -72,10 +72,7 @@ class Overdue:
         self._max_ms = settings.max_processing_ms
         self._timer = timer
         self._table = table
-        self._deliveries: set[Delivery] = set()
-
-    def __len__(self) -> int:
-        return len(self._deliveries)
+        self.deliveries: set[Delivery] = set()
 
     def watch(self, now_ms: MonotonicMs) -> None:
         """Set the next check."""
@@ -89,12 +86,12 @@ class Overdue:
             for delivery in owned.work.deliveries
             if delivery.is_under_way and now_ms - delivery.began_ms > self._max_ms
         ]
-        self._deliveries.update(late)
+        self.deliveries.update(late)
         return [each for each in late if _is_revoked(each)]
 
     def ended(self, deliveries: Iterable[Delivery]) -> None:
         """Note that handlers have returned."""
-        self._deliveries.difference_update(deliveries)
+        self.deliveries.difference_update(deliveries)
 
 
 def _is_revoked(delivery: Delivery) -> bool:
@@ -164,7 +161,7 @@ class MemberCoordination:
         was_offered, self._is_offered = self._is_offered, self._presence.all_offer
         if not self._is_offered:
             return self._withdraw(now_ms) if was_offered else []
-        if not self._overdue:
+        if not self._overdue.deliveries:
             self._membership.begin()
             if not was_offered:
                 self._overdue.watch(now_ms)
@@ -188,21 +185,18 @@ class MemberCoordination:
     def requests(self, now_ms: MonotonicMs) -> Effects:
         """Return the requests to send to the coordinator now."""
         found: Effects = []
-        if (
-            self._released
-            or (self._is_leaving and not self._is_leave_sent)
-            or self._is_slow != self._is_slow_sent
-        ):
+        slow, leaving = self._is_slow, self._is_leaving
+        if self._released or (leaving and not self._is_leave_sent) or slow != self._is_slow_sent:
             found = self._releases(now_ms)
         question = self._membership.request(
-            self._held, self._duplicates.count, now_ms, leaving=self._is_leaving, slow=self._is_slow
+            self._held, self._duplicates.count, now_ms, leaving=leaving, slow=slow
         )
         return [*found, question] if question is not None else found
 
     @property
     def _is_slow(self) -> bool:
         """Return whether others are to have our queues while a handler runs."""
-        return bool(self._overdue) and self._mode == MODE_EPOCHS
+        return bool(self._overdue.deliveries) and self._mode == MODE_EPOCHS
 
     def rearm(self, now_ms: MonotonicMs) -> None:
         """Set the timers again after all were cleared."""
@@ -424,15 +418,15 @@ class MemberCoordination:
         if self._mode != MODE_EPOCHS or self._own.closing or not self._membership.is_on:
             return []
         steps = self._look_for_overdue(now_ms)
-        if not self._overdue or self._membership.coordinator_knows_slow:
+        if not self._overdue.deliveries or self._membership.coordinator_knows_slow:
             return steps
         return self._lose_all(now_ms) + self._leave("processing_timeout")
 
     def _look_for_overdue(self, now_ms: MonotonicMs) -> Effects:
         """Find overdue handlers; those whose queues are about to be granted to others are abandoned."""
-        was_slow = bool(self._overdue)
+        was_slow = bool(self._overdue.deliveries)
         revoked = self._overdue.look(now_ms)
-        if self._overdue and not was_slow:
+        if self._overdue.deliveries and not was_slow:
             limit = f"max_processing_ms={self._settings.max_processing_ms}"
             group = self._settings.group
             program = "Consumer" if self._settings.fetches else "PushConsumer"
@@ -451,10 +445,10 @@ class MemberCoordination:
 
     def ended(self, deliveries: Iterable[Delivery], now_ms: MonotonicMs) -> Effects:
         """Note that handlers have returned."""
-        if not self._overdue:
+        if not self._overdue.deliveries:
             return []
         self._overdue.ended(deliveries)
-        if self._overdue:
+        if self._overdue.deliveries:
             return []
         self._troubles.over("handler")
         return self.look(now_ms)
