@@ -51,12 +51,12 @@ def catalog(directory: Path) -> dict[str, str]:
     return {"uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}/warehouse"}
 
 
-def table(directory: Path, kind: str) -> "pa.Table":
+def table(directory: Path, kind: str, name: str = "t") -> "pa.Table":
     if kind == "delta":
-        return deltalake.DeltaTable(str(directory / "t")).to_pyarrow_table()
+        return deltalake.DeltaTable(str(directory / name)).to_pyarrow_table()
     if kind == "iceberg":
-        return load_catalog("default", **catalog(directory)).load_table("shop.t").scan().to_arrow()
-    return ds.dataset(directory / "t", format="parquet", partitioning="hive").to_table()
+        return load_catalog("default", **catalog(directory)).load_table(f"shop.{name}").scan().to_arrow()
+    return ds.dataset(directory / name, format="parquet", partitioning="hive").to_table()
 
 
 def ignore(_: Progress) -> None:

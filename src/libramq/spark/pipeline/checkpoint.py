@@ -25,6 +25,8 @@ from libramq.spark.reading.positions import Positions, StreamOffset
 
 BINDING: Final = "pipeline.json"
 LOCK: Final = "pipeline.lock"
+#: What checkpoints of 0.1 do not have.
+DEFAULTS: Final[Mapping[str, str]] = {"partitioned_by": "date"}
 
 
 class Checkpoint:
@@ -44,9 +46,9 @@ class Checkpoint:
                 )
             return
         for name, value in binding.items():
-            if bound.get(name) != value:
+            if (known := bound.get(name, DEFAULTS.get(name))) != value:
                 raise ConfigError(
-                    f"the checkpoint {self.directory} is that of a table with {name} = {bound.get(name)!r}, "
+                    f"the checkpoint {self.directory} is that of a table with {name} = {known!r}, "
                     f"not {value!r}; give another checkpoint and table, or take the change back"
                 )
 

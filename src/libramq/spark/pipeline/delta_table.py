@@ -9,6 +9,7 @@ the log is not written again. It uses the library `deltalake` (delta-rs): there 
 
 import json
 import time
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from urllib.parse import quote, unquote
 from pyarrow.parquet import read_metadata
 
 from libramq.errors import ConfigError
-from libramq.spark.pipeline.parquet_table import write_files
+from libramq.spark.pipeline.parquet_table import column_names, write_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,9 +36,9 @@ NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"  # Hive's, in the name of a direc
 
 
 class DeltaTable:
-    """One table. partitioned_by: a column by whose values its files are apart."""
+    """One table. partitioned_by: a column, or columns, by whose values its files are apart."""
 
-    def __init__(self, path: Path, *, partitioned_by: str | None = None) -> None:
+    def __init__(self, path: Path, *, partitioned_by: str | Sequence[str] = ()) -> None:
         try:
             import deltalake
         except ModuleNotFoundError:
@@ -47,7 +48,7 @@ class DeltaTable:
         self.path = path
         self._library = deltalake
         self._draft = path.with_name(f".{path.name}.draft")
-        self._partitioned_by = [] if partitioned_by is None else [partitioned_by]
+        self._partitioned_by = column_names(partitioned_by)
 
     def has_rows(self) -> bool:
         """Return whether the table exists."""
@@ -70,7 +71,7 @@ class DeltaTable:
         if self.has_batch(batch):
             return 0
         schema = to_arrow_schema(rows.schema, timezone="UTC")
-        files = write_files(rows, self._draft, next(iter(self._partitioned_by), None))
+        files = write_files(rows, self._draft, self._partitioned_by)
         self._library.DeltaTable.create(
             str(self.path), schema, mode="ignore", partition_by=self._partitioned_by
         )
@@ -103,7 +104,7 @@ class DeltaTable:
         from deltalake.transaction import AddAction
 
         metadata, place = read_metadata(file), file.relative_to(self._draft)
-        (self.path / place).parent.mkdir(exist_ok=True)
+        (self.path / place).parent.mkdir(parents=True, exist_ok=True)
         size, values = file.stat().st_size, dict[str, str | None]()
         for part in place.parts[:-1]:
             name, _, value = part.partition("=")

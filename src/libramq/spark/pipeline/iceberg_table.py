@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from libramq.errors import ConfigError
+from libramq.spark.pipeline.parquet_table import column_names
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -63,13 +64,15 @@ PROPERTIES: Final = {
 
 
 class IcebergTable:
-    """One table. name: with its namespace, like "shop.orders". partitioned_by: columns.
+    """One table. name: with its namespace, like "shop.orders". partitioned_by: a column, or columns.
 
     catalog: pyiceberg's properties, such as `uri` and `warehouse`, and `name`, the catalog's (by default
     "default"). A warehouse without a scheme is a directory.
     """
 
-    def __init__(self, name: str, catalog: Mapping[str, str], *, partitioned_by: Sequence[str] = ()) -> None:
+    def __init__(
+        self, name: str, catalog: Mapping[str, str], *, partitioned_by: str | Sequence[str] = ()
+    ) -> None:
         try:
             import pyiceberg.catalog  # noqa: F401
         except ModuleNotFoundError:
@@ -85,7 +88,7 @@ class IcebergTable:
         warehouse = self._properties.get("warehouse", "")
         if warehouse and "://" not in warehouse and not self._properties.get("uri", "").startswith("http"):
             self._properties["warehouse"] = f"file://{Path(warehouse).absolute()}"
-        self._partitioned_by = tuple(partitioned_by)
+        self._partitioned_by = tuple(column_names(partitioned_by))
 
     def has_rows(self) -> bool:
         """Return whether the table exists."""

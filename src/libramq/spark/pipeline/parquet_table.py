@@ -8,6 +8,7 @@ driver and workers.
 """
 
 import shutil
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 class ParquetTable:
     """One directory with a subdirectory for each batch, whose rows come from one checkpoint.
 
-    partitioned_by: a column by whose values its files are apart.
+    partitioned_by: a column, or columns, by whose values its files are apart.
     """
 
-    def __init__(self, path: Path, *, partitioned_by: str | None = None) -> None:
+    def __init__(self, path: Path, *, partitioned_by: str | Sequence[str] = ()) -> None:
         self.path = path
-        self._partitioned_by = partitioned_by
+        self._partitioned_by = column_names(partitioned_by)
         self._draft = path.with_name(f".{path.name}.draft")
 
     def has_rows(self) -> bool:
@@ -66,15 +67,20 @@ class ParquetTable:
         return self.path / f"batch={batch.number}"
 
 
-def write_files(rows: "DataFrame", directory: Path, partitioned_by: str | None) -> list[Path]:
+def column_names(names: str | Sequence[str]) -> list[str]:
+    """Return the names of one column, or of several."""
+    return [names] if isinstance(names, str) else list(names)
+
+
+def write_files(rows: "DataFrame", directory: Path, partitioned_by: Sequence[str]) -> list[Path]:
     """Have Spark's tasks write rows below a directory, which is replaced; return the files."""
     shutil.rmtree(directory, ignore_errors=True)
     # Spark's default is of the time before Parquet had timestamps, and has no statistics. Of this session:
     # Spark gives each query one of its own.
     rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     writer = rows.write.mode("overwrite")
-    if partitioned_by is not None:
-        writer = writer.partitionBy(partitioned_by)
+    if partitioned_by:
+        writer = writer.partitionBy(*partitioned_by)
     writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(str(directory))
     directory.mkdir(exist_ok=True)  # A batch of duplicates only: it still counts as done.
     return sorted(directory.rglob("*.parquet"))

@@ -3,6 +3,7 @@
 How a batch is written once is in `libramq.spark.pipeline.batches`.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -15,6 +16,7 @@ from libramq.spark.pipeline.batches import Batch, run_batches, start_batches, wa
 from libramq.spark.pipeline.checkpoint import Checkpoint
 from libramq.spark.pipeline.config import duration_ms
 from libramq.spark.pipeline.failure import failures_in_one_line
+from libramq.spark.pipeline.ingest.body_columns import EVENT_TIME_TYPES, BodyColumns
 from libramq.spark.pipeline.plan import OnProgress, Plan, RunResult, TablePlan
 from libramq.spark.schema import COLUMNS
 
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 BATCH_MESSAGES: Final = 200_000
 #: Ours: in batches. Each has as many files as tasks, for each day.
 COMPACT_EVERY: Final = 50
+#: The name of the table of bodies that do not fit: TABLE_rejected.
+REJECTED: Final = "_rejected"
+PARTITION_TYPES: Final = ("string", "int", "bigint", "boolean", "date")
 
 
 class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +43,10 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
     TLS, as in $LIBRA_ACCESS. format: of the table. catalog: Iceberg's, by pyiceberg's properties.
     checkpoint: a directory for this table alone, by default TABLE.checkpoint.
     starting: where a new table begins. batch_messages: how many messages a batch reads at most.
-    body: string if bodies are UTF-8 text; one that is not is in the column corrupt, unchanged.
+    body: string if bodies are UTF-8 text; one that is not is in the column corrupt, unchanged. json, avro or
+    protobuf: the body's fields are columns, by `columns` (of JSON: names and types) or `schema` (a file; and
+    `message`, the type of Protocol Buffers bodies). Bodies that do not fit are in the table TABLE_rejected.
+    event_time: a column of the body whose day is `date`. partitioned_by: columns.
     properties: whether the table has them, as a map.
     dedup: drop messages of a topic whose unique_id or key came within `dedup_within` of each other.
     every: run continuously and look this often ("10s"); otherwise a run reads the existing messages and ends.
@@ -55,7 +63,12 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str | None = None
     starting: Literal["earliest", "latest"] = "earliest"
     batch_messages: int = BATCH_MESSAGES
-    body: Literal["binary", "string"] = "binary"
+    body: Literal["binary", "string", "json", "avro", "protobuf"] = "binary"
+    columns: dict[str, str] = {}
+    schema: str | None = None
+    message: str | None = None
+    event_time: str | None = None
+    partitioned_by: list[str] = msgspec.field(default_factory=lambda: ["date"])
     properties: bool = False
     dedup: Literal["none", "unique_id", "key"] = "none"
     dedup_within: str = "1h"
@@ -96,12 +109,32 @@ class Ingest:
             **{f"{ACCESS_PREFIX}{name}": text for name, text in config.access.items()},
             **config.source,
         }
-        self._rows_written = self._files_merged = 0
-        self._binding = {"table": self._place, "format": config.format}
+        self._rows_written = self._files_merged = self._rejected = 0
+        self._bodies = _body_columns(config)
+        self._check_days()
+        partitions = ",".join(config.partitioned_by)
+        self._binding = {"table": self._place, "format": config.format, "partitioned_by": partitions}
         if config.format == "iceberg":  # Columns may be added, and the table itself says which it has.
             self._binding["catalog"] = config.catalog.get("uri", "").rpartition("@")[2]  # Without a password.
         else:
             self._binding |= {"body": config.body, "properties": str(config.properties).lower()}
+
+    def _check_days(self) -> None:
+        """Raise ConfigError for partitions or an event time that the table cannot have."""
+        config, columns = self._config, self._columns()
+        missing = [name for name in config.partitioned_by if columns.get(name) not in PARTITION_TYPES]
+        if missing or not config.partitioned_by:
+            raise ConfigError(
+                f"partitioned_by={config.partitioned_by!r}: give columns of the types "
+                f"{', '.join(PARTITION_TYPES)}"
+            )
+        kinds = self._bodies.columns if self._bodies is not None else {}
+        if config.event_time is not None and kinds.get(config.event_time) not in EVENT_TIME_TYPES:
+            raise ConfigError(
+                f"event_time={config.event_time!r}: give a column of the body with the type timestamp or date"
+            )
+        if config.dedup != "none" and (config.event_time or config.partitioned_by != ["date"]):
+            raise ConfigError("dedup looks into the days of storing: leave out event_time and partitioned_by")
 
     def plan(self) -> Plan:
         """Plan what a run would read and write; nothing is changed."""
@@ -124,15 +157,26 @@ class Ingest:
             reads=reads,
             nothing_to_do="" if is_needed else f"no message of {', '.join(self._config.topics)} is new",
             tables=[
-                TablePlan(
-                    name=self._path.name,
-                    path=self._place,
-                    format=self._config.format,
-                    columns=self._columns(),
-                    partitioned_by=("batch", "date") if self._config.format == "parquet" else ("date",),
-                )
+                self._table_plan("", self._columns(), self._config.partitioned_by),
+                *(
+                    [self._table_plan(REJECTED, self._rejected_columns(), ["date"])]
+                    if self._bodies is not None
+                    else []
+                ),
             ],
             remarks=[*remarks, f"checkpoint: {self._checkpoint.directory}"],
+        )
+
+    def _table_plan(
+        self, suffix: str, columns: Mapping[str, str], partitioned_by: Sequence[str]
+    ) -> TablePlan:
+        batch = ("batch",) if self._config.format == "parquet" else ()
+        return TablePlan(
+            name=self._path.name + suffix,
+            path=self._place + suffix,
+            format=self._config.format,
+            columns=columns,
+            partitioned_by=(*batch, *partitioned_by),
         )
 
     def run(self, spark: "SparkSession", on_progress: OnProgress) -> RunResult:
@@ -158,8 +202,10 @@ class Ingest:
             f"{done:,} messages of {', '.join(self._config.topics)} read, "
             f"{self._rows_written:,} rows written to {self._place}"
         )
+        if self._rejected:
+            sentence += f"; {self._rejected:,} bodies did not fit, see {self._place}{REJECTED}"
         if self._config.compact:
-            self._files_merged += self._table().compact()
+            self._compact()
             sentence += f"; {self._files_merged} small files were merged"
         return RunResult(sentence=sentence)
 
@@ -168,58 +214,108 @@ class Ingest:
         from libramq.spark.pipeline.ingest.duplicates import without_duplicates
 
         table = self._table()
-        if self._config.dedup == "none":
+        if self._config.dedup == "none" and self._bodies is None:
             self._rows_written += table.write_once(self._as_table(messages), batch)
         elif not table.has_batch(batch):
             messages.persist()  # It is used twice, and would be read twice.
             try:
-                rows = without_duplicates(messages, table, self._config.dedup, self._within_ms)
+                rows = messages
+                if self._config.dedup != "none":
+                    rows = without_duplicates(messages, table, self._config.dedup, self._within_ms)
+                if self._bodies is not None:
+                    rows = self._decode(rows, self._bodies, batch)
                 self._rows_written += table.write_once(self._as_table(rows), batch)
             finally:
                 messages.unpersist()
         if self._config.compact and batch.number % COMPACT_EVERY == COMPACT_EVERY - 1:
-            self._files_merged += table.compact()
+            self._compact()
+
+    def _decode(self, rows: "DataFrame", bodies: BodyColumns, batch: Batch) -> "DataFrame":
+        """Return the rows with their bodies' columns; write those that do not fit to a table of their own.
+
+        That comes first: a batch that is in the table is done.
+        """
+        from pyspark.sql import functions as f
+
+        read = rows.withColumn("_read", bodies.decoded())
+        misfits = read.where("_read.corrupt is not null")
+        if not misfits.isEmpty():
+            rejected = misfits.withColumns({"reason": bodies.reason(), "date": f.to_date("timestamp")})
+            columns = self._rejected_columns()
+            chosen = rejected.select(*(f.col(name).cast(kind).alias(name) for name, kind in columns.items()))
+            self._rejected += self._table(REJECTED).write_once(chosen, batch)
+        return read.where("_read.corrupt is null").select(*rows.columns, "_read.value.*")
+
+    def _compact(self) -> None:
+        self._files_merged += self._table().compact()
+        if self._bodies is not None:
+            self._files_merged += self._table(REJECTED).compact()
 
     def _as_table(self, rows: "DataFrame") -> "DataFrame":
         """Return the table's columns."""
         from pyspark.sql import functions as f
 
-        dated = rows.withColumn("date", f.to_date("timestamp"))
+        day = f.to_date("timestamp")
+        if self._config.event_time is not None:
+            day = f.coalesce(f.to_date(f.col(f"`{self._config.event_time}`")), day)
+        dated = rows.withColumn("date", day)
         if self._config.body == "string":
             text = from_message("body", "string")
             dated = dated.withColumns({"body": text["value"], "corrupt": text["corrupt"]})
-        return dated.select(*(f.col(name).cast(kind).alias(name) for name, kind in self._columns().items()))
+        return dated.select(
+            *(f.col(f"`{name}`").cast(kind).alias(name) for name, kind in self._columns().items())
+        )
 
     def _columns(self) -> dict[str, str]:
+        columns = self._message_columns()
+        if self._bodies is not None:
+            del columns["body"]
+            columns |= self._bodies.columns
+        elif self._config.body == "string":
+            columns |= {"body": "string", "corrupt": "binary"}
+        return {**columns, "date": "date"}
+
+    def _rejected_columns(self) -> dict[str, str]:
+        return {**self._message_columns(), "reason": "string", "date": "date"}
+
+    def _message_columns(self) -> dict[str, str]:
         return {
-            **{
-                name: kind
-                for name, kind in COLUMNS.items()
-                if name != "properties" or self._config.properties
-            },
-            "body": self._config.body,
-            **({"corrupt": "binary"} if self._config.body == "string" else {}),
-            "date": "date",
+            name: kind for name, kind in COLUMNS.items() if name != "properties" or self._config.properties
         }
 
     def _check_table(self) -> None:
         """Raise ConfigError if the table is not this checkpoint's, or cannot take these columns."""
         self._checkpoint.check(self._binding, table_has_rows=self._table().has_rows())
         if self._config.format == "iceberg":
-            self._iceberg_table().check(self._columns())
+            self._iceberg_table("").check(self._columns())
 
-    def _iceberg_table(self) -> "IcebergTable":
-        from libramq.spark.pipeline.iceberg_table import IcebergTable
-
-        return IcebergTable(self._config.table, self._config.catalog, partitioned_by=("date",))
-
-    def _table(self) -> "ParquetTable | DeltaTable | IcebergTable":
+    def _table(self, suffix: str = "") -> "ParquetTable | DeltaTable | IcebergTable":
+        """Return the table, or with REJECTED that of bodies which do not fit."""
         if self._config.format == "iceberg":
-            return self._iceberg_table()
+            return self._iceberg_table(suffix)
+        path = self._path.with_name(self._path.name + suffix)
         if self._config.format == "delta":
             from libramq.spark.pipeline.delta_table import DeltaTable
 
-            return DeltaTable(self._path, partitioned_by="date")
+            return DeltaTable(path, partitioned_by=self._partitioned_by(suffix))
         from libramq.spark.pipeline.parquet_table import ParquetTable
 
-        return ParquetTable(self._path, partitioned_by="date")
+        return ParquetTable(path, partitioned_by=self._partitioned_by(suffix))
+
+    def _iceberg_table(self, suffix: str) -> "IcebergTable":
+        from libramq.spark.pipeline.iceberg_table import IcebergTable
+
+        return IcebergTable(
+            self._config.table + suffix, self._config.catalog, partitioned_by=self._partitioned_by(suffix)
+        )
+
+    def _partitioned_by(self, suffix: str) -> list[str]:
+        return ["date"] if suffix else self._config.partitioned_by
+
+
+def _body_columns(config: IngestConfig) -> BodyColumns | None:
+    if config.body in ("binary", "string"):
+        if config.columns or config.schema is not None or config.message is not None:
+            raise ConfigError(f"body = {config.body!r} takes no columns, schema or message")
+        return None
+    return BodyColumns(config.body, config.columns, config.schema, config.message)

@@ -1,0 +1,108 @@
+"""Body columns: bodies decoded into columns of the table, and the reason where one cannot be."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from libramq.errors import ConfigError
+from libramq.spark.bodies.bodies import from_message
+from libramq.spark.schema import COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+#: Types that need no Spark session to be recognised; nested ones have parameters.
+SIMPLE_TYPES: Final = (
+    "string", "int", "bigint", "float", "double", "boolean", "date", "timestamp", "binary",
+)  # fmt: skip
+EVENT_TIME_TYPES: Final = ("timestamp", "date")
+
+
+class BodyColumns:
+    """The columns of JSON, Avro or Protocol Buffers bodies. Raises ConfigError for a schema that is none.
+
+    columns: of JSON, names and Spark's types. schema: the file of Avro's schema or of a descriptor set, in
+    which `message` is the type.
+    """
+
+    def __init__(
+        self, kind: str, columns: Mapping[str, str], schema: str | None, message: str | None
+    ) -> None:
+        if bool(columns) != (kind == "json") or (schema is None) != (kind == "json"):
+            raise ConfigError(f"body = {kind!r} needs {_NEEDS[kind]}")
+        if (message is None) == (kind == "protobuf"):
+            raise ConfigError(
+                "message is the type of Protocol Buffers bodies, which need it, and of no others"
+            )
+        self._kind, self._message = kind, message
+        data = b"" if schema is None else _read(Path(schema))
+        self._schema: Any = data.decode() if kind == "avro" else data
+        self.columns = dict(columns) if schema is None else self._columns_of_schema()
+        for name, type_ in self.columns.items():
+            if name in COLUMNS or name in ("date", "batch", "reason"):
+                raise ConfigError(f"the body's column {name} has the name of a message's; rename it")
+            if type_ not in SIMPLE_TYPES and not any(mark in type_ for mark in "<("):
+                raise ConfigError(
+                    f"column {name}: no type {type_}; there are {', '.join(SIMPLE_TYPES)}, decimal(10,2), "
+                    "array<…>, map<…,…> and struct<…:…>"
+                )
+
+    def decoded(self) -> "Column":
+        """Return `from_message` of the body: its value, or the body itself as corrupt."""
+        if self._kind != "json":
+            return from_message("body", self._kind, self._schema, message=self._message)
+        return from_message("body", "json", ", ".join(map(self._ddl, self.columns)))
+
+    def reason(self) -> "Column":
+        """Return why a body is corrupt, with the names of the columns that it does not fit."""
+        from pyspark.sql import functions as f
+
+        if self._kind != "json":
+            return f.lit(f"cannot be decoded as {self._message or 'this Avro schema'}")
+        text = f.col("body").cast("string")
+        misfits = [
+            f.when(
+                from_message("body", "json", self._ddl(name))["corrupt"].isNotNull(),
+                f.lit(f"{name} is no {kind}"),
+            )
+            for name, kind in self.columns.items()
+        ]
+        return (
+            f.when(~f.is_valid_utf8(text), "not UTF-8")
+            .when(f.try_parse_json(text).isNull(), "not JSON")
+            .when(~f.ltrim(text).startswith("{"), "not a JSON object")
+            .otherwise(f.concat_ws(", ", *misfits))
+        )
+
+    def _ddl(self, name: str) -> str:
+        return f"`{name}` {self.columns[name]}"
+
+    def _columns_of_schema(self) -> dict[str, str]:
+        from pyspark.sql.types import StructType
+
+        if self._kind == "avro":
+            from libramq.spark.bodies.avro_bodies import AvroBodies
+
+            value = AvroBodies(self._schema).value_type
+        else:
+            from libramq.spark.bodies.protobuf_bodies import ProtobufBodies
+
+            assert self._message is not None, "checked before"
+            value = ProtobufBodies(self._schema, self._message).value_type
+        if not isinstance(value, StructType):
+            raise ConfigError(f"the schema is that of a {value.simpleString()}; columns need a record")
+        return {field.name: field.dataType.simpleString() for field in value.fields}
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"schema: cannot read {path}: {error.strerror}") from None
+
+
+_NEEDS: Final[Mapping[str, str]] = {
+    "json": "a table [columns] with names and types, and takes no schema",
+    "avro": "schema, a file with Avro's schema, and takes no columns",
+    "protobuf": "schema, a descriptor set (of protoc --include_imports -o FILE), and takes no columns",
+}

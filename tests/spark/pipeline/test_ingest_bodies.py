@@ -1,0 +1,102 @@
+"""Bodies become columns of the table, and those that do not fit a table of their own."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from libramq.errors import ConfigError
+from libramq.message import Message
+from libramq.spark.pipeline.ingest.ingest import Ingest, IngestConfig
+from libramq.sync import Producer
+
+from ...interop.cluster import SEND_TIMEOUT_MS
+from ...interop.libra import LibraUp
+from .test_ingest import FORMATS, config, ignore, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AVRO = '{"type": "record", "name": "Sale", "fields": [{"name": "shop", "type": "string"}]}'
+COLUMNS = {"shop": "string", "at": "timestamp", "cents": "int"}
+
+
+def send(up: LibraUp, topic: str, bodies: list[bytes]) -> None:
+    with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
+        for body in bodies:
+            producer.send(Message(topic, body))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", FORMATS)
+def test_json_becomes_columns_and_what_does_not_fit_is_kept_with_the_reason(
+    spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, kind: str
+):
+    keys: dict[str, Any] = {"format": kind, "body": "json", "event_time": "at"}
+    given = config(up, topic, tmp_path, **keys, columns=COLUMNS, partitioned_by=["date", "shop"])
+    send(
+        up,
+        topic,
+        [
+            b'{"shop": "Harbour", "at": "2026-05-01T10:00:00Z", "cents": 1, "till": 2}',
+            b'{"shop": "Station", "cents": 3}',
+            b'{"shop": "Harbour", "cents": "many"}',
+            b"[1]",
+            b"not JSON",
+            b"\xff",
+        ],
+    )
+    sentence = Ingest(given).run(spark, ignore).sentence
+    assert "6 messages" in sentence
+    assert "2 rows written" in sentence
+    assert "4 bodies did not fit, see " in sentence
+    more = config(
+        up, topic, tmp_path, **keys, columns={**COLUMNS, "till": "int"}, partitioned_by=["date", "shop"]
+    )
+    send(up, topic, [b'{"shop": "Harbour", "at": "2026-05-02T10:00:00Z", "cents": 4, "till": 7}'])
+    Ingest(more).run(spark, ignore)
+    if kind != "parquet":  # Its readers put files of several schemas together, or not.
+        rows = sorted(table(tmp_path, kind).to_pylist(), key=lambda row: row["cents"])
+        assert [(row["shop"], row["cents"], row["till"]) for row in rows] == [
+            ("Harbour", 1, None), ("Station", 3, None), ("Harbour", 4, 7),
+        ]  # fmt: skip
+        assert [str(row["date"]) for row in rows if row["at"]] == ["2026-05-01", "2026-05-02"]
+        assert rows[1]["date"] == rows[1]["timestamp"].date()
+        assert "body" not in rows[0]
+    rejected = {row["body"]: row["reason"] for row in table(tmp_path, kind, "t_rejected").to_pylist()}
+    assert rejected == {
+        b'{"shop": "Harbour", "cents": "many"}': "cents is no int",
+        b"[1]": "not a JSON object",
+        b"not JSON": "not JSON",
+        b"\xff": "not UTF-8",
+    }
+
+
+def test_avro_bodies_have_the_columns_of_their_schema(up: LibraUp, topic: str, tmp_path: Path):
+    file = tmp_path / "sale.avsc"
+    file.write_text(AVRO)
+    given = config(up, topic, tmp_path, body="avro", schema=str(file), partitioned_by=["shop"])
+    good, rejected = Ingest(given).plan().tables
+    assert (good.columns["shop"], good.partitioned_by) == ("string", ("batch", "shop"))
+    assert "body" not in good.columns
+    assert (rejected.name, rejected.columns["reason"]) == ("t_rejected", "string")
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"body": "json"}, "body = 'json' needs a table .columns. with names and types"),
+        ({"body": "avro"}, "body = 'avro' needs schema, a file with Avro's schema"),
+        ({"body": "avro", "schema": "nowhere.avsc"}, "schema: cannot read nowhere.avsc: No such file"),
+        ({"body": "protobuf", "schema": "x"}, "message is the type of Protocol Buffers bodies"),
+        ({"columns": {"a": "int"}}, "body = 'binary' takes no columns, schema or message"),
+        ({"body": "json", "columns": {"key": "int"}}, "column key has the name of a message's; rename it"),
+        ({"body": "json", "columns": {"a": "number"}}, "column a: no type number; there are string, int"),
+        ({"body": "json", "columns": {"a": "int"}, "event_time": "a"}, "with the type timestamp or date"),
+        ({"partitioned_by": ["shop"]}, "partitioned_by=.'shop'.: give columns of the types string, int"),
+        ({"partitioned_by": ["topic"], "dedup": "key"}, "dedup looks into the days of storing"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, keys: dict[str, Any], said: str):
+    with pytest.raises(ConfigError, match=said):
+        Ingest(IngestConfig(topics=["A"], table=str(tmp_path / "t"), **keys))
