@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import signal
 import sys
 import threading
 from collections import Counter, defaultdict
@@ -381,3 +382,41 @@ async def test_queues_of_a_killed_member_are_reassigned_before_its_session_ends(
     await watch.until(lambda: len(one.bodies) == 3 * QUEUES - len(theirs))
     assert not set(one.bodies) & set(theirs)
     assert repeated(group.seen) == {}
+
+
+FROZEN_MEMBER = """
+import sys
+from libramq.client import ConsumeFrom
+from libramq.sync import PushConsumer
+
+consumer = PushConsumer(
+    group="g", namesrv=sys.argv[1], consume_from=ConsumeFrom.FIRST_OFFSET, session_ms=1_000,
+    on_error=lambda error: print(type(error).__name__, flush=True),
+)
+consumer.subscribe("T", "*", lambda messages: print(messages[0].body.decode(), flush=True))
+consumer.start()
+sys.stdin.read()
+"""
+
+
+async def test_a_member_that_stood_still_reports_the_end_of_its_lease_once(home):
+    """The answer that lay in its socket meanwhile renews nothing, and does not end the trouble."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", FROZEN_MEMBER, home.namesrv.address,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        await home.send(1)
+        before = [(await process.stdout.readline()).strip() for _ in range(QUEUES)]
+        process.send_signal(signal.SIGSTOP)
+        coordination = home.broker.broker.members.coordination
+        async with asyncio.timeout(60):
+            await until(lambda: not coordination.group("g").members)
+        process.send_signal(signal.SIGCONT)
+        assert (await process.stdout.readline()).strip() == b"RequestTimeout"
+        await home.send(1)
+        after = [(await process.stdout.readline()).strip() for _ in range(QUEUES)]
+    finally:
+        process.kill()
+        await process.wait()
+    assert b"RequestTimeout" not in before + after

@@ -9,7 +9,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.life import Phase
 from libramq.client.consuming.pulling.pulling import PULL_FAILED_MS
-from libramq.errors import ConnectFailed, ConnectionLost, HandlerTooSlow, SubscriptionsDiffer
+from libramq.errors import ConnectFailed, ConnectionLost, HandlerTooSlow, RequestTimeout, SubscriptionsDiffer
 from libramq.remoting.body.coordination import QueueGrant
 from tests.client.consuming.conversation import found, nothing, q, route
 from tests.client.consuming.coordinated import (
@@ -722,6 +722,19 @@ def test_an_answer_from_before_the_sleep_renews_nothing():
     assert not waiting.begin()
     talk.polled(assigned(q(0)))
     assert waiting.begin()
+
+
+def test_such_an_answer_does_not_end_the_trouble():
+    """The end of the lease is reported once, and once that it is renewed."""
+    talk, _ = asleep()
+    assert [type(each.error) for each in talk.at(talk.now_ms) if isinstance(each, fx.Trouble)] == [
+        RequestTimeout
+    ]
+    talk.polled(assigned(q(0)))
+    assert talk.of(fx.SendHeartbeat) == []
+    assert [each for each in talk.at(talk.now_ms) if isinstance(each, fx.Trouble)] == []
+    talk.polled(assigned(q(0)))
+    assert [each.lease_ended for each in talk.of(fx.SendHeartbeat)] == [False]
 
 
 def test_an_expelled_member_loses_everything_and_joins_again():

@@ -301,7 +301,7 @@ class MemberCoordination:
         if not is_ours or until_ms <= max(now_ms, self._lease.until_ms):
             return []
         held = self._lease.holds_at(now_ms)
-        found = self._renew(request.requested_ms)
+        found = self._renew(request.requested_ms, now_ms)
         return found if held else [*found, *self._go_on(now_ms)]
 
     def _note(self, outcome: object) -> None:
@@ -339,13 +339,15 @@ class MemberCoordination:
                 self._mode = MODE_CLIENT
                 found = self._allocate_ourselves(now_ms)
         else:
-            found = self._renew(answer.requested_ms) + self._apply(assignment, now_ms)
+            found = self._renew(answer.requested_ms, now_ms) + self._apply(assignment, now_ms)
         return found if held else [*found, *self._go_on(now_ms)]
 
-    def _renew(self, requested_ms: MonotonicMs) -> Effects:
+    def _renew(self, requested_ms: MonotonicMs, now_ms: MonotonicMs) -> Effects:
         self._lease.renew(requested_ms + self._settings.session_ms)
         self._watch_lease()
-        return self._presence.lease_changed(ended=False) if self._troubles.over("lease") else []
+        # An answer that lay in a socket while the process was stopped renews nothing.
+        is_over = self._lease.holds_at(now_ms) and self._troubles.over("lease")
+        return self._presence.lease_changed(ended=False) if is_over else []
 
     def _go_on(self, now_ms: MonotonicMs) -> Effects:
         """Continue what waited for our lease."""
