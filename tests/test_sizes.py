@@ -34,7 +34,7 @@ def test_no_function_is_longer_than_a_person_can_hold_in_the_head():
 #: Parameters of a constructor: one that needs more is two nouns, or lacks one.
 PARAMETERS_MAX = 6
 #: Classes whose constructors have more. Lower it with each that gets its noun; do not raise it.
-LONG_CONSTRUCTORS_MAX = 27
+LONG_CONSTRUCTORS_MAX = 21
 #: Their signatures are those of FastStream's classes.
 OTHERS_SIGNATURES = ROOT / "libramq" / "integrations" / "faststream"
 

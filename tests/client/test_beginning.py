@@ -143,9 +143,9 @@ async def test_a_member_that_broadcasts_gets_what_is_sent_after_the_start(one, t
 def test_a_member_that_broadcasts_and_has_all_offsets_writes_no_file():
     """Each start wrote all of them again."""
     queue, begun = MessageQueue(TOPIC, "a", 0), []
-    steps = beginning.Beginning("G", None, None).begin_locally(
+    steps = beginning.GroupBeginning("G", None, None).begin_locally(
         [TOPIC],
-        [beginning.Place(TOPIC, "a", "127.0.0.1:1", (queue,))],
+        [beginning.QueuesAtBroker(TOPIC, "a", "127.0.0.1:1", (queue,))],
         70_000,
         read={queue: 3}.get,
         write=lambda offsets: pytest.fail(f"wrote {offsets}"),
