@@ -82,6 +82,13 @@ def test_avro_bodies_have_the_columns_of_their_schema(up: LibraUp, topic: str, t
     assert (rejected.name, rejected.columns["reason"]) == ("t_rejected", "string")
 
 
+def test_a_table_of_misfits_that_another_checkpoint_has_written_is_refused(tmp_path: Path):
+    (tmp_path / "t_rejected" / "batch=0").mkdir(parents=True)
+    given = IngestConfig(topics=["A"], table=str(tmp_path / "t"), body="json", columns={"a": "int"})
+    with pytest.raises(ConfigError, match="was not written with the checkpoint"):
+        Ingest(given).plan()
+
+
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
@@ -90,7 +97,7 @@ def test_avro_bodies_have_the_columns_of_their_schema(up: LibraUp, topic: str, t
         ({"body": "avro", "schema": "nowhere.avsc"}, "schema: cannot read nowhere.avsc: No such file"),
         ({"body": "protobuf", "schema": "x"}, "message is the type of Protocol Buffers bodies"),
         ({"columns": {"a": "int"}}, "body = 'binary' takes no columns, schema or message"),
-        ({"body": "json", "columns": {"key": "int"}}, "column key has the name of a message's; rename it"),
+        ({"body": "json", "columns": {"Key": "int"}}, "column Key has the name of a message's; rename it"),
         ({"body": "json", "columns": {"a": "number"}}, "column a: no type number; there are string, int"),
         ({"body": "json", "columns": {"a": "int"}, "event_time": "a"}, "with the type timestamp or date"),
         ({"partitioned_by": ["shop"]}, "partitioned_by=.'shop'.: give columns of the types string, int"),

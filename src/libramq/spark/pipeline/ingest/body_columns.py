@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 SIMPLE_TYPES: Final = (
     "string", "int", "bigint", "float", "double", "boolean", "date", "timestamp", "binary",
 )  # fmt: skip
+_TAKEN: Final = {*map(str.lower, COLUMNS), "date", "batch", "reason"}
 EVENT_TIME_TYPES: Final = ("timestamp", "date")
 
 
@@ -39,7 +40,7 @@ class BodyColumns:
         self._schema: Any = data.decode() if kind == "avro" else data
         self.columns = dict(columns) if schema is None else self._columns_of_schema()
         for name, type_ in self.columns.items():
-            if name in COLUMNS or name in ("date", "batch", "reason"):
+            if name.lower() in _TAKEN:  # Spark's names have no case.
                 raise ConfigError(f"the body's column {name} has the name of a message's; rename it")
             if type_ not in SIMPLE_TYPES and not any(mark in type_ for mark in "<("):
                 raise ConfigError(

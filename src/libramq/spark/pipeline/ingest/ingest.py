@@ -285,7 +285,8 @@ class Ingest:
 
     def _check_table(self) -> None:
         """Raise ConfigError if the table is not this checkpoint's, or cannot take these columns."""
-        self._checkpoint.check(self._binding, table_has_rows=self._table().has_rows())
+        has_rows = self._table().has_rows() or (self._bodies is not None and self._table(REJECTED).has_rows())
+        self._checkpoint.check(self._binding, table_has_rows=has_rows)
         if self._config.format == "iceberg":
             self._iceberg_table("").check(self._columns())
 
