@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
@@ -141,7 +142,7 @@ class IcebergTable:
             except CommitFailedException:
                 if attempt == COMMITS_MAX:
                     raise
-                table = self._catalog().load_table(self.name)
+                table = self._catalog.load_table(self.name)
         return sum(file.record_count for file in files)
 
     def rows_of(self, spark: "SparkSession", first: date, last: date) -> "DataFrame | None":
@@ -172,11 +173,11 @@ class IcebergTable:
             for files in _small_files(table):
                 _merge(table, files, self._partitioned_by)
                 count += len(files)
-                table = self._catalog().load_table(self.name)
+                table = self._catalog.load_table(self.name)
             _expire_snapshots(table)
         except (CommitFailedException, ValidationException):
             return count
-        _delete_orphans(self._catalog().load_table(self.name))
+        _delete_orphans(self._catalog.load_table(self.name))
         return count
 
     def _prepared(self, schema: pa.Schema) -> "Table":
@@ -184,7 +185,7 @@ class IcebergTable:
         from pyiceberg.exceptions import TableAlreadyExistsError
 
         optional = pa.schema([field.with_nullable(True) for field in schema])
-        catalog, table = self._catalog(), self._open()
+        catalog, table = self._catalog, self._open()
         if table is None:
             catalog.create_namespace_if_not_exists(self._namespace)
             try:
@@ -227,6 +228,7 @@ class IcebergTable:
                 )
         return [field for field in schema if field.name not in there]
 
+    @cached_property
     def _catalog(self) -> "Catalog":
         from pyiceberg.catalog import load_catalog
         from pyiceberg.exceptions import NotInstalledError, RESTError
@@ -252,7 +254,7 @@ class IcebergTable:
         if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
             return None  # Opening it would create the file; a dry run must not.
         try:
-            return self._catalog().load_table(self.name)
+            return self._catalog.load_table(self.name)
         except NoSuchTableError:
             return None
 
