@@ -42,6 +42,21 @@ class Inbox:
         return verdict
 
 
+async def test_a_commit_that_is_refused_time_and_again_is_logged_once(namesrv, broker, watch, caplog):
+    """An acting slave takes no commits of members, and each repeats its own ten times a second."""
+    broker.put("T", 0, b"x")
+    broker.refuse(RequestCode.UPDATE_CONSUMER_OFFSET, ResponseCode.SYSTEM_BUSY, times=5)
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", Inbox(watch))
+    async with reader:
+        await watch.until(lambda: broker.offsets.get(("g", "T", 0)) == 1)
+        assert caplog.text.count("commit failed") == 1
+        broker.put("T", 0, b"y")
+        broker.refuse(RequestCode.UPDATE_CONSUMER_OFFSET, ResponseCode.SYSTEM_BUSY)
+        await watch.until(lambda: broker.offsets.get(("g", "T", 0)) == 2)
+    assert caplog.text.count("commit failed") == 2
+
+
 async def test_every_message_is_handled_once(namesrv, broker, watch):
     """This holds for stored messages and for new ones."""
     for number in range(40):

@@ -89,6 +89,8 @@ class ConsumerRequests:
         self._core = core
         self._clock = clock
         self._ask = ask
+        #: Why the last commit of a queue failed.
+        self._commits_failed: dict[MessageQueue, str] = {}
 
     def performers(self) -> Performers:
         """Return the method that sends the request of each effect."""
@@ -226,7 +228,10 @@ class ConsumerRequests:
 
     def _commit_offset(self, effect: fx.CommitOffset) -> None:
         def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
-            if outcome is not None:
+            if outcome is None:
+                self._commits_failed.pop(effect.queue, None)
+            elif self._commits_failed.get(effect.queue) != str(outcome):  # It is repeated ten times a second.
+                self._commits_failed[effect.queue] = str(outcome)
                 log_failed_request(log, "commit failed", outcome, queue=str(effect.queue))
             return self._core.committed(effect, outcome, now_ms)
 
