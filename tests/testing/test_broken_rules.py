@@ -25,9 +25,9 @@ from libramq.broker.processor.messages.pull_message import PullMessage
 from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
 from libramq.client.consuming.ownership.claims import Claims
+from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.pop import pop_network
 from libramq.client.consuming.pulling.delivering import Delivering
-from libramq.client.consuming.push_consumer_core import PushConsumerCore
 from libramq.client.consuming.queues.lease import Lease
 from libramq.client.consuming.queues.owned_queue import HeldMessages
 from libramq.client.consuming.requests.member_requests import MemberRequests
@@ -219,13 +219,13 @@ def test_a_member_that_ignores_committed_offsets_is_caught(monkeypatch: pytest.M
 
 
 def test_a_member_that_skips_messages_is_caught(monkeypatch: pytest.MonkeyPatch):
-    pulled = PushConsumerCore.pulled
+    pulled = Ownership.pulled
 
     def leave_out(self, queue, generation, outcome, messages, now_ms, **claim):  # type: ignore[no-untyped-def]
         kept = messages[:-1] if len(messages) > 1 else messages
         return pulled(self, queue, generation, outcome, kept, now_ms, **claim)
 
-    monkeypatch.setattr(PushConsumerCore, "pulled", leave_out)
+    monkeypatch.setattr(Ownership, "pulled", leave_out)
     caught(OrderWithinOwner, scenario("join", "stop"))
 
 
