@@ -11,7 +11,7 @@ import pytest
 from libramq.batches.kafka_batch import PRODUCER
 from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.api22_producers import FILE_NAME
-from libramq.protocols.kafka.sequences import BATCHES_MAX
+from libramq.protocols.kafka.idempotent_producers import BATCHES_MAX
 from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
 from libramq.wire.kafka.apis.init_producer_id import InitProducerIdRequest
 from libramq.wire.kafka.apis.produce import ProducedPartition

@@ -9,10 +9,10 @@ import pytest
 from libramq.codes import RequestCode as R
 from libramq.formats.document import decode_body
 from libramq.formats.route import BrokerData, TopicRouteData
+from libramq.groups.classic.observed_group import QUIET_MS
 from libramq.groups.classic.saved_state import SavedClassicGroup, SavedClassicMember, SavedProtocol
 from libramq.groups.classic.state import INITIAL_DELAY_MS
 from libramq.groups.cluster_view import coordinator_of
-from libramq.groups.observed_group import QUIET_MS
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
 from libramq.message.names import REBALANCE_EVENTS_TOPIC

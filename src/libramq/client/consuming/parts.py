@@ -11,6 +11,7 @@ from libramq.client.consuming.fetching.fetched_batch import HeldBatches
 from libramq.client.consuming.fetching.fetching import FetchConsumption, FetchDelivering, Fetching
 from libramq.client.consuming.handling.consumption import Consumption, OrderlyConsumption
 from libramq.client.consuming.handling.handler_deadlines import HandlerDeadlines
+from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.life import Troubles
 from libramq.client.consuming.membership.coordination import MemberCoordination
 from libramq.client.consuming.membership.membership import Membership
@@ -20,7 +21,6 @@ from libramq.client.consuming.ownership.locks import Locks
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.transitions import TABLE
 from libramq.client.consuming.persistence import Persistence
-from libramq.client.consuming.presence import Presence
 from libramq.client.consuming.pulling.delivering import Delivering
 from libramq.client.consuming.pulling.duplicates import Duplicates
 from libramq.client.consuming.pulling.pulling import Pulling
@@ -64,17 +64,19 @@ class Parts:
         offsets = OffsetStore(is_manual=not settings.auto_commit)
         lease, troubles = Lease(monotonic_ms), Troubles()
         table = QueueTable(lease, HeldBatches if settings.fetches else HeldMessages)
-        presence = Presence(settings, subscriptions, routes, timers)
+        known_brokers = KnownBrokers(settings, subscriptions, routes, timers)
         delivering = (FetchDelivering if settings.fetches else Delivering)(settings, lease)
-        pulling = Pulling(settings, subscriptions, offsets, timers, table, presence, delivering, duplicates)
-        commits = Commits(settings, offsets, table, presence)
+        pulling = Pulling(
+            settings, subscriptions, offsets, timers, table, known_brokers, delivering, duplicates
+        )
+        commits = Commits(settings, offsets, table, known_brokers)
         own = Ownership(
             transitions=TABLE,
             settings=settings,
             routes=routes,
             offsets=offsets,
             timers=timers,
-            presence=presence,
+            known_brokers=known_brokers,
             round_due=timers.new(lambda now_ms: rebalancing.begin(now_ms) if coordination.allocates else []),
             table=table,
             pulling=pulling,
@@ -83,9 +85,9 @@ class Parts:
             failed=failed,
         )
         locks, claims = Locks(own), Claims(own)
-        membership = Membership(settings, subscriptions, timers, presence.addresses_to_query)
-        consumption = _consumption_of(settings)(own, delivering, duplicates, presence)
-        rebalancing = Rebalancing(settings, subscriptions, routes, presence, own)
+        membership = Membership(settings, subscriptions, timers, known_brokers.addresses_to_query)
+        consumption = _consumption_of(settings)(own, delivering, duplicates, known_brokers)
+        rebalancing = Rebalancing(settings, subscriptions, routes, known_brokers, own)
         commits_due = timers.new(lambda now_ms: persistence.due(now_ms))  # noqa: PLW0108 # It is made below.
         coordination = MemberCoordination(
             membership, rebalancing, duplicates, own, locks, claims, troubles, commits_due

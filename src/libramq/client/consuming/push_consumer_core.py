@@ -43,10 +43,10 @@ class PushConsumerCore:
         self._timers = own.timers
         self.tick = own.timers.run
         self.handled = parts.deadlines.handled
-        self.offsets, self.routes, self.presence, self.table = (
+        self.offsets, self.routes, self.known_brokers, self.table = (
             own.offsets,
             own.routes,
-            own.presence,
+            own.known_brokers,
             own.table,
         )
         self.locks = parts.locks
@@ -93,7 +93,7 @@ class PushConsumerCore:
         self.locks.renew(now.monotonic_ms)
         if not self._settings.fetches:
             self.deadlines.watch(now.monotonic_ms)
-        return self.presence.start(now)
+        return self.known_brokers.start(now)
 
     def began(self, since_ms: Mapping[str, int]) -> None:
         """Note from when queues without an offset are read, by topic; 0, or without one: by Apache's rule."""
@@ -105,13 +105,13 @@ class PushConsumerCore:
         """Handle fetched routes; None for a topic that the name server does not know."""
         if self._phase is not Phase.RUNNING:
             return []
-        if not self.presence.routes_fetched(found, now_ms):
+        if not self.known_brokers.routes_fetched(found, now_ms):
             return []
-        effects = self.presence.meet()
+        effects = self.known_brokers.meet()
         # The last broker that did not may be gone: no answer will show it.
-        if self.presence.all_named_offer:
+        if self.known_brokers.all_named_offer:
             effects += self.coordination.look(now_ms)
-        if self.presence.alive:
+        if self.known_brokers.alive:
             effects += self._rebalance(now_ms)
         return effects
 
@@ -121,7 +121,7 @@ class PushConsumerCore:
         """Handle the result of a heartbeat. offers: the broker has coordinators for groups."""
         if self._phase is not Phase.RUNNING:
             return []
-        if not self.presence.answered(address, now_ms, ok=ok, offers=offers):
+        if not self.known_brokers.answered(address, now_ms, ok=ok, offers=offers):
             return []
         steps = self.coordination.look(now_ms) + self.own.pulling.reachable(address, now_ms)
         self.locks.confirm(address)
@@ -130,7 +130,7 @@ class PushConsumerCore:
     def connection_lost(self, address: str, now_ms: MonotonicMs) -> Effects:
         """Handle the end of a connection: the broker has dropped us, or has died."""
         if self._phase is Phase.RUNNING:
-            self.presence.lost(address, now_ms)
+            self.known_brokers.lost(address, now_ms)
         return self.locks.doubt(address, now_ms)
 
     # Rebalance.
@@ -148,7 +148,7 @@ class PushConsumerCore:
             return []
         effects: Effects = []
         if client_ids and self._settings.client_id not in client_ids:
-            effects += self.presence.heartbeats([address])
+            effects += self.known_brokers.heartbeats([address])
         effects += self._rebalancing.list_fetched(address, topics, client_ids, now_ms)
         return effects + self._rebalancing.end(now_ms)
 
@@ -239,7 +239,7 @@ class PushConsumerCore:
         return steps
 
     def _unregister(self) -> Effects:
-        return [fx.Unregister(tuple(sorted(self.presence.alive)))]
+        return [fx.Unregister(tuple(sorted(self.known_brokers.alive)))]
 
     def settled(self, effects: Effects, now_ms: MonotonicMs) -> Effects:
         """Add what follows from an event. Each part sees what those before it changed."""

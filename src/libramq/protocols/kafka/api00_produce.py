@@ -24,10 +24,10 @@ from libramq.kernel.parts import Kernel
 from libramq.kernel.work import InThread, Work
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.api22_producers import Producers
+from libramq.protocols.kafka.idempotent_producers import StoredBatch
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.records import draft_of, marked
 from libramq.protocols.kafka.refusals import code_of
-from libramq.protocols.kafka.sequences import StoredBatch
 from libramq.store.log.append import AppendResult, AppendStatus
 from libramq.store.message_store import MessageStore
 from libramq.wire.kafka.apis.produce import (

@@ -30,7 +30,7 @@ from libramq.message.inner_batch import message_count
 from libramq.message.properties import find_property
 from libramq.message.record import RecordHead
 from libramq.protocols.kafka.answers import Slot
-from libramq.protocols.kafka.sequences import Entry, Key, Sequences, read_mark
+from libramq.protocols.kafka.idempotent_producers import Entry, Key, Sequences, read_mark
 from libramq.secret_bits import SecretBits
 from libramq.store.log.log_scan import LogScan
 from libramq.store.message_store import MessageStore

@@ -14,10 +14,10 @@ from typing import Final, Generic
 
 from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.groups.classic.group import ClassicGroup
+from libramq.groups.classic.observed_group import ObservedGroup
 from libramq.groups.classic.state import ClassicMember, Status
 from libramq.groups.modern.group import ModernGroup
 from libramq.groups.modern.values import NO_PARTITIONS, Partitions
-from libramq.groups.observed_group import ObservedGroup
 from libramq.groups.protocol_groups import ForeignGroup, ForeignGroups, ForeignMember, Groups
 from libramq.groups.rebalance_event import Reason, RebalanceEvent, named
 from libramq.kernel.deadlines import Deadline

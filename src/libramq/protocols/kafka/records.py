@@ -28,7 +28,7 @@ from libramq.message.message import MessageExt
 from libramq.message.record import RecordHead, decode_records, peek_record
 from libramq.message.record_head import SYS_FLAG_LOW_AT
 from libramq.message.sys_flag import INNER_BATCH
-from libramq.protocols.kafka.sequences import mark
+from libramq.protocols.kafka.idempotent_producers import mark
 from libramq.wire.kafka.record_batch import (
     Header,
     Record,

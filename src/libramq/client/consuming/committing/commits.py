@@ -12,7 +12,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
-from libramq.client.consuming.presence import Presence
+from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.queues.owned_queue import OwnedQueue
 from libramq.client.consuming.queues.queue_table import QueueTable
 from libramq.message.queue import MessageQueue
@@ -29,14 +29,14 @@ class Commits:
         settings: ConsumerSettings,
         offsets: OffsetStore,
         table: QueueTable,
-        presence: Presence,
+        known_brokers: KnownBrokers,
     ) -> None:
         self._settings = settings
-        self._routes = presence.routes
+        self._routes = known_brokers.routes
         self._offsets = offsets
         self._table = table
         self._lease = table.lease
-        self._presence = presence
+        self._known_brokers = known_brokers
         self._firsts = FirstCommits()
 
     def commit(self, queues: Iterable[OwnedQueue], *, all_of_them: bool = False) -> Effects:
@@ -56,7 +56,7 @@ class Commits:
             owned = by_queue[queue]
             address = self._routes.master(queue.broker_name)
             if address is None:
-                found += self._presence.look_soon(self._lease.monotonic_ms())
+                found += self._known_brokers.look_soon(self._lease.monotonic_ms())
                 continue
             if not owned.may_commit or self._must_wait(owned):
                 continue

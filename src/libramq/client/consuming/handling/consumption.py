@@ -31,9 +31,9 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import CHOSEN_BY_BROKER, DEAD_LETTER, delay_level
+from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.presence import Presence
 from libramq.client.consuming.pulling.delivering import Delivering
 from libramq.client.consuming.pulling.duplicates import Duplicates
 from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
@@ -58,7 +58,7 @@ class Consumption:
         own: Ownership,
         delivering: Delivering,
         duplicates: Duplicates,
-        presence: Presence,
+        known_brokers: KnownBrokers,
     ) -> None:
         self._settings = own.settings
         self._retry_topic = retry_topic(own.settings.group)
@@ -70,7 +70,7 @@ class Consumption:
         self._own = own
         self._delivering = delivering
         self._duplicates = duplicates
-        self._presence = presence
+        self._known_brokers = known_brokers
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
         """Handle the results of handlers."""
@@ -159,7 +159,7 @@ class Consumption:
         found: Effects = []
         for message in delivery.messages:
             address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
-            if address in self._presence.offering:
+            if address in self._known_brokers.offering:
                 delivery.owned.work.sending_back += 1
                 for_ms = self._settings.consume_timeout_ms
                 found.append(fx.SendBack(delivery, message, address, is_counted=False, pass_on_ms=for_ms))
@@ -175,7 +175,7 @@ class Consumption:
         found: Effects = []
         for message, within_ms in busy:
             address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
-            if address in self._presence.offering and not self._settings.broadcasting:
+            if address in self._known_brokers.offering and not self._settings.broadcasting:
                 delivery.owned.work.sending_back += 1
                 level = delay_level(within_ms)
                 found.append(fx.SendBack(delivery, message, address, level, is_counted=False))
@@ -187,7 +187,7 @@ class Consumption:
         delivery.owned.work.sending_back += 1
         address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
         if address is None:
-            return self._presence.look_soon(now_ms) + self._send_copy(delivery, message, level, now_ms)
+            return self._known_brokers.look_soon(now_ms) + self._send_copy(delivery, message, level, now_ms)
         return [fx.SendBack(delivery, message, address, level)]
 
     def _send_copy(self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs) -> Effects:
@@ -198,7 +198,7 @@ class Consumption:
             queue = MessageQueue(self._retry_topic, delivery.owned.queue.broker_name, 0)
         address = self._routes.master(queue.broker_name)
         if address is None:
-            return self._presence.look_soon(now_ms) + self._keep(delivery, message, now_ms)
+            return self._known_brokers.look_soon(now_ms) + self._keep(delivery, message, now_ms)
         return [fx.SendCopy(delivery, message, queue, address, level)]
 
     def _returned(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> Effects:

@@ -115,7 +115,7 @@ class MemberCoordination:
     ) -> None:
         self._settings = own.settings
         self._membership = membership
-        self._presence = own.presence
+        self._known_brokers = own.known_brokers
         self._rebalancing = rebalancing
         self._table = own.table
         self._lease = own.table.lease
@@ -156,9 +156,9 @@ class MemberCoordination:
 
     def look(self, now_ms: MonotonicMs) -> Effects:
         """Join the group's coordinator if all brokers offer coordination, else leave it."""
-        if not self._settings.is_member or not self._presence.alive:
+        if not self._settings.is_member or not self._known_brokers.alive:
             return []
-        was_offered, self._is_offered = self._is_offered, self._presence.all_offer
+        was_offered, self._is_offered = self._is_offered, self._known_brokers.all_offer
         if not self._is_offered:
             return self._withdraw(now_ms) if was_offered else []
         if not self._overdue.deliveries:
@@ -269,7 +269,7 @@ class MemberCoordination:
                 "the broker has no coordinator for this group; the members allocate queues themselves",
                 reason=str(outcome),
             )
-            self._presence.offering.discard(request.address)
+            self._known_brokers.offering.discard(request.address)
             return self.look(now_ms)
         self._membership.found(request, outcome, now_ms)
         return []
@@ -347,7 +347,7 @@ class MemberCoordination:
         self._watch_lease()
         # An answer that lay in a socket while the process was stopped renews nothing.
         is_over = self._lease.holds_at(now_ms) and self._troubles.over("lease")
-        return self._presence.lease_changed(ended=False) if is_over else []
+        return self._known_brokers.lease_changed(ended=False) if is_over else []
 
     def _go_on(self, now_ms: MonotonicMs) -> Effects:
         """Continue what waited for our lease."""
@@ -371,7 +371,7 @@ class MemberCoordination:
             f"the coordinator at {coordinator} has not renewed it for session_ms={session_ms}"
         )
         self._troubles.begin("lease", error)
-        return self._presence.lease_changed(ended=True)
+        return self._known_brokers.lease_changed(ended=True)
 
     def _apply(self, assignment: GroupAssignment, now_ms: MonotonicMs) -> Effects:
         """Release queues that are no longer ours, and open those that are ours now."""

@@ -14,9 +14,9 @@ from libramq.balance import TopicRule
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
+from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import REBALANCE_SOON_MS, Ownership
-from libramq.client.consuming.presence import Presence
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
@@ -63,13 +63,13 @@ class Rebalancing:
         settings: ConsumerSettings,
         topics: Collection[str],
         routes: RouteTable,
-        presence: Presence,
+        known_brokers: KnownBrokers,
         own: Ownership,
     ) -> None:
         self._settings = settings
         self._topics = topics
         self._routes = routes
-        self._presence = presence
+        self._known_brokers = known_brokers
         self._own = own
         self._table = own.table
         self._assigned: tuple[MessageQueue, ...] = ()
@@ -96,7 +96,7 @@ class Rebalancing:
         for topic in self._topics:
             addresses = self._routes.readers_of_topic(topic)
             if addresses:
-                chosen = next((each for each in addresses if each in self._presence.alive), addresses[0])
+                chosen = next((each for each in addresses if each in self._known_brokers.alive), addresses[0])
                 by_address.setdefault(chosen, []).append(topic)
         self._lists_awaited = set(by_address)
         if not by_address:
@@ -183,7 +183,7 @@ class Rebalancing:
             found += self._own.take(queue, now_ms, delay_ms=takeover_delay_ms)
         if wanted.take or wanted.give:
             log.info("rebalanced", topic=topic, taken=len(wanted.take), released=len(wanted.give))
-            found += self._presence.changed(now_ms)
+            found += self._known_brokers.changed(now_ms)
         return found
 
     def _schedule(self, now_ms: MonotonicMs) -> None:

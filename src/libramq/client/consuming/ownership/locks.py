@@ -180,7 +180,7 @@ class Locks:
                 continue
             address = self._own.master(owned)
             if address is None:
-                steps += self._own.presence.look_soon(now_ms)
+                steps += self._own.known_brokers.look_soon(now_ms)
                 self._own.want_lock_at(now_ms + LOCK_FAILED_MS, owned)
             else:
                 owned.lock = owned.lock.requested(address)

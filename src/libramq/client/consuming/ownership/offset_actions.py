@@ -100,7 +100,7 @@ def cannot_load(own: Ownership, owned: OwnedQueue, reason: str, now_ms: Monotoni
     """Retry later, or leave the queue to the next round."""
     if not owned.claim.tries:  # Not each time for as long as a master is away.
         log.warning("queue not opened yet", queue=str(owned.queue), reason=reason)
-    missing = own.presence.look_soon(now_ms) if own.master(owned) is None else []
+    missing = own.known_brokers.look_soon(now_ms) if own.master(owned) is None else []
     if owned.claim.granted is not None:
         load_later(own, owned, now_ms)
         return missing

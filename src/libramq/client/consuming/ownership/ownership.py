@@ -13,6 +13,7 @@ from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
+from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.ownership.event import (
     ClaimRefused,
     Event,
@@ -22,7 +23,6 @@ from libramq.client.consuming.ownership.event import (
     PullRefused,
     Taken,
 )
-from libramq.client.consuming.presence import Presence
 from libramq.client.consuming.pulling.pulling import Pulling
 from libramq.client.consuming.queues.owned_queue import OwnedQueue
 from libramq.client.consuming.queues.queue_table import QueueTable
@@ -77,7 +77,7 @@ class Ownership:
     routes: RouteTable
     offsets: OffsetStore
     timers: Timers
-    presence: Presence
+    known_brokers: KnownBrokers
     round_due: Deadline
     table: QueueTable
     pulling: Pulling

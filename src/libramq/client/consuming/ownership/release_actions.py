@@ -75,7 +75,7 @@ def end_draining(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: Mon
     has_no_master = not settings.broadcasting and own.master(owned) is None
     if has_no_master and _may_have_a_master(own, owned, event, now_ms):
         own.handle_at(now_ms + MASTER_LOOK_MS, owned, ev.DrainTimedOut())
-        return own.presence.look_soon(now_ms)
+        return own.known_brokers.look_soon(now_ms)
     is_revocation_done = owned.is_revoked_by_coordinator and _is_committed(own, owned)
     if owned.lock.is_in_doubt or (has_no_master and not is_revocation_done):
         return [fx.Lost((queue,)), *complete_release(own, owned, now_ms)]

@@ -14,13 +14,13 @@ from typing import Any, Final, cast
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.handling.handler_result import Ending
+from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.life import Phase, Troubles
 from libramq.client.consuming.pop.effect import Acknowledge, MakeDeadLetter, Pop, PopEffect, Postpone
 from libramq.client.consuming.pop.held_message import HeldMessage, Outcome
 from libramq.client.consuming.pop.holding import Holding
 from libramq.client.consuming.pop.places import Places
 from libramq.client.consuming.pop.settling import Settling
-from libramq.client.consuming.presence import Presence
 from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.timers import Timers
 from libramq.client.popping.popped import NOT_POPPED, note_change
@@ -61,7 +61,7 @@ class PopConsumerCore:
         self.routes = RouteTable()
         self._timers = Timers(failed)
         self._stop_due = self._timers.new(self._stop_now)
-        self._presence = Presence(settings, subscriptions, self.routes, self._timers)
+        self._known_brokers = KnownBrokers(settings, subscriptions, self.routes, self._timers)
         self.troubles = Troubles()
         self._places = Places(settings, subscriptions, self.routes)
         self._settling = Settling(self.routes, self._places.release)
@@ -91,7 +91,7 @@ class PopConsumerCore:
     def start(self, now: Now) -> list[PopEffect]:
         """Start by fetching the routes."""
         self._phase = Phase.RUNNING
-        return _shared(self._presence.start(now))
+        return _shared(self._known_brokers.start(now))
 
     def tick(self, now_ms: MonotonicMs) -> list[PopEffect]:
         """Perform everything that is due."""
@@ -113,23 +113,23 @@ class PopConsumerCore:
         self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs
     ) -> list[PopEffect]:
         """Handle fetched routes; None for a topic that the name server does not know."""
-        if self._phase is not Phase.RUNNING or not self._presence.routes_fetched(found, now_ms):
+        if self._phase is not Phase.RUNNING or not self._known_brokers.routes_fetched(found, now_ms):
             return []
         self._places.routes_changed()
-        return _shared(self._presence.meet())
+        return _shared(self._known_brokers.meet())
 
     def heartbeat_answered(self, address: str, now_ms: MonotonicMs, *, ok: bool) -> list[PopEffect]:
         """Handle the result of a heartbeat."""
         if self._phase is not Phase.RUNNING:
             return []
-        if self._presence.answered(address, now_ms, ok=ok, offers=False):
+        if self._known_brokers.answered(address, now_ms, ok=ok, offers=False):
             self._places.reachable(address, now_ms)
         return []
 
     def connection_lost(self, address: str, now_ms: MonotonicMs) -> list[PopEffect]:
         """Handle the end of a connection: the broker has dropped us, or has died."""
         if self._phase is Phase.RUNNING:
-            self._presence.lost(address, now_ms)
+            self._known_brokers.lost(address, now_ms)
         return []
 
     def pop_answered(self, topic: str, address: str, outcome: object) -> None:
@@ -265,7 +265,7 @@ class PopConsumerCore:
     def _unregister(self) -> list[PopEffect]:
         self._phase = Phase.LEAVING
         self._timers.clear()
-        return [fx.Unregister(tuple(sorted(self._presence.alive)))]
+        return [fx.Unregister(tuple(sorted(self._known_brokers.alive)))]
 
     def settled(self, effects: list[Any], now_ms: MonotonicMs) -> list[PopEffect]:
         """Add what follows from an event."""

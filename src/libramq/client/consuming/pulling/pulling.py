@@ -12,7 +12,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
-from libramq.client.consuming.presence import Presence
+from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.pulling.delivering import Delivering
 from libramq.client.consuming.pulling.duplicates import Duplicates
 from libramq.client.consuming.pulling.pulled_records import PulledRecords, ends_of
@@ -95,17 +95,17 @@ class Pulling:
         offsets: OffsetStore,
         timers: Timers,
         table: QueueTable,
-        presence: Presence,
+        known_brokers: KnownBrokers,
         delivering: Delivering,
         duplicates: Duplicates,
     ) -> None:
         self._settings = settings
         self._subscriptions = subscriptions
-        self._routes = presence.routes
+        self._routes = known_brokers.routes
         self._offsets = offsets
         self._timers = timers
         self._table = table
-        self._presence = presence
+        self._known_brokers = known_brokers
         self._delivering = delivering
         self._duplicates = duplicates
         self.highest_handled = duplicates.highest
@@ -220,7 +220,7 @@ class Pulling:
         if address is None:
             cursor.has_failed = True
             self._later(owned, now_ms, BROKER_MISSING_MS)
-            return self._presence.look_soon(now_ms)
+            return self._known_brokers.look_soon(now_ms)
         cursor.is_under_way, cursor.has_failed = True, False
         count_max = min(self._settings.pull_batch_size, limits.count_max)  # So twice that waits, at most.
         if cursor.catch_up is not None:
@@ -264,7 +264,7 @@ class Pulling:
             self._later(owned, now_ms, NOT_SUBSCRIBED_YET_MS)
             address = self._routes.reader(owned.queue.broker_name, owned.cursor.broker_id)
             if address is not None:
-                return self._presence.heartbeats([address])
+                return self._known_brokers.heartbeats([address])
         else:
             log_failed_request(log, "pull failed", error, queue=str(owned.queue))
             cursor = owned.cursor

@@ -178,7 +178,7 @@ class ConsumerRequests:
             suspend_timeout_millis=HOLD_MS,
             max_msg_bytes=self._settings.pull_batch_bytes,
             expression_type=kind,
-            sub_version=self._core.presence.first_version if is_by_sql and not has_subscription else 0,
+            sub_version=self._core.known_brokers.first_version if is_by_sql and not has_subscription else 0,
             lb_member=effect.claim.member if effect.claim else None,
             lb_queue_epoch=effect.claim.epoch if effect.claim else None,
             lb_topic_start=effect.topic_start or None,

@@ -1,4 +1,4 @@
-"""The presence: the brokers of our topics, the heartbeats they get, and which of them to retry.
+"""The known brokers: brokers of our topics, the heartbeats they get, and which of them to retry.
 
 Upstream: MQClientInstance.java (updateTopicRouteInfoFromNameServer, sendHeartbeatToAllBroker);
 the reconnecting is ours.
@@ -28,7 +28,7 @@ RECONNECT_MS: Final = 100
 RECONNECT_AGAIN_MS: Final = 1_000
 
 
-class Presence:
+class KnownBrokers:
     """Fetches routes, and decides which brokers get a heartbeat, and when."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Tests of the presence: routes are queried when they are needed."""
+"""Tests of the known brokers: routes are queried when they are needed."""
 
 import pytest
 
