@@ -465,3 +465,26 @@ async def test_a_commit_of_another_task_leaves_what_a_running_one_works_on(names
         may_end.set()
         await working
         assert broker.offsets["g", "T", 0] == 1
+
+
+async def test_a_stop_waits_no_longer_for_a_task_that_ends_without_another_call(namesrv, broker):
+    """What it has fetched is delivered again."""
+    broker.put("T", 0, b"x")
+    has_fetched, may_end = asyncio.Event(), asyncio.Event()
+
+    async def fetch():
+        await reader.getone()
+        has_fetched.set()
+        await may_end.wait()
+
+    reader = subscribed(namesrv)
+    await reader.start()
+    fetching = asyncio.create_task(fetch())
+    await has_fetched.wait()
+    stopping = asyncio.create_task(reader.stop(timeout_ms=600_000))
+    await asyncio.sleep(0)
+    may_end.set()
+    await fetching
+    async with asyncio.timeout(60):
+        await stopping
+    assert broker.offsets.get(("g", "T", 0)) != 1

@@ -394,7 +394,8 @@ class Consumer(Positions):
         if waiting is None or task is None:
             return
         if task is not asyncio.current_task():
-            if not task.done():
+            if not task.done():  # It may end without another call.
+                task.add_done_callback(lambda _: waiting.buffer.finish(is_done=False))
                 return
             is_done = is_done and not task.cancelled() and task.exception() is None
         waiting.buffer.finish(is_done=is_done)
