@@ -14,7 +14,6 @@ import pytest
 from libramq.broker.cluster.cluster import Cluster
 from libramq.broker.files import delay_schedule as schedule
 from libramq.broker.files.delay_schedule import DelaySchedule, StoredMoments
-from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.progress import ProgressFile
 from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.coordination import Coordination
@@ -42,6 +41,7 @@ from libramq.message.queue import MessageQueue
 from libramq.offsets.consumer_offset import ConsumerOffset
 from libramq.offsets.fence import Fences
 from libramq.offsets.journal import OffsetJournal
+from libramq.offsets.ledger import OffsetLedger
 from libramq.replication.copies import Copies
 from libramq.replication.ha_client import HAClient
 from libramq.replication.ha_service import HAService
@@ -179,7 +179,10 @@ def test_a_broker_that_accepts_any_offset_is_caught(monkeypatch: pytest.MonkeyPa
 def test_offsets_left_ahead_of_a_shortened_queue_are_caught(monkeypatch: pytest.MonkeyPatch):
     let_files_lead(monkeypatch)
     monkeypatch.setattr(DoneWhenDurable, "_judge", lambda *_: None)
-    monkeypatch.setattr(BrokerFiles, "_durable_end", lambda *_: None)
+    opened = OffsetLedger.open
+    monkeypatch.setattr(
+        OffsetLedger, "open", lambda self, now_ms, _, *rest: opened(self, now_ms, lambda *_: None, *rest)
+    )
     monkeypatch.setattr(ConsumedAtLeastOnce, "_missing", lambda self: iter(()))
     caught(CommitWithinDurable, scenario("cut_power", "cut_power", is_sync=False))
 
