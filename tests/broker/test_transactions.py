@@ -2,8 +2,8 @@
 
 import pytest
 
-from libramq.broker.transactions import half, loading, open_transactions
-from libramq.broker.transactions.open_transactions import OpenTransactions
+from libramq.broker.transactions import half, known_transactions, loading
+from libramq.broker.transactions.known_transactions import KnownTransactions
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.message import decode_records
@@ -516,7 +516,7 @@ def test_what_ends_while_a_start_still_reads_does_not_hide_what_ended_before(tmp
 
 
 def test_open_transactions_keep_operations_until_their_messages_are_passed():
-    known = OpenTransactions(0, 10)
+    known = KnownTransactions(0, 10)
     known.ended(10, [1])
     known.ended(11, [0, 3])
     assert known.op_offset == 10
@@ -530,8 +530,8 @@ def test_open_transactions_keep_operations_until_their_messages_are_passed():
 
 def test_a_start_remembers_no_more_than_a_running_broker(monkeypatch):
     """Apache's operation messages name some 500 half messages each: 4,096 of them took 200 MB."""
-    monkeypatch.setattr(open_transactions, "ENDED_MAX", 1_000)
-    known = OpenTransactions(10_000, 100)
+    monkeypatch.setattr(known_transactions, "ENDED_MAX", 1_000)
+    known = KnownTransactions(10_000, 100)
     for number in range(4):
         known.remember(range(500 * number, 500 * number + 500))
     assert [known.has_ended(offset) for offset in (0, 999, 1_000, 1_999)] == [False, False, True, True]

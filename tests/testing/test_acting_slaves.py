@@ -17,7 +17,7 @@ from libramq.broker.files.passed_on_file import PassedOnFile
 from libramq.broker.files.pop_state import PopState
 from libramq.broker.pop.reviving import Reviving
 from libramq.broker.transactions import half
-from libramq.broker.transactions.open_transactions import OpenTransactions
+from libramq.broker.transactions.known_transactions import KnownTransactions
 from libramq.codes import RequestCode
 from libramq.filesystem import FileSystem
 from libramq.kernel.work import Work
@@ -161,7 +161,7 @@ def test_half_messages_that_a_slave_sends_as_committed_are_caught(monkeypatch: p
 
 @pytest.mark.thorough
 def test_half_messages_that_a_slave_drops_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def skip(self: EscapingTransactions, open_: OpenTransactions) -> tuple[list[MessageExt], bool]:
+    def skip(self: EscapingTransactions, open_: KnownTransactions) -> tuple[list[MessageExt], bool]:
         open_.passed(self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID))
         return [], False
 

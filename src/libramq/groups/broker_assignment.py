@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from libramq.balance import Group, Member, balanced_sticky
 from libramq.clock import MonotonicMs
-from libramq.groups.handover_ledger import HandoverLedger, Holding
 from libramq.groups.limits import QUEUES_AT_ONCE_MAX, SUBSCRIPTIONS_AT_ONCE_MAX
+from libramq.groups.queue_holdings import Holding, QueueHoldings
 from libramq.message.queue import MessageQueue
 
 #: Ours: the commit that follows an answer arrives within this time, unless the machine itself is in trouble.
@@ -95,7 +95,7 @@ class BrokerAssignment:
         #: What a thread computes the next target from.
         self.awaited: TargetWork | None = None
         self._assigned = assigned
-        self._ledger = HandoverLedger(rest_ms=REST_MS)
+        self._holdings = QueueHoldings(rest_ms=REST_MS)
         for client_id, lots in assigned().items():
             for lot in lots.values():
                 self._hand(lot, client_id)
@@ -166,8 +166,8 @@ class BrokerAssignment:
         for client_id in gone:
             self._free(self._held_by(client_id), now_ms)
         if target is not None:
-            self._ledger.target, self._target, self._queues = target
-        self._ledger.forget_rested(now_ms)
+            self._holdings.target, self._target, self._queues = target
+        self._holdings.forget_rested(now_ms)
         self.awaited = None
         self._version, self._computed_at_ms = work.version, now_ms
         return gone
@@ -187,9 +187,9 @@ class BrokerAssignment:
                 waiting[client_id] = 1
                 continue
             rests_ms = [
-                max(self._ledger.rest_ms(queue, now_ms), 1)
+                max(self._holdings.rest_ms(queue, now_ms), 1)
                 for queue in wanted
-                if queue not in self._ledger.holdings
+                if queue not in self._holdings.holdings
             ]
             if rests_ms:
                 waiting[client_id] = max(rests_ms)
@@ -203,15 +203,15 @@ class BrokerAssignment:
         free: list[MessageQueue] = []
         ask_again: dict[str, int] = {}
         for queue in target.get(topic, ()):
-            rest_ms = self._ledger.rest_ms(queue, now_ms)
-            if self._ledger.holder(queue) not in (client_id, None):
+            rest_ms = self._holdings.rest_ms(queue, now_ms)
+            if self._holdings.holder(queue) not in (client_id, None):
                 continue
             if rest_ms > 0:
                 ask_again[client_id] = max(rest_ms, ask_again.get(client_id, 0))
             else:
                 free.append(queue)
         for queue in self.give(client_id, topic, free, now_ms=now_ms):
-            taker = self._ledger.target.get(queue)
+            taker = self._holdings.target.get(queue)
             if taker is not None and taker != client_id:
                 ask_again[taker] = REST_MS
         return AssignmentAnswer(free, ask_again)
@@ -224,7 +224,7 @@ class BrokerAssignment:
         freed = [
             queue
             for queue in self._assigned().get(client_id, {}).get(topic, ())
-            if queue not in wanted and self._ledger.holder(queue) == client_id
+            if queue not in wanted and self._holdings.holder(queue) == client_id
         ]
         self._free(freed, now_ms)
         self._hand(queues, client_id)
@@ -233,15 +233,15 @@ class BrokerAssignment:
     def _hand(self, queues: Iterable[MessageQueue], client_id: str) -> None:
         """Record a member as the holder of queues, replacing any other."""
         for queue in queues:
-            if queue in self._ledger.holdings:
-                self._ledger.drop(queue)
-            self._ledger.hold(queue, Holding(client_id))
+            if queue in self._holdings.holdings:
+                self._holdings.drop(queue)
+            self._holdings.hold(queue, Holding(client_id))
 
     def _held_by(self, client_id: str) -> list[MessageQueue]:
         lots = self._assigned().get(client_id, {}).values()
-        return [queue for lot in lots for queue in lot if self._ledger.holder(queue) == client_id]
+        return [queue for lot in lots for queue in lot if self._holdings.holder(queue) == client_id]
 
     def _free(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> None:
         for queue in queues:
-            if queue in self._ledger.holdings:  # Tables of other brokers may name a queue twice.
-                self._ledger.free(queue, now_ms)
+            if queue in self._holdings.holdings:  # Tables of other brokers may name a queue twice.
+                self._holdings.free(queue, now_ms)

@@ -18,8 +18,8 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.transactions import half
+from libramq.broker.transactions.known_transactions import Known, KnownTransactions
 from libramq.broker.transactions.loading import Loading, first_open, last_committed, messages_of
-from libramq.broker.transactions.open_transactions import Known, OpenTransactions
 from libramq.clock import Clock
 from libramq.message import names
 from libramq.message import properties as p
@@ -53,7 +53,7 @@ class EscapingTransactions:
         self._masters = masters
         self._destinations = files.destinations
         self._clock = clock
-        self._open: OpenTransactions | None = None
+        self._open: KnownTransactions | None = None
         self._loading: Loading | None = None
         self._window: Window | None = None
 
@@ -86,7 +86,7 @@ class EscapingTransactions:
         self._masters.send(window, self._outgoing, lambda: self._accepted(open_, window))
         return False
 
-    def _state(self) -> OpenTransactions:
+    def _state(self) -> KnownTransactions:
         open_ = first_open(self._store, self._offsets)
         end = self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
         self._file.pass_halves_on(open_.half_offset, end)
@@ -95,7 +95,7 @@ class EscapingTransactions:
             open_.remember((last.queue_offset, half.first_offset(last)))
         return open_
 
-    def _find(self, open_: OpenTransactions) -> tuple[list[MessageExt], bool]:
+    def _find(self, open_: KnownTransactions) -> tuple[list[MessageExt], bool]:
         """Return the next open half messages, and whether there may be more."""
         found: list[MessageExt] = []
         end = self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
@@ -118,13 +118,13 @@ class EscapingTransactions:
                 open_.passed(offset)
         return found, True
 
-    def _is_open(self, open_: OpenTransactions, message: MessageExt) -> bool:
+    def _is_open(self, open_: KnownTransactions, message: MessageExt) -> bool:
         first = half.first_offset(message)
         if not half.is_half(message) or open_.is_renewed(first, message.queue_offset):
             return False
         return open_.known(message.queue_offset, first) is Known.OPEN
 
-    def _is_dropped(self, open_: OpenTransactions, message: MessageExt) -> bool:
+    def _is_dropped(self, open_: KnownTransactions, message: MessageExt) -> bool:
         topic = message.properties[p.REAL_TOPIC]
         if message.physical_offset >= self._destinations.deleted_end(topic):
             return False
@@ -137,7 +137,7 @@ class EscapingTransactions:
         group = properties.get(p.PRODUCER_GROUP, "")
         return Outgoing(message.properties[p.REAL_TOPIC], properties, group, TRANSACTION_PREPARED)
 
-    def _accepted(self, open_: OpenTransactions, window: Window) -> None:
+    def _accepted(self, open_: KnownTransactions, window: Window) -> None:
         if self._window is not window:
             return
         open_.passed(window.next_offset)
@@ -145,7 +145,7 @@ class EscapingTransactions:
         if window.is_done:
             self._window = None
 
-    def _commit(self, open_: OpenTransactions) -> None:
+    def _commit(self, open_: KnownTransactions) -> None:
         group, topic, queue_id = half.TRANSACTION_GROUP, names.TRANS_HALF_TOPIC, half.QUEUE_ID
         if open_.half_offset > (self._offsets.query(group, topic, queue_id) or 0):
             self._offsets.commit(group, topic, queue_id, open_.half_offset)

@@ -14,7 +14,7 @@ from typing import Final
 from libramq.broker.files.message_log import undamaged
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.transactions import half
-from libramq.broker.transactions.open_transactions import OpenTransactions
+from libramq.broker.transactions.known_transactions import KnownTransactions
 from libramq.message import names
 from libramq.message.message import MessageExt
 from libramq.store.message_store import MessageStore
@@ -32,16 +32,14 @@ STRETCHES_AT_START: Final = REMEMBERED // READ_MAX + 32
 class Loading:
     """Reads both topics as they are now. at_once: some of it in the constructor, waiting for the disk."""
 
-    def __init__(
-        self, store: MessageStore, open_transactions: OpenTransactions, *, at_once: bool = True
-    ) -> None:
+    def __init__(self, store: MessageStore, known: KnownTransactions, *, at_once: bool = True) -> None:
         self._store = store
-        self._open = open_transactions
-        self._op_offset, self._op_end = open_transactions.op_offset, _end(store, names.TRANS_OP_HALF_TOPIC)
-        self._half_end = open_transactions.unread_before = _end(store, names.TRANS_HALF_TOPIC)
+        self._open = known
+        self._op_offset, self._op_end = known.op_offset, _end(store, names.TRANS_OP_HALF_TOPIC)
+        self._half_end = known.unread_before = _end(store, names.TRANS_HALF_TOPIC)
         self._op_next = min(self._op_offset, self._op_end - REMEMBERED)
         self._op_next = max(self._op_next, store.min_offset(names.TRANS_OP_HALF_TOPIC, half.QUEUE_ID))
-        self._half_next = open_transactions.half_offset
+        self._half_next = known.half_offset
         for _ in range(STRETCHES_AT_START if at_once else 0):
             self.read_on()
 
@@ -75,14 +73,14 @@ class Loading:
             self._open.all_read()
 
 
-def first_open(store: MessageStore, offsets: OffsetCommits) -> OpenTransactions:
+def first_open(store: MessageStore, offsets: OffsetCommits) -> KnownTransactions:
     """Return the state after a start: everything between the committed offsets and the end is open."""
     found = []
     for topic in (names.TRANS_HALF_TOPIC, names.TRANS_OP_HALF_TOPIC):
         first = store.min_offset(topic, half.QUEUE_ID)
         committed = offsets.query(half.TRANSACTION_GROUP, topic, half.QUEUE_ID)
         found.append(max(first, committed if committed is not None else first))
-    return OpenTransactions(*found)
+    return KnownTransactions(*found)
 
 
 def last_committed(store: MessageStore) -> MessageExt | None:

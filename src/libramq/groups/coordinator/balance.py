@@ -15,7 +15,7 @@ from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.groups.coordinator.saved_state import MemberProfile
 from libramq.groups.coordinator.target_assignment import Assigning, Made, StrategyChoice, Target
 from libramq.groups.coordinator.topics import GroupTopics
-from libramq.groups.handover_ledger import Holding
+from libramq.groups.queue_holdings import Holding
 from libramq.groups.rebalance_event import Reason
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue

@@ -24,7 +24,7 @@ from libramq.groups.coordinator.saved_state import GroupState, StoredHolding
 from libramq.groups.coordinator.shared_tables import MemberKey, SharedTables
 from libramq.groups.coordinator.state import SELF_ALLOCATED, UNKNOWN, State
 from libramq.groups.coordinator.topics import GroupTopics
-from libramq.groups.handover_ledger import Holding
+from libramq.groups.queue_holdings import Holding
 from libramq.groups.rebalance_event import Reason
 from libramq.groups.tag_conflict import tag_conflict
 from libramq.message.queue import MessageQueue

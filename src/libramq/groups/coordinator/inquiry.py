@@ -11,7 +11,7 @@ from typing import Final
 from libramq.clock import MonotonicMs
 from libramq.fencing import FenceReport
 from libramq.groups.coordinator.state import State
-from libramq.groups.handover_ledger import Holding
+from libramq.groups.queue_holdings import Holding
 from libramq.message.queue import MessageQueue
 
 #: Ours: a broker that has not answered by then counts as gone; if it is not, its fence will refuse our

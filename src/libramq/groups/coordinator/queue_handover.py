@@ -14,11 +14,11 @@ from typing import Self
 
 from libramq.clock import MonotonicMs
 from libramq.fencing import MODE_EPOCHS, Attempts, Claim, Claims
-from libramq.groups.handover_ledger import HandoverLedger, Holding
+from libramq.groups.queue_holdings import Holding, QueueHoldings
 from libramq.message.queue import MessageQueue
 
 
-class QueueHandover(HandoverLedger):
+class QueueHandover(QueueHoldings):
     """The queues of one group. epoch: the group's, first_epoch at the beginning; it rises with each target.
 
     revoked: queues that their holder has to release, and until when. unheld: those that have a target but no

@@ -12,8 +12,8 @@ from libramq.balance import Assignment, Group, Member, Strategy, strategy_named
 from libramq.balance.group import counts
 from libramq.errors import ConfigError
 from libramq.groups.coordinator.saved_state import MemberProfile
-from libramq.groups.handover_ledger import Holding
 from libramq.groups.limits import QUEUES_AT_ONCE_MAX, SUBSCRIPTIONS_AT_ONCE_MAX
+from libramq.groups.queue_holdings import Holding
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 

@@ -1,4 +1,4 @@
-"""Open transactions: how far the half topic is dealt with, and which of its messages have ended since.
+"""Known transactions: how far the half topic is dealt with, and which of its messages have ended since.
 
     half topic   … ended  ended │ open   ended  open   ended     `half_offset` │
     op topic     … "0,"   "1,"  │ "3,"   "5,"                    `op_offset`   │
@@ -26,8 +26,8 @@ class Known(Enum):
     NOTHING = auto()  # It was passed, and may have ended longer ago than is remembered.
 
 
-class OpenTransactions:
-    """The state; offsets are those of the one queue of each topic.
+class KnownTransactions:
+    """The open transactions, and those that have ended; offsets are those of the one queue of each topic.
 
     unread_before: half messages before it may have ended, or may be copies: they are still being read.
     held_before: a slave may have passed on half messages before it, which is being found out.

@@ -1,4 +1,4 @@
-"""The ledger of handovers: who holds a group's queues, their targets, and when each was released.
+"""The holdings of queues: who holds each of a group's queues, whom it is meant for, and when it was released.
 
 A queue has one holder at any moment. The next member is admitted to a released queue:
 
@@ -22,7 +22,7 @@ class Holding(NamedTuple):
     granted_at_ms: MonotonicMs = MonotonicMs(0)
 
 
-class HandoverLedger:
+class QueueHoldings:
     """One group's ledger. target: the member each queue is meant for. freed: when a queue was last released.
 
     rest_ms: how long nobody is admitted to a released queue.
