@@ -6,7 +6,8 @@
                     twice; else __KAFKA_HEADERS, all of them, in base64
     timestamp       born timestamp
 
-The way back is in protocols.kafka.records; a record that is fetched has the bytes that were sent.
+The mark of an idempotent producer is in protocols.kafka.idempotent_producers, and the way back in
+protocols.kafka.records; a record that is fetched has the bytes that were sent.
 """
 
 import base64

@@ -3,11 +3,9 @@
 Who owns a queue, and when a rebalance has settled, depends on who allocates:
 
         the members      the last member to pull a queue owns it; settled when every queue is owned by a
-        present
-                         member, no member is idle without need, and nothing has moved for a while
+                         present member, no member is idle without need, and nothing has moved for a while
         a coordinator    the last member to open a queue owns it; settled when the coordinator has granted
-        every
-                         queue to its target, and all targets have opened theirs
+                         every queue to its target, and all targets have opened theirs
 
 All times are monotonic; events have wall times.
 """

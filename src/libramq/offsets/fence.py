@@ -2,8 +2,7 @@
 
         grant      (member, epoch)   from the coordinator: who may open the queue; sent again after a restart
         opening    (member, epoch)   who did: only its pulls and commits are accepted; outlives the process;
-        without
-                                     a member: closed until the queue is granted under a later epoch
+                                     without a member: closed until the queue is granted under a later epoch
 
 An opening is replaced only by one under a higher epoch. So a queue has one reader at any moment, whatever
 coordinators send: one may be wrong, or there may be two.

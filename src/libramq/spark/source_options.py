@@ -1,15 +1,14 @@
-"""The options of reading `format("rocketmq")`, with the names and meanings of Spark's Kafka source if it has
-them.
+"""The options of `spark.read.format("rocketmq")`, named as those of Spark's Kafka source where it has them.
 
 What to read, exactly one of
   subscribe             topics, separated by commas
   subscribePattern      a regular expression (Python's) that a topic's whole name must match
   assign                queues: {"Flights": {"broker-a": [0, 1]}}
 From where
-    namesrv               name servers, "host:port;host:port"; by default $NAMESRV_ADDR, else 127.0.0.1:9876
-    store                 a broker's store directory or a copy of it, read without a broker; batches only
-    storeCommitLog        the directory of that store's log, if the broker has storePathCommitLog
-    storeBroker           the broker name in its rows ("store")
+  namesrv               name servers, "host:port;host:port"; by default $NAMESRV_ADDR, else 127.0.0.1:9876
+  store                 a broker's store directory or a copy of it, read without a broker; batches only
+  storeCommitLog        the directory of that store's log, if the broker has storePathCommitLog
+  storeBroker           the broker name in its rows ("store")
 From which message to which; see libramq.spark.reading.boundary
   startingOffsets       earliest, latest, JSON; earliest for a batch, latest for a new stream
   startingOffsetsByTimestamp, startingTimestamp, startingOffsetsByTimestampStrategy (error, latest)
@@ -17,40 +16,37 @@ From which message to which; see libramq.spark.reading.boundary
   endingOffsets         latest, JSON; batches only, as are
   endingOffsetsByTimestamp, endingTimestamp
 How much at once; streams only
-    maxOffsetsPerTrigger  how many messages a micro-batch reads at most; by default all
+  maxOffsetsPerTrigger  how many messages a micro-batch reads at most; by default all
   maxBytesPerTrigger    how many bytes of stored messages, about: 500k, 64m, 2g
-    minOffsetsPerTrigger  wait until this many have arrived, but at most
+  minOffsetsPerTrigger  wait until this many have arrived, but at most
   maxTriggerDelay       15m
 How many tasks
-    minPartitions         at least this many tasks, if there are as many messages; by default one per core,
-    and one
-                          if there is little to read
-    maxRecordsPerPartition  no task reads more than this many messages
+  minPartitions         at least this many tasks, if there are as many messages; by default one per core,
+                        and one if there is little to read
+  maxRecordsPerPartition  no task reads more than this many messages
 Output
   columns               names of the columns, separated by commas: others cost nothing; like .schema(…)
   includeBody           whether there is a column body (true)
   includeHeaders        whether there is a column properties, a map (false: it costs half the speed)
-    tags                  "TagA || TagB": brokers skip all other messages
+  tags                  "TagA || TagB": brokers skip all other messages
   sql                   an SQL92 expression over properties; Apache's brokers need enablePropertyFilter
-    pushdown              filters of a batch query on topic, broker, queueId, offset and timestamp bound the
-    read
-                          ranges (false); needs spark.sql.python.filterPushdown.enabled=true
+  pushdown              filters of a batch query on topic, broker, queueId, offset and timestamp bound
+                        the ranges that are read (false); needs spark.sql.python.filterPushdown.enabled=true
   failOnDataLoss        fail (true) or warn when messages or queues to be read are gone, or a broker with them
-    requiredBrokers       brokers, separated by commas, that must be registered when a batch query is planned
+  requiredBrokers       brokers, separated by commas, that must be registered when a batch query is planned
 Groups
-    groupId               the consumer group in the brokers' requests (TOOLS_CONSUMER); nothing is committed
-    groupIdPrefix         without groupId: the group is the prefix and a digest of the subscription
-    commitGroupId         after each micro-batch its positions are committed for this group, for displays of
-    lag;
-                          never read back, and refused if the group has members
+  groupId               the consumer group in the brokers' requests (TOOLS_CONSUMER); nothing is committed
+  groupIdPrefix         without groupId: the group is the prefix and a digest of the subscription
+  commitGroupId         after each micro-batch its positions are committed for this group, for displays of
+                        lag; never read back, and refused if the group has members
 Timeouts
-    brokerTimeout         how long a broker may be down before a query fails (60s)
-    rocketmq.mqClientApiTimeout     milliseconds for one response (10000)
-    rocketmq.connectTimeoutMillis   milliseconds for a connection (3000)
+  brokerTimeout         how long a broker may be down before a query fails (60s)
+  rocketmq.mqClientApiTimeout     milliseconds for one response (10000)
+  rocketmq.connectTimeoutMillis   milliseconds for a connection (3000)
 Servers with authentication or TLS; files are PEM, at the same path on every machine
   rocketmq.accessKey, rocketmq.secretKey, rocketmq.securityToken   requests are signed with them (ACL)
   rocketmq.tls.enable                   true: connections to name servers and brokers are encrypted (false)
-    rocketmq.tls.client.trustCertPath     trusted authorities; by default the system's
+  rocketmq.tls.client.trustCertPath     trusted authorities; by default the system's
   rocketmq.tls.client.certPath, rocketmq.tls.client.keyPath, rocketmq.tls.client.keyPassword   our own
   rocketmq.tls.verify                   of a server's certificate: full, ca (not the name), none (full)
 """

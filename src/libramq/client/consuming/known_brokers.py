@@ -1,4 +1,4 @@
-"""The known brokers: brokers of our topics, the heartbeats they get, and which of them to retry.
+"""The known brokers of our topics: which get a heartbeat, answer, offer coordination, and are tried again.
 
 Upstream: MQClientInstance.java (updateTopicRouteInfoFromNameServer, sendHeartbeatToAllBroker);
 the reconnecting is ours.

@@ -1,9 +1,8 @@
 """A listing: a whole table, or a page of it, as a reply that is encoded once per version of the table.
 
-    no parameters                           everything: an old client
-        sequence, data version, page size       [sequence, sequence + page size) in the order of names; from
-        the
-                                                beginning if the version is outdated
+    no parameters                          everything: an old client
+    sequence, data version, page size      [sequence, sequence + page size) in the order of names;
+                                           from the beginning if the version is outdated
 
 A client continues until it has the total. Large replies are encoded on a thread, one after the other, so that
 a hundred requests for one version cause one encoding.
