@@ -82,7 +82,7 @@ func franz(ctx context.Context, broker, topic, group string) {
 	for ctx.Err() == nil {
 		client.PollFetches(ctx).EachRecord(func(each *kgo.Record) {
 			record(each.Partition, each.Offset, each.Value)
-			if err := client.CommitRecords(ctx, each); err != nil {
+			if err := client.CommitRecords(ctx, each); err != nil && ctx.Err() == nil {
 				say(event{"event": "failed", "error": err.Error()})
 			}
 		})
