@@ -1074,6 +1074,27 @@ def test_a_group_that_was_removed_begins_again_after_a_kill(tmp_path: Path, cons
     broker.close()
 
 
+def test_two_deliveries_of_a_message_that_are_changed_at_once_are_kept_apart(broker: Conversation):
+    """The replay of a reset was lost: the second change took the name of the first, and its end as well."""
+    popper = Popper(broker)
+    broker.send(FakePeer(), body=b"a")
+    (before,) = popper.pop(invisible_time=1_000)
+    reset(broker, 0)
+    broker.advance(10)
+    (replayed,) = popper.pop(invisible_time=1_000)
+    broker.advance(10)
+    for message in (before, replayed):
+        ext = popper.change(message, 1_000).ext
+        parts = message.properties["POP_CK"].split()
+        message.properties["POP_CK"] = " ".join(
+            [parts[7], ext["popTime"], ext["invisibleTime"], ext["reviveQid"], *parts[4:]]
+        )
+    assert popper.ack(before).code == ResponseCode.SUCCESS
+    assert popper.change(replayed, 1_000).code == ResponseCode.SUCCESS
+    broker.advance(1_000)
+    assert bodies(popper.pop()) == [b"a"]
+
+
 def test_a_message_from_before_a_reset_that_gets_another_time_does_not_undo_it_after_a_kill(tmp_path: Path):
     """Its new check point lies behind the reset in the journal."""
     broker = Conversation(tmp_path)

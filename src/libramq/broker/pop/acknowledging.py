@@ -160,8 +160,7 @@ class Acknowledging:
             group=old.group,
             queue_id=old.queue_id,
             start_offset=popped.offset,
-            # Another name than the old one's, which may begin with the same message in the same millisecond.
-            pop_time_ms=max(int(now.wall_ms), old.pop_time_ms + 1),
+            pop_time_ms=self._unused_time(old, popped.offset, max(int(now.wall_ms), old.pop_time_ms + 1)),
             invisible_ms=invisible_ms,
             diffs=(0,),
             broker_name=old.broker_name,
@@ -172,6 +171,15 @@ class Acknowledging:
         )
         end = self._journal.write((new,), [(old, bit)], wall_ms=now.wall_ms)
         return Changed(new.pop_time_ms, invisible_ms, new.revive_queue, end)
+
+    def _unused_time(self, old: CheckPoint, offset: int, wall_ms: int) -> int:
+        """Return the pop time of a message's next check point: a later one if one in flight has its name.
+
+        After a reset of its group a message may be in flight twice, and both be changed in one millisecond.
+        """
+        while self._in_flight.find((old.topic, old.group, old.queue_id, offset, wall_ms)) is not None:
+            wall_ms += 1
+        return wall_ms
 
     def _change_ordered(self, popped: Popped, pop_time_ms: int, invisible_ms: int) -> Changed:
         left_ms = self._ordering.change(_queue(popped), pop_time_ms, popped.offset, invisible_ms)
