@@ -52,11 +52,11 @@ KAFKA_GROUPS: Final = (
 
 #: What is larger after a longer time, whoever comes and goes, by the beginning of its name; and its limit.
 MAY_GROW: Final = {
-    "broker.metrics.runtime_info.": "samples of the last ten minutes, one a second",
-    "broker.metrics.throughput.": "counts of the last minute, hour and day, LONG_KEYS_MAX names in each",
-    "broker.messages.stored_properties._needles": "our own names of properties, each from its first use on",
+    "broker.processor.administration.runtime_info.": "samples of the last ten minutes, one a second",
+    "broker.messages.throughput.": "counts of the last minute, hour and day, LONG_KEYS_MAX names in each",
+    "message.stored_properties._needles": "our own names of properties, each from its first use on",
     "client.consuming.committing.commits.FirstCommits._known": "a member's topics, once committed in",
-    "groups.contested_queues.ContestedQueues._taken_at_ms": "queues moved since the rebalance began",
+    "groups.rebalance.ContestedQueues._taken_at_ms": "queues moved since the rebalance began",
     "groups.coordinator.membership.GroupMembership.left": "members that have left, up to LEFT_MAX",
     "managedbuffer": "what a connection receives into, SMALL_READ_BYTES once a read has filled it",
     "store.log.segments.Segments.": "files of the commit log, until retention removes them",
