@@ -18,7 +18,7 @@ from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection
-from libramq.kernel.work import Work
+from libramq.kernel.work import Room, Work
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body import administration as bodies
@@ -28,6 +28,8 @@ from libramq.rpc.request import Processor, Request
 
 #: Ours: queues of all groups in one reply, of some 200 bytes each.
 QUEUES_MAX: Final = 32_768
+#: Ours: what the progress of a group takes until it is encoded, if it reads a queue; 700 bytes measured.
+GROUP_BYTES: Final = 1024
 #: Ours: mqadmin asks for ten units; a unit takes some 100 bytes of the reply.
 UNITS_MAX: Final = 1_000
 
@@ -66,6 +68,7 @@ class Inspection:
     def consume_stats(self, request: Request) -> Work[Outcome]:
         """Return the progress of every group, topic by topic."""
         header: h.BrokerConsumeStatsHeader = request.header
+        yield Room(len(self._groups) * GROUP_BYTES)
         found: list[dict[str, list[ConsumeStats]]] = []
         popped = yield from popped_unfinished(self._in_flight)
         queue_count = total_diff = total_inflight = 0
