@@ -86,13 +86,13 @@ class Parts:
         )
         locks, claims = Locks(own), Claims(own)
         membership = Membership(settings, subscriptions, timers, known_brokers.addresses_to_query)
-        consumption = _consumption_of(settings)(own, delivering, duplicates, known_brokers)
-        rebalancing = Rebalancing(settings, subscriptions, routes, known_brokers, own)
+        consumption = _consumption_of(settings)(own, delivering, duplicates)
+        rebalancing = Rebalancing(subscriptions, own)
         commits_due = timers.new(lambda now_ms: persistence.due(now_ms))  # noqa: PLW0108 # It is made below.
         coordination = MemberCoordination(
             membership, rebalancing, duplicates, own, locks, claims, troubles, commits_due
         )
-        persistence = Persistence(own, commits, coordination, commits_due)
+        persistence = Persistence(own, coordination, commits_due)
         deadlines = HandlerDeadlines(settings, timers, table, consumption, coordination)
         coordination.overrun = deadlines.overrun
         return cls(
@@ -105,7 +105,7 @@ class Parts:
             deadlines=deadlines,
             rebalancing=rebalancing,
             coordination=coordination,
-            fetching=Fetching(own, commits, rebalancing),
+            fetching=Fetching(own, rebalancing),
         )
 
 

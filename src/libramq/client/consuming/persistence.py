@@ -6,7 +6,6 @@ thousand consumers without messages would otherwise wake their process ten thous
 
 from typing import Final
 
-from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.membership.coordination import MemberCoordination
 from libramq.client.consuming.ownership.ownership import Ownership
@@ -21,12 +20,9 @@ PERSIST_ALL_MS: Final = 5_000
 class Persistence:
     """Commits offsets periodically."""
 
-    def __init__(
-        self, own: Ownership, commits: Commits, coordination: MemberCoordination, timer: Deadline
-    ) -> None:
+    def __init__(self, own: Ownership, coordination: MemberCoordination, timer: Deadline) -> None:
         """timer: of the next commits; the coordination may set it to an earlier time."""
         self._own = own
-        self._commits = commits
         self._coordination = coordination
         self._timer = timer
         self._persisted_ms = self._persist_all_due_ms = MonotonicMs(0)
@@ -55,7 +51,7 @@ class Persistence:
         all_of_them = is_shared and self._own.settings.auto_commit and now_ms >= self._persist_all_due_ms
         if all_of_them:
             self._persist_all_due_ms = now_ms + PERSIST_ALL_MS
-        return self._commits.commit(self._own.table.each(), all_of_them=all_of_them)
+        return self._own.commits.commit(self._own.table.each(), all_of_them=all_of_them)
 
     def settle(self, now_ms: MonotonicMs) -> None:
         """Set a resting timer again if an offset has changed: to when it would have been due anyway."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.fetching.fetched_batch import FetchedBatch, HeldBatches
 from libramq.client.consuming.handling.consumption import Consumption
@@ -100,9 +99,8 @@ class RequestedCommits:
                                                          └► refused, or queue lost ─► ended with an error
     """
 
-    def __init__(self, own: Ownership, commits: Commits) -> None:
+    def __init__(self, own: Ownership) -> None:
         self._own = own
-        self._commits = commits
         self.waiting: list[_CommitRequest] = []
 
     def begin(self, offsets: Iterable[tuple[OwnedQueue, int]], ended: Ended) -> None:
@@ -150,7 +148,7 @@ class RequestedCommits:
         if not wanted.is_requested:
             wanted.is_requested = True
             self._own.offsets.request(queue, wanted.offset)
-        steps = [] if owned.commit_awaited else self._commits.commit([owned])
+        steps = [] if owned.commit_awaited else self._own.commits.commit([owned])
         if self._is_acknowledged(queue, wanted):
             del request.wanted[queue]
         return steps
@@ -194,10 +192,10 @@ FetchRequest = Assign | Seek | Commit | ReadRecords
 class Fetching:
     """Handles the requests of the program."""
 
-    def __init__(self, own: Ownership, commits: Commits, rebalancing: Rebalancing) -> None:
+    def __init__(self, own: Ownership, rebalancing: Rebalancing) -> None:
         self._own = own
         self._rebalancing = rebalancing
-        self.commits = RequestedCommits(own, commits)
+        self.commits = RequestedCommits(own)
 
     def handle(self, request: FetchRequest, now_ms: MonotonicMs) -> Effects:
         """Handle a request; raises LocalProtocolError if it concerns a queue that is not ours."""

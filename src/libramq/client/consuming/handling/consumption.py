@@ -31,7 +31,6 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import CHOSEN_BY_BROKER, DEAD_LETTER, delay_level
-from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.pulling.delivering import Delivering
@@ -45,7 +44,6 @@ from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
 
-
 #: ConsumeMessageConcurrentlyService.submitConsumeRequestLater.
 REDELIVER_MS: Final = 5_000
 
@@ -53,13 +51,7 @@ REDELIVER_MS: Final = 5_000
 class Consumption:
     """Turns the results of handlers into offsets and redeliveries."""
 
-    def __init__(
-        self,
-        own: Ownership,
-        delivering: Delivering,
-        duplicates: Duplicates,
-        known_brokers: KnownBrokers,
-    ) -> None:
+    def __init__(self, own: Ownership, delivering: Delivering, duplicates: Duplicates) -> None:
         self._settings = own.settings
         self._retry_topic = retry_topic(own.settings.group)
         self._routes = own.routes
@@ -70,7 +62,7 @@ class Consumption:
         self._own = own
         self._delivering = delivering
         self._duplicates = duplicates
-        self._known_brokers = known_brokers
+        self._known_brokers = own.known_brokers
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
         """Handle the results of handlers."""

@@ -12,12 +12,9 @@ from dataclasses import dataclass
 
 from libramq.balance import TopicRule
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
-from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import REBALANCE_SOON_MS, Ownership
-from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -58,18 +55,11 @@ def change(owned: Iterable[MessageQueue], allocated: Sequence[MessageQueue]) -> 
 class Rebalancing:
     """Runs one round at a time; changes during a round begin the next."""
 
-    def __init__(
-        self,
-        settings: ConsumerSettings,
-        topics: Collection[str],
-        routes: RouteTable,
-        known_brokers: KnownBrokers,
-        own: Ownership,
-    ) -> None:
-        self._settings = settings
+    def __init__(self, topics: Collection[str], own: Ownership) -> None:
+        self._settings = own.settings
         self._topics = topics
-        self._routes = routes
-        self._known_brokers = known_brokers
+        self._routes = own.routes
+        self._known_brokers = own.known_brokers
         self._own = own
         self._table = own.table
         self._assigned: tuple[MessageQueue, ...] = ()
