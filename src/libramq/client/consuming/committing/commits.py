@@ -85,8 +85,8 @@ class Commits:
         Return its queue, unless that was lost since, and whether other commits have waited for it.
         """
         others_may_go = self._firsts.answered(commit.queue, ok=ok)
-        owned = self._table.get(commit.queue)
-        if owned is None or owned.generation != commit.generation:
+        owned = self._table.same(commit.queue, commit.generation)
+        if owned is None:
             return None, others_may_go
         owned.commit_awaited = False
         if ok:
