@@ -402,8 +402,6 @@ def _beginning(settings: ConsumerSettings, subscriptions: Mapping[str, Selector]
     """Return what begins topics to which the group is new; None if it begins with the oldest messages."""
     if settings.consume_from is ConsumeFrom.FIRST_OFFSET or settings.assigns:
         return None
-    if settings.has_retry_topic:
-        subscriptions = with_retry_topic(settings.group, subscriptions)
     timestamp_ms = settings.consume_timestamp_ms if settings.consume_from is ConsumeFrom.TIMESTAMP else None
-    data = heartbeat_data(settings, subscriptions, version=0)
+    data = heartbeat_data(settings, with_retry_topic(settings, subscriptions), version=0)
     return GroupBeginning(settings.group, timestamp_ms, heartbeat(data, coordinated=settings.is_member))

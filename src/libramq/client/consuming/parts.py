@@ -58,8 +58,7 @@ class Parts:
         failed: Callable[[str, Exception], None],
     ) -> Self:
         """Build the parts of one consumer."""
-        if settings.has_retry_topic:
-            subscriptions = with_retry_topic(settings.group, subscriptions)
+        subscriptions = with_retry_topic(settings, subscriptions)
         timers, routes, duplicates = Timers(failed), RouteTable(), Duplicates()
         offsets = OffsetStore(is_manual=not settings.auto_commit)
         lease, troubles = Lease(monotonic_ms), Troubles()

@@ -23,9 +23,11 @@ from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 Subscriptions = Mapping[str, Selector]
 
 
-def with_retry_topic(group: str, subscriptions: Subscriptions) -> dict[str, Selector]:
-    """Return the user's subscriptions and that of the group's retry topic, which is read whole."""
-    return {**subscriptions, retry_topic(group): EVERYTHING}
+def with_retry_topic(settings: ConsumerSettings, subscriptions: Subscriptions) -> Subscriptions:
+    """Return the user's subscriptions and, if there is one, that of the retry topic, which is read whole."""
+    if not settings.has_retry_topic:
+        return subscriptions
+    return {**subscriptions, retry_topic(settings.group): EVERYTHING}
 
 
 def heartbeat_data(settings: ConsumerSettings, subscriptions: Subscriptions, version: int) -> HeartbeatData:

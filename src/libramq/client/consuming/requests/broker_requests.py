@@ -206,9 +206,7 @@ class BrokerRequests(Generic[E]):
         deliver: Callable[[Sequence[Delivery]], None],
     ) -> None:
         self._settings = settings
-        self._subscriptions = (
-            with_retry_topic(settings.group, subscriptions) if settings.has_retry_topic else subscriptions
-        )
+        self._subscriptions = with_retry_topic(settings, subscriptions)
         self._core = core
         self._clock = clock
         self._name_servers = name_servers
