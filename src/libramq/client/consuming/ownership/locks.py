@@ -67,7 +67,7 @@ def resolve_doubt(
     """Continue after our lock was confirmed, unless another member has read further."""
     outcome = event.outcome
     if isinstance(outcome, LibraError):
-        _lock_again(own, owned, now_ms, LOCK_FAILED_MS)
+        own.want_lock_at(owned, now_ms + LOCK_FAILED_MS)
         return []
     ours = own.offsets.read(owned.queue)
     if outcome is not None and outcome > (owned.cursor.start_offset if ours is None else ours):
@@ -81,14 +81,14 @@ def retry_lock(own: Ownership, owned: OwnedQueue, event: ev.LockRefused, now_ms:
     """Request a lock again that its last owner still has."""
     is_soon = owned.lock.refusals < LOCK_RETRIES_SOON
     owned.lock = owned.lock.refused()
-    _lock_again(own, owned, now_ms, LOCK_RETRY_MS if is_soon else LOCK_RETRY_LATER_MS)
+    own.want_lock_at(owned, now_ms + (LOCK_RETRY_MS if is_soon else LOCK_RETRY_LATER_MS))
     return []
 
 
 def lock_failed(own: Ownership, owned: OwnedQueue, event: ev.LockFailed, now_ms: MonotonicMs) -> Effects:
     """Request a lock again, and doubt it once it is about to expire."""
     log_failed_request(log, "queue not locked", event.error, queue=str(owned.queue))
-    _lock_again(own, owned, now_ms, LOCK_FAILED_MS)
+    own.want_lock_at(owned, now_ms + LOCK_FAILED_MS)
     if owned.lock.status is LockStatus.HELD and now_ms >= owned.lock.until_ms - LOCK_FAILED_MS:
         return _doubt(owned)
     return []
@@ -119,10 +119,6 @@ def _doubt(owned: OwnedQueue) -> Effects:
     if owned.state in (*POSITIONED, QueueState.SEARCHING):
         owned.state = QueueState.DOUBTED
     return []
-
-
-def _lock_again(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs, delay_ms: int) -> None:
-    own.want_lock_at(now_ms + delay_ms, owned)
 
 
 class Locks:
@@ -181,7 +177,7 @@ class Locks:
             address = self._own.master(owned)
             if address is None:
                 steps += self._own.known_brokers.look_soon(now_ms)
-                self._own.want_lock_at(now_ms + LOCK_FAILED_MS, owned)
+                self._own.want_lock_at(owned, now_ms + LOCK_FAILED_MS)
             else:
                 owned.lock = owned.lock.requested(address)
                 by_address.setdefault(address, []).append((queue, generation))

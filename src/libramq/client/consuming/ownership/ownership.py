@@ -220,7 +220,7 @@ class Ownership:
             owned.load_timer = self.timers.new(partial(self._handle_later, owned, OffsetDue()))
         owned.load_timer.at(due_ms)
 
-    def handle_at(self, due_ms: MonotonicMs, owned: OwnedQueue, event: Event) -> None:
+    def handle_at(self, owned: OwnedQueue, event: Event, due_ms: MonotonicMs) -> None:
         """Handle an event of a queue at a time, unless the queue is gone by then."""
         self.timers.at(due_ms, partial(self._handle_later, owned, event))
 
@@ -240,7 +240,7 @@ class Ownership:
             self.unlocked.pop(owned.queue, None)
         return []
 
-    def want_lock_at(self, due_ms: MonotonicMs, owned: OwnedQueue) -> None:
+    def want_lock_at(self, owned: OwnedQueue, due_ms: MonotonicMs) -> None:
         """Request the lock of a queue again at a time."""
         self.timers.at(due_ms, lambda _: self.want_lock(owned))
 

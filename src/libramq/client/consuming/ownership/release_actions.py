@@ -32,7 +32,7 @@ def revoke(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: Mono
     # After the state has changed: see Delivery.begin.
     owned.work.drop_unstarted(in_order=own.settings.orderly)
     if owned.work.is_under_way and event.drain_ms:
-        own.handle_at(now_ms + event.drain_ms, owned, ev.DrainTimedOut())
+        own.handle_at(owned, ev.DrainTimedOut(), now_ms + event.drain_ms)
         return list(own.commits.commit([owned]))
     return end_draining(own, owned, event, now_ms)
 
@@ -74,7 +74,7 @@ def end_draining(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: Mon
     queue, settings = owned.queue, own.settings
     has_no_master = not settings.broadcasting and own.master(owned) is None
     if has_no_master and _may_have_a_master(own, owned, event, now_ms):
-        own.handle_at(now_ms + MASTER_LOOK_MS, owned, ev.DrainTimedOut())
+        own.handle_at(owned, ev.DrainTimedOut(), now_ms + MASTER_LOOK_MS)
         return own.known_brokers.look_soon(now_ms)
     is_revocation_done = owned.is_revoked_by_coordinator and _is_committed(own, owned)
     if owned.lock.is_in_doubt or (has_no_master and not is_revocation_done):
@@ -84,7 +84,7 @@ def end_draining(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: Mon
         owned.state = QueueState.REVOKING
         # The coordinator's revoke timeout covers handlers and listener together.
         since_ms = now_ms if owned.claim.granted is None else owned.revoked_ms
-        own.handle_at(since_ms + settings.revoke_timeout_ms, owned, ev.ListenerTimedOut())
+        own.handle_at(owned, ev.ListenerTimedOut(), since_ms + settings.revoke_timeout_ms)
         return steps
     return steps + leave(own, owned, event, now_ms)
 
