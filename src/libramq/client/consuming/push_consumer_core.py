@@ -204,7 +204,7 @@ class PushConsumerCore:
 
     def committed(self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
         """Handle the result of a commit."""
-        self.fetching.commit_answered(commit, outcome)
+        self.fetching.commits.answered(commit, outcome)  # Before its queue may go with it.
         return self.own.committed(commit, outcome, now_ms)
 
     # Stop.
@@ -256,4 +256,4 @@ class PushConsumerCore:
             effects += self.troubles.take()
         if self._persistence.rests and self._phase is Phase.RUNNING:
             self._persistence.settle(now_ms)
-        return fx.merged(effects) if len(effects) > 1 else effects
+        return fx.merged(effects) if len(effects) > 1 else effects  # After most events there is one at most.

@@ -230,10 +230,6 @@ class Fetching:
         waiting = [each.next_offset for each in owned.work.deliveries if isinstance(each, FetchedBatch)]
         return min((each for each in waiting if each is not None), default=owned.cursor.next_offset)
 
-    def commit_answered(self, commit: fx.CommitOffset, outcome: LibraError | None) -> None:
-        """Handle the result of a commit, before its queue does."""
-        self.commits.answered(commit, outcome)
-
     def _finished(self) -> list[tuple[OwnedQueue, int]]:
         found = []
         for owned in self._own.table.each():
