@@ -351,12 +351,10 @@ Effect = (
 Effects = list[Effect]
 
 
-def merged(effects: Sequence[Effect]) -> list[Effect]:
+def merged(effects: Effects) -> Effects:
     """Merge effects: one call of the listener, and one request per broker, not one per queue."""
-    if len(effects) < 2:  # As after most events.
-        return list(effects)
     places: dict[tuple[type, str], int] = {}
-    found: list[Effect] = []
+    found: Effects = []
     for effect in effects:
         if not isinstance(effect, Assigned | Revoked | Lost | UnlockQueues):
             found.append(effect)
