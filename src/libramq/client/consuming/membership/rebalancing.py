@@ -133,15 +133,12 @@ class Rebalancing:
         owned = {each.queue for each in self._table.each() if each.is_ours}
         # Of the others the routes are looked up; then this is called again.
         reachable = [each for each in self._assigned if self._routes.master(each.broker_name) is not None]
-        wanted = Change(
-            take=tuple(queue for queue in reachable if queue not in owned),
-            give=tuple(queue for queue in owned if queue not in self._assigned),
-        )
         found: Effects = []
-        for queue in wanted.give:
+        for queue in sorted(owned.difference(self._assigned)):
             found += self._own.handle_queue(queue, ev.Unassigned(self._settings.drain_ms), now_ms)
-        for queue in wanted.take:
-            found += self._own.take(queue, now_ms, delay_ms=0)
+        for queue in reachable:
+            if queue not in owned:
+                found += self._own.take(queue, now_ms, delay_ms=0)
         self._schedule(now_ms)
         return found
 
