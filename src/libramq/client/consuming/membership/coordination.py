@@ -51,9 +51,7 @@ log = get_logger(__name__)
 COMMIT_MS: Final = 100
 #: Ours: how long a released queue waits for others' last commits, to be reported with them.
 RELEASE_LINGER_MS: Final = 5
-
-
-#: Ours: how often to look, as a fraction of the allowed time, and at least.
+#: Ours: how often to look for handlers that run too long, as a fraction of their time, and at least.
 CHECKS: Final = 10
 CHECK_MS_MAX: Final = 5_000
 
@@ -172,13 +170,9 @@ class MemberCoordination:
             "a broker offers no coordination; the members allocate queues themselves",
             group=self._settings.group,
         )
-        found = self._leave("member_left")
-        if self._mode == MODE_EPOCHS:
-            found += self._allocate_ourselves(now_ms)
-            self._mode = ""
-            return found
-        self._mode = ""
-        return found + self._rebalance(now_ms)
+        had_claims, self._mode = self._mode == MODE_EPOCHS, ""
+        begin = self._allocate_ourselves if had_claims else self._rebalance
+        return self._leave("member_left") + begin(now_ms)
 
     # Requests.
 
