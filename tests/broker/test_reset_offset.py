@@ -52,6 +52,27 @@ def test_a_reset_moves_the_members_of_a_coordinated_group(talk):
     assert reasons(talk)[1:] == [("operator", "T")]
 
 
+def test_a_reset_is_acknowledged_when_it_is_on_the_disk(tmp_path):
+    """A power cut a moment later took it back, and the operator had read SUCCESS."""
+    talk, peer = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH"), FakePeer()
+    talk.create_topic("T")
+    talk.broker.groups.put(SubscriptionGroupConfig(group_name="G"), talk.clock.wall_ms())
+    talk.flush()
+    talk.threads.run_all()
+    command = talk.command(
+        R.INVOKE_BROKER_TO_RESET_OFFSET, h.ResetOffsetHeader(group="G", topic="T", offset=0)
+    )
+    talk.give(peer, command)
+    while (turn := talk.performer.turns.timer) is not None:
+        turn.cancel()
+        turn.action()
+    assert find_answer(peer, command) is None
+    talk.flush()
+    talk.threads.run_all()
+    assert answer(peer, command).code == C.SUCCESS
+    talk.close()
+
+
 def test_one_queue_is_reset_and_the_others_of_the_topic_keep_their_offsets(talk):
     """They are granted anew all the same, and continue at their offsets."""
     alice, bob = both(talk)

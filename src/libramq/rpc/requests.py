@@ -335,6 +335,7 @@ _BROKER_ROWS: Final = (
         R.INVOKE_BROKER_TO_RESET_OFFSET,
         h.ResetOffsetHeader,
         _managed(A.UPDATE, _reset_of),
+        is_recorded=True,
         at_slave=_NO_RESET,
     ),
     Row(R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader, _managed(A.GET, _of_consumer_group)),

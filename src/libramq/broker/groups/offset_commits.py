@@ -296,6 +296,15 @@ class OffsetCommits:
                 self._must_sync = False
         self._ledger.offsets.ahead.write()
 
+    def write_resets(self) -> None:
+        """Journal what an operator has set; under SYNC_FLUSH, its reply waits until that is on the disk.
+
+        Commits need not: after a power cut their messages come again. Raises OSError if the disk refuses.
+        """
+        self._must_sync = True
+        self.write()
+        self._journals.wrote(self._ledger.journal_path)
+
     def _write_or_keep(self) -> None:
         """Write commits without a pending reply: a disk failure is logged once, and the write repeated."""
         if not self._unwritten or self._store.lost is not None:

@@ -167,7 +167,7 @@ class OffsetReset:
         for queue_id, offset in offsets.items():
             self._offsets.reset(header.group, header.topic, queue_id, offset)
         try:
-            self._offsets.write()
+            self._offsets.write_resets()
         except OSError as error:
             return Reply(ResponseCode.SYSTEM_ERROR, f"the offsets cannot be journalled: {error}")
         return None
@@ -194,7 +194,7 @@ class OffsetReset:
             self._offsets.take_reset(header.group, header.topic, queue_id)
             self._offsets.commit(header.group, header.topic, queue_id, offset)
         try:
-            self._offsets.write()
+            self._offsets.write_resets()
         except OSError as error:
             return Reply(ResponseCode.SYSTEM_ERROR, f"the offsets cannot be journalled: {error}")
         return Reply(body=body)
