@@ -314,6 +314,20 @@ def test_a_drained_queue_is_released_soon():
     assert talk.at(talk.now_ms + 5) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)))]
 
 
+def test_a_drained_queue_is_released_as_soon_when_the_member_stops_meanwhile():
+    """The end of the wait is not among what a stop cancels: the broker of the other may never answer."""
+    talk = Member().holding(q(0), q(1))
+    for number in range(2):
+        (delivery,) = talk.busy(q(number), 0)
+        talk.handled((delivery, HandlerOutcome.SUCCESS))
+    talk.polled(assigned(epoch=2, revoke=[q(0), q(1)]))
+    first, _ = talk.of(fx.CommitOffset)
+    assert talk.commit_answered(first) == []
+    talk.stop(timeout_ms=5_000)
+    assert talk.of(fx.ReleaseQueues) == []
+    assert talk.at(talk.now_ms + 5) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)), leaving=True)]
+
+
 def test_an_idle_queue_is_released_in_the_same_turn():
     """No handler runs, and there is nothing to commit."""
     talk = Member().holding(q(0), q(1), offset=4)

@@ -195,6 +195,7 @@ class MemberCoordination:
     def rearm(self, now_ms: MonotonicMs) -> None:
         """Set the timers again after all were cleared."""
         self._membership.rearm(now_ms)
+        self._release_due.at(self._release_due_ms)
 
     def begin_leaving(self) -> None:
         """Begin to stop: each queue is released once it is drained. A static member keeps its queues."""
