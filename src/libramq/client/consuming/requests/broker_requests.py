@@ -7,7 +7,7 @@ ProcessQueue.fillProcessQueueInfo.
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from libramq import __version__
@@ -16,7 +16,7 @@ from libramq.client.consuming.handling.handler_result import Ending, HandlerOutc
 from libramq.client.consuming.handling.send_back import DEAD_LETTER, delay_level
 from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.subscription import Subscriptions, heartbeat_data, with_retry_topic
-from libramq.clock import Clock, MonotonicMs, Now, WallMs, read_clock
+from libramq.clock import Clock, MonotonicMs, Now, read_clock
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, RemoteProtocolError
 from libramq.formats.document import decode_body, encode_body
@@ -32,68 +32,6 @@ from libramq.remoting.command import Command, reply_to
 from libramq.remoting.headers import DELAY_LEVEL, PASSED_ON, UNCOUNTED
 
 log = get_logger(__name__)
-
-
-_MIB = 1024 * 1024
-
-
-def running_info(
-    settings: ConsumerSettings,
-    subscriptions: Subscriptions,
-    queues: Iterable[OwnedQueue],
-    *,
-    name_servers: Sequence[str],
-    version: str,
-    started_ms: WallMs,
-    now: Now,
-    threads: str | None = None,
-) -> ConsumerRunningInfo:
-    """Return a consumer's state; threads: their stacks, if requested."""
-    (consumer,) = heartbeat_data(settings, subscriptions, int(started_ms)).consumer_data_set
-    return ConsumerRunningInfo(
-        properties={
-            "PROP_NAMESERVER_ADDR": ";".join(name_servers),
-            "PROP_CONSUME_TYPE": consumer.consume_type,
-            "PROP_CLIENT_VERSION": version,
-            "PROP_CONSUMEORDERLY": "true" if settings.orderly else "false",
-            "PROP_THREADPOOL_CORE_SIZE": str(settings.threads),
-            "PROP_CONSUMER_START_TIMESTAMP": str(int(started_ms)),
-            "consumerGroup": settings.group,
-            "messageModel": consumer.message_model,
-            "consumeFromWhere": consumer.consume_from_where,
-            "consumeMessageBatchMaxSize": str(settings.batch_size),
-            "pullBatchSize": str(settings.pull_batch_size),
-            "allocateMessageQueueStrategy": settings.group_strategy,
-        },
-        subscription_set=consumer.subscription_data_set,
-        mq_table={owned.queue: _queue_info(owned, settings, now) for owned in queues},
-        jstack=threads,
-    )
-
-
-def held_offsets(queues: Iterable[OwnedQueue], topic: str) -> Mapping[MessageQueue, int]:
-    """Return where a consumer continues in each of its queues of a topic."""
-    return {owned.queue: _continues_at(owned) for owned in queues if owned.queue.topic == topic}
-
-
-def _continues_at(owned: OwnedQueue) -> int:
-    offset = owned.held.commit_offset
-    return owned.cursor.start_offset if offset is None else offset
-
-
-def _queue_info(owned: OwnedQueue, settings: ConsumerSettings, now: Now) -> ProcessQueueInfo:
-    first, last = owned.held.bounds
-    return ProcessQueueInfo(
-        commit_offset=_continues_at(owned),
-        cached_msg_min_offset=first,
-        cached_msg_max_offset=last,
-        cached_msg_count=len(owned.held),
-        cached_msg_size_in_mib=owned.held.size // _MIB,
-        locked=settings.orderly and owned.lock.is_held,
-        dropped=not owned.is_ours,
-        last_pull_timestamp=int(now.wall_ms) - (now.monotonic_ms - owned.cursor.last_ms),
-    )
-
 
 #: The effects of the core.
 E = TypeVar("E")
@@ -112,6 +50,11 @@ SERVED: Final = (
     RequestCode.GET_CONSUMER_RUNNING_INFO,
     RequestCode.CONSUME_MESSAGE_DIRECTLY,
 )
+#: CMResult.
+CR_SUCCESS = "CR_SUCCESS"
+CR_LATER = "CR_LATER"
+CR_THROW_EXCEPTION = "CR_THROW_EXCEPTION"
+_MIB: Final = 1024 * 1024
 
 Answer = Callable[[Command], None]
 
@@ -133,12 +76,6 @@ class Served(Protocol[E_co]):
         self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs
     ) -> Sequence[E_co]:
         """Handle an operator's reset of the group's offsets."""
-
-
-#: CMResult.
-CR_SUCCESS = "CR_SUCCESS"
-CR_LATER = "CR_LATER"
-CR_THROW_EXCEPTION = "CR_THROW_EXCEPTION"
 
 
 class DirectDelivery(Delivery):
@@ -246,12 +183,11 @@ class BrokerRequests(Generic[E]):
         """Answer with the offsets that it holds in a topic."""
         offsets = {}
         if request.ext.get("group") == self._settings.group:
-            offsets = dict(held_offsets(self._core.process_queues(), request.ext.get("topic", "")))
-        answer(
-            reply_to(
-                request, ResponseCode.SUCCESS, body=encode_body(ConsumerStatus(message_queue_table=offsets))
-            )
-        )
+            topic = request.ext.get("topic", "")
+            owned_queues = self._core.process_queues()
+            offsets = {each.queue: _continues_at(each) for each in owned_queues if each.queue.topic == topic}
+        body = encode_body(ConsumerStatus(message_queue_table=offsets))
+        answer(reply_to(request, ResponseCode.SUCCESS, body=body))
 
     def _running_info(self, request: Command, answer: Answer) -> None:
         """Answer with its settings, subscriptions and queues; brokers probe silent members with this, too."""
@@ -259,17 +195,32 @@ class BrokerRequests(Generic[E]):
         if group != self._settings.group:
             answer(self._not_here(request, group))
             return
-        info = running_info(
-            self._settings,
-            self._subscriptions,
-            self._core.process_queues(),
-            name_servers=self._name_servers,
-            version=f"LibraMQ {__version__}",
-            started_ms=self._started_ms,
-            now=read_clock(self._clock),
-            threads=_threads() if request.ext.get("jstackEnable") == "true" else None,
-        )
+        info = self._info(threads=_threads() if request.ext.get("jstackEnable") == "true" else None)
         answer(reply_to(request, ResponseCode.SUCCESS, body=encode_body(info)))
+
+    def _info(self, *, threads: str | None) -> ConsumerRunningInfo:
+        """Return the consumer's state; threads: their stacks, if requested."""
+        settings, started_ms, now = self._settings, int(self._started_ms), read_clock(self._clock)
+        (consumer,) = heartbeat_data(settings, self._subscriptions, started_ms).consumer_data_set
+        return ConsumerRunningInfo(
+            properties={
+                "PROP_NAMESERVER_ADDR": ";".join(self._name_servers),
+                "PROP_CONSUME_TYPE": consumer.consume_type,
+                "PROP_CLIENT_VERSION": f"LibraMQ {__version__}",
+                "PROP_CONSUMEORDERLY": "true" if settings.orderly else "false",
+                "PROP_THREADPOOL_CORE_SIZE": str(settings.threads),
+                "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
+                "consumerGroup": settings.group,
+                "messageModel": consumer.message_model,
+                "consumeFromWhere": consumer.consume_from_where,
+                "consumeMessageBatchMaxSize": str(settings.batch_size),
+                "pullBatchSize": str(settings.pull_batch_size),
+                "allocateMessageQueueStrategy": settings.group_strategy,
+            },
+            subscription_set=consumer.subscription_data_set,
+            mq_table={each.queue: _queue_info(each, settings, now) for each in self._core.process_queues()},
+            jstack=threads,
+        )
 
     def _consume_directly(self, request: Command, answer: Answer) -> None:
         """Run the handler on one message, and answer with what became of it."""
@@ -326,6 +277,26 @@ class BrokerRequests(Generic[E]):
     def _not_here(self, request: Command, group: str | None) -> Command:
         remark = f"The Consumer Group <{group}> not exist in this consumer"
         return reply_to(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+
+def _continues_at(owned: OwnedQueue) -> int:
+    """Return where a consumer continues in a queue."""
+    offset = owned.held.commit_offset
+    return owned.cursor.start_offset if offset is None else offset
+
+
+def _queue_info(owned: OwnedQueue, settings: ConsumerSettings, now: Now) -> ProcessQueueInfo:
+    first, last = owned.held.bounds
+    return ProcessQueueInfo(
+        commit_offset=_continues_at(owned),
+        cached_msg_min_offset=first,
+        cached_msg_max_offset=last,
+        cached_msg_count=len(owned.held),
+        cached_msg_size_in_mib=owned.held.size // _MIB,
+        locked=settings.orderly and owned.lock.is_held,
+        dropped=not owned.is_ours,
+        last_pull_timestamp=int(now.wall_ms) - (now.monotonic_ms - owned.cursor.last_ms),
+    )
 
 
 def _redelivery(ending: Ending) -> dict[str, str]:
