@@ -52,6 +52,21 @@ from libramq.transport.tls import Tls
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: DefaultLitePullConsumer.autoCommitIntervalMillis, pollTimeoutMillis, pullThresholdForAll.
+AUTO_COMMIT_INTERVAL_MS: Final = 5_000
+POLL_TIMEOUT_MS: Final = 5_000
+PULL_THRESHOLD_FOR_ALL: Final = 10_000
+#: Ours: how long `commit` waits for the brokers, as long as Java's client for each request.
+COMMIT_TIMEOUT_MS: Final = 5_000
+FETCH_IN_HOOK: Final = (
+    "a hook cannot fetch: messages wait until it has returned; it may use seek(), pause(), position() and "
+    "commit(), and what fetches is the program outside the hook"
+)
+#: No limit on the messages of one call: what may be buffered is limited anyway.
+ALL: Final = 1 << 31
+#: Ours: after so many messages that were there at once the loop's other tasks have their turn.
+MESSAGES_A_TURN: Final = 64
+
 
 class FetchWaiting:
     """Connects the fetch buffer, which the network thread fills, with the user's loop.
@@ -137,22 +152,6 @@ class FetchWaiting:
         if waiter is not None:
             with contextlib.suppress(asyncio.InvalidStateError):  # Woken already.
                 waiter.set_result(None)
-
-
-#: DefaultLitePullConsumer.autoCommitIntervalMillis, pollTimeoutMillis, pullThresholdForAll.
-AUTO_COMMIT_INTERVAL_MS: Final = 5_000
-POLL_TIMEOUT_MS: Final = 5_000
-PULL_THRESHOLD_FOR_ALL: Final = 10_000
-#: Ours: how long `commit` waits for the brokers, as long as Java's client for each request.
-COMMIT_TIMEOUT_MS: Final = 5_000
-FETCH_IN_HOOK: Final = (
-    "a hook cannot fetch: messages wait until it has returned; it may use seek(), pause(), position() and "
-    "commit(), and what fetches is the program outside the hook"
-)
-#: No limit on the messages of one call: what may be buffered is limited anyway.
-ALL: Final = 1 << 31
-#: Ours: after so many messages that were there at once the loop's other tasks have their turn.
-MESSAGES_A_TURN: Final = 64
 
 
 class Consumer(Positions):

@@ -23,6 +23,12 @@ from libramq.errors import CommitFailed, Fenced, LibraError, LocalProtocolError,
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 
+_BEING_RELEASED = (QueueState.DRAINING, QueueState.REVOKING)
+#: The states in which an offset may be committed: where the queue is read from is settled.
+_COMMITTABLE = (*POSITIONED, *_BEING_RELEASED)
+
+Ended = Callable[[LibraError | None], None]
+
 
 class FetchConsumption(Consumption):
     """Turns finished batches into offsets."""
@@ -69,13 +75,6 @@ class FetchDelivering(Delivering):
     def resume(self, owned: OwnedQueue) -> Effects:
         """Have the batches looked at again that could not be taken."""
         return [fx.Deliver(())]
-
-
-_BEING_RELEASED = (QueueState.DRAINING, QueueState.REVOKING)
-#: The states in which an offset may be committed: where the queue is read from is settled.
-_COMMITTABLE = (*POSITIONED, *_BEING_RELEASED)
-
-Ended = Callable[[LibraError | None], None]
 
 
 @dataclass(slots=True)

@@ -31,6 +31,14 @@ from libramq.rpc.broker_calls import PullReply
 
 log = get_logger(__name__)
 
+#: Ours: a queue whose offset is refused again this soon is not retried in a loop.
+ILLEGAL_OFFSET_PAUSE_MS: Final = 1_000
+#: Ours: how soon a failed opening is retried; doubled each time. A grant takes about a millisecond from the
+#: coordinator to the queue's broker.
+OPEN_AGAIN_MS: Final = 10
+OPEN_AGAIN_MS_MAX: Final = 200
+NO_MASTER: Final = "its broker has no master now"
+
 
 class OffsetQuery(Enum):
     """The question that the broker must answer first."""
@@ -58,15 +66,6 @@ def where_to_pull_from(
         # If the queue begins later, the broker moves the first pull.
         return StartAt(0)
     return OffsetQuery.MAXIMUM if is_retry_topic else OffsetQuery.BY_TIME
-
-
-#: Ours: a queue whose offset is refused again this soon is not retried in a loop.
-ILLEGAL_OFFSET_PAUSE_MS: Final = 1_000
-#: Ours: how soon a failed opening is retried; doubled each time. A grant takes about a millisecond from the
-#: coordinator to the queue's broker.
-OPEN_AGAIN_MS: Final = 10
-OPEN_AGAIN_MS_MAX: Final = 200
-NO_MASTER: Final = "its broker has no master now"
 
 
 def load(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Effects:

@@ -54,8 +54,6 @@ _FILTER_REFUSED: Final = frozenset({
     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     ResponseCode.FILTER_DATA_NOT_EXIST,
 })  # fmt: skip
-
-
 #: Errors that users get as troubles, so that they are not logged as well.
 _REPORTED: Final = (NoPermission, FilterRefused, RequestCodeNotSupported)
 

@@ -35,13 +35,17 @@ from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
-
 #: PULL_TIME_DELAY_MILLS_WHEN_CACHE_FLOW_CONTROL: look again after.
 THROTTLED_MS: Final = 50
 #: PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL.
 BROKER_BUSY_MS: Final = 20
 #: pullTimeDelayMillsWhenException.
 PULL_FAILED_MS: Final = 1_000
+#: Ours: a heartbeat and this pull were in flight at the same time.
+NOT_SUBSCRIBED_YET_MS: Final = 100
+#: Ours: the routes are asked for about so often while they do not name a broker that we read from.
+BROKER_MISSING_MS: Final = 1_000
+_NOT_SUBSCRIBED: Final = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
 _MIB: Final = 1024 * 1024
 
 
@@ -76,13 +80,6 @@ def pull_limits(settings: ConsumerSettings, owned_of_topic: int, owned: int = 0)
     if settings.pull_threshold_for_all != -1 and owned:
         count_max = min(count_max, max(1, settings.pull_threshold_for_all // owned))
     return PullLimits(count_max, mib_max, settings.span_max)
-
-
-#: Ours: a heartbeat and this pull were in flight at the same time.
-NOT_SUBSCRIBED_YET_MS: Final = 100
-#: Ours: the routes are asked for about so often while they do not name a broker that we read from.
-BROKER_MISSING_MS: Final = 1_000
-_NOT_SUBSCRIBED: Final = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
 
 
 class Pulling:

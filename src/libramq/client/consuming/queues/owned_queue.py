@@ -23,6 +23,8 @@ from libramq.message.queue import MessageQueue
 
 #: Ours: pulls of a queue that catches up bring a tenth of a second's messages, so that the pace is even.
 PULLS_A_SECOND: Final = 10
+#: ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME.
+LOCK_TRUSTED_MS: Final = 30_000
 
 
 class CatchUpPace:
@@ -46,10 +48,6 @@ class CatchUpPace:
         now_us = int(now_ms) * 1000
         self._due_us = max(self._due_us, now_us) + count * 1_000_000 // self.rate
         return max(0, (self._due_us - now_us) // 1000)
-
-
-#: ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME.
-LOCK_TRUSTED_MS: Final = 30_000
 
 
 class LockStatus(Enum):
