@@ -5,7 +5,7 @@ Everything before `oldest_place` in the journal is settled, so that is where the
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from libramq.clock import MonotonicMs
@@ -71,6 +71,15 @@ class InFlight:
     def find(self, key: Key) -> CheckPoint | None:
         """Return a check point in flight."""
         return self._by_key.get(key)
+
+    def unused_time(self, untimed_keys: Sequence[tuple[str, str, int, int]], wall_ms: int) -> int:
+        """Return the pop time of new check points: now, or later, until none in flight has a key of theirs.
+
+        untimed_keys: those keys, without the time.
+        """
+        while any((*key, wall_ms) in self._by_key for key in untimed_keys):
+            wall_ms += 1
+        return wall_ms
 
     def add(self, check_point: CheckPoint) -> None:
         """Add one that the journal has; it replaces an older one of the same key."""

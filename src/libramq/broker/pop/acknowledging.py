@@ -155,12 +155,15 @@ class Acknowledging:
                 "or is visible again",
             )
         old, bit = found
+        # After a reset of its group a message may be in flight twice, and both be changed in one millisecond.
+        untimed_key = (old.topic, old.group, old.queue_id, popped.offset)
+        pop_time_ms = self._in_flight.unused_time([untimed_key], max(int(now.wall_ms), old.pop_time_ms + 1))
         new = CheckPoint(
             topic=old.topic,
             group=old.group,
             queue_id=old.queue_id,
             start_offset=popped.offset,
-            pop_time_ms=self._unused_time(old, popped.offset, max(int(now.wall_ms), old.pop_time_ms + 1)),
+            pop_time_ms=pop_time_ms,
             invisible_ms=invisible_ms,
             diffs=(0,),
             broker_name=old.broker_name,
@@ -171,15 +174,6 @@ class Acknowledging:
         )
         end = self._journal.write((new,), [(old, bit)], wall_ms=now.wall_ms)
         return Changed(new.pop_time_ms, invisible_ms, new.revive_queue, end)
-
-    def _unused_time(self, old: CheckPoint, offset: int, wall_ms: int) -> int:
-        """Return the pop time of a message's next check point: a later one if one in flight has its name.
-
-        After a reset of its group a message may be in flight twice, and both be changed in one millisecond.
-        """
-        while self._in_flight.find((old.topic, old.group, old.queue_id, offset, wall_ms)) is not None:
-            wall_ms += 1
-        return wall_ms
 
     def _change_ordered(self, popped: Popped, pop_time_ms: int, invisible_ms: int) -> Changed:
         left_ms = self._ordering.change(_queue(popped), pop_time_ms, popped.offset, invisible_ms)

@@ -292,7 +292,12 @@ class Popping:
         wanted, now_ms = pop.wanted, self._clock.monotonic_ms()
         wall_ms = self._clock.wall_ms()
         shares = [share for share in taken.shares if share.offsets]
-        pop_time_ms = self._pop_time(wanted.group, shares, int(wall_ms))
+        untimed_keys = [
+            (share.topic, wanted.group, share.queue_id, start)
+            for share in shares
+            for start, _ in share.parts()
+        ]
+        pop_time_ms = self._in_flight.unused_time(untimed_keys, int(wall_ms))
         revive_queue = self._next_revive_queue()
         check_points = [
             CheckPoint(
@@ -336,16 +341,6 @@ class Popping:
         self._taking.note_turn(wanted.group, shares[-1])
         now_ms = self._clock.monotonic_ms()
         return PopResult(pop_time_ms, ORDERED, shares, taken.rest, ordered=ordered, popped_ms=now_ms)
-
-    def _pop_time(self, group: str, shares: Sequence[Share], wall_ms: int) -> int:
-        """Return the time of a pop: now, or later if there is a check point of this name already."""
-        while any(
-            self._in_flight.find((share.topic, group, share.queue_id, start, wall_ms))
-            for share in shares
-            for start, _ in share.parts()
-        ):
-            wall_ms += 1
-        return wall_ms
 
     def _next_revive_queue(self) -> int:
         self._pops += 1
