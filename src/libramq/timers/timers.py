@@ -83,7 +83,8 @@ class EarlierProcess:
 
     The files are written once a second, and only when the commit log is on the disk; the delivered copies are
     in the log at once. After a kill they say what of the last slots is not delivered again. Ours; Apache's
-    broker delivers again. destinations: where messages went then, as now.
+    broker delivers again. destinations: where messages went then, as now. At a slave that acts, the earlier
+    process is its master's.
     """
 
     def __init__(self, copies: Copies, destinations: Destinations, precision_ms: int) -> None:
@@ -91,11 +92,10 @@ class EarlierProcess:
         self._destinations = destinations
         self._precision_ms = precision_ms
 
-    def has_delivered(self, message: MessageExt, unit: TimerUnit, tick: int) -> bool | None:
+    def has_delivered(self, message: MessageExt, tick: int) -> bool | None:
         """Return whether a message of a slot was delivered; None: ask again. May raise ColdRead."""
         topic = message.properties.get(p.REAL_TOPIC)
-        # What was rolled on is found by its key, in the slot that has it twice (`rolled_key`).
-        if not self._copies.is_looking or topic is None or unit.rolls:
+        if not self._copies.is_looking or topic is None:
             return False
         sent_to = p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
         queue_id = self._destinations.queue_for(topic, sent_to)
@@ -301,7 +301,10 @@ class TimerMessages:
     def _is_delivered(self, tick: int, message: MessageExt, unit: TimerUnit) -> bool | None:
         if self.was_delivered(message):
             return True
-        return self._earlier.has_delivered(message, unit, tick) if self._earlier is not None else False
+        # What was rolled on is found by its key, in the slot that has it twice (`rolled_key`).
+        if self._earlier is None or unit.rolls:
+            return False
+        return self._earlier.has_delivered(message, tick)
 
     # Delivering.
 

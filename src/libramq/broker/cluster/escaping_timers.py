@@ -28,6 +28,7 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.timers.due_message import rolled_key
+from libramq.timers.timers import EarlierProcess
 
 #: Ours: messages that are sent at once, and that one read takes.
 WINDOW_MAX: Final = 32
@@ -61,6 +62,7 @@ class EscapingTimers:
         self._clock = clock
         self._ready = ready
         self._copies = DeliveredCopies(files.store)
+        self._earlier = EarlierProcess(self._copies, files.destinations, self._precision_ms)
         #: What waits, as offsets in the timers' topic by time; there may be 259,200 slots, one a second for
         #: three days (timerMaxDelaySec). `ticks`: a heap of them.
         self._slots: dict[int, array[int]] = {}
@@ -165,10 +167,10 @@ class EscapingTimers:
                 if message.physical_offset < self._destinations.deleted_end(topic):
                     dropped[topic] += 1
                     continue
-                has_copy = self._has_copy(message, tick)
-                if has_copy is None:
+                was_delivered = self._earlier.has_delivered(message, tick)
+                if was_delivered is None:
                     return None
-                if not has_copy and not self._is_left_out(message, tick):
+                if not was_delivered and not self._is_left_out(message, tick):
                     key = rolled_key(message, self._roll_window_ms)
                     found.setdefault(key or message.queue_offset, message)
                     size += message.store_size
@@ -177,12 +179,6 @@ class EscapingTimers:
         self._destinations.drop(dropped)
         self._rolled.update(key for key in found if isinstance(key, str))
         return list(found.values()) if found or place == len(offsets) else None
-
-    def _has_copy(self, message: MessageExt, tick: int) -> bool | None:
-        topic = message.properties[p.REAL_TOPIC]
-        sent_to = p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
-        queue_id = self._destinations.queue_for(topic, sent_to)
-        return self._copies.has(message, topic, queue_id, (tick + 1) * self._precision_ms)
 
     def _is_left_out(self, message: MessageExt, tick: int) -> bool:
         """Return whether a message was recalled, or was sent already as it is in the topic twice."""
