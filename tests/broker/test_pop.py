@@ -127,6 +127,13 @@ def popped(reply: Command) -> list[MessageExt]:
     return messages
 
 
+def take_new_handle(message: MessageExt, changed: Command) -> None:
+    """Give a message the handle of the answer to a change of its invisible time."""
+    ext, parts = changed.ext, message.properties["POP_CK"].split()
+    changed_parts = [parts[7], ext["popTime"], ext["invisibleTime"], ext["reviveQid"], *parts[4:]]
+    message.properties["POP_CK"] = " ".join(changed_parts)
+
+
 def bodies(messages: list[MessageExt]) -> list[bytes]:
     return [message.body for message in messages]
 
@@ -180,11 +187,7 @@ def test_the_new_handle_of_a_changed_message_acknowledges_it(broker: Conversatio
     popper = Popper(broker)
     broker.send(FakePeer(), body=b"a")
     (message,) = popper.pop()
-    ext = popper.change(message, 1_000).ext
-    parts = message.properties["POP_CK"].split()
-    message.properties["POP_CK"] = " ".join(
-        [parts[7], ext["popTime"], ext["invisibleTime"], ext["reviveQid"], *parts[4:]]
-    )
+    take_new_handle(message, popper.change(message, 1_000))
     assert popper.ack(message).code == ResponseCode.SUCCESS
     broker.advance(60_000)
     assert popper.pop() == []
@@ -1084,11 +1087,7 @@ def test_two_deliveries_of_a_message_that_are_changed_at_once_are_kept_apart(bro
     (replayed,) = popper.pop(invisible_time=1_000)
     broker.advance(10)
     for message in (before, replayed):
-        ext = popper.change(message, 1_000).ext
-        parts = message.properties["POP_CK"].split()
-        message.properties["POP_CK"] = " ".join(
-            [parts[7], ext["popTime"], ext["invisibleTime"], ext["reviveQid"], *parts[4:]]
-        )
+        take_new_handle(message, popper.change(message, 1_000))
     assert popper.ack(before).code == ResponseCode.SUCCESS
     assert popper.change(replayed, 1_000).code == ResponseCode.SUCCESS
     broker.advance(1_000)

@@ -11,7 +11,7 @@ from libramq.broker.pop import taking
 from libramq.codes import ResponseCode
 from libramq.message import MessageExt
 from tests.broker.brokers import Conversation
-from tests.broker.test_pop import Popper
+from tests.broker.test_pop import Popper, take_new_handle
 from tests.fakes import FakePeer, ManualClock
 from tests.quick import quick
 
@@ -64,9 +64,7 @@ class Witness:
         message, self.until_ms[body] = self.held.pop(body), 0  # Until when is unknown, if there is no answer.
         reply = self.popper.change(message, invisible_ms)
         if reply.code == ResponseCode.SUCCESS:
-            parts = message.properties["POP_CK"].split()
-            changed = [parts[7], reply.ext["popTime"], reply.ext["invisibleTime"], *parts[3:]]
-            message.properties["POP_CK"] = " ".join(changed)
+            take_new_handle(message, reply)
             self.until_ms[body] = self.now_ms + invisible_ms
             self.held[body] = message
 
