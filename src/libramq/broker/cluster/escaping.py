@@ -41,7 +41,7 @@ ASKED_MS: Final = 5_000
 KEPT_MS: Final = 30_000
 
 
-class ActingSlave(Protocol):
+class EscapingSlave(Protocol):
     """The slave that delivers for its master."""
 
     @property
@@ -71,7 +71,7 @@ class Escaping:
         offsets: OffsetCommits,
         kernel: Kernel,
         ask: Ask,
-        slave: ActingSlave,
+        slave: EscapingSlave,
     ) -> None:
         self._schedule = files.schedule
         self._clock = kernel.clock
