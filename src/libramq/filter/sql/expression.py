@@ -75,6 +75,67 @@ _PARTS: Final[dict[Part, Callable[[bytes, bytes], bool]]] = {
 }
 
 
+class SqlFilter:
+    """A parsed expression. Equal expressions share one filter, as long as it is among the last ones used."""
+
+    __slots__ = ("_names", "_test", "expression", "weight")
+
+    def __init__(self, expression: str, test: Test, names: Sequence[str]) -> None:
+        self.expression = expression
+        self._test = test
+        self._names = frozenset(name.encode() for name in names)
+        self.weight = len(names)
+
+    def __repr__(self) -> str:
+        return f"SqlFilter({self.expression!r})"
+
+    def matches(self, properties: bytes) -> bool:
+        """Return whether a message with these stored properties matches; unknown and errors do not."""
+        if self.weight > FEW_LOOKUPS and len(properties) > LONG_BYTES:
+            properties = self._named_in(properties)
+        try:
+            return self._test(b"\x02%b\x02" % properties) is True
+        except ValueError:  # A text that is no number, compared with one.
+            return False
+
+    def _named_in(self, properties: bytes) -> bytes:
+        """Return the properties that the expression names, in their order: the first of a name counts."""
+        names = self._names
+        return b"\x02".join([
+            pair for pair in properties.split(b"\x02") if pair.partition(b"\x01")[0] in names
+        ])  # fmt: skip
+
+
+def parse_sql(expression: str) -> SqlFilter:
+    """Parse an expression; raises ConfigError, which names the column of the fault."""
+    if not isinstance(expression, str):
+        raise ConfigError(f"an SQL92 expression is a text such as 'a > 3', not {expression!r}")
+    with _LOCK:
+        parsed = _PARSED.pop(expression, None)
+    if parsed is None:
+        parsed = _parse(expression)
+    with _LOCK:
+        _PARSED[expression] = parsed
+        if len(_PARSED) > PARSED_MAX:
+            del _PARSED[next(iter(_PARSED))]
+    if isinstance(parsed, str):
+        raise SqlFault(parsed)
+    return parsed
+
+
+def is_parsed(expression: str) -> bool:
+    """Return whether an expression is among the last ones parsed."""
+    return expression in _PARSED
+
+
+def _parse(expression: str) -> SqlFilter | str:
+    try:
+        condition = parse(expression)
+    except SqlFault as fault:
+        return str(fault)
+    return SqlFilter(expression, compile_condition(condition), tuple(names_in(condition)))
+
+
 def compile_condition(condition: Condition) -> Test:
     """Return the function of a condition."""
     match condition:
@@ -186,10 +247,8 @@ def _property_and_literal(name: str, constant: Any, order: Order, type_: Type, c
             text = data[at : data.find(b"\x02", at)]
             if not text:
                 return None
-            number = java_double(text)
-            return compare(
-                number if number == number else math.inf, constant
-            )  # NaN is the largest, for Java.
+            number = java_double(text)  # NaN is the largest, for Java.
+            return compare(number if number == number else math.inf, constant)
 
         return fraction_compared
 
@@ -325,64 +384,3 @@ def _compare(order: Order, left: Type, right: Type) -> Compare:
 
 def _incomparable(_left: Any, _right: Any) -> bool:
     raise ValueError("a condition on the left of a text")
-
-
-class SqlFilter:
-    """A parsed expression. Equal expressions share one filter, as long as it is among the last ones used."""
-
-    __slots__ = ("_names", "_test", "expression", "weight")
-
-    def __init__(self, expression: str, test: Test, names: Sequence[str]) -> None:
-        self.expression = expression
-        self._test = test
-        self._names = frozenset(name.encode() for name in names)
-        self.weight = len(names)
-
-    def __repr__(self) -> str:
-        return f"SqlFilter({self.expression!r})"
-
-    def matches(self, properties: bytes) -> bool:
-        """Return whether a message with these stored properties matches; unknown and errors do not."""
-        if self.weight > FEW_LOOKUPS and len(properties) > LONG_BYTES:
-            properties = self._named_in(properties)
-        try:
-            return self._test(b"\x02%b\x02" % properties) is True
-        except ValueError:  # A text that is no number, compared with one.
-            return False
-
-    def _named_in(self, properties: bytes) -> bytes:
-        """Return the properties that the expression names, in their order: the first of a name counts."""
-        names = self._names
-        return b"\x02".join([
-            pair for pair in properties.split(b"\x02") if pair.partition(b"\x01")[0] in names
-        ])  # fmt: skip
-
-
-def parse_sql(expression: str) -> SqlFilter:
-    """Parse an expression; raises ConfigError, which names the column of the fault."""
-    if not isinstance(expression, str):
-        raise ConfigError(f"an SQL92 expression is a text such as 'a > 3', not {expression!r}")
-    with _LOCK:
-        parsed = _PARSED.pop(expression, None)
-    if parsed is None:
-        parsed = _parse(expression)
-    with _LOCK:
-        _PARSED[expression] = parsed
-        if len(_PARSED) > PARSED_MAX:
-            del _PARSED[next(iter(_PARSED))]
-    if isinstance(parsed, str):
-        raise SqlFault(parsed)
-    return parsed
-
-
-def is_parsed(expression: str) -> bool:
-    """Return whether an expression is among the last ones parsed."""
-    return expression in _PARSED
-
-
-def _parse(expression: str) -> SqlFilter | str:
-    try:
-        condition = parse(expression)
-    except SqlFault as fault:
-        return str(fault)
-    return SqlFilter(expression, compile_condition(condition), tuple(names_in(condition)))
