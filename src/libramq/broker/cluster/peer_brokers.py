@@ -39,7 +39,6 @@ from libramq.rpc.question import Ask, Question
 
 log = get_logger(__name__)
 
-
 #: Ours: how often members are reported.
 BEAT_MS: Final = 1_000
 #: Ours: how soon an unreachable broker is tried again; it may only have restarted.
@@ -47,6 +46,15 @@ RETRY_MS: Final = 200
 #: Ours: a broker that has stopped is removed by the name servers, and no peer any more, before this many
 #: attempts.
 FAILURES_UNTIL_WARNING: Final = 10
+#: Ours: a broker of the cluster that takes longer to answer counts as absent.
+ANSWER_MS_MAX: Final = 1_000
+#: Ours: clients of all groups that took another's place, the last ones, for brokers that were out of reach.
+REPLACED_MAX: Final = 4_096
+#: The design's limit of a take-over: a broker that has not answered by then is ignored. Its fence refuses
+#: what contradicts its state, and then we ask again.
+GATHER_MS_MAX: Final = 1_000
+#: Ours: how soon a broker that did not know us is asked again; its name server has answered it by then.
+AGAIN_MS: Final = 20
 
 
 @dataclass(slots=True)
@@ -98,17 +106,6 @@ class PeerLink:
         self.is_linked = False
         self.full_report_due = self.full_state_due = True
         self.due_ms = now_ms + RETRY_MS
-
-
-#: Ours: a broker of the cluster that takes longer to answer counts as absent.
-ANSWER_MS_MAX: Final = 1_000
-#: Ours: clients of all groups that took another's place, the last ones, for brokers that were out of reach.
-REPLACED_MAX: Final = 4_096
-#: The design's limit of a take-over: a broker that has not answered by then is ignored. Its fence refuses
-#: what contradicts its state, and then we ask again.
-GATHER_MS_MAX: Final = 1_000
-#: Ours: how soon a broker that did not know us is asked again; its name server has answered it by then.
-AGAIN_MS: Final = 20
 
 
 class Gathering:

@@ -34,6 +34,13 @@ log = get_logger(__name__)
 
 #: Ours: messages of a level that others pass; with more of them, those behind wait, too.
 WAITING_MAX: Final = 4_096
+#: Ours: clock synchronisation moves the clock by less (ntpd steps from 128 ms on); a delay may be wrong by
+#: this much.
+UNNOTICED_MS: Final = 100
+#: Ours: a clock is not set so often while messages wait; of more settings the oldest are forgotten.
+SETTINGS_MAX: Final = 1_000
+#: Ours: due messages that one append delivers, in 0.5 ms.
+APPENDED_MAX: Final = 32
 
 
 class LevelAccount(Document, frozen=True, kw_only=True):
@@ -95,15 +102,6 @@ class DelayAnswer(ScheduleFile, frozen=True, kw_only=True):
     timers: tuple[Long, ...] | None = None
     committed: dict[str, dict[Int, Long]] = {}
     last_record: tuple[Long, Long] | None = None
-
-
-#: Ours: clock synchronisation moves the clock by less (ntpd steps from 128 ms on); a delay may be wrong by
-#: this much.
-UNNOTICED_MS: Final = 100
-#: Ours: a clock is not set so often while messages wait; of more settings the oldest are forgotten.
-SETTINGS_MAX: Final = 1_000
-#: Ours: due messages that one append delivers, in 0.5 ms.
-APPENDED_MAX: Final = 32
 
 
 class Due(NamedTuple):

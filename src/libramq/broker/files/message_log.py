@@ -28,7 +28,6 @@ from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, names_of
 
 log = get_logger(__name__)
 
-
 _REFUSALS: Final = {
     AppendStatus.MESSAGE_ILLEGAL: (
         ResponseCode.MESSAGE_ILLEGAL,
