@@ -6,7 +6,7 @@ its master, or by a slave that acted. That is all its checkpoint has.
 """
 
 from libramq.clock import WallMs
-from libramq.timers.timer_checkpoint import OwnCheckpoint, TimerCheckpoint
+from libramq.timers.timer_checkpoint import FoundCheckpoint, OwnCheckpoint, TimerCheckpoint
 from libramq.timers.timer_directory import TimerDirectory
 from libramq.timers.timer_log import TimerLog
 from libramq.timers.timers import Again
@@ -30,12 +30,10 @@ def drop_wheel(directory: TimerDirectory, log: TimerLog, wall_ms: WallMs) -> tup
 
     What the directory says was delivered, by this broker as a master, holds until its commit log is cut.
     """
-    checkpoint, own = directory.found or (TimerCheckpoint(), None)
-    collected = min(checkpoint.queue_offset, checkpoint.master_queue_offset)
-    again = Again()
-    if own is not None:
-        collected, again = own.queue_offset, Again(own.again_until, own.again_from_ms)
-    again = again.renewed(collected, checkpoint.read_ms)
+    found = directory.found or FoundCheckpoint()
+    checkpoint, own = found
+    again = Again(own.again_until, own.again_from_ms) if own is not None else Again()
+    again = again.renewed(found.collected, checkpoint.read_ms)
     log.open()
     is_of_slave = own is not None and own.pop_place == own.queue_offset == checkpoint.log_end == 0
     if directory.filesystem.exists(directory.checkpoint) and not is_of_slave:

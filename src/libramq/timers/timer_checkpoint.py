@@ -68,22 +68,29 @@ class OwnCheckpoint(NamedTuple):
 class FoundCheckpoint(NamedTuple):
     """A file's content. own: None where Apache's broker wrote it last."""
 
-    apache: TimerCheckpoint
-    own: OwnCheckpoint | None
+    apache: TimerCheckpoint = TimerCheckpoint()
+    own: OwnCheckpoint | None = None
 
-    @classmethod
-    def decode(cls, data: bytes) -> "FoundCheckpoint | None":
-        """Read the file's content; None if it is cut short."""
-        if len(data) < _APACHE.size:
-            return None
-        data = data.ljust(FILE_BYTES, b"\0")
-        magic, copy, *numbers = _OURS.unpack_from(data, _APACHE.size)
-        is_ours = magic == _MAGIC and copy == data[: _APACHE.size]
-        own = OwnCheckpoint(*numbers) if is_ours else None
-        return cls(TimerCheckpoint(*_APACHE.unpack_from(data)), own)
+    @property
+    def collected(self) -> int:
+        """Return the first message of the timers' topic that is not in the timer log."""
+        if self.own is not None:
+            return self.own.queue_offset
+        return min(self.apache.queue_offset, self.apache.master_queue_offset)
 
 
-def encode_timer_file(checkpoint: TimerCheckpoint, own: OwnCheckpoint) -> bytes:
+def encode_checkpoint_file(apache: TimerCheckpoint, own: OwnCheckpoint) -> bytes:
     """Return the file's content but for its zeroes. It lies within one sector, so it is never torn."""
-    apache = checkpoint.encode()
-    return apache + _OURS.pack(_MAGIC, apache, *own)
+    part = apache.encode()
+    return part + _OURS.pack(_MAGIC, part, *own)
+
+
+def decode_checkpoint_file(data: bytes) -> FoundCheckpoint | None:
+    """Read the file's content; None if it is cut short."""
+    if len(data) < _APACHE.size:
+        return None
+    data = data.ljust(FILE_BYTES, b"\0")
+    magic, copy, *numbers = _OURS.unpack_from(data, _APACHE.size)
+    is_ours = magic == _MAGIC and copy == data[: _APACHE.size]
+    own = OwnCheckpoint(*numbers) if is_ours else None
+    return FoundCheckpoint(TimerCheckpoint(*_APACHE.unpack_from(data)), own)

@@ -17,7 +17,8 @@ from libramq.timers.timer_checkpoint import (
     FoundCheckpoint,
     OwnCheckpoint,
     TimerCheckpoint,
-    encode_timer_file,
+    decode_checkpoint_file,
+    encode_checkpoint_file,
 )
 from libramq.timers.timer_wheel import SLOTS
 
@@ -51,7 +52,7 @@ class TimerDirectory:
             is_new = filesystem.file_size(file) < PAGE_BYTES
             if is_new:
                 filesystem.truncate(file, PAGE_BYTES)
-            filesystem.pwrite(file, encode_timer_file(checkpoint, own), 0)
+            filesystem.pwrite(file, encode_checkpoint_file(checkpoint, own), 0)
             filesystem.fsync(file)
         finally:
             filesystem.close(file)
@@ -63,6 +64,6 @@ class TimerDirectory:
             return None
         file = self.filesystem.open(self.checkpoint)
         try:
-            return FoundCheckpoint.decode(self.filesystem.pread(file, FILE_BYTES, 0))
+            return decode_checkpoint_file(self.filesystem.pread(file, FILE_BYTES, 0))
         finally:
             self.filesystem.close(file)

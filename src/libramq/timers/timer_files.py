@@ -23,10 +23,7 @@ from libramq.timers.metrics import TimerMetrics, TimerMetricsFile
 from libramq.timers.request import TimerOptions
 from libramq.timers.slave_timers import drop_wheel, slave_checkpoint
 from libramq.timers.slot_reader import TimerData
-from libramq.timers.timer_checkpoint import (
-    OwnCheckpoint,
-    TimerCheckpoint,
-)
+from libramq.timers.timer_checkpoint import FoundCheckpoint, OwnCheckpoint, TimerCheckpoint
 from libramq.timers.timer_directory import TimerDirectory
 from libramq.timers.timer_log import LogWrite, TimerLog, TimerUnit, run_log_write
 from libramq.timers.timer_wheel import Slot, TimerWheel, is_whole, read_wheel, write_slots
@@ -62,16 +59,15 @@ class TimerFiles:
         wall_ms: Callable[[], WallMs],
         copies: Copies | None = None,
     ) -> None:
-        found = directory.found
         self._directory = directory
+        self._found = directory.found or FoundCheckpoint()
         self._store = store
         self._wall_ms = wall_ms
         self._metrics_file = ConfigFile(directory.filesystem, directory.metrics)
         self._wheel = TimerWheel()
         self._log = TimerLog(directory.filesystem, directory.root, directory.log_file_bytes)
         self._pop = pop
-        self.checkpoint = found.apache if found is not None else TimerCheckpoint()
-        self._own = found.own if found is not None else None
+        self.checkpoint = self._found.apache
         #: Whether the file of the wheel is not used, and written as a whole.
         self._makes_wheel_again = False
         try:
@@ -90,22 +86,21 @@ class TimerFiles:
             destinations=destinations,
             earlier=EarlierProcess(copies, destinations, options.precision_ms) if copies else None,
         )
-        is_saved = found is None or (self._own is not None and self._own.pop_place == pop.place)
+        own = self._found.own
+        is_saved = directory.found is None or (own is not None and own.pop_place == pop.place)
         is_saved = is_saved and not (self._makes_wheel_again and len(self._wheel))
         self._saved = (self.timers.version, pop.place) if is_saved else None
 
     def _open(self, options: TimerOptions) -> tuple[int, Again]:
         """Load wheel and log; return the next message of the topic to be collected."""
-        store, checkpoint, own = self._store, self.checkpoint, self._own
+        store, (checkpoint, own) = self._store, self._found
         self._log.open()
         from_tick = checkpoint.read_ms // options.precision_ms
         self._makes_wheel_again = not self._load_wheel(from_tick, options.precision_ms)
         last = self._add_units(
             0 if self._makes_wheel_again else checkpoint.log_end, from_tick, options.precision_ms
         )
-        queue_offset = min(checkpoint.queue_offset, checkpoint.master_queue_offset)
-        if own is not None:
-            queue_offset = own.queue_offset
+        queue_offset = self._found.collected
         if last is not None:
             queue_offset = max(queue_offset, self._after(last))
         again = Again(own.again_until, own.again_from_ms) if own is not None else Again()
@@ -150,7 +145,8 @@ class TimerFiles:
                 log.error("the timer wheel has not its size; it is made again from the timer log")
             return False
         self._wheel.load(read_wheel(filesystem, path, from_tick=from_tick, slots=slots))
-        is_right = self._own is None or self._own.wheel_sum == self._wheel.sum
+        own = self._found.own
+        is_right = own is None or own.wheel_sum == self._wheel.sum
         if is_right and self._has_ticks_of(precision_ms):
             return True
         # After a kill between the two writes, where the file is damaged, and with another timerPrecisionMs.
@@ -166,8 +162,8 @@ class TimerFiles:
 
     def _note(self, again: Again, queue_offset: int) -> None:
         """Note on the disk what is to be collected again, before the log looks as if nothing were missing."""
-        pop_place = self._own.pop_place if self._own is not None else -1
-        own = OwnCheckpoint(queue_offset, pop_place, 0, *again)
+        found = self._found.own
+        own = OwnCheckpoint(queue_offset, found.pop_place if found is not None else -1, 0, *again)
         self._directory.write_checkpoint(self.checkpoint, own)
 
     def _add_units(self, start: int, from_tick: int, precision_ms: int) -> TimerUnit | None:
