@@ -1,4 +1,4 @@
-"""The holdings of handovers: one holder per queue, and when the next one is admitted."""
+"""The holdings of queues: one holder per queue, and when the next one is admitted."""
 
 import pytest
 

@@ -23,7 +23,7 @@ class Holding(NamedTuple):
 
 
 class QueueHoldings:
-    """One group's ledger. target: the member each queue is meant for. freed: when a queue was last released.
+    """One group's queues. target: the member each queue is meant for. freed: when a queue was last released.
 
     rest_ms: how long nobody is admitted to a released queue.
     """

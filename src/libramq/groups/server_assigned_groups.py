@@ -1,7 +1,7 @@
 """Groups with server-side assignment: their members query the coordinator for their queues.
 
         all members ask                         the group's sticky assignment, over all topics and brokers
-        some allocate for themselves            what the strategy named in the request gives, as it does them
+        some allocate for themselves            the result of the request's strategy, which is also theirs
         members or queues are not known yet     no answer: the member keeps what it has
 
 Decisions are returned: the answer, the members that should ask again, and the `AssignmentUpdate` for the

@@ -687,7 +687,7 @@ class MasterFlushOffsetHeader(Header):
 
 
 class LowestIdHeader(Header):
-    """NOTIFY_MIN_BROKER_ID_CHANGE: another broker of a name has its lowest id now.
+    """NOTIFY_MIN_BROKER_ID_CHANGE: the lowest id among the brokers of a name has changed.
 
     offline_broker_addr: of the broker that left; ha_broker_addr: of the one that came.
     """

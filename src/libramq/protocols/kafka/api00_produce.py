@@ -2,10 +2,9 @@
 
     request ─► decode (large ones on a thread) ─► append, partition by partition ─► all safe ─► answer
 
-A batch of an idempotent producer that was stored before is answered like the first time (see
-`idempotent_producers`).
-acks 1 and all mean the same here: what the broker's flush and replication settings promise. acks 0 is not
-answered.
+A batch of an idempotent producer that was stored before is answered like the first time
+(`idempotent_producers`). acks 1 and all mean the same here: what the broker's flush and replication settings
+promise. acks 0 is not answered.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set

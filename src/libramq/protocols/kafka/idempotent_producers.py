@@ -9,8 +9,8 @@ the last five batches are known:
     a batch of an older epoch       INVALID_PRODUCER_EPOCH
 
 A producer that is not known, or not any more, may begin anywhere. The truth lies in the log: every record has
-its batch's numbers as a property (`mark`). After a kill amid a batch its first records may be there
-without the others; the retry adds those.
+its batch's numbers as a property (`mark`). After a kill amid a batch its first records may be there without
+the others; the retry adds those.
 
 Upstream: ProducerStateManager.java, ProducerStateEntry.java, ProducerAppendInfo.java.
 """
