@@ -467,6 +467,48 @@ async def test_a_commit_of_another_task_leaves_what_a_running_one_works_on(names
         assert broker.offsets["g", "T", 0] == 1
 
 
+@pytest.mark.parametrize("commits_meanwhile", [False, True])
+async def test_a_commit_of_another_task_leaves_no_mark_on_a_running_one(namesrv, broker, commits_meanwhile):
+    """When that one has ended, what it has fetched is done with the next commit, as without the first."""
+    broker.put("T", 0, b"x")
+    has_fetched, may_end = asyncio.Event(), asyncio.Event()
+    async with subscribed(namesrv, auto_commit_interval_ms=60_000) as reader:
+
+        async def fetch():
+            await reader.getone()
+            has_fetched.set()
+            await may_end.wait()
+
+        fetching = asyncio.create_task(fetch())
+        await has_fetched.wait()
+        if commits_meanwhile:
+            await reader.commit()
+        may_end.set()
+        await fetching
+        await reader.commit()
+        assert broker.offsets["g", "T", 0] == 1
+
+
+async def test_a_message_comes_once_though_the_task_that_fetched_before_ends_late(namesrv, broker):
+    for number in range(3):
+        broker.put("T", 0, b"%d" % number)
+    has_fetched, may_end = asyncio.Event(), asyncio.Event()
+    async with subscribed(namesrv, auto_commit_interval_ms=60_000) as reader:
+
+        async def fetch():
+            await reader.getone()
+            has_fetched.set()
+            await may_end.wait()
+
+        fetching = asyncio.create_task(fetch())
+        await has_fetched.wait()
+        await reader.commit()
+        assert (await reader.getone()).body == b"1"
+        may_end.set()
+        await fetching
+        assert (await reader.getone()).body == b"2"
+
+
 async def test_a_stop_waits_no_longer_for_a_task_that_ends_without_another_call(namesrv, broker):
     """What it has fetched is delivered again."""
     broker.put("T", 0, b"x")

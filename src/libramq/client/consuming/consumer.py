@@ -286,10 +286,12 @@ class Consumer(Positions):
         `create_task(consumer.getmany())`, is delivered again, unless it was committed.
         """
         self._finish(is_done=self._task is asyncio.current_task())
+        self._finish_with_task()
         await super().stop(timeout_ms=timeout_ms)
 
     async def __aexit__(self, *raised: object) -> None:
         self._finish(is_done=raised[0] is None)
+        self._finish_with_task()
         await super().stop()
 
     # Messages.
@@ -393,11 +395,16 @@ class Consumer(Positions):
         if waiting is None or task is None:
             return
         if task is not asyncio.current_task():
-            if not task.done():  # It may end without another call.
-                task.add_done_callback(lambda _: waiting.buffer.finish(is_done=False))
+            if not task.done():
                 return
             is_done = is_done and not task.cancelled() and task.exception() is None
         waiting.buffer.finish(is_done=is_done)
+
+    def _finish_with_task(self) -> None:
+        """Have a stop wait no longer for the task that fetched last, if that ends without another call."""
+        waiting, task = self._waiting, self._task
+        if waiting is not None and task is not None and task is not asyncio.current_task():
+            task.add_done_callback(lambda _: waiting.buffer.finish(is_done=False))
 
     async def batches(
         self, columns: Sequence[str] | None = None, *, max_records: int | None = None
