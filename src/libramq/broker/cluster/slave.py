@@ -98,7 +98,7 @@ class Slave:
         self._kept_until_ms = self._clock.monotonic_ms() + KEPT_MS
         #: Until when nothing is handed out, as a master that is back has asked; it registers before.
         self._paused_until_ms = self._clock.monotonic_ms()
-        #: None unless slaves act.
+        #: Decides whether this slave acts for its lost master; None unless enableSlaveActingMaster is set.
         self.acting: ActingSlave | None = None
         if config.enable_slave_acting_master:
             self.acting = ActingSlave(config, files, offsets, kernel, self._ask, self)

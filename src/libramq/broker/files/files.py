@@ -18,7 +18,7 @@ from libramq.broker.files.passed_on_file import SAVE_MS as PASSED_ON_SAVE_MS
 from libramq.broker.files.passed_on_file import PassedOnFile
 from libramq.broker.files.pop_state import PopState
 from libramq.broker.files.progress import Progress, ProgressFile
-from libramq.broker.files.slave_commits import SLAVE_FILE_NAME as SLAVE_COMMITS
+from libramq.broker.files.slave_commits import FILE_NAME as SLAVE_COMMITS
 from libramq.broker.files.slave_commits import CommitsAtSlave
 from libramq.broker.files.tables import Tables
 from libramq.catalog.config_file import ConfigFile

@@ -51,9 +51,8 @@ class PopState:
         self._ledger = ledger
         self._revive_topic = revive_topic
         self._clock = clock
-        loaded = Loaded(
-            store.deletions
-        )  # A slave hands out no messages; as a master it reads the whole journal.
+        loaded = Loaded(store.deletions)
+        # A slave hands out no messages; as a master it reads the whole journal.
         if not store.config.is_copy:
             loaded = load(store, ledger, checkpoint, revive_topic=revive_topic, now=read_clock(clock))
         self.in_flight: InFlight = loaded.in_flight

@@ -13,7 +13,7 @@ from libramq.offsets.consumer_offset import SEPARATOR
 from libramq.store.message_store import MessageStore
 
 #: Ours.
-SLAVE_FILE_NAME: Final = "slaveCommits.json"
+FILE_NAME: Final = "slaveCommits.json"
 
 
 class SlaveCommitsFile(Document, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class CommitsAtSlave:
     """
 
     def __init__(self, filesystem: FileSystem, config_directory: Path, store: MessageStore) -> None:
-        self._file = ConfigFile(filesystem, config_directory / SLAVE_FILE_NAME)
+        self._file = ConfigFile(filesystem, config_directory / FILE_NAME)
         loaded = self._file.load(SlaveCommitsFile) or SlaveCommitsFile()
         self.table = {
             key: dict(queues) for key, queues in loaded.offset_table.items() if store.config.is_copy
