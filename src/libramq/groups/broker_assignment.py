@@ -189,7 +189,7 @@ class BrokerAssignment:
             rests_ms = [
                 max(self._holdings.rest_ms(queue, now_ms), 1)
                 for queue in wanted
-                if queue not in self._holdings.holdings
+                if self._holdings.holder(queue) is None
             ]
             if rests_ms:
                 waiting[client_id] = max(rests_ms)
@@ -233,7 +233,7 @@ class BrokerAssignment:
     def _hand(self, queues: Iterable[MessageQueue], client_id: str) -> None:
         """Record a member as the holder of queues, replacing any other."""
         for queue in queues:
-            if queue in self._holdings.holdings:
+            if self._holdings.holder(queue) is not None:
                 self._holdings.drop(queue)
             self._holdings.hold(queue, Holding(client_id))
 
@@ -243,5 +243,5 @@ class BrokerAssignment:
 
     def _free(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> None:
         for queue in queues:
-            if queue in self._holdings.holdings:  # Tables of other brokers may name a queue twice.
+            if self._holdings.holder(queue) is not None:  # Tables of other brokers may name a queue twice.
                 self._holdings.free(queue, now_ms)
