@@ -88,9 +88,9 @@ class Pull:
     """Pull messages from an offset on → `own.pulled`.
 
     claim: under which the queue is open in a coordinated group. topic_start: what its opening named.
-    as_records: its messages are wanted as PulledRecords. takes_batches: inner batches may come whole, which
-    are more messages than `count_max` perhaps. accepts_damaged: bodies are taken although they do
-    not match their checksums.
+    as_records: its messages are wanted as PulledRecords. takes_batches: inner batches may come whole, perhaps
+    more messages than `count_max`. accepts_damaged: bodies are taken although they do not match their
+    checksums.
     The pull commits nothing, unlike upstream's: multi-threaded brokers let it overtake later commits.
     """
 
@@ -142,7 +142,7 @@ class SendBack:
 class SendCopy:
     """Send a copy to the group's retry topic, if a send-back failed → `consumption.copy_sent`.
 
-    delay_level: as there.
+    delay_level: as in SendBack.
     """
 
     delivery: Delivery

@@ -130,7 +130,7 @@ class MemberCoordination:
         self._release_due_ms: MonotonicMs | None = None
         self._is_leaving = self._is_leave_sent = False
         self._overdue = Overdue(own.settings, own.timers.new(self._check_handlers), own.table)
-        #: What the coordinator was told last; it is repeated with each poll.
+        #: Whether the last release reported a slow handler; each poll repeats it.
         self._is_slow_sent = False
         self._released = own.released
         #: Abandons handlers whose queues are about to be granted to others.

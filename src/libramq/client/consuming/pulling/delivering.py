@@ -5,8 +5,7 @@
 
 Portions hold at most batch_size messages of one topic. They are held while their queue is not READING, and
 while the lease has expired.
-Upstream: ConsumeMessageConcurrentlyService.submitConsumeRequest and consumeMessageDirectly,
-ConsumeMessageOrderlyService.java.
+Upstream: ConsumeMessageConcurrentlyService.submitConsumeRequest, ConsumeMessageOrderlyService.java.
 """
 
 from collections.abc import Sequence

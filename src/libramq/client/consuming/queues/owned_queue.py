@@ -238,11 +238,10 @@ class PullCursor:
 
     timer: of the next pull, if it has a pause. number: of the last pull; answers to earlier ones come too
     late. sought_offset: where the program wants to begin, whatever is committed. last_stored_ms: when the
-    last message that we have pulled was stored, also in an ownership just before; 0 for none.
-    handled_before: the highest offset handled in an earlier
-    ownership. was_missing: its topic was missing for a while, so its offsets may mean other messages now.
-    accepts_damaged: the last pull brought a body that does not match its checksum, and the next one is taken
-    as it comes.
+    last message that we have pulled was stored, also in an ownership just before; 0 for none. handled_before:
+    the highest offset handled in an earlier ownership. was_missing: its topic was missing for a while, so its
+    offsets may mean other messages now. accepts_damaged: the last pull brought a body that does not match its
+    checksum, and the next one is taken as it comes.
     """
 
     last_ms: MonotonicMs

@@ -1,7 +1,7 @@
 """The requests of brokers to a consumer: notices, resets and operators' queries.
 
 Upstream: impl/ClientRemotingProcessor.java, DefaultMQPushConsumerImpl.consumerRunningInfo,
-ProcessQueue.fillProcessQueueInfo.
+ProcessQueue.fillProcessQueueInfo, ConsumeMessageConcurrentlyService.consumeMessageDirectly.
 """
 
 import sys

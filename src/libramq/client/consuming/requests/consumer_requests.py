@@ -1,6 +1,6 @@
-"""The requests of a push consumer: one for each effect of its core that needs a broker, with the response's
-receiver.
+"""The requests of a consumer to brokers: one for each effect of its core that needs a broker.
 
+Each response goes back to the part of the core that asked for it.
 Upstream: impl/MQClientAPIImpl.java.
 """
 
