@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Generic, Protocol, Required, TypeVar, Unpack
 
-from libramq.client.beginning import Begun, GroupBeginning, QueuesAtBroker, places_of, take_steps
-from libramq.client.beginning import Steps as BeginningSteps
+from libramq.client.beginning import Begun, GroupBeginning, QueuesAtBroker, Steps, places_of, take_steps
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.handling.handler_result import Ending
@@ -226,7 +225,7 @@ class MemberNetwork(ABC, Generic[E]):
 
     def _steps_to_begin(
         self, beginning: GroupBeginning, places: Sequence[QueuesAtBroker], wall_ms: int
-    ) -> BeginningSteps:
+    ) -> Steps:
         return beginning.begin(self._subscriptions, places, wall_ms)
 
     @abstractmethod
