@@ -15,3 +15,31 @@ def test_a_failed_call_to_java_is_named_by_its_cause():
         raise Py4JError(text)
     said = "ingest ended early: java.lang.IllegalStateException: two queries; run it again and it continues"
     assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ("builtins.OSError: [Errno 28] No space left", "OSError: [Errno 28] No space left"),
+        ("py4j.Py4JJavaError: An error occurred while calling o5.parquet\n: java.E: n", "java.E: n"),
+        ("libramq.errors.ConfigError: the table t is another", "the table t is another"),
+    ],
+)
+def test_a_failed_function_of_python_is_named_by_its_last_exception(raised: str, said: str):
+    """Spark passes on the driver's traceback, with a worker's in it, after three sentences of its own."""
+    text = f"""[STREAM_FAILED] Query [id = 1] terminated with exception: [FOREACH_BATCH] An error occurred.
+Reason: An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "batches.py", line 106, in write_numbered
+    write(messages)
+    ^^^^^
+pyspark.errors.exceptions.captured.PythonException:
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "iceberg_table.py", line 1, in write
+{raised}
+ SQLSTATE: 39000
+=== Streaming Query ===
+"""
+    with pytest.raises(PipelineFailed) as caught, failures_in_one_line("ingest"):
+        raise Py4JError(text)
+    assert str(caught.value) == f"ingest ended early: {said}; run it again and it continues"

@@ -9,6 +9,8 @@ from libramq.errors import LibraError
 
 # The last line of a Python traceback of ours, which Spark passes on inside its own text.
 _OURS: Final = re.compile(r"^libramq(?:\.\w+)+: (.+)$", re.MULTILINE)
+# That of any, without its module; frames are indented.
+_PYTHON: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:\w+\.)*(\S.*)")
 
 #: How Py4J names a method of Java's that failed: "… o69.start."
 _CALL: Final = "An error occurred while calling"
@@ -28,9 +30,11 @@ def failures_in_one_line(pipeline: str, *, then: str = "run it again and it cont
         yield
     except (PySparkException, Py4JError) as error:
         text = str(error)
-        ours = _OURS.findall(text)
+        ours, raised = _OURS.findall(text), list(_PYTHON.finditer(text))
+        if raised:
+            text = text[raised[-1].start(1) :]
         lines = [line.strip(": \t") for line in text.splitlines() if line.strip(": \t")]
-        if len(lines) > 1 and lines[0].startswith(_CALL):
+        if len(lines) > 1 and _CALL in lines[0]:
             del lines[0]  # Its cause follows.
         what = ours[-1] if ours else next(iter(lines), type(error).__name__)
         raise PipelineFailed(f"{pipeline} ended early: {what.rstrip('.')}; {then}") from error
