@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import deltalake
@@ -13,7 +14,7 @@ import pytest
 from pyspark.sql.types import BinaryType, DateType, LongType, StructField, StructType
 
 from libramq.spark.pipeline.batches import Batch
-from libramq.spark.pipeline.delta_table import DeltaTable
+from libramq.spark.pipeline.delta_table import DeltaTable, _statistics
 
 
 class Rows:
@@ -103,6 +104,21 @@ def test_files_have_bounds_by_which_readers_leave_them_out(tmp_path: Path):
         3, 3, 9, 1,
     )  # fmt: skip
     assert str(file["partition.date"]) == "2026-05-01"
+
+
+def test_a_file_without_counts_and_with_times_beyond_those_of_python_has_no_bounds(tmp_path: Path):
+    """Spark counts no nulls where a value is large; a body of one megabyte stopped the pipeline for ever."""
+    file = tmp_path / "f.parquet"
+    at = pa.array([1_700_000_000_000_000_000], pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table({"at": at, "offset": [1]}), file)
+    found = _statistics(pq.read_metadata(file))
+    assert (found["nullCount"], found["minValues"]) == ({"at": 0, "offset": 0}, {"offset": 1})
+    without_counts = SimpleNamespace(is_stats_set=True, has_null_count=False, has_min_max=False)
+    column = SimpleNamespace(path="body", is_stats_set=True, statistics=without_counts)
+    metadata: Any = SimpleNamespace(num_rows=1, num_columns=1, num_row_groups=1)
+    metadata.schema = SimpleNamespace(column=lambda _: column)
+    metadata.row_group = lambda _: metadata.schema
+    assert _statistics(metadata)["nullCount"] == {}
 
 
 def test_files_of_lost_and_killed_runs_are_removed(tmp_path: Path):

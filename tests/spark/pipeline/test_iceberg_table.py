@@ -156,6 +156,16 @@ def test_a_batch_of_duplicates_only_is_recorded(catalog: dict[str, str], write: 
     assert iceberg(catalog).has_batch(Batch("q", 0))
 
 
+def test_times_beyond_those_of_python_are_written_without_bounds(
+    catalog: dict[str, str], write: Callable[..., int], tmp_path: Path
+):
+    """Seconds are asked for, and a producer sends milliseconds, inside a list: it would stop for ever."""
+    lines = pa.array([[1_700_000_000_000_000_000], [0]], pa.list_(pa.timestamp("us", "UTC")))
+    assert write(Rows(offset=[1, 2], lines=lines), 0) == 2
+    assert offsets(catalog) == [1, 2]
+    assert len(data_files(tmp_path)) == 1
+
+
 def test_a_table_gains_columns_and_keeps_those_that_are_no_longer_written(
     catalog: dict[str, str], write: Callable[..., int]
 ):

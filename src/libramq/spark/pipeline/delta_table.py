@@ -164,10 +164,15 @@ def _statistics(metadata: "FileMetaData") -> dict[str, Any]:
         bounds = [group.statistics for group in groups if group.is_stats_set]
         if "." in name or len(bounds) < len(groups) or not bounds:
             continue
-        found["nullCount"][name] = sum(each.null_count for each in bounds)
-        if all(each.has_min_max and isinstance(each.min, int | datetime) for each in bounds):
-            found["minValues"][name] = _bound(min(each.min for each in bounds))
-            found["maxValues"][name] = _bound(max(each.max for each in bounds))
+        if all(each.has_null_count for each in bounds):  # Spark leaves it out where a value is large.
+            found["nullCount"][name] = sum(each.null_count for each in bounds)
+        try:
+            limits = [(each.min, each.max) for each in bounds if each.has_min_max]
+        except OverflowError:  # Python's times end with the year 9999.
+            continue
+        if len(limits) == len(bounds) and all(isinstance(low, int | datetime) for low, _ in limits):
+            found["minValues"][name] = _bound(min(low for low, _ in limits))
+            found["maxValues"][name] = _bound(max(high for _, high in limits))
     return found
 
 

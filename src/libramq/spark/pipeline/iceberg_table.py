@@ -318,15 +318,23 @@ class FileWriter:
             parts = (f"{quote(name, safe='')}={_in_path(value)}/" for name, value in values.items())
             yield self._write_file(rows.filter(chosen), "".join(parts))
 
-    def _write_file(self, rows: pa.Table, directory: str) -> "DataFile":
+    def _write_file(self, rows: pa.Table, directory: str, *, bounds: bool = True) -> "DataFile":
         from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
         location = self.locations.new_data_location(f"{directory}{_prefix(self.metadata)}{uuid4()}.parquet")
         codec = self.metadata.properties.get("write.parquet.compression-codec", "zstd")
         compression = "none" if codec == "uncompressed" else codec
         with self.io.new_output(location).create() as file:
-            pq.write_table(rows, file, compression=compression, store_decimal_as_integer=True)
-        return parquet_file_to_data_file(self.io, self.metadata, location)
+            pq.write_table(
+                rows, file, compression=compression, store_decimal_as_integer=True, write_statistics=bounds
+            )
+        try:
+            return parquet_file_to_data_file(self.io, self.metadata, location)
+        except OverflowError:  # Python's times end with the year 9999, and bounds are read as such.
+            self.io.delete(location)
+            if not bounds:
+                raise
+            return self._write_file(rows, directory, bounds=False)
 
 
 def _prefix(metadata: Any) -> str:
