@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 AVRO = '{"type": "record", "name": "Sale", "fields": [{"name": "shop", "type": "string"}]}'
+LONG = b'{"shop": "%s"}' % (b"/" * 84)
 COLUMNS = {"shop": "string", "at": "timestamp", "cents": "int"}
 
 
@@ -44,12 +45,15 @@ def test_json_becomes_columns_and_what_does_not_fit_is_kept_with_the_reason(
             b"[1]",
             b"not JSON",
             b"\xff",
+            b'\n {"cents": "many"}',
+            LONG,
+            b'{"shop": "Harbour", "at": 1700000000000}',
         ],
     )
     sentence = Ingest(given).run(spark, ignore).sentence
-    assert "6 messages" in sentence
+    assert "9 messages" in sentence
     assert "2 rows written" in sentence
-    assert "4 bodies did not fit, see " in sentence
+    assert "7 bodies did not fit, see " in sentence
     more = config(
         up, topic, tmp_path, **keys, columns={**COLUMNS, "till": "int"}, partitioned_by=["date", "shop"]
     )
@@ -69,6 +73,9 @@ def test_json_becomes_columns_and_what_does_not_fit_is_kept_with_the_reason(
         b"[1]": "not a JSON object",
         b"not JSON": "not JSON",
         b"\xff": "not UTF-8",
+        b'\n {"cents": "many"}': "cents is no int",
+        b'{"shop": "Harbour", "at": 1700000000000}': "at is not in the years 1 to 9999",
+        LONG: "shop is too long for a partition, above 83 bytes",
     }
 
 
@@ -98,6 +105,11 @@ def test_a_table_of_misfits_that_another_checkpoint_has_written_is_refused(tmp_p
         ({"body": "protobuf", "schema": "x"}, "message is the type of Protocol Buffers bodies"),
         ({"columns": {"a": "int"}}, "body = 'binary' takes no columns, schema or message"),
         ({"body": "json", "columns": {"Key": "int"}}, "column Key has the name of a message's; rename it"),
+        (
+            {"body": "json", "columns": {"a": "int", "A": "int"}},
+        ),
+        (
+        ),
         ({"body": "json", "columns": {"a": "number"}}, "column a: no type number; there are string, int"),
         ({"body": "json", "columns": {"a": "int"}, "event_time": "a"}, "with the type timestamp or date"),
         ({"partitioned_by": ["shop"]}, "partitioned_by=.'shop'.: give columns of the types string, int"),

@@ -1,8 +1,9 @@
 """Body columns: bodies decoded into columns of the table, and the reason where one cannot be."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from libramq.errors import ConfigError
 from libramq.spark.bodies.bodies import from_message
@@ -16,6 +17,8 @@ SIMPLE_TYPES: Final = (
     "string", "int", "bigint", "float", "double", "boolean", "date", "timestamp", "binary",
 )  # fmt: skip
 _TAKEN: Final = {*map(str.lower, COLUMNS), "date", "batch", "reason"}
+#: Linux: of the name of a directory.
+NAME_BYTES_MAX: Final = 255
 EVENT_TIME_TYPES: Final = ("timestamp", "date")
 
 
@@ -54,8 +57,20 @@ class BodyColumns:
             return from_message("body", self._kind, self._schema, message=self._message)
         return from_message("body", "json", ", ".join(map(self._ddl, self.columns)))
 
-    def reason(self) -> "Column":
-        """Return why a body is corrupt, with the names of the columns that it does not fit."""
+    def reason(self, read: "Column", partitioned_by: Sequence[str]) -> "Column":
+        """Return why a body does not fit, with the names of its columns; null if it does. read: decoded."""
+        from pyspark.sql import functions as f
+
+        misfits = [
+            f.when(is_misfit, f.lit(f"{name} {reason}"))
+            for name, kind in self.columns.items()
+            for is_misfit, reason in _misfits(read["value"][name], name, kind, name in partitioned_by)
+        ]
+        return f.when(read["corrupt"].isNotNull(), self._corrupt()).otherwise(
+            f.nullif(f.concat_ws(", ", *misfits), f.lit(""))
+        )
+
+    def _corrupt(self) -> "Column":
         from pyspark.sql import functions as f
 
         if self._kind != "json":
@@ -71,7 +86,7 @@ class BodyColumns:
         return (
             f.when(~f.is_valid_utf8(text), "not UTF-8")
             .when(f.try_parse_json(text).isNull(), "not JSON")
-            .when(~f.ltrim(text).startswith("{"), "not a JSON object")
+            .when(~text.rlike(r"^\s*\{"), "not a JSON object")
             .otherwise(f.concat_ws(", ", *misfits))
         )
 
@@ -93,6 +108,17 @@ class BodyColumns:
         if not isinstance(value, StructType):
             raise ConfigError(f"the schema is that of a {value.simpleString()}; columns need a record")
         return {field.name: field.dataType.simpleString() for field in value.fields}
+
+
+def _misfits(value: "Column", name: str, kind: str, is_partition: bool) -> "Iterator[tuple[Column, str]]":
+    """Yield whether a value that has the column's type cannot be written all the same, and why."""
+    from pyspark.sql import functions as f
+
+    if kind in EVENT_TIME_TYPES:  # Python's end there, too. It is milliseconds taken for seconds, mostly.
+        yield ~f.year(value).between(1, 9999), "is not in the years 1 to 9999"
+    if is_partition and kind == "string":
+        bytes_max = (NAME_BYTES_MAX - len(quote(name, safe="")) - 1) // 3  # Of name=value, as %2F.
+        yield f.octet_length(value) > bytes_max, f"is too long for a partition, above {bytes_max} bytes"
 
 
 def _read(path: Path) -> bytes:

@@ -238,13 +238,14 @@ class Ingest:
         from pyspark.sql import functions as f
 
         read = rows.withColumn("_read", bodies.decoded())
-        misfits = read.where("_read.corrupt is not null")
+        read = read.withColumn("reason", bodies.reason(f.col("_read"), self._config.partitioned_by))
+        misfits = read.where("reason is not null")
         if not misfits.isEmpty():
-            rejected = misfits.withColumns({"reason": bodies.reason(), "date": f.to_date("timestamp")})
+            rejected = misfits.withColumn("date", f.to_date("timestamp"))
             columns = self._rejected_columns()
             chosen = rejected.select(*(f.col(name).cast(kind).alias(name) for name, kind in columns.items()))
             self._rejected += self._table(REJECTED).write_once(chosen, batch)
-        return read.where("_read.corrupt is null").select(*rows.columns, "_read.value.*")
+        return read.where("reason is null").select(*rows.columns, "_read.value.*")
 
     def _compact(self) -> None:
         self._files_merged += self._table().compact()
