@@ -107,8 +107,11 @@ def test_a_table_of_misfits_that_another_checkpoint_has_written_is_refused(tmp_p
         ({"body": "json", "columns": {"Key": "int"}}, "column Key has the name of a message's; rename it"),
         (
             {"body": "json", "columns": {"a": "int", "A": "int"}},
+            "columns a and A differ in case alone; leave",
         ),
         (
+            {"body": "json", "columns": {"a.b": "int"}},
+            "column 'a.b': a name has a letter, no dot and no",
         ),
         ({"body": "json", "columns": {"a": "number"}}, "column a: no type number; there are string, int"),
         ({"body": "json", "columns": {"a": "int"}, "event_time": "a"}, "with the type timestamp or date"),

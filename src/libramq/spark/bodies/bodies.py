@@ -68,7 +68,8 @@ def _from_json(body: "Column", schema: Any, _message: str | None) -> "Column":
     try:
         fields = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
     except ParseException as error:
-        raise ConfigError(f"from_message: {schema!r} is no schema of Spark's: {error}") from None
+        reason = str(error).strip()  # It begins with an empty line.
+        raise ConfigError(f"from_message: {schema!r} is no schema of Spark's: {reason}") from None
     assert isinstance(fields, StructType), "a DDL text is one"
     with_corrupt = StructType([*fields.fields, StructField(_CORRUPT, StringType())])
     text = body.cast("string")

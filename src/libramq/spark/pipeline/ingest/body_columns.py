@@ -42,9 +42,18 @@ class BodyColumns:
         data = b"" if schema is None else _read(Path(schema))
         self._schema: Any = data.decode() if kind == "avro" else data
         self.columns = dict(columns) if schema is None else self._columns_of_schema()
+        twins = {name.lower(): name for name in self.columns}  # Spark's names have no case.
         for name, type_ in self.columns.items():
-            if name.lower() in _TAKEN:  # Spark's names have no case.
+            if name.lower() in _TAKEN:
                 raise ConfigError(f"the body's column {name} has the name of a message's; rename it")
+            if twins[name.lower()] != name:
+                raise ConfigError(
+                    f"the body's columns {name} and {twins[name.lower()]} differ in case alone; leave one out"
+                )
+            if not name or set(name) & set(".`"):
+                raise ConfigError(
+                    f"the body's column {name!r}: a name has a letter, no dot and no backtick; leave it out"
+                )
             if type_ not in SIMPLE_TYPES and not any(mark in type_ for mark in "<("):
                 raise ConfigError(
                     f"column {name}: no type {type_}; there are {', '.join(SIMPLE_TYPES)}, decimal(10,2), "
