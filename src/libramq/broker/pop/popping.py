@@ -292,11 +292,8 @@ class Popping:
         wanted, now_ms = pop.wanted, self._clock.monotonic_ms()
         wall_ms = self._clock.wall_ms()
         shares = [share for share in taken.shares if share.offsets]
-        untimed_keys = [
-            (share.topic, wanted.group, share.queue_id, start)
-            for share in shares
-            for start, _ in share.parts()
-        ]
+        parts = [(share, start, offsets) for share in shares for start, offsets in share.parts()]
+        untimed_keys = [(share.topic, wanted.group, share.queue_id, start) for share, start, _ in parts]
         pop_time_ms = self._in_flight.unused_time(untimed_keys, int(wall_ms))
         revive_queue = self._next_revive_queue()
         check_points = [
@@ -312,8 +309,7 @@ class Popping:
                 revive_queue=revive_queue,
                 due_ms=now_ms + pop.invisible_ms,
             )
-            for share in shares
-            for start, offsets in share.parts()
+            for share, start, offsets in parts
         ]
         end = self._journal.write(check_points, wall_ms=wall_ms)
         self._full_groups.discard(wanted.group)
