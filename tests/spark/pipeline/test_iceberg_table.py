@@ -232,6 +232,12 @@ def test_mistakes_are_named(
         IcebergTable("shop.orders", {"uri": "http://127.0.0.1:9"}).has_rows()
     with pytest.raises(ConfigError, match=r"table='orders': give a namespace and a name, like shop\.orders"):
         IcebergTable("orders", catalog)
+    with pytest.raises(ConfigError, match=r"no warehouse for the new table shop\.orders; give a dir"):
+        iceberg({"uri": catalog["uri"], "wharehouse": "w"}).check({})
+    with pytest.raises(
+        ConfigError, match=r"the warehouse file:///.*\.py in \[catalog\] is a file; give a dir"
+    ):
+        iceberg({**catalog, "warehouse": __file__}).check({})
     assert not iceberg(catalog).has_rows()
     assert list(tmp_path.iterdir()) == []  # A dry run.
     write(Rows(), 0)

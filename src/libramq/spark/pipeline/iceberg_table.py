@@ -96,14 +96,16 @@ class IcebergTable:
         return self._open() is not None
 
     def check(self, columns: Mapping[str, str]) -> None:
-        """Raise ConfigError if the table exists and rows with these columns (Spark's types) do not fit it.
+        """Raise ConfigError if rows with these columns (Spark's types) do not fit, or have no place.
 
         Nested types are checked when the rows are there: only a Spark session can read them.
         """
         table = self._open()
-        if table is not None:
-            known = {name: ARROW_TYPES[kind] for name, kind in columns.items() if kind in ARROW_TYPES}
-            self._check(table, pa.schema(known))
+        if table is None:
+            self._check_warehouse()
+            return
+        known = {name: ARROW_TYPES[kind] for name, kind in columns.items() if kind in ARROW_TYPES}
+        self._check(table, pa.schema(known))
 
     def has_batch(self, batch: "Batch") -> bool:
         """Return whether a batch is in the table."""
@@ -179,6 +181,16 @@ class IcebergTable:
             return count
         _delete_orphans(self._catalog.load_table(self.name))
         return count
+
+    def _check_warehouse(self) -> None:
+        """Raise ConfigError if there is no place for the table; catalogs other than SQL's may know one."""
+        warehouse, uri = self._properties.get("warehouse", ""), self._properties.get("uri", "")
+        if not warehouse and uri.startswith(("sqlite", "postgresql")):
+            raise ConfigError(
+                f"[catalog] has no warehouse for the new table {self.name}; give a directory or a URL"
+            )
+        if Path(warehouse.removeprefix("file://")).is_file():
+            raise ConfigError(f"the warehouse {warehouse} in [catalog] is a file; give a directory")
 
     def _prepared(self, schema: pa.Schema) -> "Table":
         """Return the table, created if there is none, with all columns of the schema."""
