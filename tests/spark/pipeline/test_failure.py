@@ -22,6 +22,11 @@ def test_a_failed_call_to_java_is_named_by_its_cause():
     [
         ("builtins.OSError: [Errno 28] No space left", "OSError: [Errno 28] No space left"),
         ("py4j.Py4JJavaError: An error occurred while calling o5.parquet\n: java.E: n", "java.E: n"),
+        (
+            "Py4JJavaError: An error occurred while calling o5.x.\n"
+            ": E: failed.\n\tat X\nCaused by: F: m\n\tat Y\nCaused by: IO: full",
+            "E: failed: IO: full",
+        ),
         ("libramq.errors.ConfigError: the table t is another", "the table t is another"),
     ],
 )

@@ -14,6 +14,7 @@ _PYTHON: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n
 
 #: How Py4J names a method of Java's that failed: "… o69.start."
 _CALL: Final = "An error occurred while calling"
+_CAUSE: Final = "Caused by: "
 
 
 class PipelineFailed(LibraError):
@@ -35,6 +36,8 @@ def failures_in_one_line(pipeline: str, *, then: str = "run it again and it cont
             text = text[raised[-1].start(1) :]
         lines = [line.strip(": \t") for line in text.splitlines() if line.strip(": \t")]
         if len(lines) > 1 and _CALL in lines[0]:
-            del lines[0]  # Its cause follows.
+            del lines[0]  # Its cause follows, and the cause of that: a full disk, of failed tasks.
+            causes = [line.removeprefix(_CAUSE) for line in lines if line.startswith(_CAUSE)]
+            lines[0] = ": ".join([lines[0].rstrip("."), *causes[-1:]])
         what = ours[-1] if ours else next(iter(lines), type(error).__name__)
         raise PipelineFailed(f"{pipeline} ended early: {what.rstrip('.')}; {then}") from error
