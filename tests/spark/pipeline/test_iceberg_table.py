@@ -230,8 +230,11 @@ def test_mistakes_are_named(
         IcebergTable("shop.orders", {"uri": "mysql://h/d"}).has_rows()
     with pytest.raises(ConfigError, match=r"cannot be opened: .*Connection refused"):
         IcebergTable("shop.orders", {"uri": "http://127.0.0.1:9"}).has_rows()
-    with pytest.raises(ConfigError, match=r"table='orders': give a namespace and a name, like shop\.orders"):
-        IcebergTable("orders", catalog)
+    for name in ("orders", ".orders", "shop.", "shop..orders", "../shop.orders"):
+        with pytest.raises(
+            ConfigError, match=f"table='{name}': give a namespace and a name, like shop.orders"
+        ):
+            IcebergTable(name, catalog)
     with pytest.raises(ConfigError, match=r"no warehouse for the new table shop\.orders; give a dir"):
         iceberg({"uri": catalog["uri"], "wharehouse": "w"}).check({})
     with pytest.raises(

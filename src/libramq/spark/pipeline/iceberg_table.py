@@ -80,8 +80,8 @@ class IcebergTable:
             raise ConfigError(
                 "Iceberg tables need the library pyiceberg: pip install 'libramq[iceberg]'"
             ) from None
-        namespace, _, last = name.rpartition(".")
-        if not namespace or not last or "/" in name:
+        namespace = name.rpartition(".")[0]
+        if not namespace or not all(map(str.strip, name.split("."))) or "/" in name:
             raise ConfigError(f"table={name!r}: give a namespace and a name, like shop.orders")
         self.name, self._namespace = name, namespace
         self._catalog_name = catalog.get("name", "default")
