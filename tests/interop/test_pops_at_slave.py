@@ -84,8 +84,10 @@ def test_a_java_consumer_pops_at_our_slave_what_apaches_master_had(tmp_path: Pat
             lambda: committed(slave, group, topic) == COUNT, "all done at the slave", within_s=PATIENCE_S
         )
         assert accepted(second) == {held: 1}
+        # With one replica it would register, and have members pop there, before it has the slave's offsets.
+        two = {**settings, "totalReplicas": 2, "brokerIP2": "127.0.0.1"}
         again = ApacheBroker(
-            tmp_path / "master", namesrv=servers.namesrv, name=NAME, settings=settings, port=master.port
+            tmp_path / "master", namesrv=servers.namesrv, name=NAME, settings=two, port=master.port
         )
         stack.callback(again.process.kill)
         again.wait_ready()
