@@ -1,6 +1,7 @@
-"""Servers that encrypt: among each other always, and with clients that want it."""
+"""Servers that encrypt: among each other always, and with clients that want it, or with all of them."""
 
 import asyncio
+import contextlib
 import ssl
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from libramq.message import Message
 from libramq.nameserver import NameServer
 from libramq.protocols.kafka.server import KafkaServer
 from libramq.remoting.credentials import Credentials
+from libramq.transport.server_tls import encryption
 from libramq.transport.tls import Encryption, Tls
-from tests.interop.ports import free_broker_port
+from tests.interop.ports import free_broker_port, free_port
+from tests.transport.certificates import Certificates
 from tests.transport.loops import LOOPS, run_on, until
 
 TLS_HANDSHAKE = 22
@@ -52,7 +55,6 @@ def test_brokers_slaves_and_name_servers_reach_each_other_encrypted(loop: str, t
 
     async def scenario() -> None:
         permissive = Permissive(tmp_path)
-        encryption = permissive.encryption
 
         def broker(name: str, **options: object) -> BrokerServer:
             config = BrokerConfig(
@@ -63,10 +65,10 @@ def test_brokers_slaves_and_name_servers_reach_each_other_encrypted(loop: str, t
                 **({"broker_name": name} | options),
             )
             return BrokerServer(
-                config, clock=SystemClock(), filesystem=LocalFileSystem(), encryption=encryption
+                config, clock=SystemClock(), filesystem=LocalFileSystem(), encryption=permissive.encryption
             )
 
-        async with NameServer("127.0.0.1", 0, encryption=encryption) as namesrv:
+        async with NameServer("127.0.0.1", 0, encryption=permissive.encryption) as namesrv:
             master, other = broker("a", ha_listen_port=free_broker_port()), broker("b")
             slave = broker("slave of a", broker_name="a", broker_id=1, broker_role="SLAVE")
             for each in (master, other, slave):
@@ -96,6 +98,70 @@ def test_brokers_slaves_and_name_servers_reach_each_other_encrypted(loop: str, t
                 writer.close()
             await kafka.stop()
             for each in (slave, other, master):
+                await each.stop()
+
+    run_on(loop, scenario)
+
+
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_every_port_of_a_broker_is_encrypted_only(loop: str, tmp_path: Path) -> None:
+    """Under `enforcing`, with clients' certificates: requests, the VIP port, HA, Kafka, and the metrics."""
+    certificates = Certificates(tmp_path / "tls")
+    own = str(certificates.client("broker.example"))
+    options = certificates.options(
+        server_mode="enforcing",
+        need_client_auth="require",
+        server_trust_cert_path=str(certificates.ca_file),
+        enable=True,
+        client_trust_cert_path=str(certificates.ca_file),
+        client_cert_path=own,
+    )
+
+    def broker(name: str, namesrv: str, **more: object) -> BrokerServer:
+        config = BrokerConfig(
+            store_path=str(tmp_path / name),
+            listen_port=free_broker_port(),
+            namesrv_addr=namesrv,
+            tls=options,
+            **more,  # type: ignore[arg-type]
+        )
+        return BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
+
+    async def scenario() -> None:
+        async with NameServer("127.0.0.1", 0, encryption=encryption(options)) as namesrv:
+            ha_port, metrics_port = free_broker_port(), free_port()
+            master = broker(
+                "master",
+                namesrv.address,
+                ha_listen_port=ha_port,
+                metrics_exporter_type="PROM",
+                metrics_port=metrics_port,
+            )
+            slave = broker("slave", namesrv.address, broker_id=1, broker_role="SLAVE")
+            for each in (master, slave):
+                await each.start()
+            kafka = KafkaServer(master, BrokerConfig(), LocalFileSystem(), port=0)
+            await kafka.start()
+            async with Producer(
+                group="p", namesrv=namesrv.address, tls=certificates.tls(cert_file=own)
+            ) as producer:
+                await producer.send(Message("T", b"hi"))
+            await until(lambda: slave.broker.store.visible_offset == master.broker.store.end > 0)
+            context = certificates.tls(cert_file=own).context()
+            reader, writer = await asyncio.open_connection("127.0.0.1", metrics_port, ssl=context)
+            writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert b"rocketmq_messages_in" in await reader.read()
+            writer.close()
+            listen_port = int(master.address.rpartition(":")[2])
+            ports = (namesrv.port, listen_port, listen_port - 2, ha_port, metrics_port)
+            for port in (*ports, int(kafka.address.rpartition(":")[2])):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(API_VERSIONS)
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+                writer.close()
+            await kafka.stop()
+            for each in (slave, master):
                 await each.stop()
 
     run_on(loop, scenario)

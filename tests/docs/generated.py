@@ -25,6 +25,7 @@ from libramq.cli.main import app
 from libramq.client.consuming.ownership import transitions as ownership_transitions
 from libramq.groups.coordinator import transitions as group_transitions
 from libramq.nameserver.config import NameServerConfig
+from libramq.transport.tls_options import OPTIONS
 
 from . import requests
 
@@ -54,6 +55,15 @@ def name_server_options() -> str:
         for option in fields(NameServerConfig)
     ]
     return _table(("option", "default", "can be changed while it runs", "what it does"), rows)
+
+
+def tls_options() -> str:
+    """Return a table of the options of TLS, which all servers have."""
+    rows = [
+        (f"`{name}`", _default(None if option.default == "" else option.default), option.metadata["about"])
+        for name, option in OPTIONS.items()
+    ]
+    return _table(("option", "default", "what it does"), rows)
 
 
 def refused_options() -> str:
@@ -158,6 +168,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "broker-options": broker_options,
     "name-server-options": name_server_options,
     "refused-options": refused_options,
+    "tls-options": tls_options,
     "request-codes": request_codes,
     "mqadmin-commands": mqadmin_commands,
     "metrics": metrics,

@@ -21,7 +21,7 @@ from libramq.client.consuming.consumer import PULL_THRESHOLD_FOR_ALL
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.options import ConsumerOptions, PushConsumerOptions
 from libramq.formats.properties_file import parse_properties
-from libramq.transport import access
+from libramq.transport import access, tls_options
 from libramq.wire.kafka.api import APIS
 
 from . import generated
@@ -212,7 +212,7 @@ def test_properties_on_pages_are_known_to_the_programs(page: Path):
     of_brokers = {option.metadata["name"] for option in fields(BrokerConfig) if option.metadata}
     for text in re.findall(r"```properties\n(.*?)```", page.read_text(), re.DOTALL):
         names = set(parse_properties(text))
-        assert names <= of_brokers or names <= set(access.NAMES)
+        assert names <= of_brokers | set(tls_options.OPTIONS) or names <= set(access.NAMES)
 
 
 def test_the_table_of_layers_lists_every_package():

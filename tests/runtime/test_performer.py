@@ -34,6 +34,7 @@ class Line:
         self.address = "127.0.0.1:50000"
         self.number = next(NUMBERS)
         self.principal = ANONYMOUS
+        self.certificate_names: tuple[str, ...] = ()
         self.is_open = True
         self.unsent_bytes = self.leaving_bytes = 0
         self.leaves_at_once = True

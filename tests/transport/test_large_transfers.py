@@ -34,8 +34,8 @@ DATA = bytes(range(256)) * 40 * 1024  # 10 MiB: more than any socket takes at on
 class FakeTransport:
     """A transport over one end of a pair of sockets."""
 
-    def __init__(self, end: socket.socket, waiting_bytes: int = 0, *, is_encrypted: bool = False) -> None:
-        self._extra = {"socket": end, "sslcontext": object() if is_encrypted else None}
+    def __init__(self, end: socket.socket, waiting_bytes: int = 0) -> None:
+        self._extra = {"socket": end}
         self._waiting_bytes = waiting_bytes
         self.written: list[Any] = []
 
@@ -149,10 +149,9 @@ def test_a_rest_is_copied_where_most_of_the_answer_has_left(ends):
         assert isinstance(rest, bytes) == is_copied
 
 
-@pytest.mark.parametrize(("waiting_bytes", "is_encrypted"), [(1, False), (0, True)])
-def test_nothing_overtakes_what_waits_and_nothing_goes_round_encryption(ends, waiting_bytes, is_encrypted):
+def test_nothing_overtakes_what_waits(ends):
     assert may_be_sliced(FakeTransport(ends[0]))
-    assert not may_be_sliced(FakeTransport(ends[0], waiting_bytes, is_encrypted=is_encrypted))
+    assert not may_be_sliced(FakeTransport(ends[0], 1))
 
 
 def test_a_broken_connection_is_the_transports_matter(ends):

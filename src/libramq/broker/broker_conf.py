@@ -15,6 +15,8 @@ from libramq.errors import ConfigError
 from libramq.formats.properties_file import read_properties, shown, whole_number
 from libramq.remoting.credentials import parse_credentials
 from libramq.transport.address import bind_address, check_announced, is_lookup, split_name_servers
+from libramq.transport.tls_options import PREFIX as TLS_PREFIX
+from libramq.transport.tls_options import tls_options
 
 #: Ours: how similar a misspelt name is; `authenticationProvider` and `authenticationEnabled` are not that
 #: similar.
@@ -30,7 +32,6 @@ class Refusal(NamedTuple):
 
 
 _OPEN: Final = "clients are not authenticated or authorised yet"
-_PLAIN: Final = "connections are not encrypted yet"
 _ALONE: Final = "this is not built yet (masters with slaves are: brokerRole, inSyncReplicas)"
 REFUSED: Final = {
     refusal.name: refusal
@@ -39,9 +40,6 @@ REFUSED: Final = {
         Refusal("authorizationEnabled", ("false",), _OPEN),
         Refusal("aclEnable", ("false",), _OPEN),
         Refusal("migrateAuthFromV1Enabled", ("false",), _OPEN),
-        Refusal("tls.enable", ("false",), _PLAIN),
-        Refusal("tls.server.mode", ("disabled", "permissive"), _PLAIN),
-        Refusal("tls.server.need.client.auth", ("none",), _PLAIN),
         Refusal("allAckInSyncStateSet", ("false",), _ALONE),
         Refusal("enableControllerMode", ("false",), _ALONE),
         Refusal("enableDLegerCommitLog", ("false",), _ALONE),
@@ -88,8 +86,9 @@ def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[Brok
     Raises ConfigError for an invalid value, and for an option that the broker cannot honour.
     """
     by_name = {option.metadata["name"]: option for option in fields(BrokerConfig) if option.metadata}
+    values: dict[str, Any] = {"tls": tls_options(properties)}
+    properties = {name: text for name, text in properties.items() if not name.startswith(TLS_PREFIX)}
     check_refused(properties, frozenset(by_name))
-    values: dict[str, Any] = {}
     unknown = []
     for name, text in properties.items():
         option = by_name.get(name)

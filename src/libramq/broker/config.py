@@ -20,6 +20,7 @@ from libramq.remoting.credentials import Credentials
 from libramq.remoting.frame import HEADER_BYTES_MAX
 from libramq.store.config import IN_MEMORY_BYTES
 from libramq.transport.address import check_announced, split_address
+from libramq.transport.tls_options import TlsOptions
 
 #: MessageStoreConfig.setTimerPrecisionMs; other values are rounded there.
 TIMER_PRECISIONS_MS: Final = (100, 200, 500, 1000)
@@ -235,6 +236,8 @@ class BrokerConfig:
             '`{"accessKey":"…","secretKey":"…"}`, the same at all of them.',
         },
     )
+    #: Its properties, tls.…, have a table of their own.
+    tls: TlsOptions = field(default_factory=TlsOptions)
     #: An operator's decision about a damaged store, for one start: in a file, it would remain.
     damaged: str | None = None
 

@@ -23,6 +23,7 @@ from libramq.kernel.work import InThread, Work
 from libramq.logs import get_logger
 from libramq.runtime.performer import Performer
 from libramq.transport.server import Server
+from libramq.transport.tls import TlsByFirstByte
 
 log = get_logger(__name__)
 
@@ -124,9 +125,10 @@ def _encoded(status: str, headers: list[tuple[str, str]], body: bytes) -> bytes:
 class MetricsServer:
     """The metrics, and the server from which Prometheus reads them."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, tls: TlsByFirstByte | None = None) -> None:
         self._host = host
         self._port = port
+        self._tls = tls
         self._metrics = Metrics()
         self._server: Server | None = None
 
@@ -134,7 +136,7 @@ class MetricsServer:
         """Listen; ConfigError if the port is not available."""
         translator = MetricsTranslator(broker.kernel.effects, make_wsgi_app(self._metrics.registry))
         entrance = performer.entrance(translator)
-        self._server = Server(entrance, broker.kernel.clock.monotonic_ms, reader=HeadReader)
+        self._server = Server(entrance, broker.kernel.clock.monotonic_ms, reader=HeadReader, tls=self._tls)
         try:
             await self._server.listen(self._host, self._port)
         except ConfigError as error:

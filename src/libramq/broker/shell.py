@@ -29,7 +29,8 @@ from libramq.transport.address import check_bind_address, is_loopback
 from libramq.transport.admission import for_slaves
 from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
 from libramq.transport.server import Reader, Server
-from libramq.transport.tls import PLAIN, Encryption
+from libramq.transport.server_tls import encryption as encryption_of
+from libramq.transport.tls import Encryption
 
 if TYPE_CHECKING:
     from libramq.broker.metrics_server import MetricsServer
@@ -41,7 +42,7 @@ METRICS_MS: Final = 1_000
 
 
 class BrokerServer:
-    """A broker that listens on sockets."""
+    """A broker that listens on sockets. encryption: by default that of its configuration."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class BrokerServer:
         filesystem: FileSystem,
         randomness: random.Random | None = None,
         authorizer: Authorizer = ALLOW_ALL,
-        encryption: Encryption = PLAIN,
+        encryption: Encryption | None = None,
     ) -> None:
         for address in (config.bind_address, config.metrics_host):
             check_bind_address(address, allow_public=config.allow_public, remedy="set allowPublic=true")
@@ -65,8 +66,8 @@ class BrokerServer:
         self._listening: asyncio.Task[None] | None = None
         self._has_listened = asyncio.Event()
         self._threads = WorkerThreads()
-        self._encryption = encryption
-        access = Access(tls=encryption.outgoing)
+        self._encryption = encryption if encryption is not None else encryption_of(config.tls)
+        access = Access(tls=self._encryption.outgoing)
         self._remotes = AsyncioRemotes(clock.monotonic_ms, lost=self._lost, access=access)
         self._dialer = SocketDialer(access.tls)
         self._broker: Broker | None = None
@@ -117,7 +118,9 @@ class BrokerServer:
         if self._config.serves_metrics:
             from libramq.broker.metrics_server import MetricsServer
 
-            self._metrics = MetricsServer(self._config.metrics_host, self._config.metrics_port)
+            self._metrics = MetricsServer(
+                self._config.metrics_host, self._config.metrics_port, self._encryption.incoming
+            )
         self._broker = Broker(
             self._config,
             Machine(

@@ -24,6 +24,8 @@ class Connection(Protocol):
 
     #: Who the client is, where it proves that once for all its requests: by SASL or a certificate.
     principal: Principal
+    #: The names in the certificate with which it has proven that (subjectAltName); none without TLS.
+    certificate_names: tuple[str, ...]
 
     @property
     def address(self) -> str:

@@ -94,8 +94,8 @@ SLICES_PER_ROUND: Final = 2
 
 
 def may_be_sliced(transport: asyncio.Transport) -> bool:
-    """Return whether bytes may go to the socket directly: none wait before them, and none are encrypted."""
-    return not transport.get_write_buffer_size() and transport.get_extra_info("sslcontext") is None
+    """Return whether bytes may go to the socket directly: none wait before them."""
+    return not transport.get_write_buffer_size()
 
 
 class LargeWrite:

@@ -1,10 +1,11 @@
 """The listener: a server's listening sockets, and its new connections until a transport has them.
 
-    accept, admission, [first byte], [TLS handshake], protocol
+    accept, admission, [first byte], [a turn for its TLS handshake], protocol
 
 A loop's own server decides between TLS and plain before a byte has arrived. A listener that is given `tls`
 looks at the first one and leaves it in the socket. It tells all protocols apart: the length of a frame begins
-with 0 or 1 (RocketMQ's has 16 MiB at most), a TLS handshake with 22, HTTP/2 with "P".
+with 0 or 1 (RocketMQ's has 16 MiB at most), a TLS handshake with 22, HTTP/2 with "P". The protocol gets the
+context of a handshake, and makes it.
 Upstream: remoting/netty/NettyRemotingServer.java, HandshakeHandler.
 """
 
@@ -14,13 +15,17 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from libramq.clock import MonotonicMs
-from libramq.errors import ConfigError, LibraError
+from libramq.errors import ConfigError, LibraError, ProtocolError
 from libramq.logs import get_logger
 from libramq.transport.admission import Admission, for_connections
-from libramq.transport.tls import SHUTDOWN_TIMEOUT_S, TlsByFirstByte
+from libramq.transport.handshakes import Handshakes
+from libramq.transport.tls import TlsByFirstByte
+
+if TYPE_CHECKING:
+    import ssl
 
 log = get_logger(__name__)
 
@@ -30,8 +35,6 @@ BACKLOG: Final = 1024
 ACCEPTS_PER_ROUND: Final = 64
 #: Ours, as asyncio's ACCEPT_RETRY_DELAY: how long nothing is accepted after the system refused to.
 ACCEPT_RETRY_S: Final = 1.0
-#: SslHandler of Netty, handshakeTimeoutMillis.
-HANDSHAKE_S_MAX: Final = 10.0
 #: No descriptor or memory, reported even if nobody connects. Other errors are one connection's (accept(2)).
 SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -39,21 +42,26 @@ SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.E
 class Listener:
     """Accepts connections, from any of a host's addresses, within the limits of an admission.
 
-    protocol: makes what serves a connection, from its address; it reports the end to the admission.
+    protocol: makes what serves a connection, from its address, and the context if it begins a TLS handshake;
+    it reports the end to the admission.
     tls: without it every connection is plain, and its protocol is made at once.
     """
 
     def __init__(
         self,
         admission: Admission,
-        protocol: Callable[[str], asyncio.BaseProtocol],
+        protocol: "Callable[[str, ssl.SSLContext | None], asyncio.BaseProtocol]",
         monotonic_ms: Callable[[], MonotonicMs],
+        handshakes: Handshakes,
         tls: TlsByFirstByte | None = None,
     ) -> None:
         self._admission = admission
         self._protocol = protocol
         self._monotonic_ms = monotonic_ms
         self._tls = tls
+        self._handshakes = handshakes
+        #: Connections that wait for their turn to begin a handshake.
+        self._waiting: set[socket.socket] = set()
         self._listening: list[socket.socket] = []
         #: Without it, a connection that gets no descriptor could not be refused, either.
         self._spare_descriptor: int | None = None
@@ -162,32 +170,45 @@ class Listener:
             self._give_up(accepted)
             return
         self._forget_silent(accepted)
-        self._connect(accepted, address, first)
+        assert self._tls is not None
+        try:
+            context = self._tls(first[0])
+        except ProtocolError as error:
+            log.info("a connection is refused", peer=address, reason=str(error))
+            self._end(accepted)
+            return
+        if context is None:
+            self._connect(accepted, address)
+        else:
+            self._waiting.add(accepted)
+            self._handshakes.wait(lambda: self._begin(accepted, address, context))
 
-    def _connect(self, accepted: socket.socket, address: str, first: bytes = b"") -> None:
-        task = asyncio.get_running_loop().create_task(self._make(accepted, address, first))
+    def _begin(self, accepted: socket.socket, address: str, context: "ssl.SSLContext") -> None:
+        if accepted in self._waiting:  # Else the listener has closed.
+            self._waiting.remove(accepted)
+            self._connect(accepted, address, context)
+
+    def _connect(
+        self, accepted: socket.socket, address: str, context: "ssl.SSLContext | None" = None
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(self._make(accepted, address, context))
         self._connecting[task] = accepted
         task.add_done_callback(self._connecting.pop)
 
-    async def _make(self, accepted: socket.socket, address: str, first: bytes) -> None:
-        secured: dict[str, Any] = {}
+    async def _make(self, accepted: socket.socket, address: str, context: "ssl.SSLContext | None") -> None:
         try:
-            context = self._tls(first[0]) if self._tls is not None else None
-            if context is not None:
-                secured = {
-                    "ssl": context,
-                    "ssl_handshake_timeout": HANDSHAKE_S_MAX,
-                    "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S,
-                }
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._protocol(address), accepted, **secured
+                lambda: self._protocol(address, context), accepted
             )
-        except Exception as error:  # Whatever TLS raises.
+        except Exception as error:  # Whatever a loop raises for a connection that has ended.
             log.info(
                 "a connection could not be made", peer=address, reason=str(error) or type(error).__name__
             )
-            accepted.close()
-            self._admission.ended()
+            self._end(accepted)
+
+    def _end(self, accepted: socket.socket) -> None:
+        accepted.close()
+        self._admission.ended()
 
     def _forget_silent(self, accepted: socket.socket) -> None:
         asyncio.get_running_loop().remove_reader(accepted)
@@ -195,8 +216,7 @@ class Listener:
 
     def _give_up(self, accepted: socket.socket) -> None:
         self._forget_silent(accepted)
-        accepted.close()
-        self._admission.ended()
+        self._end(accepted)
 
     def close_silent(self, before_ms: MonotonicMs) -> None:
         """Close connections that were accepted before a time and have sent no first byte."""
@@ -215,9 +235,8 @@ class Listener:
         self._release_spare()
         for accepted in list(self._silent):
             self._give_up(accepted)
-        for accepted in self._connecting.values():
-            with contextlib.suppress(OSError):
-                accepted.shutdown(socket.SHUT_RDWR)  # Ends a handshake.
+        while self._waiting:
+            self._end(self._waiting.pop())
         await asyncio.gather(*self._connecting)
 
 

@@ -4,6 +4,9 @@ A connection: frames in, one callback per read with every command it brought, by
 first invalid byte, with the reason logged; others are not affected. A client that does not read its replies
 is not read from either; its handler is called when it reads again (`writable`).
 
+One that begins with a TLS handshake is a connection as soon as that is finished; all it sends and gets passes
+through its channel (`tls_channel.py`), and is subject to the same limits.
+
 Over all connections the bytes are bounded of frames whose rest has not arrived (`UnfinishedFrames`), and of
 requests that arrived whole and wait to be processed (`WaitingFrames`).
 
@@ -12,7 +15,7 @@ Upstream: remoting/netty/NettyRemotingServer.java.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from libramq.clock import MonotonicMs
 from libramq.errors import ProtocolError
@@ -20,6 +23,7 @@ from libramq.kernel.connection import ANONYMOUS, NUMBERS, Connection
 from libramq.logs import get_logger
 from libramq.remoting.connection import FrameReader
 from libramq.transport.admission import Admission
+from libramq.transport.handshakes import Handshakes
 from libramq.transport.large_transfers import (
     LARGE_BYTES,
     LARGE_FRAME_BYTES,
@@ -31,6 +35,10 @@ from libramq.transport.large_transfers import (
 )
 from libramq.transport.listener import Listener
 from libramq.transport.tls import TlsByFirstByte
+from libramq.transport.tls_channel import TlsChannel
+
+if TYPE_CHECKING:
+    import ssl
 
 log = get_logger(__name__)
 
@@ -86,18 +94,21 @@ class ServerConnection(asyncio.Protocol):
         "_large_write",
         "_reader",
         "_server",
+        "_tls",
         "_transport",
         "_unfinished_bytes",
         "_waits_to_read_on",
         "address",
+        "certificate_names",
         "closing_since_ms",
         "last_read_ms",
         "number",
         "principal",
     )
 
-    def __init__(self, server: "Server", address: str) -> None:
+    def __init__(self, server: "Server", address: str, context: "ssl.SSLContext | None" = None) -> None:
         self._server = server
+        self._tls = TlsChannel(context) if context is not None else None
         self.address = address
         self._reader = server.reader()
         self._transport: asyncio.Transport | None = None
@@ -107,6 +118,7 @@ class ServerConnection(asyncio.Protocol):
         self._large_write: LargeWrite | None = None
         self.number = next(NUMBERS)
         self.principal = ANONYMOUS
+        self.certificate_names: tuple[str, ...] = ()
         self.last_read_ms = server.monotonic_ms()
         self.closing_since_ms: MonotonicMs | None = None
 
@@ -120,12 +132,50 @@ class ServerConnection(asyncio.Protocol):
         # uvloop's is not a subclass, but behaves like one.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
+        if self._tls is None:
+            self._begin()
+        else:
+            self._server.handshakes.begin(self)
+
+    def _begin(self) -> None:
+        assert self._transport is not None
         if not self._server.connected(self):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Handle the bytes of one read."""
         self.last_read_ms = self._server.monotonic_ms()
+        if self._tls is None:
+            self._received(data)
+        else:
+            self._decrypt(data, self._tls)
+
+    def _decrypt(self, data: bytes, tls: TlsChannel) -> None:
+        """Handle bytes of a TLS connection; with the handshake's last ones it begins."""
+        assert self._transport is not None
+        is_new = not tls.is_established
+        try:
+            data = tls.receive(data)
+        except ProtocolError as error:
+            self._transport.write(tls.to_send())  # An alert with the reason.
+            self.close(str(error))
+            return
+        self._transport.write(tls.to_send())
+        if is_new and tls.is_established:
+            self._server.handshakes.ended(self)
+            self.certificate_names = tls.client_names
+            self._begin()
+        if data and self.is_open:
+            self._received(data)
+        if tls.is_ended and self.is_open:
+            self._begin_closing()
+            self._transport.close()
+
+    def give_up_handshake(self, reason: str) -> None:
+        """End a connection whose handshake is not finished."""
+        self.abort(reason)
+
+    def _received(self, data: bytes) -> None:
         try:
             requests = self._reader.receive(data)
         except ProtocolError as error:
@@ -231,6 +281,8 @@ class ServerConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        if self._tls is not None and data:
+            data = self._tls.encrypt(data)
         if self._large_write is not None:
             self._large_write.add(data)
         elif len(data) < LARGE_BYTES or not may_be_sliced(transport):
@@ -268,6 +320,8 @@ class ServerConnection(asyncio.Protocol):
         if self._large_write is not None:
             self._large_write.hand_over(self._transport)
             self._large_write = None
+        if self._tls is not None:
+            self._transport.write(self._tls.end())
 
     def abort(self, reason: str) -> None:
         """Close the connection now, dropping data that has not left yet."""
@@ -301,8 +355,14 @@ class Server:
     ) -> None:
         self.reader = reader
         self._admission = Admission(is_allowed, descriptors_max)
+        #: Those of its TLS connections.
+        self.handshakes = Handshakes(monotonic_ms)
         self._listener = Listener(
-            self._admission, lambda address: ServerConnection(self, address), monotonic_ms, tls
+            self._admission,
+            lambda address, context: ServerConnection(self, address, context),
+            monotonic_ms,
+            self.handshakes,
+            tls,
         )
         self.handler = handler
         self.monotonic_ms = monotonic_ms
@@ -381,6 +441,7 @@ class Server:
 
     def discard(self, connection: ServerConnection) -> None:
         """Handle the end of a connection."""
+        self.handshakes.ended(connection)
         self._unfinished.forget(connection)
         self.holds_none_waiting(connection)
         self._admission.ended()
@@ -398,6 +459,7 @@ class Server:
         if self._stuck_check is not None:
             self._stuck_check.cancel()
         await self._listener.close()
+        self.handshakes.give_up_all()
         for connection in list(self._connections):
             connection.close("server stops")
         try:

@@ -36,6 +36,9 @@ from libramq.transport.address import (
     join_address,
 )
 from libramq.transport.admission import raise_limit
+from libramq.transport.server_tls import encryption
+from libramq.transport.tls_options import PREFIX as TLS_PREFIX
+from libramq.transport.tls_options import tls_options
 
 Failure = Callable[[], Coroutine[Any, Any, LibraError]]
 
@@ -75,12 +78,14 @@ async def up(
     stores = directories(data, brokers)
     ports = choose_ports(host, nameserver_port, broker_port)
     further, remarks = further_broker_ports(host, ports, brokers - 1)
-    credentials = None
-    if brokers > 1 or not is_loopback(host):  # The brokers share them; child processes get them over a pipe.
-        credentials = Credentials("libra-up", SYSTEM_SECRETS.token_hex(SECRET_BYTES))
-    names = NameServerConfig(kv_config_path=str(kv_file(data)))
+    properties, credentials = _properties(settings), _credentials(host, brokers)
     nameserver = NameServer(
-        host, ports.nameserver, allow_public=allow_public, credentials=credentials, config=names
+        host,
+        ports.nameserver,
+        allow_public=allow_public,
+        credentials=credentials,
+        config=NameServerConfig(kv_config_path=str(kv_file(data))),
+        encryption=encryption(tls_options(properties)),
     )
     advertised = advertise or _advertised(host)
     namesrv = join_address(advertised, ports.nameserver)
@@ -89,7 +94,7 @@ async def up(
         (ports.broker, *further),
         kafka_port=kafka_port,
         metrics_port=metrics_port,
-        settings=_properties(settings),
+        settings=properties,
         bind_address=host,
         broker_ip=advertised,
         namesrv_addr=join_address(_WILDCARDS.get(host, host), ports.nameserver),
@@ -113,6 +118,13 @@ async def up(
     ]
     first = broker_server(configs[0])
     await _serve([nameserver, first, children, *kafka_servers(first, configs[0])], lines, children.failure)
+
+
+def _credentials(host: str, brokers: int) -> Credentials | None:
+    """Return what the brokers of `libra up` share; child processes get them over a pipe."""
+    if brokers == 1 and is_loopback(host):
+        return None
+    return Credentials("libra-up", SYSTEM_SECRETS.token_hex(SECRET_BYTES))
 
 
 def _option(port: int, host: str, namesrv: str) -> str:
@@ -164,14 +176,19 @@ async def nameserver(
     properties = read_properties(config_file) if config_file is not None else {}
     text = properties.pop(CREDENTIALS_OPTION, "")
     try:
-        config, unknown = name_server_config(properties)
+        tls = encryption(tls_options(properties))
+        config, unknown = name_server_config(
+            {name: text for name, text in properties.items() if not name.startswith(TLS_PREFIX)}
+        )
         credentials = parse_credentials(CREDENTIALS_OPTION, text) if text else None
     except ConfigError as error:
-        raise ConfigError(f"{config_file}: {error}") from None
+        raise ConfigError(f"{config_file}: {error}" if config_file else str(error)) from None
     _report_unknown(config_file, unknown, NameServerConfig)
     host = config.bind_address if host is None else host
     port = config.listen_port if port is None else port
-    server = NameServer(host, port, allow_public=allow_public, credentials=credentials, config=config)
+    server = NameServer(
+        host, port, allow_public=allow_public, credentials=credentials, config=config, encryption=tls
+    )
     await _serve([server], [f"The name server listens on {join_address(host, port)}. Ctrl-C stops it."])
 
 

@@ -1,0 +1,99 @@
+"""Handshakes: the TLS handshakes that clients have begun and not finished, bounded in time and number.
+
+    first byte ─► waits for its turn, a few a round ─► begun ─► established, or given up
+
+A signature takes a loop's time from everybody else, so a thousand clients that come back at once have their
+turns. What is begun takes memory; one that comes when there are too many ends the oldest. A client needs as
+long as its packets are under way, and is young; whoever never finishes holds nobody else.
+Upstream: Netty's SslHandler bounds the time alone.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from libramq.clock import MonotonicMs
+
+#: SslHandler of Netty, handshakeTimeoutMillis.
+HANDSHAKE_MS_MAX: Final = 10_000
+#: Ours: 45 MiB of OpenSSL's memory, and more than arrive while a client's packets cross a continent.
+HANDSHAKES_MAX: Final = 1_000
+#: Ours: with an RSA key of 2,048 bits they take 1.7 ms; a connection's turn has 2 ms (`TURN_US_MAX`).
+BEGUN_PER_ROUND: Final = 4
+
+
+class Beginner(Protocol):
+    """A connection whose handshake is not finished."""
+
+    def give_up_handshake(self, reason: str) -> None:
+        """End the connection."""
+        ...
+
+
+class Handshakes:
+    """A server's unfinished handshakes, the oldest first."""
+
+    def __init__(self, monotonic_ms: Callable[[], MonotonicMs]) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_scheduled = False
+        self._begun: dict[Beginner, MonotonicMs] = {}
+        self._check: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """Return how many are begun."""
+        return len(self._begun)
+
+    def wait(self, begin: Callable[[], None]) -> None:
+        """Call `begin` when it is a connection's turn."""
+        self._waiting.append(begin)
+        self._next_soon()
+
+    def begin(self, connection: Beginner) -> None:
+        """Record a handshake that begins; the oldest ends if there are too many."""
+        if len(self._begun) >= HANDSHAKES_MAX:
+            oldest = next(iter(self._begun))
+            self.ended(oldest)
+            oldest.give_up_handshake(f"the oldest of {HANDSHAKES_MAX} unfinished handshakes")
+        self._begun[connection] = self._monotonic_ms()
+        if self._check is None:
+            self._check_later(HANDSHAKE_MS_MAX)
+
+    def ended(self, connection: Beginner) -> None:
+        """Forget a handshake that is finished, or whose connection has ended."""
+        self._begun.pop(connection, None)
+
+    def give_up_all(self) -> None:
+        """End all connections that are not established; those that wait are begun, and find that out."""
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
+        for connection in list(self._begun):
+            self.ended(connection)
+            connection.give_up_handshake("the server stops")
+
+    def _next_soon(self) -> None:
+        if self._waiting and not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._next_round)
+
+    def _next_round(self) -> None:
+        self._is_scheduled = False
+        for _ in range(min(BEGUN_PER_ROUND, len(self._waiting))):
+            self._waiting.popleft()()
+        self._next_soon()
+
+    def _check_later(self, delay_ms: int) -> None:
+        self._check = asyncio.get_running_loop().call_later(delay_ms / 1000, self._end_late)
+
+    def _end_late(self) -> None:
+        self._check = None
+        now_ms = self._monotonic_ms()
+        for connection, since_ms in list(self._begun.items()):
+            late_ms = now_ms - since_ms
+            if late_ms < HANDSHAKE_MS_MAX:
+                self._check_later(HANDSHAKE_MS_MAX - late_ms)
+                return
+            self.ended(connection)
+            connection.give_up_handshake(f"its handshake takes longer than {HANDSHAKE_MS_MAX} ms")

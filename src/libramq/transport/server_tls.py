@@ -1,0 +1,188 @@
+"""The TLS of a server's accepted connections: its mode, and its certificate, read again when a file changes.
+
+    files ── stat at each handshake ──► changed? ── read, checked ──► the context of later connections
+                                                 └─ unfit ──────────► logged once; the one before stays
+
+Connections that are open keep what they were made with. What a client would only find out, an expired
+certificate or the wrong key, is found at the start: the certificate is tried in memory.
+Upstream: TlsHelper.java; its FileWatchService looks twice a second.
+"""
+
+import contextlib
+import os
+import re
+import ssl
+import stat
+from pathlib import Path
+from typing import Final
+
+from libramq.errors import ConfigError, RemoteProtocolError
+from libramq.logs import get_logger
+from libramq.transport.tls import Encryption
+from libramq.transport.tls_options import TlsOptions
+
+log = get_logger(__name__)
+
+#: RFC 8446, 5.1: a record's content type, in the first byte of a TLS connection.
+HANDSHAKE_BYTE: Final = 0x16
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
+#: X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED.
+_DATES: Final = {9: "is not valid yet", 10: "has expired"}
+#: Ours: client and server take two turns each; one more sends what is left.
+_TURNS: Final = 3
+
+
+def encryption(options: TlsOptions) -> Encryption:
+    """Return what a server's options mean; the files are read. Raises ConfigError for those unfit."""
+    if options.enable and options.client_cert_path:
+        key_path = options.client_key_path or options.client_cert_path
+        check_private(f"tls.client.keyPath={key_path}", key_path)
+    return Encryption(
+        incoming=None if options.mode == "disabled" else ServerTls(options), outgoing=options.outgoing
+    )
+
+
+class ServerTls:
+    """Chooses the TLS context of a connection by its first byte. Raises ConfigError for unfit files."""
+
+    def __init__(self, options: TlsOptions) -> None:
+        self._options = options
+        self._is_enforcing = options.mode == "enforcing"
+        self._seen = self._look()
+        self._context = load(options)
+
+    def __call__(self, first: int) -> ssl.SSLContext | None:
+        """Return the context of a connection that begins with this byte; None: it is plain.
+
+        Raises RemoteProtocolError for a plain one that is not allowed.
+        """
+        if first != HANDSHAKE_BYTE:
+            if self._is_enforcing:
+                raise RemoteProtocolError("it is not encrypted, and tls.server.mode is enforcing")
+            return None
+        self.renew()
+        return self._context
+
+    def renew(self) -> None:
+        """Read the files again if one has changed; unfit ones are logged, and not used."""
+        seen = self._look()
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._context = load(self._options)
+        except ConfigError as error:
+            log.error("changed TLS files are not used, what was read before stays", reason=str(error))
+        else:
+            log.info("changed TLS files are used from now on", certificate=self._options.server_cert_path)
+
+    def _look(self) -> list[tuple[int, int, int] | None]:
+        options = self._options
+        paths = (options.server_cert_path, options.server_key_path, options.server_trust_cert_path)
+        return [_stamp(path) for path in paths if path]
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def load(options: TlsOptions) -> ssl.SSLContext:
+    """Return the context of a server with these files; ConfigError names the unfit one and the remedy."""
+    certificate = f"tls.server.certPath={options.server_cert_path}"
+    chain = _certificates(certificate, options.server_cert_path)
+    if options.server_key_path:
+        key, key_path = f"tls.server.keyPath={options.server_key_path}", options.server_key_path
+    else:
+        key, key_path = certificate, options.server_cert_path
+    check_private(key, key_path)
+    key_text = _read(key, key_path)
+    if b"PRIVATE KEY-----" not in key_text:
+        raise ConfigError(f"{key} has no private key in PEM; write the file's path into tls.server.keyPath")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    try:
+        # Without a password OpenSSL would ask the terminal for it.
+        context.load_cert_chain(options.server_cert_path, key_path, options.server_key_password)
+    except ssl.SSLError as error:
+        raise ConfigError(_unfit(error, certificate, key, is_encrypted=b"ENCRYPTED" in key_text)) from None
+    _try_out(context, certificate, chain)
+    if options.wants_client_certificates:
+        _ask_clients(context, options)
+    return context
+
+
+def check_private(what: str, path: str) -> None:
+    """Raise ConfigError if others may read a key: PostgreSQL's rule (be-secure-common.c)."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise ConfigError(f"{what} cannot be read: {error.strerror}") from None
+    others = stat.S_IRWXO | stat.S_IRWXG
+    if found.st_uid == 0 != os.geteuid():  # Root lets one group read it, ours.
+        others = stat.S_IRWXO | stat.S_IWGRP
+    if found.st_mode & others:
+        raise ConfigError(
+            f"{what} can be read by others (mode {stat.S_IMODE(found.st_mode):04o}); chmod 600 it"
+        )
+
+
+def _read(what: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{what} cannot be read: {error.strerror}") from None
+
+
+def _certificates(what: str, path: str) -> str:
+    """Return the certificates of a file, the server's own first."""
+    found = _CERTIFICATE.findall(_read(what, path))
+    if not found:
+        raise ConfigError(f"{what} has no certificate in PEM; convert it (openssl x509 -inform der)")
+    return b"\n".join(found).decode("ascii", "replace")
+
+
+def _unfit(error: ssl.SSLError, certificate: str, key: str, *, is_encrypted: bool) -> str:
+    reason = (error.reason or str(error)).lower().replace("_", " ")
+    if "mismatch" in reason:
+        return f"{key} is not the key of {certificate}; name the one with which the certificate was made"
+    if is_encrypted:  # In Apache's guide: PBE-SHA1-RC4-128, which OpenSSL 3 does not read.
+        return (
+            f"{key} is encrypted, and tls.server.keyPassword is not its password, or OpenSSL does not read "
+            "its kind of encryption: openssl pkcs8 -topk8 -v2 aes256 makes another"
+        )
+    return f"{certificate} and {key} cannot be used together: {reason}"
+
+
+def _try_out(context: ssl.SSLContext, what: str, chain: str) -> None:
+    """Make a connection in memory, of which the client checks all but the name and the authority."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    client.load_verify_locations(cadata=chain.partition("\n-----BEGIN")[0])
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (client.wrap_bio(to_client, to_server), context.wrap_bio(to_server, to_client, server_side=True))
+    try:
+        for _ in range(_TURNS):
+            for end in ends:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        reason = _DATES.get(error.verify_code, f"is refused by clients ({error.verify_message})")
+        raise ConfigError(f"{what}: the certificate {reason}; have it renewed") from None
+    except ssl.SSLError as error:
+        raise ConfigError(f"{what}: no client could connect ({error.reason}); have it renewed") from None
+
+
+def _ask_clients(context: ssl.SSLContext, options: TlsOptions) -> None:
+    what = f"tls.server.trustCertPath={options.server_trust_cert_path}"
+    try:
+        context.load_verify_locations(cadata=_certificates(what, options.server_trust_cert_path))
+    except ssl.SSLError as error:
+        raise ConfigError(f"{what} has no usable certificate: {error.reason}") from None
+    is_optional = options.need_client_auth == "optional"
+    context.verify_mode = ssl.CERT_OPTIONAL if is_optional else ssl.CERT_REQUIRED
