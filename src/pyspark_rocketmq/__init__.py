@@ -3,6 +3,6 @@
 One such package that cannot be imported disables all of them, so this one needs nothing but PySpark.
 """
 
-from libramq.spark.reading.source import RocketMQSource as DefaultSource
+from libramq.spark.source import RocketMQSource as DefaultSource
 
 __all__ = ["DefaultSource"]

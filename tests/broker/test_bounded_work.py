@@ -8,7 +8,8 @@ import pytest
 from libramq.broker.groups import client_watch, group_health
 from libramq.broker.groups import consumer_clients as notices
 from libramq.broker.messages import drafts, sending
-from libramq.broker.processor.administration import listing, statistics
+from libramq.broker.processor import listing
+from libramq.broker.processor.administration import statistics
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson

@@ -12,7 +12,7 @@ from libramq.errors import BrokerError, BrokersAway, LibraError
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading import worker
 from libramq.spark.reading.planner import QueuesGone
-from libramq.spark.reading.source import RocketMQSource
+from libramq.spark.source import RocketMQSource
 
 from ..client.fake_broker import FakeBroker, serving
 

@@ -8,8 +8,8 @@ from libramq.message.record import decode_records
 from libramq.remoting.command import Command, reply_to
 from libramq.remoting.headers import PullMessageHeader, decode_header
 from libramq.spark.reading.positions import Range
+from libramq.spark.reading.source_options import SourceOptions
 from libramq.spark.reading.worker import read_ranges
-from libramq.spark.source_options import SourceOptions
 
 from ..client.fake_broker import FakeBroker, serving
 from ..message.inner_batches import wrapped

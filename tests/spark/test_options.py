@@ -11,9 +11,9 @@ from libramq.message.queue import MessageQueue
 from libramq.spark.options import ACCESS, ACCESS_PREFIX
 from libramq.spark.reading.boundary import EARLIEST, LATEST, Boundary
 from libramq.spark.reading.positions import Bounds
+from libramq.spark.reading.source_options import KNOWN, Connection, SourceOptions
 from libramq.spark.schema import COLUMNS, ddl
-from libramq.spark.sink_options import SinkOptions
-from libramq.spark.source_options import KNOWN, Connection, SourceOptions
+from libramq.spark.writing.sink_options import SinkOptions
 from libramq.transport import access
 from libramq.transport.access import Access
 
@@ -38,7 +38,7 @@ def test_option_names_are_case_insensitive():
 
 
 def test_every_option_is_explained():
-    import libramq.spark.source_options as module
+    import libramq.spark.reading.source_options as module
 
     for name in KNOWN:
         assert name in (module.__doc__ or "")

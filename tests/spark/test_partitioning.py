@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading.positions import Range
-from libramq.spark.reading.source import ROWS_WORTH_A_TASK, tasks
+from libramq.spark.source import ROWS_WORTH_A_TASK, tasks
 
 Q0 = MessageQueue("Flights", "broker-a", 0)
 queues = st.builds(

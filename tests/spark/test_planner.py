@@ -11,7 +11,7 @@ from libramq.errors import ConfigError, ConnectFailed, LibraError, NameServerUna
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading.planner import ASK_EVERY_MS, ROUTE_EVERY_MS, Planner, QueuesGone
 from libramq.spark.reading.positions import Limits, Range
-from libramq.spark.source_options import SourceOptions
+from libramq.spark.reading.source_options import SourceOptions
 
 T = TypeVar("T")
 A0, A1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
@@ -345,7 +345,7 @@ def test_batch_reads_from_boundary_to_boundary(brokers: Brokers, time: Time):
 
 
 def test_the_stream_reader_is_pickled_without_its_sockets():
-    from libramq.spark.reading.source import QueuesStreamReader
+    from libramq.spark.source import QueuesStreamReader
 
     reader = QueuesStreamReader(SourceOptions.parse({"subscribe": "T"}), ("offset",))
     assert reader.planner is reader.planner

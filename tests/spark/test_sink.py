@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from libramq.errors import ConfigError, InvalidMessage
-from libramq.spark.sink_options import KNOWN, SinkOptions
 from libramq.spark.writing import sending
 from libramq.spark.writing.sending import messages_of
 from libramq.spark.writing.sink import unique_ids
+from libramq.spark.writing.sink_options import KNOWN, SinkOptions
 from libramq.sync import Admin
 from libramq.testing import Broker
 
@@ -30,7 +30,7 @@ WAIT_SECONDS = 150
 
 class TestOptions:
     def test_every_option_is_explained(self):
-        import libramq.spark.sink_options as module
+        import libramq.spark.writing.sink_options as module
 
         for name in set(KNOWN) - {"path", "checkpointLocation"}:
             assert name in (module.__doc__ or "")

@@ -177,7 +177,7 @@ class TestBatch:
     def test_the_source_is_found_without_registration(self):
         """Spark imports modules named pyspark_…, so users need no call in their own sessions."""
         import pyspark_rocketmq
-        from libramq.spark.reading.source import RocketMQSource
+        from libramq.spark.source import RocketMQSource
 
         assert pyspark_rocketmq.DefaultSource is RocketMQSource
         assert RocketMQSource.name() == "rocketmq"

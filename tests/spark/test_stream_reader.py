@@ -11,8 +11,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from libramq.errors import BrokerError, ConfigError, LibraError
 from libramq.message.queue import MessageQueue
-from libramq.spark.reading.source import QueueRanges, QueuesStreamReader, RocketMQSource
-from libramq.spark.source_options import SourceOptions
+from libramq.spark.reading.source_options import SourceOptions
+from libramq.spark.source import QueueRanges, QueuesStreamReader, RocketMQSource
 
 from ..client.fake_broker import FakeBroker, serving
 from ..fakes import ManualClock

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from libramq.spark.pipeline.delta_table import DeltaTable
     from libramq.spark.pipeline.iceberg_table import IcebergTable
     from libramq.spark.pipeline.parquet_table import ParquetTable
-    from libramq.spark.reading.source import RocketMQSource
+    from libramq.spark.source import RocketMQSource
     from libramq.spark.spark_session import bootstrap, register, session
     from libramq.spark.writing.sink import deduplicated
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "RocketMQSource": "libramq.spark.reading.source",
+    "RocketMQSource": "libramq.spark.source",
     "Batch": "libramq.spark.pipeline.batches",
     "DeltaTable": "libramq.spark.pipeline.delta_table",
     "IcebergTable": "libramq.spark.pipeline.iceberg_table",
@@ -50,14 +50,20 @@ _HOME = {
     "session": "libramq.spark.spark_session",
 }
 
+#: For help().
+_OPTIONS = {
+    "source_options": "libramq.spark.reading.source_options",
+    "sink_options": "libramq.spark.writing.sink_options",
+}
+
 
 if not TYPE_CHECKING:  # A type checker would accept every name.
 
     def __getattr__(name: str) -> Any:
         from importlib import import_module
 
-        if name in ("sink_options", "source_options"):  # For help().
-            return import_module(f"{__name__}.{name}")
+        if name in _OPTIONS:
+            return import_module(_OPTIONS[name])
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(_HOME[name]), name)

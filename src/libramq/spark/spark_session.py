@@ -208,6 +208,6 @@ def _send_package(spark: "SparkSession") -> None:
 
 def register(spark: "SparkSession") -> None:
     """Register `format("rocketmq")` in a session, whether or not Spark finds it by itself."""
-    from libramq.spark.reading.source import RocketMQSource
+    from libramq.spark.source import RocketMQSource
 
     spark.dataSource.register(RocketMQSource)

@@ -8,7 +8,7 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.queues.owned_queue import Delivery
@@ -21,7 +21,6 @@ from libramq.testing.machine.virtual_time import VirtualTime
 
 if TYPE_CHECKING:
     from libramq.broker.broker import Broker
-    from libramq.testing.nodes.consumer_node import SimulatedConsumer
 
 
 #: The epoch of a member that joins.
@@ -82,6 +81,23 @@ class KafkaCommit(NamedTuple):
     offsets: Mapping[KafkaPartition, int]
     is_stale: bool
     sent_ms: MonotonicMs
+
+
+class HandlingMember(Protocol):
+    """A member whose handlers are watched. retries_max: after so many a message becomes a dead letter."""
+
+    name: str
+    group: str
+    topics: tuple[str, ...]
+    is_broadcasting: bool
+    is_orderly: bool
+    retries_max: int
+    session_ms: int
+
+    @property
+    def audience(self) -> str:
+        """Return the name under which messages are shared: its group, or its own if it broadcasts."""
+        ...
 
 
 #: How much of the log is kept for the report of a failure.
@@ -187,13 +203,13 @@ class Watcher:
     def changed_at_slave(self, group: str, queue: MessageQueue, what: str, claim: Claim | None) -> None:
         """A slave let a member open a queue, or took its commit; claim: in coordinated groups."""
 
-    def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+    def delivered(self, member: HandlingMember, delivery: Delivery) -> None:
         """A member's core passed messages to handlers."""
 
-    def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+    def handling_began(self, member: HandlingMember, delivery: Delivery) -> None:
         """A handler began."""
 
-    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
+    def handled(self, member: HandlingMember, delivery: Delivery, outcome: HandlerOutcome) -> None:
         """A handler ended."""
 
     def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
@@ -376,15 +392,15 @@ class History(Watcher):
         for notify in self._watching("changed_at_slave"):
             notify(group, queue, what, claim)
 
-    def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+    def delivered(self, member: HandlingMember, delivery: Delivery) -> None:
         for notify in self._watching("delivered"):
             notify(member, delivery)
 
-    def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+    def handling_began(self, member: HandlingMember, delivery: Delivery) -> None:
         for notify in self._watching("handling_began"):
             notify(member, delivery)
 
-    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
+    def handled(self, member: HandlingMember, delivery: Delivery, outcome: HandlerOutcome) -> None:
         self.handled_count += len(delivery.messages)
         offsets = ",".join(str(message.queue_offset) for message in delivery.messages)
         self.note(member.name, f"{outcome.value} {_named(delivery.owned.queue)}:{offsets}")

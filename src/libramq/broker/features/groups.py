@@ -12,7 +12,7 @@ from libramq.broker.groups.heartbeats import Heartbeats
 from libramq.broker.groups.opening import QueueOpening
 from libramq.broker.groups.pull import PullFilters
 from libramq.broker.groups.removal import TopicRemoval
-from libramq.broker.processor.groups.client_calls import ClientCalls
+from libramq.broker.processor.client_calls import ClientCalls
 from libramq.broker.processor.groups.client_management import ClientManagement
 from libramq.broker.processor.groups.consumer_offset import ConsumerOffsetRequests
 from libramq.broker.processor.groups.group_begin import GroupBegin

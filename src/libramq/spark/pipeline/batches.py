@@ -20,8 +20,8 @@ from libramq.spark.pipeline.failure import failures_in_one_line
 from libramq.spark.pipeline.plan import OnProgress, Progress
 from libramq.spark.reading.planner import Planner
 from libramq.spark.reading.positions import Positions, Range
+from libramq.spark.reading.source_options import SourceOptions
 from libramq.spark.reading.worker import new_queue_reader
-from libramq.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -26,7 +26,7 @@ from libramq.spark.reading.positions import (
     share,
 )
 from libramq.spark.reading.queue_json import queue_key
-from libramq.spark.source_options import SourceOptions
+from libramq.spark.reading.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

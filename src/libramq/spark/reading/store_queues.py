@@ -14,8 +14,8 @@ from libramq.columns.records import Records, arrow_schema
 from libramq.errors import LibraError, RouteNotFound, StoreCorrupt, StoreError
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading.positions import Range
+from libramq.spark.reading.source_options import SourceOptions
 from libramq.spark.reading.worker import warn_of_loss
-from libramq.spark.source_options import SourceOptions
 from libramq.store.reader import Span, StoreReader
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from libramq.errors import BrokersAway, InvalidMessage, LibraError, NameServerUn
 from libramq.message.message import Message
 from libramq.message.names import AUTO_CREATE_TOPIC
 from libramq.message.properties import UNIQ_KEY
-from libramq.spark.sink_options import SinkOptions
+from libramq.spark.writing.sink_options import SinkOptions
 from libramq.transport.access import OPEN
 
 #: Ours: how many messages are queued before responses are read.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from libramq.spark.sink_options import SinkOptions
+from libramq.spark.writing.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

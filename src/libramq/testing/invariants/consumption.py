@@ -9,21 +9,21 @@ from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.clock import MonotonicMs, WallMs
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
+from libramq.testing.history import HandlingMember
 from libramq.testing.invariants.invariant import Invariant
 
 if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster
-    from libramq.testing.nodes.consumer_node import SimulatedConsumer
 
 _Ownership = tuple[str, MessageQueue, int]
 
 
-def _ownership(member: "SimulatedConsumer", delivery: Delivery) -> _Ownership:
+def _ownership(member: HandlingMember, delivery: Delivery) -> _Ownership:
     owned = delivery.owned
     return member.name, owned.queue, owned.generation
 
 
-def is_abandoned(member: "SimulatedConsumer", delivery: Delivery) -> bool:
+def is_abandoned(member: HandlingMember, delivery: Delivery) -> bool:
     """Return whether a failure of these messages is final: they become dead letters, or are dropped."""
     return member.is_broadcasting or delivery.messages[0].reconsume_times >= member.retries_max
 
@@ -37,7 +37,7 @@ class OrderWithinOwner(Invariant):
         super().__init__(cluster)
         self._next: dict[_Ownership, int] = {}
 
-    def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+    def delivered(self, member: HandlingMember, delivery: Delivery) -> None:
         key = _ownership(member, delivery)
         expected = self._next.get(key, delivery.owned.cursor.start_offset)
         for message in delivery.messages:
@@ -58,7 +58,7 @@ class OneAtATimeInOrder(Invariant):
         #: Where a portion may begin: behind what is done, or with messages that could not be sent back.
         self._next: dict[_Ownership, set[int]] = {}
 
-    def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+    def handling_began(self, member: HandlingMember, delivery: Delivery) -> None:
         if not member.is_orderly:
             return
         key, first = _ownership(member, delivery), delivery.messages[0].queue_offset
@@ -69,7 +69,7 @@ class OneAtATimeInOrder(Invariant):
             self.broken(f"{member.name} handles {key[1]}:{first} instead of {sorted(expected)}")
         self._running[key] = delivery
 
-    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
+    def handled(self, member: HandlingMember, delivery: Delivery, outcome: HandlerOutcome) -> None:
         if member.is_orderly:
             key = _ownership(member, delivery)
             self._running.pop(key, None)
@@ -100,7 +100,7 @@ class DuplicatesAreExplained(Invariant):
             for key in [key for key in self._consumed if key[1].broker_name == name]:
                 del self._consumed[key]
 
-    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
+    def handled(self, member: HandlingMember, delivery: Delivery, outcome: HandlerOutcome) -> None:
         if outcome is not HandlerOutcome.SUCCESS:
             return
         key = _ownership(member, delivery)
@@ -158,7 +158,7 @@ class ConsumedAtLeastOnce(Invariant):
         if offset >= self._ends_before.get(queue, 0):
             self._awaited[queue.topic][message_id] = queue, physical_offset
 
-    def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+    def delivered(self, member: HandlingMember, delivery: Delivery) -> None:
         queue = delivery.owned.queue
         self._ends[queue] = max(self._ends[queue], delivery.messages[-1].queue_offset + 1)
         cut_ms = self.cluster.cuts_wall_ms.get(queue.broker_name)
@@ -187,7 +187,7 @@ class ConsumedAtLeastOnce(Invariant):
                 if queue.broker_name == name and physical_offset >= durable_to:
                     del awaited[message_id]
 
-    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
+    def handled(self, member: HandlingMember, delivery: Delivery, outcome: HandlerOutcome) -> None:
         message_ids = {message.message_id for message in delivery.messages}
         if outcome is HandlerOutcome.SUCCESS or is_abandoned(member, delivery):
             if not message_ids <= self._consumed[member.audience]:

@@ -12,6 +12,7 @@ from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.message import names
 from libramq.testing.happening import Happening
+from libramq.testing.history import HandlingMember
 from libramq.testing.invariants.consumption import is_abandoned
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.progress import messages_of
@@ -19,7 +20,6 @@ from libramq.testing.invariants.slaves import OfPairs
 
 if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster
-    from libramq.testing.nodes.consumer_node import SimulatedConsumer
 
 
 class DelayedMessagesArrive(Invariant):
@@ -51,7 +51,7 @@ class DelayedMessagesArrive(Invariant):
     def topic_deleted(self, name: str, topic: str) -> None:
         self._awaited.pop(topic, None)
 
-    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
+    def handled(self, member: HandlingMember, delivery: Delivery, outcome: HandlerOutcome) -> None:
         if outcome is HandlerOutcome.SUCCESS or is_abandoned(member, delivery):
             message_ids = {message.message_id for message in delivery.messages}
             if not message_ids <= self._consumed[member.audience]:

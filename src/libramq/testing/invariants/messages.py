@@ -12,11 +12,11 @@ from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 from libramq.store.reading.read import ReadStatus
 from libramq.testing.happening import Happening
+from libramq.testing.history import HandlingMember
 from libramq.testing.invariants.invariant import Invariant
 
 if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster
-    from libramq.testing.nodes.consumer_node import SimulatedConsumer
 
 
 class AcknowledgedMessageSurvives(Invariant):
@@ -98,7 +98,7 @@ class OneMessageAnOffset(Invariant):
         for queue in [q for q in self._seen if (q.broker_name, q.topic) == (name, topic)]:
             del self._seen[queue]
 
-    def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+    def delivered(self, member: HandlingMember, delivery: Delivery) -> None:
         seen = self._seen[delivery.owned.queue]
         lost_until_ms = int(self.cluster.cuts_wall_ms.get(delivery.owned.queue.broker_name, WallMs(0)))
         for message in delivery.messages:
@@ -140,7 +140,7 @@ class RolledBackStaysHidden(Invariant):
     def rolled_back(self, message_id: str) -> None:
         self._rolled_back.add(message_id)
 
-    def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+    def delivered(self, member: HandlingMember, delivery: Delivery) -> None:
         for message in delivery.messages:
             if message.message_id in self._rolled_back:
                 self.broken(f"{member.name} gets {message.message_id} of {delivery.owned.queue}")
@@ -169,7 +169,7 @@ class RetriesAreExact(Invariant):
     def disturbed(self, what: str) -> None:
         self._is_disturbed = True
 
-    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
+    def handled(self, member: HandlingMember, delivery: Delivery, outcome: HandlerOutcome) -> None:
         if member.is_orderly or member.is_broadcasting:
             return
         is_retry = delivery.owned.queue.topic == retry_topic(member.group)

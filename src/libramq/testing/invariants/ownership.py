@@ -8,13 +8,12 @@ from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.fencing import MODE_EPOCHS, Claim
 from libramq.message.queue import MessageQueue
-from libramq.testing.history import Commit
+from libramq.testing.history import Commit, HandlingMember
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.machine.virtual_time import DRIFT_PPM_MAX
 
 if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster
-    from libramq.testing.nodes.consumer_node import SimulatedConsumer
 
 
 #: Many times two answers and two requests of 20 ms each, and the coordinator's own 20 ms.
@@ -267,7 +266,7 @@ class NoHandlerAfterTheSession(Invariant):
         # An answer that comes late may be older than the last one.
         self._renewed_ms[member] = max(self._renewed_ms.get(member, requested_ms), requested_ms)
 
-    def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+    def handling_began(self, member: HandlingMember, delivery: Delivery) -> None:
         owned = delivery.owned
         if owned.claim.granted is None:
             return  # It allocates for itself.

@@ -11,7 +11,7 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.throughput import Throughput
-from libramq.broker.processor.messages.stored_times import Popped, consume_offsets, popped_unfinished
+from libramq.broker.processor.stored_times import Popped, consume_offsets, popped_unfinished
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import encode_body

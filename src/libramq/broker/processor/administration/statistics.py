@@ -15,7 +15,7 @@ from libramq.broker.groups.group_health import GroupHealth
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.throughput import Throughput
 from libramq.broker.processor.groups.foreign_groups import foreign_connections
-from libramq.broker.processor.messages.stored_times import consume_offsets, popped_unfinished, stored_ms
+from libramq.broker.processor.stored_times import consume_offsets, popped_unfinished, stored_ms
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig

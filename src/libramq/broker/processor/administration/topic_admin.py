@@ -12,8 +12,8 @@ import msgspec
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.removal import TopicRemoval
-from libramq.broker.processor.administration.listing import Listing, requested_page
-from libramq.broker.processor.messages.stored_times import stored_ms
+from libramq.broker.processor.listing import Listing, requested_page
+from libramq.broker.processor.stored_times import stored_ms
 from libramq.catalog import TopicTable
 from libramq.catalog.topic_attributes import changed_attributes, parse_changes
 from libramq.clock import WallMs

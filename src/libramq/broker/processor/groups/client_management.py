@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat, Heartbeats
 from libramq.broker.groups.pull import PullFilters, parse_ahead
-from libramq.broker.processor.messages.end_transaction import check_request
+from libramq.broker.processor.client_calls import check_request
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body

@@ -9,7 +9,7 @@ from typing import Final
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.pull import Pull
-from libramq.broker.processor.administration.listing import Listing, requested_page
+from libramq.broker.processor.listing import Listing, requested_page
 from libramq.catalog import GroupTable
 from libramq.catalog.requirements import topic_forbidden
 from libramq.codes import RequestCode, ResponseCode

@@ -12,7 +12,7 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.processor.groups.foreign_groups import ForeignMembers
-from libramq.broker.processor.messages.stored_times import stored_ms
+from libramq.broker.processor.stored_times import stored_ms
 from libramq.catalog.requirements import require_not_own
 from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode

@@ -1,14 +1,13 @@
-"""END_TRANSACTION, CHECK_TRANSACTION_STATE: a producer ends a transaction, or is asked what became of it.
+"""END_TRANSACTION: a producer ends a transaction.
 
 RESUME_CHECK_HALF_MESSAGE: an operator has one that was given up looked at again. Upstream takes any message
 there is; here only those that were given up, since others would be delivered twice or not at all.
 
-Upstream: EndTransactionProcessor.java, Broker2Client.checkProducerTransactionState, AdminBrokerProcessor.
+Upstream: EndTransactionProcessor.java, AdminBrokerProcessor.
 """
 
 from collections.abc import Callable, Mapping
 
-from libramq.broker.transactions import half
 from libramq.broker.transactions.ending import End, Ending
 from libramq.broker.transactions.loading import Loading
 from libramq.broker.transactions.transactions import Transactions
@@ -17,17 +16,11 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.work import Work
 from libramq.message import names
-from libramq.message import properties as p
-from libramq.message.ids import decode_offset_id, encode_host
-from libramq.message.message import MessageExt
-from libramq.message.record import encode_record
+from libramq.message.ids import decode_offset_id
 from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.remoting.headers import (
-    CheckTransactionStateHeader,
     EndTransactionHeader,
     ResumeCheckHeader,
-    encode_header,
 )
 from libramq.rpc.outcome import (
     HOLD,
@@ -99,36 +92,3 @@ class EndTransaction:
             yield from self._store.reading(self._loading.read_on)
             yield None
         return self._decide(request)
-
-
-def check_request(message: MessageExt, broker_name: str) -> Command:
-    """Return the request that asks a producer about a half message, which is sent with it."""
-    key = message.properties.get(p.UNIQ_KEY)
-    header = CheckTransactionStateHeader(
-        tran_state_table_offset=message.queue_offset,
-        commit_log_offset=message.physical_offset,
-        topic=names.TRANS_HALF_TOPIC,
-        msg_id=key,
-        transaction_id=key,
-        offset_msg_id=message.offset_id,
-        bname=broker_name,
-    )
-    queue_id = half.real_queue_id(message)
-    assert queue_id is not None
-    record = encode_record(  # The body as it is stored, compressed perhaps.
-        topic=message.properties[p.REAL_TOPIC],
-        queue_id=queue_id,
-        queue_offset=message.queue_offset,
-        physical_offset=message.physical_offset,
-        body=message.body,
-        properties=p.encode_properties(message.properties),
-        flag=message.flag,
-        sys_flag=message.sys_flag,
-        born_timestamp_ms=message.born_timestamp_ms,
-        born_host=encode_host(message.born_host),
-        store_timestamp_ms=message.store_timestamp_ms,
-        store_host=encode_host(message.store_host),
-        reconsume_times=message.reconsume_times,
-    )
-    code = RequestCode.CHECK_TRANSACTION_STATE
-    return Command(code=code, flag=FLAG_ONEWAY, ext=encode_header(header), body=record)

@@ -11,7 +11,7 @@ reads it there. Upstream: ReplyMessageProcessor.java.
 from collections.abc import Mapping
 
 from libramq.broker.messages.sending import Prepared
-from libramq.broker.processor.groups.client_calls import CALL_MS, CalledClient, ClientCalls
+from libramq.broker.processor.client_calls import CALL_MS, CalledClient, ClientCalls
 from libramq.broker.processor.messages.send_message import SendMessage
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error

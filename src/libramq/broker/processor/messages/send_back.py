@@ -9,7 +9,7 @@ from typing import Final
 
 from libramq.broker.files.message_log import MessageLog
 from libramq.broker.messages.redelivery import DELAY_OF_BROKER, FIRST_DELAY_LEVEL, SendingBack, SentBack
-from libramq.broker.processor.groups.client_calls import CalledClient, ClientCalls
+from libramq.broker.processor.client_calls import CalledClient, ClientCalls
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import BrokerError
 from libramq.formats.document import decode_body

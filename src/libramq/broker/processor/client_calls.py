@@ -1,4 +1,4 @@
-"""GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY, consumer status: requests that members answer.
+"""Requests that clients get: GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY, CHECK_TRANSACTION_STATE.
 
     operator ─► broker ─► the member ─► broker ─► operator
                        └─ no answer in time: CONSUME_MSG_TIMEOUT, or a status without that member
@@ -16,6 +16,7 @@ from libramq.auth.resource import Action
 from libramq.auth.resource import topic as topic_resource
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.transactions import half
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, broker_error
@@ -25,13 +26,17 @@ from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel
 from libramq.kernel.purgatory import Parked
 from libramq.logs import get_logger
-from libramq.message.ids import decode_offset_id
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.ids import decode_offset_id, encode_host
+from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
-from libramq.message.record import peek_record
+from libramq.message.record import encode_record, peek_record
 from libramq.remoting import headers as h
 from libramq.remoting.body.administration import ConsumerStatus
-from libramq.remoting.command import Command
+from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.remoting.credentials import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
+from libramq.remoting.headers import CheckTransactionStateHeader, encode_header
 from libramq.rpc.endpoint import Answered
 from libramq.rpc.outcome import HOLD, Notify, Outcome, Reply
 from libramq.rpc.request import Processor, Request
@@ -278,3 +283,36 @@ def _status_of(answers: Mapping[str, Command]) -> Reply:
             except LibraError as error:
                 log.warning("a member's status cannot be read", client=client_id, reason=str(error))
     return Reply(body=encode_body(ConsumerStatus(consumer_table=table)))
+
+
+def check_request(message: MessageExt, broker_name: str) -> Command:
+    """Return the request that asks a producer about a half message, which is sent with it."""
+    key = message.properties.get(p.UNIQ_KEY)
+    header = CheckTransactionStateHeader(
+        tran_state_table_offset=message.queue_offset,
+        commit_log_offset=message.physical_offset,
+        topic=names.TRANS_HALF_TOPIC,
+        msg_id=key,
+        transaction_id=key,
+        offset_msg_id=message.offset_id,
+        bname=broker_name,
+    )
+    queue_id = half.real_queue_id(message)
+    assert queue_id is not None
+    record = encode_record(  # The body as it is stored, compressed perhaps.
+        topic=message.properties[p.REAL_TOPIC],
+        queue_id=queue_id,
+        queue_offset=message.queue_offset,
+        physical_offset=message.physical_offset,
+        body=message.body,
+        properties=p.encode_properties(message.properties),
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=encode_host(message.born_host),
+        store_timestamp_ms=message.store_timestamp_ms,
+        store_host=encode_host(message.store_host),
+        reconsume_times=message.reconsume_times,
+    )
+    code = RequestCode.CHECK_TRANSACTION_STATE
+    return Command(code=code, flag=FLAG_ONEWAY, ext=encode_header(header), body=record)

@@ -31,8 +31,8 @@ from pyspark.sql.streaming.datasource import (
 from libramq.errors import ConfigError, RemoteError
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading.positions import Limits, Positions, Range, StreamOffset
+from libramq.spark.reading.source_options import SourceOptions
 from libramq.spark.schema import columns_of, ddl
-from libramq.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from libramq.client.queue_reader import QueueReader
     from libramq.spark.reading.planner import Planner
     from libramq.spark.reading.pushdown import ReadRange
-    from libramq.spark.sink_options import SinkOptions
     from libramq.spark.writing.sink import MessagesStreamWriter, MessagesWriter
+    from libramq.spark.writing.sink_options import SinkOptions
     from libramq.store.reader import Span
 
 
@@ -172,7 +172,7 @@ class RocketMQSource(DataSource):
         return MessagesStreamWriter(self._sink_options(schema))
 
     def _sink_options(self, schema: "StructType") -> "SinkOptions":
-        from libramq.spark.sink_options import SinkOptions
+        from libramq.spark.writing.sink_options import SinkOptions
 
         options = SinkOptions.parse(self.options)
         options.check_columns(schema)

@@ -37,7 +37,7 @@ from libramq.message.message import BODY_BYTES_MAX
 from libramq.message.names import validate_group, validate_topic
 from libramq.message.validation import DELAY_LEVEL_MAX
 from libramq.spark.options import ACCESS, Options
-from libramq.spark.source_options import NAMESRV_DEFAULT, TIMEOUT_MS_MAX
+from libramq.spark.reading.source_options import NAMESRV_DEFAULT, TIMEOUT_MS_MAX
 from libramq.transport.address import split_name_servers
 
 if TYPE_CHECKING:
