@@ -5,6 +5,7 @@ home directory go to the directory of the test.
 """
 
 import re
+import ssl
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -206,11 +207,11 @@ SMALL_STORE: Mapping[str, object] = {
 TIMERS_FLUSHED: Mapping[str, object] = {"timerFlushIntervalMs": 4_000}
 
 
-def wait_broker(process: Process, namesrv: str, count: int = 1) -> None:
+def wait_broker(process: Process, namesrv: str, count: int = 1, tls: ssl.SSLContext | None = None) -> None:
     """Wait until the name server knows so many brokers; fail if the process that registers them ends."""
     for _ in range(int(START_TIMEOUT_S / POLL_S)):
         try:
-            if len(wire.brokers_of(namesrv)) >= count:
+            if len(wire.brokers_of(namesrv, tls)) >= count:
                 return
         except OSError:
             pass

@@ -32,10 +32,12 @@ class KafkaClients:
         home: Path,
         version: str = VERSIONS[0],
         producer: Mapping[str, object] | None = None,
+        common: Mapping[str, object] | None = None,
     ) -> None:
         settings = {"servers": servers} | {
             f"producer.{name}": value for name, value in (producer or {}).items()
         }
+        settings |= {f"common.{name}": str(value) for name, value in (common or {}).items()}
         command = java_command("KafkaClients", home=home, version=version, properties=settings)
         self.program = Program(f"kafka-clients {version}", command, directory=home)
         assert self.program.wait_event("started")["version"] == version

@@ -1,6 +1,7 @@
 """Our own servers as a user starts them: one `libra up`."""
 
 import os
+import ssl
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,6 +48,7 @@ class LibraServers:
     """A name server and brokers in separate processes, so that each broker can be killed and restarted.
 
     ports: of the name server ("name server") and of brokers by name; free ones for all others.
+    name_server: its settings. tls: with what the test itself connects.
     """
 
     def __init__(
@@ -55,15 +57,18 @@ class LibraServers:
         *names: str,
         settings: Mapping[str, object] | None = None,
         ports: Mapping[str, int] | None = None,
+        name_server: Mapping[str, object] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._home = home
+        self._tls = tls
         self._settings = dict(settings or {})
         ports = ports or {}
         port = ports.get("name server") or free_port()
         self.namesrv = f"127.0.0.1:{port}"
         self._name_server = Process(
             "libra-nameserver",
-            [*LIBRA, "nameserver", "--port", str(port)],
+            [*LIBRA, "nameserver", "--port", str(port), *self._file("namesrv", name_server)],
             directory=home,
             env=ENVIRONMENT,
         )
@@ -73,13 +78,21 @@ class LibraServers:
         for name in names:
             self.start(name)
         if not names:
-            wait_broker(self._name_server, self.namesrv, 0)
+            wait_broker(self._name_server, self.namesrv, 0, tls)
+
+    def _file(self, name: str, settings: Mapping[str, object] | None) -> list[str]:
+        """Return the options for a configuration file with these settings."""
+        if settings is None:
+            return []
+        file = self._home / f"{name}.conf"
+        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return ["-c", str(file)]
 
     def start(self, name: str, **settings: object) -> None:
         """Start a broker; `settings` override those for all brokers."""
         self._run(name, settings)
         masters = self._brokers.keys() - self._slaves
-        wait_broker(self._brokers[name], self.namesrv, len(masters))
+        wait_broker(self._brokers[name], self.namesrv, len(masters), self._tls)
 
     def start_slave(self, name: str, of: str, **settings: object) -> None:
         """Start a slave of a broker; the name server may learn of it later."""

@@ -6,6 +6,7 @@ It shares no code with LibraMQ, so that a test using it does not depend on the c
 import json
 import re
 import socket
+import ssl
 from typing import Any, NamedTuple
 
 QUERY_CONSUMER_OFFSET = 14
@@ -90,10 +91,12 @@ def ask(
     version: int = VERSION_NOW,
     language: str = "JAVA",
     timeout_s: float = 5,
+    tls: ssl.SSLContext | None = None,
 ) -> Answer:
     host, port = address.rsplit(":", 1)
     request = encode_request(code, ext or {}, body, version=version, language=language)
-    with socket.create_connection((host, int(port)), timeout=timeout_s) as connection:
+    plain = socket.create_connection((host, int(port)), timeout=timeout_s)
+    with plain if tls is None else tls.wrap_socket(plain, server_hostname=host) as connection:
         connection.sendall(request)
         with connection.makefile("rb") as stream:
             prefix = stream.read(8)
@@ -110,9 +113,9 @@ def loads_loose(body: bytes) -> Any:
     return json.loads(re.sub(r"([{,])(\d+):", r'\1"\2":', body.decode()))
 
 
-def brokers_of(namesrv: str) -> dict[str, Any]:
+def brokers_of(namesrv: str, tls: ssl.SSLContext | None = None) -> dict[str, Any]:
     """Return the data of every broker that the name server knows, by name."""
-    answer = ask(namesrv, GET_BROKER_CLUSTER_INFO)
+    answer = ask(namesrv, GET_BROKER_CLUSTER_INFO, tls=tls)
     if answer.header["code"] != 0 or not answer.body:
         return {}
     brokers: dict[str, Any] = loads_loose(answer.body).get("brokerAddrTable") or {}

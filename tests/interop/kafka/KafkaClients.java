@@ -37,7 +37,7 @@ import org.apache.kafka.common.utils.AppInfoParser;
  * Kafka's Java clients: a producer, and any number of consumers by name, each a thread; prints what they do as JSON
  * lines, until "stop".
  *
- * <p>Properties: servers; "producer.X" is the producer's setting X. Questions: create (topic, partitions), produce (topic, partition, values),
+ * <p>Properties: servers; "producer.X" is the producer's setting X, "common.X" everybody's. Questions: create (topic, partitions), produce (topic, partition, values),
  * subscribe (name, topic, settings), close (name), remove (group, instance), clear: close all.
  */
 public final class KafkaClients {
@@ -106,11 +106,7 @@ public final class KafkaClients {
     private static void produce(JsonNode question, ObjectNode answer) throws Exception {
         if (producer == null) {
             Properties settings = common();
-            for (String name : System.getProperties().stringPropertyNames()) {
-                if (name.startsWith("producer.")) {
-                    settings.put(name.substring("producer.".length()), System.getProperty(name));
-                }
-            }
+            putAll(settings, "producer.");
             producer = new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer());
         }
         List<Future<RecordMetadata>> sent = new ArrayList<>();
@@ -131,7 +127,16 @@ public final class KafkaClients {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", System.getProperty("servers"));
         settings.put("enable.metrics.push", "false");
+        putAll(settings, "common.");
         return settings;
+    }
+
+    private static void putAll(Properties settings, String prefix) {
+        for (String name : System.getProperties().stringPropertyNames()) {
+            if (name.startsWith(prefix)) {
+                settings.put(name.substring(prefix.length()), System.getProperty(name));
+            }
+        }
     }
 
     private static ObjectNode event(String kind) {
