@@ -142,6 +142,7 @@ class RequestCode(IntEnum):
     PEER_OFFSETS = 31022
     PEER_GROUPS = 31023
     SLAVE_PROGRESS = 31024
+    PEER_HANDOVER = 31025
 
 
 class ResponseCode(IntEnum):

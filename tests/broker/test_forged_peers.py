@@ -47,6 +47,7 @@ FORGED: dict[R, Document] = {
     R.PEER_TOPIC: kafka_cluster.PeerTopicBody(broker_name=B, topic="T", queues=0),
     R.PEER_OFFSETS: kafka_cluster.PeerOffsetsBody(broker_name=B, group=GROUP, is_deleted=True),
     R.PEER_GROUPS: kafka_cluster.PeerGroupsBody(broker_name=B, sequence=1, gone=[GROUP]),
+    R.PEER_HANDOVER: kafka_cluster.PeerHandoverBody(broker_name=B),
 }
 
 

@@ -47,6 +47,7 @@ UNRECORDED: set[int] = {
     R.PEER_TOPIC,
     R.PEER_OFFSETS,
     R.PEER_GROUPS,
+    R.PEER_HANDOVER,
     R.GROUP_BEGIN,
 }
 

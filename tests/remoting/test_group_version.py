@@ -38,6 +38,7 @@ CALLS: tuple[Call[object], ...] = (
     peer_calls.change_topic(kafka_cluster.PeerTopicBody(broker_name="b", topic="T", queues=1)),
     peer_calls.exchange_offsets(kafka_cluster.PeerOffsetsBody(broker_name="b", group="g")),
     peer_calls.pass_on_groups(kafka_cluster.PeerGroupsBody(broker_name="b", sequence=1)),
+    peer_calls.ask_handover(kafka_cluster.PeerHandoverBody(broker_name="b")),
 )
 
 

@@ -21,7 +21,13 @@ from libramq.remoting.body import coordination as groups
 from libramq.remoting.body.consumers import MessageRequestModeBody, QueryAssignmentBody
 from libramq.remoting.body.coordination import GroupJoinBody, GroupLeaveBody, GroupPollBody, GroupReleaseBody
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
-from libramq.remoting.body.kafka_cluster import PeerGroupsBody, PeerNodeBody, PeerOffsetsBody, PeerTopicBody
+from libramq.remoting.body.kafka_cluster import (
+    PeerGroupsBody,
+    PeerHandoverBody,
+    PeerNodeBody,
+    PeerOffsetsBody,
+    PeerTopicBody,
+)
 from libramq.remoting.body.pop import BatchAckBody, BatchAckText
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials, sign
@@ -230,6 +236,7 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.PEER_TOPIC: (None, PeerTopicBody(broker_name="b", topic="T", queues=1), _CLUSTER_UPDATE),
     R.PEER_OFFSETS: (None, PeerOffsetsBody(broker_name="b", group="G"), _CLUSTER_UPDATE),
     R.PEER_GROUPS: (None, PeerGroupsBody(broker_name="b", sequence=1), _CLUSTER_UPDATE),
+    R.PEER_HANDOVER: (None, PeerHandoverBody(broker_name="b"), _CLUSTER_GET),
     R.REGISTER_BROKER: (h.RegisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Update"),
     R.UNREGISTER_BROKER: (h.UnregisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Update"),
     R.QUERY_DATA_VERSION: (

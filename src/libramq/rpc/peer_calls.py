@@ -106,6 +106,16 @@ def pass_on_groups(body: kafka_cluster.PeerGroupsBody) -> Call[bool]:
     )
 
 
+def ask_handover(body: kafka_cluster.PeerHandoverBody) -> Call[bool]:
+    """Ask a broker for the groups that the sender coordinates now; return whether it has none left."""
+    return group_call(
+        RequestCode.PEER_HANDOVER,
+        None,
+        lambda reply: reply.ext.get("lbHandedOver") == "1",
+        body=encode_body(body),
+    )
+
+
 def exchange_offsets(body: kafka_cluster.PeerOffsetsBody) -> Call[kafka_cluster.PeerOffsets]:
     """Commit, read and delete a group's offsets at a queue's broker."""
     return group_call(

@@ -409,6 +409,7 @@ _BROKER_ROWS: Final = (
     _from_broker(R.PEER_TOPIC, A.UPDATE, _CONTROL, kafka_cluster.PeerTopicBody),
     _from_broker(R.PEER_OFFSETS, A.UPDATE, _TABLE, kafka_cluster.PeerOffsetsBody),
     _from_broker(R.PEER_GROUPS, A.UPDATE, _TABLE, kafka_cluster.PeerGroupsBody),
+    _from_broker(R.PEER_HANDOVER, A.GET, _CONTROL, kafka_cluster.PeerHandoverBody),
     Row(R.SLAVE_PROGRESS, h.SlaveProgressHeader, _cluster_wide(A.LIST)),
 )
 

@@ -176,6 +176,11 @@ def test_the_coordinator_is_killed_and_its_members_go_on(cluster: KafkaCluster, 
         assert changes == ["assigned"]
     produce(cluster, topic, range(6), b"c")
     read_all(consumer, {(index, 2 if index in left else 1, b"c") for index in range(6)})
+    admin = cluster.admin(B)
+    described = admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
+    assert described.coordinator.port == cluster.ports[B]
+    assert [each.member_id for each in described.members] == [member_id], "the group was handed back"
+    assert changes == ["assigned"]
     consumer.close()
 
 

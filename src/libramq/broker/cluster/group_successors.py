@@ -143,6 +143,16 @@ class GroupSuccessors:
         else:
             change.waiting.append(then)
 
+    def hand_over(self, name: str) -> bool:
+        """Send a broker the groups that it coordinates now, if that waits; return whether it has them all."""
+        to = self._successors.get(name)
+        if to is None:
+            return True
+        changes = (*to.pending.values(), *(to.sent or {}).values())
+        if to.pending:
+            self._send(name)
+        return not any(change.is_handed_over for change in changes)
+
     # What is to be sent.
 
     def _copy(self, name: str) -> GroupCopy | None:

@@ -3,6 +3,7 @@
 from libramq.broker.cluster.cluster import Cluster
 from libramq.broker.cluster.cluster_topics import ClusterTopics
 from libramq.broker.cluster.group_copies import GroupCopies
+from libramq.broker.cluster.group_load import GroupLoad
 from libramq.broker.cluster.group_successors import GroupSuccessors
 from libramq.broker.cluster.nodes import Nodes
 from libramq.broker.cluster.offset_exchanges import OffsetExchanges
@@ -54,6 +55,7 @@ class ClusterFeature(Feature):
         #: Built before the services of Kafka's groups, which drop the groups that others coordinate now.
         self.copies = GroupCopies(peers.view, kernel.clock)
         self.successors = GroupSuccessors(config.broker_name, peers.view, kernel, ask)
+        self.load = GroupLoad(peers)
         topics.observe(self._topic_changed)
         view = peers.view if self.others is not None else None
         self.start_up = StartUp(view, base.registration, kernel)
@@ -64,7 +66,7 @@ class ClusterFeature(Feature):
     def _serve(self, base: Base, cluster: Cluster) -> None:
         groups = self._groups
         self.services = [
-            PeerNodeRequests(cluster, self.nodes, self.offsets, self.topics, self.copies),
+            PeerNodeRequests(cluster, self.nodes, self.offsets, self.topics, self.copies, self.successors),
             PeerRequests(
                 cluster=cluster,
                 coordination=groups.coordination,

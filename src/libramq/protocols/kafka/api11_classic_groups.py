@@ -142,6 +142,8 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         refusal = self._all.member_refusal(request.group_id, slot.principal)
         if refusal is None and group is None:
             refusal = ErrorCode.UNKNOWN_MEMBER_ID
+        if refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            refusal = ErrorCode.REBALANCE_IN_PROGRESS  # As Kafka's coordinator: the member joins again.
         if refusal is not None or group is None:
             slot.answer(SyncGroupResponse(error_code=refusal or ErrorCode.UNKNOWN_MEMBER_ID))
             return
@@ -173,7 +175,9 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         """A member is alive; a patient one is answered when there is something to say, or a while later."""
         name = request.group_id
         code = self._all.member_refusal(name, slot.principal)
-        if code is None:
+        if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            code = ErrorCode.NONE  # As Kafka's coordinator: clients do not expect that answer.
+        elif code is None:
             beat = Beat(request.member_id, request.group_instance_id, request.generation_id)
             group = self.groups.get(name)
             now_ms = self._clock.monotonic_ms()

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Consume, Manage
 from libramq.auth.resource import Action, group
+from libramq.broker.cluster.group_load import GroupLoad
 from libramq.broker.groups.coordination import Coordination
 from libramq.catalog import TopicTable
 from libramq.catalog.group_table import GroupTable
@@ -32,7 +33,10 @@ G = TypeVar("G", ClassicGroup, ModernGroup)
 
 
 class BrokerGroups:
-    """The groups, and why a request about one is refused. nodes: the brokers that coordinate them."""
+    """The groups, and why a request about one is refused.
+
+    nodes: the brokers that coordinate them. load: until its end, others may hand groups over.
+    """
 
     def __init__(
         self,
@@ -41,6 +45,7 @@ class BrokerGroups:
         coordination: Coordination,
         nodes: KafkaNodes,
         authorizer: Authorizer,
+        load: GroupLoad,
     ) -> None:
         self.classic: Groups[ClassicGroup] = Groups(ClassicGroup)
         self.modern: Groups[ModernGroup] = Groups(ModernGroup)
@@ -49,6 +54,7 @@ class BrokerGroups:
         self._coordination = coordination
         self.nodes = nodes
         self._authorizer = authorizer
+        self._load = load
 
     def names(self) -> set[str]:
         """Return the names of the groups that clients see."""
@@ -91,7 +97,12 @@ class BrokerGroups:
 
     def member_refusal(self, name: str, principal: Principal) -> ErrorCode | None:
         """Return why requests to a group's coordinator are refused, if so."""
-        return self.refusal(name, principal) or self.nodes.coordinator_refusal(name)
+        return self.refusal(name, principal) or self.nodes.coordinator_refusal(name) or self._unloaded(name)
+
+    def _unloaded(self, name: str) -> ErrorCode | None:
+        """Return why a group cannot be used yet: after a start its members may be handed over in a moment."""
+        is_missing = self._load.is_under_way and not self.has_members(name)
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_missing else None
 
     def delete_refusal(self, name: str, principal: Principal) -> ErrorCode | None:
         """Return why nothing of a group may be deleted, if so."""

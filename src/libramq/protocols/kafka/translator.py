@@ -110,8 +110,10 @@ class KafkaTranslator:
         """Build the services of groups, their members and their offsets."""
         kernel, grace_ms = broker.kernel, broker.config.kafka_member_grace_ms
         offsets, removal = broker.cluster.offsets, broker.cluster.group_removal
+        load = broker.cluster.load
+        load.begin()
         every = BrokerGroups(
-            broker.groups, broker.topics, broker.members.coordination, nodes, broker.authorizer
+            broker.groups, broker.topics, broker.members.coordination, nodes, broker.authorizer, load
         )
         foreign, record = broker.members.consumers.foreign, broker.events.record
         passed_on = broker.cluster.successors, broker.cluster.copies

@@ -151,3 +151,12 @@ class PeerGroupsBody(Document, frozen=True, kw_only=True):
     gone: list[str] = []
     classic: dict[str, SavedClassicGroup] = {}
     modern: dict[str, SavedEntry] = {}
+
+
+class PeerHandoverBody(Document, frozen=True, kw_only=True):
+    """PEER_HANDOVER: a broker that has started asks another for the groups that it coordinates.
+
+    They come by PEER_GROUPS; the answer has lbHandedOver=1 once the receiver has none left.
+    """
+
+    broker_name: str

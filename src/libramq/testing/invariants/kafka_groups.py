@@ -194,8 +194,8 @@ class KafkaMovesHaveCauses(Invariant):
     """Check that members of a group that is balanced keep what they have until members or topics change.
 
     It is judged while nothing fails but members and brokers. A broker without others goes on after a restart
-    as if nothing had happened, and so does another one when a coordinator dies. It ends when one of several
-    brokers is back, whose members may find it before it has the group, or when a second one dies.
+    as if nothing had happened, and so does another one when a coordinator dies, which hands its groups over
+    when that one is back. It ends when a second one of several brokers dies.
     """
 
     name = "nothing moves in a Kafka group that is balanced"
@@ -218,8 +218,6 @@ class KafkaMovesHaveCauses(Invariant):
             self._balanced.clear()
 
     def step(self) -> None:
-        if self._dead is not None and self.cluster.brokers[self._dead].broker is not None:
-            self._is_judged = False
         for plan in self.cluster.kafka.plans if self._is_judged else ():
             now = self._state(plan.name)
             if self._balanced.get(plan.name) != now:

@@ -9,6 +9,7 @@ from typing import Final
 from libramq.broker.cluster.cluster import Cluster
 from libramq.broker.cluster.cluster_topics import ClusterTopics
 from libramq.broker.cluster.group_copies import GroupCopies
+from libramq.broker.cluster.group_successors import GroupSuccessors
 from libramq.broker.cluster.nodes import Nodes, is_visible
 from libramq.broker.cluster.offset_exchanges import exchange_of
 from libramq.broker.groups.assigner import Assigner, QueueQuestion
@@ -167,9 +168,11 @@ class PeerNodeRequests:
         offsets: GroupOffsets,
         topics: ClusterTopics,
         copies: GroupCopies,
+        successors: GroupSuccessors,
     ) -> None:
         self._cluster = cluster
         self._copies = copies
+        self._successors = successors
         self._nodes = nodes
         self._offsets = offsets
         self._topics = topics
@@ -181,6 +184,7 @@ class PeerNodeRequests:
             RequestCode.PEER_TOPIC: self.topic,
             RequestCode.PEER_OFFSETS: self.offsets,
             RequestCode.PEER_GROUPS: self.groups,
+            RequestCode.PEER_HANDOVER: self.handover,
         }
 
     def node(self, request: Request) -> Outcome:
@@ -221,3 +225,13 @@ class PeerNodeRequests:
         body: kafka_cluster.PeerGroupsBody = request.body
         self._cluster.require_peer(request.peer.address, body.broker_name)
         return Reply(ext={"lbKnown": "1" if self._copies.take(body) else "0"})
+
+    def handover(self, request: Request) -> Outcome:
+        """Send another broker the groups that it coordinates now, and answer whether it has them all.
+
+        Until our link to it stands, we may yet take the groups of its former life.
+        """
+        body: kafka_cluster.PeerHandoverBody = request.body
+        self._cluster.require_peer(request.peer.address, body.broker_name)
+        has_all = self._successors.hand_over(body.broker_name) and self._nodes.is_linked(body.broker_name)
+        return Reply(ext={"lbHandedOver": "1" if has_all else "0"})
