@@ -1,7 +1,7 @@
 """The simulated producer: the real network side of a producer, and a program that sends messages.
 
-An unacknowledged message is sent again until it is acknowledged. Some programs wait for each response, others
-send in batches.
+An unacknowledged message is sent again until it is acknowledged, after ever longer pauses. Some programs wait
+for each response, others send in batches.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,8 +40,10 @@ class NumberedIds:
         return [f"{self()}-{position}" for position in range(count)]
 
 
-#: How soon an unacknowledged message is sent again.
+#: How soon an unacknowledged message is sent again, at first and later. Each time a SYNC_MASTER without its
+#: slave stores another copy: without longer pauses these were more than a group consumes in ten minutes.
 AGAIN_MS: Final = 200
+AGAIN_MS_MAX: Final = 5_000
 ROUTES_MS: Final = 3_000
 SEND_TIMEOUT_MS: Final = 3_000
 #: How many messages a program that does not wait sends at once, at most.
@@ -139,7 +141,7 @@ class SimulatedProducer:
             return _Delay(level=self._delays.randint(1, LEVEL_MAX))
         return _Delay(ms=self._delays.randint(TIMER_MS_MIN, TIMER_MS_MAX))
 
-    def _send(self, message_id: str, delay: _Delay) -> None:
+    def _send(self, message_id: str, delay: _Delay, again_ms: int = AGAIN_MS) -> None:
         body = message_id.encode().ljust(self._plan.body_bytes, b".")
         message = Message(
             self._plan.topic,
@@ -152,7 +154,8 @@ class SimulatedProducer:
 
         def ended(outcome: SendResult | LibraError) -> None:
             if isinstance(outcome, LibraError) or outcome.status is not SendStatus.SEND_OK:
-                self.process.after(AGAIN_MS, lambda: self._send(message_id, delay))
+                later_ms = min(2 * again_ms, AGAIN_MS_MAX)
+                self.process.after(again_ms, lambda: self._send(message_id, delay, later_ms))
                 return
             self.unacknowledged -= 1
             if message.is_delayed:
