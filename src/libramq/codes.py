@@ -118,6 +118,16 @@ class RequestCode(IntEnum):
     POLLING_INFO = 200055
     BATCH_ACK_MESSAGE = 200151
     # Ours, below 32,768: the contract is docs/design/coordinated-groups.md.
+    AUTH_CREATE_USER = 3001
+    AUTH_UPDATE_USER = 3002
+    AUTH_DELETE_USER = 3003
+    AUTH_GET_USER = 3004
+    AUTH_LIST_USER = 3005
+    AUTH_CREATE_ACL = 3006
+    AUTH_UPDATE_ACL = 3007
+    AUTH_DELETE_ACL = 3008
+    AUTH_GET_ACL = 3009
+    AUTH_LIST_ACL = 3010
     GROUP_JOIN = 31000
     GROUP_POLL = 31001
     GROUP_RELEASE = 31002
@@ -143,6 +153,7 @@ class RequestCode(IntEnum):
     PEER_GROUPS = 31023
     SLAVE_PROGRESS = 31024
     PEER_HANDOVER = 31025
+    SLAVE_USERS = 31026
 
 
 class ResponseCode(IntEnum):

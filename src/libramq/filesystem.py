@@ -63,6 +63,10 @@ BACKUP_SUFFIX = ".bak"
 DAMAGED_SUFFIX = ".damaged"
 
 
+#: Files with secrets, which only the broker's own user may read; their journals and backups too.
+SECRET_FILES: Final = ("users.json",)
+
+
 class DiskUsage(NamedTuple):
     """The usage of a disk, and how much this process may still write."""
 
@@ -236,7 +240,8 @@ class LocalFileSystem:
         return self._descriptor(path, (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0))
 
     def _descriptor(self, path: Path, flags: int) -> int:
-        return self._with_room(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
+        mode = 0o600 if path.name.startswith(SECRET_FILES) else 0o644
+        return self._with_room(lambda: os.open(path, flags | os.O_CLOEXEC, mode))
 
     def _with_room(self, opens: Callable[[], T]) -> T:
         """Call what needs a descriptor; others are closed for it where none is left."""

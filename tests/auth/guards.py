@@ -2,14 +2,16 @@
 
 from collections.abc import Collection, Mapping
 
-from libramq.auth.resource import Action, Resource
+from libramq.auth.resource import Actions, Resource
+from libramq.auth.signature import ACCESS_KEY
 from libramq.codes import ResponseCode
 from libramq.errors import NoPermission
 from libramq.kernel.connection import Connection, Principal
 from libramq.remoting.command import Command
-from libramq.remoting.credentials import ACCESS_KEY, Credentials, is_signed
+from libramq.remoting.credentials import Credentials, is_signed
 
-Asked = tuple[str, Action]
+#: A resource, and the actions any of which is enough, as "Sub|Get".
+Asked = tuple[str, str]
 
 
 class Guard:
@@ -22,8 +24,9 @@ class Guard:
         self.asked: list[Asked] = []
         self.principals: set[Principal] = set()
 
-    def authorize(self, principal: Principal, resource: Resource, action: Action) -> None:
+    def authorize(self, principal: Principal, resource: Resource, actions: Actions) -> None:
         self.principals.add(principal)
+        action = "|".join(actions)
         self.asked.append((str(resource), action))
         if str(resource) in self.denied:
             raise NoPermission(ResponseCode.NO_PERMISSION, f"{principal.name} may not {action} {resource}")
@@ -44,7 +47,7 @@ class Users:
             return Principal(name)
         raise NoPermission(ResponseCode.NO_PERMISSION, f"the signature of {name} is wrong")
 
-    def by_password(self, name: str, password: str) -> Principal:
+    def by_password(self, connection: Connection, name: str, password: str) -> Principal:
         if self._passwords.get(name) != password:
             raise NoPermission(ResponseCode.NO_PERMISSION, "no such user, or another password")
         return Principal(name)

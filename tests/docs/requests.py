@@ -77,7 +77,6 @@ _CONTROLLER = "there is no controller: a slave does not become master by itself"
 _COLD = "cold reads never hold up others here, so there is nothing to control"
 _ROCKSDB = "the store has files, not RocksDB"
 _CONTAINER = "broker containers do not exist here"
-_USERS = "users and their rights are not managed by requests; see Security"
 
 #: Why a code is not served, beside those whose standing other pages describe.
 REASONS: Final[dict[int, str]] = {
@@ -89,7 +88,6 @@ REASONS: Final[dict[int, str]] = {
     903: _CONTAINER,
     **dict.fromkeys(range(1001, 1014), _CONTROLLER),
     **dict.fromkeys(range(2001, 2005), _COLD),
-    **dict.fromkeys(range(3001, 3011), _USERS),
     200056: "POP keeps its check points in one place, so there is nothing to go back to",
 }
 
@@ -188,7 +186,7 @@ COMMANDS: Final = (
     Command("deleteUser", (3003,)),
     Command("getUser", (3004,)),
     Command("listUser", (3005,)),
-    Command("copyUser", (3001, 3004)),
+    Command("copyUser", (), "a broker answers no passwords that could be copied; see Security"),
     Command("createAcl", (3006,)),
     Command("updateAcl", (3007,)),
     Command("deleteAcl", (3008,)),

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 
+from libramq.auth.signature import signature
 from libramq.clock import SystemClock
 from libramq.codes import RequestCode
 from libramq.errors import ConfigError
@@ -15,7 +16,6 @@ from libramq.remoting.credentials import (
     parse_credentials,
     sign,
     sign_for,
-    signature,
 )
 from libramq.remoting.frame import decode_frame, encode_frame
 from libramq.transport.access import Access
@@ -27,9 +27,9 @@ BOB = Credentials("bob", "12345678")
 
 def test_the_signature_of_apaches_own_test() -> None:
     """AclSignerTest.java: of the text RocketMQ under the key 12345678."""
-    assert signature({}, b"RocketMQ", "12345678") == "IUc8rrO/0gDch8CjObLQsW2rsiA="
-    assert signature({"b": "ketMQ", "a": "Roc"}, b"", "12345678") == "IUc8rrO/0gDch8CjObLQsW2rsiA="
-    assert signature({"b": "Rock", "C": "", "z": "et"}, b"MQ", "12345678") == "IUc8rrO/0gDch8CjObLQsW2rsiA="
+    assert signature({}, b"RocketMQ", b"12345678") == "IUc8rrO/0gDch8CjObLQsW2rsiA="
+    assert signature({"b": "ketMQ", "a": "Roc"}, b"", b"12345678") == "IUc8rrO/0gDch8CjObLQsW2rsiA="
+    assert signature({"b": "Rock", "C": "", "z": "et"}, b"MQ", b"12345678") == "IUc8rrO/0gDch8CjObLQsW2rsiA="
 
 
 def test_signing_adds_the_access_key_and_changes_nothing_else() -> None:
@@ -40,7 +40,7 @@ def test_signing_adds_the_access_key_and_changes_nothing_else() -> None:
     assert signed.ext.keys() == {"topic", "queueId", "AccessKey", "SecurityToken", "Signature"}
     assert (signed.opaque, signed.body, signed.ext["AccessKey"]) == (7, b"x", "bob")
     # AccessKey, SecurityToken, queueId, topic: capitals first, as in Java.
-    assert signed.ext["Signature"] == signature({"all": "bobtemporary3T"}, b"x", "12345678")
+    assert signed.ext["Signature"] == signature({"all": "bobtemporary3T"}, b"x", b"12345678")
 
 
 @pytest.mark.parametrize("form", list(Serialization))
@@ -52,8 +52,8 @@ def test_a_signature_verifies_after_the_wire(form: Serialization) -> None:
     assert decoded is not None
     read, _ = decoded
     told = read.ext.pop("Signature")
-    assert told == signature(read.ext, read.body, "12345678")
-    assert told != signature(read.ext, read.body, "12345679")
+    assert told == signature(read.ext, read.body, b"12345678")
+    assert told != signature(read.ext, read.body, b"12345679")
 
 
 def test_signing_is_idempotent() -> None:
@@ -81,8 +81,8 @@ def test_every_request_of_a_connection_is_signed() -> None:
         remote.call(Command(code=2, body=b"x"))
         remote.close()
     assert [request.ext.pop("Signature") for request in server.requests] == [
-        signature({"AccessKey": "bob", "topic": "T"}, b"", "12345678"),
-        signature({"AccessKey": "bob"}, b"x", "12345678"),
+        signature({"AccessKey": "bob", "topic": "T"}, b"", b"12345678"),
+        signature({"AccessKey": "bob"}, b"x", b"12345678"),
     ]
 
 

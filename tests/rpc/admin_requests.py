@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from libramq.codes import RequestCode as R
+from libramq.formats.access import AclInfo, UserInfo
 from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import SubscriptionGroupConfig, TopicConfig
 from libramq.remoting import headers as h
@@ -78,5 +79,21 @@ ADMIN_REQUESTS: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.RESUME_CHECK_HALF_MESSAGE: (h.ResumeCheckHeader(msg_id="0" * 32), None, _CLUSTER_UPDATE),
     R.NOTIFY_MIN_BROKER_ID_CHANGE: (h.LowestIdHeader(min_broker_id=1), None, _CLUSTER_UPDATE),
     R.EXCHANGE_BROKER_HA_INFO: (h.HAInfoHeader(), None, _CLUSTER_UPDATE),
+    # Users and policies.
+    R.AUTH_CREATE_USER: (
+        h.UserHeader(username="alice"), UserInfo(username="alice", password="x"), _CLUSTER_UPDATE,
+    ),
+    R.AUTH_UPDATE_USER: (
+        h.UserHeader(username="alice"), UserInfo(username="alice", password="y"), _CLUSTER_UPDATE,
+    ),
+    R.AUTH_DELETE_USER: (h.UserHeader(username="alice"), None, _CLUSTER_UPDATE),
+    R.AUTH_GET_USER: (h.UserHeader(username="alice"), None, _CLUSTER_GET),
+    R.AUTH_LIST_USER: (h.UserFilterHeader(), None, _CLUSTER_GET),
+    R.AUTH_CREATE_ACL: (h.SubjectHeader(subject="User:alice"), AclInfo(), _CLUSTER_UPDATE),
+    R.AUTH_UPDATE_ACL: (h.SubjectHeader(subject="User:alice"), AclInfo(), _CLUSTER_UPDATE),
+    R.AUTH_DELETE_ACL: (h.DeletePoliciesHeader(subject="User:alice"), None, _CLUSTER_UPDATE),
+    R.AUTH_GET_ACL: (h.SubjectHeader(subject="User:alice"), None, _CLUSTER_GET),
+    R.AUTH_LIST_ACL: (h.PolicyFilterHeader(), None, _CLUSTER_GET),
+    R.SLAVE_USERS: (None, None, _CLUSTER_LIST),
     R.RESET_MASTER_FLUSH_OFFSET: (h.MasterFlushOffsetHeader(master_flush_offset=1), None, _CLUSTER_UPDATE),
 }  # fmt: skip

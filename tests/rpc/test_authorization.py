@@ -31,7 +31,7 @@ from libramq.remoting.body.kafka_cluster import (
 from libramq.remoting.body.pop import BatchAckBody, BatchAckText
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials, sign
-from libramq.rpc.endpoint import Endpoint
+from libramq.rpc.endpoint import Endpoint, Signatures
 from libramq.rpc.outcome import SUCCESS, Outcome
 from libramq.rpc.request import INLINE_BODY_BYTES_MAX, Processors, Request
 from libramq.rpc.requests import REQUESTS
@@ -86,9 +86,10 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.SEND_REPLY_MESSAGE_V2: (send_header("T"), None, "Topic:T Pub"),
     R.END_TRANSACTION: (
         h.EndTransactionHeader(
-            producer_group="P", tran_state_table_offset=0, commit_log_offset=0, commit_or_rollback=8
+            producer_group="P", tran_state_table_offset=0, commit_log_offset=0, commit_or_rollback=8,
+            topic="T",
         ),
-        None, "Group:P Pub",
+        None, "Topic:T Pub",
     ),
     R.CONSUMER_SEND_MSG_BACK: (
         h.SendBackHeader(offset=0, group="G", delay_level=0, origin_topic="T"), None,
@@ -99,7 +100,7 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.VIEW_MESSAGE_BY_ID: (h.ViewMessageHeader(offset=0, topic="T"), None, "Topic:T Get"),
     R.QUERY_MESSAGE: (
         h.QueryMessageHeader(topic="T", key="k", max_num=1, begin_timestamp=0, end_timestamp=1), None,
-        "Topic:T Get",
+        "Topic:T Get|Sub",
     ),
     R.POP_MESSAGE: (
         h.PopMessageHeader(
@@ -132,30 +133,30 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     ),
     R.QUERY_CONSUMER_OFFSET: (
         h.QueryConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0), None,
-        "Group:G Sub, Topic:T Sub",
+        "Group:G Sub|Get, Topic:T Sub|Get",
     ),
     R.UPDATE_CONSUMER_OFFSET: (
         h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0, commit_offset=1), None,
-        "Group:G Sub, Topic:T Sub",
+        "Group:G Sub|Update, Topic:T Sub|Update",
     ),
     R.SEARCH_OFFSET_BY_TIMESTAMP: (
-        h.SearchOffsetHeader(topic="T", queue_id=0, timestamp=0), None, "Topic:T Get",
+        h.SearchOffsetHeader(topic="T", queue_id=0, timestamp=0), None, "Topic:T Get|Sub",
     ),
-    R.GET_MAX_OFFSET: (_QUEUE, None, "Topic:T Get"),
-    R.GET_MIN_OFFSET: (_QUEUE, None, "Topic:T Get"),
-    R.GET_EARLIEST_MSG_STORETIME: (_QUEUE, None, "Topic:T Get"),
+    R.GET_MAX_OFFSET: (_QUEUE, None, "Topic:T Get|Sub"),
+    R.GET_MIN_OFFSET: (_QUEUE, None, "Topic:T Get|Sub"),
+    R.GET_EARLIEST_MSG_STORETIME: (_QUEUE, None, "Topic:T Get|Sub"),
     R.HEART_BEAT: (
-        None, _HEARTBEAT, "Group:G Sub, Topic:T Sub, Group:H Sub, Topic:U Sub, Group:P Pub",
+        None, _HEARTBEAT, "Group:G Sub, Topic:T Sub, Group:H Sub, Topic:U Sub",
     ),
     R.UNREGISTER_CLIENT: (
         h.UnregisterClientHeader(client_id="c", producer_group="P", consumer_group="G"), None,
-        "Group:G Sub, Group:P Pub",
+        "Group:G Sub",
     ),
     R.CHECK_CLIENT_CONFIG: (
         None, bodies.CheckClientBody(client_id="c", group="G", subscription_data=SubscriptionData(topic="T")),
         "Group:G Sub, Topic:T Sub",
     ),
-    R.GET_CONSUMER_LIST_BY_GROUP: (_G, None, "Group:G Sub"),
+    R.GET_CONSUMER_LIST_BY_GROUP: (_G, None, "Group:G Sub|Get"),
     R.LOCK_BATCH_MQ: (None, _LOCK, "Group:G Sub, Topic:T Sub, Topic:U Sub"),
     R.UNLOCK_BATCH_MQ: (None, _LOCK, "Group:G Sub, Topic:T Sub, Topic:U Sub"),
     R.UPDATE_AND_CREATE_TOPIC: (
@@ -264,7 +265,7 @@ class Guarded:
         self._endpoint = Endpoint(
             clock=self.kernel.clock,
             authorizer=guard,
-            authenticator=users,
+            signatures=Signatures(users) if users is not None else None,
             responder=Responder(self.kernel.effects),
             processors=Processors(
                 {code: self._serve for code in REQUESTS if code not in BATCHES},

@@ -187,12 +187,12 @@ class LineTranslator:
         name, password = words
         if self._authenticator is None:
             raise NoPermission(ResponseCode.NO_PERMISSION, "this broker has no users")
-        connection.principal = self._authenticator.by_password(name, password)
+        connection.principal = self._authenticator.by_password(connection, name, password)
         LineWaiter(connection, self._effects, str).answer("OK")
 
     def _hello(self, connection: Connection, words: Sequence[str]) -> None:
         client, group = words
-        self._require(Membership(connection.principal, {}, (group,)))
+        self._require(Membership(connection.principal))
         self._beat(connection, Heartbeat(client_id=client, producer_groups=[group], notify=self._notify))
 
     def _follow(self, connection: Connection, words: Sequence[str]) -> None:
@@ -228,7 +228,7 @@ class LineTranslator:
 
     def _bye(self, connection: Connection, words: Sequence[str]) -> None:
         (group,) = words
-        self._require(Membership(connection.principal, {}, (group,)))
+        self._require(Membership(connection.principal))
         self._heartbeats.leave(connection, read_clock(self._clock), producer_group=group)
         LineWaiter(connection, self._effects, str).answer("OK")
 

@@ -3,7 +3,7 @@
     by request        RocketMQ: each is signed                          Request.principal
     by connection     a password, once for all of its requests          Connection.principal
 
-Until access control exists, servers have none, and a request is its connection's.
+A server without access control (`access_control.py`) has none, and a request is its connection's.
 Upstream: auth/authentication.
 """
 
@@ -20,6 +20,6 @@ class Authenticator(Protocol):
         """Return who has signed a request with these fields, or whose connection it came over."""
         ...
 
-    def by_password(self, name: str, password: str) -> Principal:
+    def by_password(self, connection: Connection, name: str, password: str) -> Principal:
         """Return the user with this name and password."""
         ...

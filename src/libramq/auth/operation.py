@@ -8,30 +8,37 @@ physical offset) is checked by the service that reads it, with another operation
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from libramq.auth.resource import Action, Resource, ResourceKind, group, topic
+from libramq.auth.resource import Action, Actions, Resource, ResourceKind, group, topic
 from libramq.kernel.connection import Principal
 from libramq.message.names import RETRY_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Messages are appended to a topic; or a transaction on it is ended."""
+    """Messages are appended to a topic; or a transaction on it is ended.
+
+    light: the light queues that get them, too.
+    """
 
     principal: Principal
     topic: str
+    light: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Consume:
     """A group reads topics: it joins, opens, locks, pulls, commits, or queries its progress.
 
-    topics: those that the request names; a member's polls name only those it joined with.
+    topics: those that the request names; a member's polls name only those it joined with. also: an action
+    that is enough, too, for an operator who inspects or changes what members do.
     """
 
     principal: Principal
     group: str
     topics: Collection[str] = ()
+    also: Action | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,58 +52,71 @@ class SendBack:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A client joins, stays or leaves: with groups that consume topics, and groups that produce."""
+    """A client joins, stays or leaves, with groups that consume topics.
+
+    Groups that produce need no permission, as at Apache's broker: a producer is asked only about transactions
+    on topics that it may send to (`broker/features/transactions.py`).
+    """
 
     principal: Principal
     consumers: Mapping[str, Collection[str]] = field(default_factory=dict)
-    producers: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Manage:
-    """A request inspects or changes resources."""
+    """A request inspects or changes resources. also: an action that is enough, too."""
 
     principal: Principal
     action: Action
     resources: Collection[Resource]
+    also: Action | None = None
 
 
 Operation = Send | Consume | SendBack | Membership | Manage
 
 
-def resources(operation: Operation) -> Iterator[tuple[Resource, Action]]:
-    """Yield every resource that an operation touches, with the action on it.
+def resources(operation: Operation) -> Iterator[tuple[Resource, Actions]]:
+    """Yield every resource that an operation touches, with the actions any of which is enough.
 
     A retry topic is its group's: a principal that may consume as that group may write and read it
     (DefaultAuthorizationContextBuilder.java). `%RETRY%G+T` is G's, with what G popped of T. `%RETRY%G_T` is
     taken for that of a group "G_T": a broker with an authorizer gives no other topic such a name.
     """
-    for resource, action in _named(operation):
+    for resource, actions in _named(operation):
         if resource.kind is ResourceKind.TOPIC and resource.name.startswith(RETRY_PREFIX):
-            of_group = Action.SUB if action is Action.PUB else action
             owner, _, _ = resource.name.removeprefix(RETRY_PREFIX).partition("+")
-            yield group(owner), of_group
+            yield group(owner), _SUB if actions is _PUB else actions
         else:
-            yield resource, action
+            yield resource, actions
 
 
-def _named(operation: Operation) -> Iterator[tuple[Resource, Action]]:
+_PUB: Final[Actions] = (Action.PUB,)
+_SUB: Final[Actions] = (Action.SUB,)
+
+
+def _named(operation: Operation) -> Iterator[tuple[Resource, Actions]]:
     match operation:
         case Send():
-            yield topic(operation.topic), Action.PUB
-        case Consume() | SendBack():
-            yield from _consumed(operation.group, operation.topics)
+            yield topic(operation.topic), _PUB
+            for name in operation.light:
+                yield topic(name), _PUB
+        case Consume():
+            actions = _SUB if operation.also is None else (Action.SUB, operation.also)
+            yield from _consumed(operation.group, operation.topics, actions)
+        case SendBack():
+            yield from _consumed(operation.group, operation.topics, _SUB)
         case Membership():
             for consumer_group, topics in operation.consumers.items():
-                yield from _consumed(consumer_group, topics)
-            for producer_group in operation.producers:
-                yield group(producer_group), Action.PUB
+                yield from _consumed(consumer_group, topics, _SUB)
         case Manage():
+            actions = (operation.action,) if operation.also is None else (operation.action, operation.also)
             for resource in operation.resources:
-                yield resource, operation.action
+                yield resource, actions
 
 
-def _consumed(consumer_group: str, topics: Collection[str]) -> Iterator[tuple[Resource, Action]]:
-    yield group(consumer_group), Action.SUB
+def _consumed(
+    consumer_group: str, topics: Collection[str], actions: Actions
+) -> Iterator[tuple[Resource, Actions]]:
+    yield group(consumer_group), actions
     for name in topics:
-        yield topic(name), Action.SUB
+        yield topic(name), actions

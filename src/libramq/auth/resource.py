@@ -3,6 +3,7 @@
 Upstream: auth/authorization: common/resource/ResourceType.java, common/action/Action.java.
 """
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -28,6 +29,10 @@ class Action(StrEnum):
     CREATE = "Create"
     UPDATE = "Update"
     DELETE = "Delete"
+
+
+#: Actions any of which is enough for an operation.
+Actions = Collection[Action]
 
 
 class Resource(NamedTuple):

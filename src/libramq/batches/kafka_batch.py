@@ -26,7 +26,7 @@ _MARK: Final = KAFKA_BATCH.encode()
 _END: Final = p.PROPERTY_SEPARATOR.encode()
 _SET: Final = p.NAME_VALUE_SEPARATOR.encode()
 #: Ours: the mark of an idempotent producer (`protocols.kafka.idempotent_producers`), which is of the batch.
-PRODUCER: Final = "__KAFKA_PRODUCER"
+PRODUCER: Final = p.KAFKA_PRODUCER
 _ATTRIBUTES_LOW_AT: Final = 22
 _OF_THE_BATCH: Final = frozenset(name.encode() for name in (KAFKA_BATCH, p.INNER_NUM, p.INNER_BASE, PRODUCER))
 

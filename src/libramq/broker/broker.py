@@ -13,8 +13,12 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
+import msgspec
+
+from libramq.auth.access_control import AccessControl
 from libramq.auth.authenticator import Authenticator
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
+from libramq.auth.users import UserType
 from libramq.broker.cluster.name_server_list import Fetch
 from libramq.broker.config import BrokerConfig
 from libramq.broker.features.administration import AdministrationFeature
@@ -33,7 +37,7 @@ from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Phase
 from libramq.remoting.credentials import is_signed_for
-from libramq.rpc.endpoint import Endpoint, PeerChecks
+from libramq.rpc.endpoint import Endpoint, PeerChecks, Signatures
 from libramq.rpc.request import Processors, served_by
 
 
@@ -53,7 +57,7 @@ class Broker(Base):
         recorded: Callable[[RebalanceEvent], None] | None = None,
         fetch_name_servers: Fetch | None = None,
     ) -> None:
-        if not authorizer.permits_everything:
+        if config.authorization_enabled or not authorizer.permits_everything:
             # `%RETRY%G_T` is the retry topic of a group "G_T" too: its readers would read what G popped of T.
             config = replace(config, enable_retry_topic_v2=True)
         self.authenticator = authenticator
@@ -61,6 +65,9 @@ class Broker(Base):
             config, clock=machine.clock, filesystem=machine.filesystem, process_id=machine.process_id
         )
         try:
+            if config.authentication_enabled:
+                self.authenticator = self.access = access = self._access_control(config, files)
+                authorizer = access if config.authorization_enabled else authorizer
             super().__init__(config, machine, files, authorizer, recorded, fetch_name_servers)
             self._features = self._build_features()
             self.engine = self._build_engine()
@@ -68,6 +75,23 @@ class Broker(Base):
         except BaseException:
             files.store.close()
             raise
+
+    def _signatures(self) -> Signatures | None:
+        if self.authenticator is None:
+            return None
+        config = self.config
+        return Signatures(self.authenticator, config.authentication_whitelist, config.authorization_whitelist)
+
+    def _access_control(self, config: BrokerConfig, files: BrokerFiles) -> AccessControl:
+        """Return the access control by the table of users, which has the first one from now on."""
+        users, initial, brokers = files.tables.users, config.init_authentication_user, config.credentials
+        if initial is not None and users.get(initial.username or "") is None:
+            users.create(msgspec.structs.replace(initial, user_type=UserType.SUPER, user_status=None))
+        return AccessControl(
+            users,
+            cluster=config.cluster_name,
+            brokers=None if brokers is None else (brokers.access_key, brokers.secret_key),
+        )
 
     def start(self, started: Callable[[], None]) -> None:
         """Start to serve; `started` is called once name servers were informed, or could not be reached."""
@@ -121,7 +145,7 @@ class Broker(Base):
             responder=self.responder,
             processors=self.processors,
             answered=self.members.calls.answered,
-            authenticator=self.authenticator,
+            signatures=self._signatures(),
             at_slave=at_slave.outcome if at_slave is not None else None,
             peers=PeerChecks(
                 is_signed=None

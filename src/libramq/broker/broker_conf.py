@@ -10,8 +10,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
+import msgspec
+
+from libramq.broker.config import CREDENTIALS_OPTION, INITIAL_USER_OPTION, BrokerConfig
 from libramq.errors import ConfigError
+from libramq.formats.access import UserInfo, initial_user
 from libramq.formats.properties_file import read_properties, shown, whole_number
 from libramq.remoting.credentials import parse_credentials
 from libramq.transport.address import bind_address, check_announced, is_lookup, split_name_servers
@@ -31,15 +34,23 @@ class Refusal(NamedTuple):
     lacking: str
 
 
-_OPEN: Final = "clients are not authenticated or authorised yet"
+_ACL_1: Final = "users and policies are those of ACL 2.0 (authenticationEnabled, authorizationEnabled)"
+_OTHER: Final = "no other provider than Apache's own can be had here"
+_AUTH: Final = "org.apache.rocketmq.auth."
+#: AuthConfig's classes, of which we have the counterparts of these.
+_PROVIDERS: Final = {
+    "authenticationProvider": "authentication.provider.DefaultAuthenticationProvider",
+    "authenticationMetadataProvider": "authentication.provider.LocalAuthenticationMetadataProvider",
+    "authorizationProvider": "authorization.provider.DefaultAuthorizationProvider",
+    "authorizationMetadataProvider": "authorization.provider.LocalAuthorizationMetadataProvider",
+}
 _ALONE: Final = "this is not built yet (masters with slaves are: brokerRole, inSyncReplicas)"
 REFUSED: Final = {
     refusal.name: refusal
     for refusal in (
-        Refusal("authenticationEnabled", ("false",), _OPEN),
-        Refusal("authorizationEnabled", ("false",), _OPEN),
-        Refusal("aclEnable", ("false",), _OPEN),
-        Refusal("migrateAuthFromV1Enabled", ("false",), _OPEN),
+        Refusal("aclEnable", ("false",), _ACL_1),
+        Refusal("migrateAuthFromV1Enabled", ("false",), _ACL_1),
+        *(Refusal(name, (_AUTH + harmless, ""), _OTHER) for name, harmless in _PROVIDERS.items()),
         Refusal("allAckInSyncStateSet", ("false",), _ALONE),
         Refusal("enableControllerMode", ("false",), _ALONE),
         Refusal("enableDLegerCommitLog", ("false",), _ALONE),
@@ -58,7 +69,10 @@ _KEPT: Final = (
     "enableLmq",
     "enableMultiDispatch",
     "bindAddress",
-    "innerClientAuthenticationCredentials",
+    CREDENTIALS_OPTION,
+    INITIAL_USER_OPTION,
+    "authenticationEnabled",
+    "authorizationEnabled",
 )
 #: By their names in small letters.
 _PROMISES: Final = {name.lower(): name for name in (*REFUSED, *_KEPT)}
@@ -68,7 +82,7 @@ def check_refused(properties: Mapping[str, str], known: frozenset[str]) -> None:
     """Raise ConfigError for the first promise that cannot be kept. known: names that have an effect here."""
     for name, value in properties.items():
         refusal = REFUSED.get(name)
-        if refusal is not None and value.lower() not in refusal.harmless:
+        if refusal is not None and value.lower() not in map(str.lower, refusal.harmless):
             raise ConfigError(
                 f"{name}={value}: {refusal.lacking}, so this broker would not do what the line promises; "
                 f"remove it (or set {name}={refusal.harmless[-1]}) to run without, or use Apache's broker"
@@ -133,6 +147,10 @@ def option_value(name: str, text: str, default: object) -> object:
     """Return the value that an option's text means; raises ConfigError."""
     if name == CREDENTIALS_OPTION:
         return parse_credentials(name, text) if text else None
+    if name == INITIAL_USER_OPTION:
+        return _initial_user(text) if text.strip() else None
+    if isinstance(default, frozenset):
+        return frozenset(_code(name, each) for each in text.split(",") if each.strip())
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
             raise ConfigError(f"{name}={shown(text)}; true or false is allowed")
@@ -143,3 +161,23 @@ def option_value(name: str, text: str, default: object) -> object:
             raise ConfigError(f"{name}={shown(text)}; a whole number is needed")
         return number
     return text
+
+
+def _initial_user(text: str) -> UserInfo:
+    """Read the first user; ConfigError does not show its value."""
+    try:
+        user = initial_user(text)
+        if user.username and user.password:
+            return user
+    except msgspec.MsgspecError:
+        pass
+    raise ConfigError(
+        f'{INITIAL_USER_OPTION} cannot be read; write {{"username":"…","password":"…"}}, neither empty'
+    )
+
+
+def _code(name: str, text: str) -> int:
+    code = whole_number(text.strip())
+    if code is None:
+        raise ConfigError(f"{name}: {shown(text)} is not the code of a request; write for example 105,34")
+    return code

@@ -11,6 +11,7 @@ from typing import Any, Final
 from libramq.catalog.topic_attributes import BATCH_QUEUES, SIMPLE_QUEUES
 from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.errors import ConfigError
+from libramq.formats.access import UserInfo
 from libramq.formats.properties_file import shown
 from libramq.formats.tables import PERM_INHERIT, PERM_READ, PERM_WRITE
 from libramq.message.names import validate_name
@@ -59,6 +60,10 @@ _BOUNDS: Final = {
 }
 #: AuthConfig.innerClientAuthenticationCredentials.
 CREDENTIALS_OPTION: Final = "innerClientAuthenticationCredentials"
+#: AuthConfig.initAuthenticationUser.
+INITIAL_USER_OPTION: Final = "initAuthenticationUser"
+#: Options whose values no answer has.
+SECRET_OPTIONS: Final = (CREDENTIALS_OPTION, INITIAL_USER_OPTION)
 
 
 def option(default: Any, name: str, about: str) -> Any:
@@ -238,6 +243,38 @@ class BrokerConfig:
     )
     #: Its properties, tls.…, have a table of their own.
     tls: TlsOptions = field(default_factory=TlsOptions)
+
+    # Who may do what.
+
+    authentication_enabled: bool = option(
+        False,
+        "authenticationEnabled",
+        "Require a user's signature on every request. See [Security](security.md#users-and-policies).",
+    )
+    authorization_enabled: bool = option(
+        False,
+        "authorizationEnabled",
+        "Let users do only what their policies allow. Needs `authenticationEnabled`.",
+    )
+    init_authentication_user: UserInfo | None = field(  # Not in the repr.
+        default=None,
+        repr=False,
+        metadata={
+            "name": INITIAL_USER_OPTION,
+            "about": "A super user that is created at the start unless it exists: "
+            '`{"username":"…","password":"…"}`.',
+        },
+    )
+    authentication_whitelist: frozenset[int] = option(
+        frozenset(),
+        "authenticationWhitelist",
+        "Codes of requests that need no signature: `105,34`.",
+    )
+    authorization_whitelist: frozenset[int] = option(
+        frozenset(),
+        "authorizationWhitelist",
+        "The codes of requests that need no permission, whoever sends them.",
+    )
     #: An operator's decision about a damaged store, for one start: in a file, it would remain.
     damaged: str | None = None
 
@@ -486,6 +523,7 @@ class BrokerConfig:
             if type(value) is int and not low <= value <= high:
                 allowed = f"{low} to {high}" if high < 1 << 62 else f"{low} or more"
                 raise ConfigError(f"{each.metadata['name']} {value}; {allowed} is allowed")
+        _check_access(self)
         check_announced(self.broker_ip, "brokerIP1")
         if not self.store_path.strip():
             raise ConfigError("storePathRootDir is blank; name a directory for the broker's files alone")
@@ -608,6 +646,27 @@ class BrokerConfig:
     def serves_metrics(self) -> bool:
         """Return whether metrics are served for Prometheus."""
         return self.metrics_exporter_type in METRICS_SERVED
+
+
+def _check_access(config: BrokerConfig) -> None:
+    """Raise ConfigError for access control that would not hold, or that would lock brokers out."""
+    if not config.authentication_enabled:
+        if config.authorization_enabled:  # Apache's broker believes whatever name a request has (#11178).
+            raise ConfigError(
+                "authorizationEnabled=true without authenticationEnabled=true: anyone could use any user's "
+                "name; set both"
+            )
+        return
+    if config.kafka_listen_port:
+        raise ConfigError(
+            f"kafkaListenPort={config.kafka_listen_port} with authenticationEnabled=true: Kafka's clients "
+            "cannot sign in here yet; remove one of the two"
+        )
+    if config.is_slave and config.credentials is None:
+        raise ConfigError(
+            "brokerRole=SLAVE with authenticationEnabled=true: a slave signs its requests to its master; set "
+            f'{CREDENTIALS_OPTION}={{"accessKey":"…","secretKey":"…"}}, the same at both'
+        )
 
 
 def _check_role(config: BrokerConfig) -> None:

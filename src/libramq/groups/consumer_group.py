@@ -26,6 +26,7 @@ from libramq.groups.memberships import Memberships
 from libramq.groups.pending_notifications import AreYouThere, Notice
 from libramq.groups.roster import ServerAssignedMembers
 from libramq.groups.session import Session
+from libramq.kernel.connection import ANONYMOUS, Principal
 from libramq.message.names import RETRY_PREFIX
 
 #: CPython's, beside a string's characters, and of a hash; with their places in a tuple.
@@ -57,6 +58,7 @@ class Member(Generic[P]):
     asked for its queues (QUERY_ASSIGNMENT), False if it last fetched the member list, None before either.
     subscriptions: its expressions by topic. subscription_bytes: what they take. heartbeat_gaps_ms: between
     its last three heartbeats. notify: sends it notices in its protocol; None: it has none.
+    principal: who has sent its last heartbeat.
     """
 
     peer: P
@@ -72,6 +74,7 @@ class Member(Generic[P]):
     joined_at_ms: MonotonicMs = MonotonicMs(0)
     heartbeat_gaps_ms: tuple[int, int] = (0, 0)
     notify: Callable[[Notice[P]], None] | None = None
+    principal: Principal = ANONYMOUS
     session: Session = field(init=False)
 
     def __post_init__(self) -> None:

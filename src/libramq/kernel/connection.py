@@ -1,6 +1,6 @@
 """The connection as an engine sees it: an opaque handle, told apart by identity; and its principal."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, Protocol
 
@@ -10,9 +10,15 @@ NUMBERS: Final = count(1)
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A user, as authenticated by any protocol."""
+    """A user, as authenticated by any protocol.
+
+    host: the address that it came from, on which policies may depend. is_unrestricted: it is another broker
+    of the cluster, or sends a request that the configuration exempts from authorisation.
+    """
 
     name: str
+    host: str = field(default="", compare=False)
+    is_unrestricted: bool = field(default=False, compare=False)
 
 
 #: A client that has not authenticated itself; so far no client has to.

@@ -63,6 +63,8 @@ SHARDING_KEY: Final = "__SHARDINGKEY"
 FORWARD_QUEUE_ID: Final = "PROPERTY_FORWARD_QUEUE_ID"
 REDIRECT: Final = "REDIRECT"
 INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+#: Ours: the mark of Kafka's idempotent producers (`protocols/kafka`); no producer of RocketMQ's may set it.
+KAFKA_PRODUCER: Final = "__KAFKA_PRODUCER"
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
@@ -144,3 +146,15 @@ def find_property(data: bytes, name: bytes) -> bytes | None:
         start = found + len(name) + 2
     end = data.find(b"\x02", start)
     return data[start:] if end < 0 else data[start:end]
+
+
+def light_names(data: bytes) -> list[str]:
+    """Return all names of light queues in stored properties, or in a batch of messages with theirs.
+
+    A property that is set twice is found each time: whoever stores the message may heed either.
+    """
+    mark = INNER_MULTI_DISPATCH.encode() + b"\x01"
+    if mark not in data:
+        return []
+    values = [after.partition(b"\x02")[0] for after in data.split(mark)[1:]]
+    return [name for value in values for name in value.decode("utf-8", "replace").split(",")]

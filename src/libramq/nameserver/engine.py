@@ -25,7 +25,7 @@ from libramq.nameserver.route_info import BrokerRecord, RouteInfo
 from libramq.remoting.credentials import Credentials
 from libramq.remoting.headers import LowestIdHeader
 from libramq.rpc.call import header_call, nothing
-from libramq.rpc.endpoint import Endpoint
+from libramq.rpc.endpoint import Endpoint, Signatures
 from libramq.rpc.question import Question, signing
 from libramq.rpc.request import Processors, served_by
 from libramq.rpc.responder import Responder
@@ -173,7 +173,7 @@ def name_server_engine(
         responder=responder,
         processors=Processors(served_by(services)),
         answered=displacement.answered,
-        authenticator=authenticator,
+        signatures=Signatures(authenticator) if authenticator is not None else None,
     )
     kernel.effects.add(Listen(lambda: None))
     hooks = Hooks(

@@ -1,25 +1,25 @@
 """Credentials: the sender of a request, proven by its signature.
 
-    Signature = Base64(HMAC-SHA1(secret key, values of the ext fields in the order of their names + body))
+    request's ext fields and body ─► `auth/signature.py` ─► Signature, an ext field
 
-Access key and security token are ext fields and signed with the others; the secret key is never sent. Code,
-flags and number are not signed, nor is the header's form, so a signature is valid in JSON and in binary.
+Code, flags and number are not signed, nor is the header's form: a signature is valid in JSON and in binary.
 Upstream: AclClientRPCHook.java, AclUtils.combineRequestContent, AclSigner.java, SessionCredentials.java.
 """
 
 import hmac
-from base64 import b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
+from libramq.auth.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, signature
 from libramq.errors import ConfigError
 from libramq.remoting.command import Command
 
-ACCESS_KEY: Final = "AccessKey"
-SECURITY_TOKEN: Final = "SecurityToken"
-SIGNATURE: Final = "Signature"
+#: MixAll.UNIQUE_MSG_QUERY_FLAG, and the last MQVersion whose clients do not sign it.
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+V4_9_3: Final = 399
 #: Ours: the purpose of a request between brokers, so that it is valid for nothing else (`sign_for`).
 PURPOSE: Final = "lbPurpose"
 
@@ -47,7 +47,7 @@ def sign(request: Command, credentials: Credentials) -> Command:
     ext[ACCESS_KEY] = credentials.access_key
     if credentials.security_token is not None:
         ext[SECURITY_TOKEN] = credentials.security_token
-    ext[SIGNATURE] = signature(ext, request.body, credentials.secret_key)
+    ext[SIGNATURE] = signature(ext, request.body, credentials.secret_key.encode())
     return msgspec.structs.replace(request, ext=ext)
 
 
@@ -65,14 +65,21 @@ def is_signed_for(request: Command, credentials: Credentials, address: str) -> b
 
 def is_signed(request: Command, credentials: Credentials) -> bool:
     """Return whether a request was signed with these credentials, in constant time."""
-    ext = {name: value for name, value in request.ext.items() if name != SIGNATURE}
     try:
-        expected = signature(ext, request.body, credentials.secret_key).encode()
+        expected = signature(request.ext, request.body, credentials.secret_key.encode()).encode()
         presented = request.ext.get(SIGNATURE, "").encode()
     except UnicodeEncodeError:  # A lone surrogate, which cannot be signed.
         return False
     is_right = hmac.compare_digest(presented, expected)
-    return is_right and ext.get(ACCESS_KEY) == credentials.access_key
+    return is_right and request.ext.get(ACCESS_KEY) == credentials.access_key
+
+
+def signed_fields(request: Command) -> Mapping[str, str]:
+    """Return the ext fields that a client has signed: old ones add `_UNIQUE_KEY_QUERY` afterwards."""
+    fields = request.ext
+    if UNIQUE_KEY_QUERY in fields and request.version <= V4_9_3:
+        return {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
+    return fields
 
 
 def parse_credentials(option: str, text: str) -> Credentials:
@@ -100,9 +107,3 @@ class _CredentialsText(msgspec.Struct, rename="camel"):
 
 def _purpose(code: int, address: str) -> str:
     return f"{code} to {address}"
-
-
-def signature(ext: dict[str, str], body: bytes, secret_key: str) -> str:
-    """Return the signature of ext fields and a body; about 3 µs plus SHA-1's time for the body."""
-    content = "".join(ext[name] for name in sorted(ext)).encode() + body
-    return b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()

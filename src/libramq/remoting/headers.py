@@ -705,3 +705,35 @@ class HAInfoHeader(Header):
     master_ha_address: str | None = None
     master_flush_offset: Long | None = None
     master_address: str | None = None
+
+
+class UserHeader(Header):
+    """A request about one user (CreateUserRequestHeader.java and its kin)."""
+
+    username: str
+
+
+class UserFilterHeader(Header):
+    """AUTH_LIST_USER: users with this in their name, or all (ListUsersRequestHeader.java)."""
+
+    filter: str | None = None
+
+
+class SubjectHeader(Header):
+    """A request about one subject's policies (CreateAclRequestHeader.java and its kin)."""
+
+    subject: str
+
+
+class DeletePoliciesHeader(SubjectHeader):
+    """AUTH_DELETE_ACL: the entry for a resource, or all (DeleteAclRequestHeader.java)."""
+
+    policy_type: str | None = None
+    resource: str | None = None
+
+
+class PolicyFilterHeader(Header):
+    """AUTH_LIST_ACL: of some subjects, for some resources, or all (ListAclsRequestHeader.java)."""
+
+    subject_filter: str | None = None
+    resource_filter: str | None = None

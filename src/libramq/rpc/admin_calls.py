@@ -9,6 +9,7 @@ from typing import Final, ParamSpec, TypeVar
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
 from libramq.errors import ConfigError, RemoteProtocolError
+from libramq.formats.access import AclInfo, UserInfo
 from libramq.formats.document import decode_body, encode_body
 from libramq.formats.properties_file import parse_properties, property_line
 from libramq.formats.tables import (
@@ -42,6 +43,10 @@ def _properties(reply: Command) -> dict[str, str]:
         return parse_properties(reply.body.decode(errors="replace"))
     except ConfigError as error:
         raise RemoteProtocolError(f"a configuration that Java cannot read either: {error}") from None
+
+
+def _optional(reply: Command, kind: type[T]) -> T | None:
+    return decode_body(reply.body, kind) if reply.body else None
 
 
 # Calls without arguments.
@@ -106,6 +111,22 @@ topic_consumers: Final = _call(
 )
 #: Delete a group's configuration at a broker; clean_offset: and its offsets.
 delete_group: Final = _call(R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader, nothing)
+#: Remove a user with its policies.
+delete_user: Final = _call(R.AUTH_DELETE_USER, h.UserHeader, nothing)
+#: A user, without its password; None if there is none.
+user: Final = _call(R.AUTH_GET_USER, h.UserHeader, lambda reply: _optional(reply, UserInfo))
+#: Users with something in their name, or all of them.
+users: Final = _call(
+    R.AUTH_LIST_USER, h.UserFilterHeader, lambda reply: _optional(reply, list[UserInfo]) or []
+)
+#: Remove the entry for a resource from a user's policies, or all entries.
+delete_policies: Final = _call(R.AUTH_DELETE_ACL, h.DeletePoliciesHeader, nothing)
+#: A user's policies; None if it has none.
+policies: Final = _call(R.AUTH_GET_ACL, h.SubjectHeader, lambda reply: _optional(reply, AclInfo))
+#: The policies of users with something in their name, for resources likewise, or all of them.
+all_policies: Final = _call(
+    R.AUTH_LIST_ACL, h.PolicyFilterHeader, lambda reply: _optional(reply, list[AclInfo]) or []
+)
 #: A group's progress at a broker, in one topic or in all.
 consume_stats: Final = _body_call(R.GET_CONSUME_STATS, h.ConsumeStatsHeader, consumers.ConsumeStats)
 #: The members of a group connected to a broker; ConsumerNotOnline if there are none.
@@ -221,6 +242,34 @@ def create_groups(configs: list[SubscriptionGroupConfig]) -> Call[None]:
     """Create groups, or change them."""
     body = encode_body(bodies.GroupConfigList(group_config_list=configs))
     return header_call(R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, None, nothing, body=body)
+
+
+def create_user(info: UserInfo) -> Call[None]:
+    """Create a user."""
+    return header_call(R.AUTH_CREATE_USER, _user(info), nothing, body=encode_body(info))
+
+
+def update_user(info: UserInfo) -> Call[None]:
+    """Change what is named of a user."""
+    return header_call(R.AUTH_UPDATE_USER, _user(info), nothing, body=encode_body(info))
+
+
+def _user(info: UserInfo) -> h.Header:
+    return h.UserHeader(username=info.username or "")
+
+
+def create_policies(info: AclInfo) -> Call[None]:
+    """Add entries to a user's policies."""
+    return header_call(R.AUTH_CREATE_ACL, _subject(info), nothing, body=encode_body(info))
+
+
+def update_policies(info: AclInfo) -> Call[None]:
+    """Change entries of a user's policies, or add them."""
+    return header_call(R.AUTH_UPDATE_ACL, _subject(info), nothing, body=encode_body(info))
+
+
+def _subject(info: AclInfo) -> h.Header:
+    return h.SubjectHeader(subject=info.subject or "")
 
 
 def set_consume_mode(topic: str, group: str, mode: str, share_count: int) -> Call[None]:

@@ -6,6 +6,7 @@ Requests of one connection take effect in order. Upstream: NettyRemotingAbstract
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from libramq.auth.authenticator import Authenticator
@@ -15,6 +16,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.connection import Connection
 from libramq.remoting.command import FLAG_RESPONSE, Command
+from libramq.remoting.credentials import signed_fields
 from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refusal
 from libramq.remoting.headers import decode_header
 from libramq.rpc.outcome import Outcome, Reply
@@ -43,10 +45,18 @@ class PeerChecks(NamedTuple):
 NO_PEER_CHECKS: Final = PeerChecks()
 
 
+class Signatures(NamedTuple):
+    """Checks of signatures: by whom; the codes of requests without one, and of those without permission."""
+
+    authenticator: Authenticator
+    unsigned: frozenset[int] = frozenset()
+    unrestricted: frozenset[int] = frozenset()
+
+
 class Endpoint:
     """Serves RocketMQ's remoting protocol; a `kernel.engine.Translator`.
 
-    answered: called with the answers of clients to requests of ours. authenticator: without one, requests are
+    answered: called with the answers of clients to requests of ours. signatures: without them, requests are
     of their connection's principal. peers: checks requests that only brokers of the cluster may make.
     at_slave: returns what a slave answers in its master's place; None: it serves all requests as a master.
     """
@@ -59,7 +69,7 @@ class Endpoint:
         responder: Responder,
         processors: Processors,
         answered: Answered | None = None,
-        authenticator: Authenticator | None = None,
+        signatures: Signatures | None = None,
         peers: PeerChecks = NO_PEER_CHECKS,
         at_slave: Callable[[Request], Outcome | None] | None = None,
     ) -> None:
@@ -77,7 +87,7 @@ class Endpoint:
         #: Whether a processor gets every request that it serves.
         self._is_unchecked = self._permits_everything and at_slave is None
         self._answered = answered
-        self._authenticator = authenticator
+        self._signatures = signatures
         self._is_of_cluster, self._require_peer = peers
 
     def receive(self, connection: Connection, requests: Sequence[Command], start: int) -> int:
@@ -143,11 +153,16 @@ class Endpoint:
             return Reply(ResponseCode.INVALID_PARAMETER, _too_large(row, command))
         if row.has_version and (remark := version_refusal(row.code.name, command.ext)) is not None:
             return Reply(ResponseCode.VERSION_NOT_SUPPORTED, remark, {VERSION_FIELD: str(VERSION)})
-        if self._authenticator is not None:
+        if self._signatures is not None:
+            authenticator, unsigned, unrestricted = self._signatures
+            fields = signed_fields(command)
             try:
-                request.principal = self._authenticator.by_signature(request.peer, command.ext, command.body)
+                request.principal = authenticator.by_signature(request.peer, fields, command.body)
             except Exception as error:
-                return failure(error, request)
+                if code not in unsigned:
+                    return failure(error, request)
+            if code in unrestricted:
+                request.principal = replace(request.principal, is_unrestricted=True)
         return None
 
     def _require_broker(self, command: Command, address: str) -> None:
@@ -170,8 +185,9 @@ class Endpoint:
 
     def _authorise(self, request: Request) -> None:
         """Raise BrokerError if a request touches what its principal may not."""
-        operation = REQUESTS[request.command.code].operation
-        require_permission(self._authorizer, operation(request.principal, request.header, request.body))
+        row = REQUESTS[request.command.code]
+        body = request.command.body if row.body is None else request.body
+        require_permission(self._authorizer, row.operation(request.principal, request.header, body))
 
     def _run_batch(self, processor: BatchProcessor, requests: Sequence[Request]) -> Sequence[Outcome]:
         """Process neighbours; a request that is invalid or not permitted does not affect the others."""

@@ -160,6 +160,11 @@ def all_request_modes() -> Call[bytes]:
     return header_call(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, None, _body)
 
 
+def all_users() -> Call[bytes]:
+    """Return the users with their passwords and policies, the content of users.json."""
+    return header_call(RequestCode.SLAVE_USERS, None, _body)
+
+
 def timer_checkpoint() -> Call[bytes]:
     """Return how far the master's timers have come, the first 56 bytes of its timercheck."""
     return header_call(RequestCode.GET_TIMER_CHECK_POINT, None, _body)

@@ -17,10 +17,12 @@ from libramq.auth.operation import Consume, Manage, Membership, Operation, Send,
 from libramq.auth.resource import Action as A
 from libramq.auth.resource import Resource, cluster, group, topic
 from libramq.codes import RequestCode as R
+from libramq.formats.access import AclInfo, UserInfo
 from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import DataVersion, SubscriptionGroupConfig
 from libramq.kernel.connection import Principal
 from libramq.message.names import popped_topic, retry_topic
+from libramq.message.properties import light_names
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as groups
 from libramq.remoting.body import heartbeat as b
@@ -80,7 +82,21 @@ class Row:
     is_forwarded: bool = False
 
 
-def _send(principal: Principal, header: h.SendMessageHeader, _: None) -> Operation:
+def _send(principal: Principal, header: h.SendMessageHeader, body: bytes) -> Operation:
+    """Return the operation on the topic, and on the light queues that properties name.
+
+    Those of a batch's messages are in its body, where their text is looked for without decoding it.
+    """
+    light = light_names((header.properties or "").encode("utf-8", "replace"))
+    return Send(principal, header.topic, light + light_names(body) if header.batch else light)
+
+
+def _send_batch(principal: Principal, header: h.SendMessageHeader, body: bytes) -> Operation:
+    light = light_names((header.properties or "").encode("utf-8", "replace"))
+    return Send(principal, header.topic, light + light_names(body))
+
+
+def _recall(principal: Principal, header: h.RecallMessageHeader, _: None) -> Operation:
     return Send(principal, header.topic)
 
 
@@ -91,7 +107,7 @@ def _send_back(principal: Principal, header: h.SendBackHeader, _: None) -> Opera
 
 def _end_transaction(principal: Principal, header: h.EndTransactionHeader, _: None) -> Operation:
     """Return the claimed operation; `transactions/ending.py` checks the half message's real topic."""
-    return Membership(principal, {}, (header.producer_group,))
+    return Send(principal, header.topic) if header.topic else Membership(principal)
 
 
 def _view(principal: Principal, header: h.ViewMessageHeader, _: None) -> Operation:
@@ -101,14 +117,15 @@ def _view(principal: Principal, header: h.ViewMessageHeader, _: None) -> Operati
 
 def _consume(
     principal: Principal,
-    header: h.PullMessageHeader
-    | h.QueryConsumerOffsetHeader
-    | h.GroupBeginHeader
-    | h.OpenQueueHeader
-    | h.PopMessageHeader,
+    header: h.PullMessageHeader | h.GroupBeginHeader | h.OpenQueueHeader | h.PopMessageHeader,
     _: None,
 ) -> Operation:
     return Consume(principal, header.consumer_group, (header.topic,))
+
+
+def _progress(also: A) -> Callable[[Principal, Any, Any], Operation]:
+    """Return the operation on a group's progress in a topic: a member's, or an operator's."""
+    return lambda principal, header, _: Consume(principal, header.consumer_group, (header.topic,), also)
 
 
 def _popped(principal: Principal, header: h.AckMessageHeader, _: None) -> Operation:
@@ -127,6 +144,10 @@ def _popped_batch(principal: Principal, _: h.NoHeader, body: BatchAckBody) -> Op
 
 def _as_member(principal: Principal, header: h.GroupHeader | h.GroupPollHeader, _: None) -> Operation:
     return Consume(principal, header.consumer_group)
+
+
+def _listed(principal: Principal, header: h.GroupHeader, _: None) -> Operation:
+    return Consume(principal, header.consumer_group, (), A.GET)
 
 
 def _join(principal: Principal, header: h.GroupJoinHeader, body: groups.GroupJoinBody) -> Operation:
@@ -151,19 +172,19 @@ def _heartbeat(principal: Principal, _: h.NoHeader, body: b.HeartbeatData) -> Op
     for consumer in body.consumer_data_set:
         topics = consumers.setdefault(consumer.group_name, set())
         topics.update(subscription.topic for subscription in consumer.subscription_data_set)
-    return Membership(principal, consumers, {producer.group_name for producer in body.producer_data_set})
+    return Membership(principal, consumers)
 
 
 def _unregister(principal: Principal, header: h.UnregisterClientHeader, _: None) -> Operation:
-    consumers: dict[str, Collection[str]] = {header.consumer_group: ()} if header.consumer_group else {}
-    return Membership(principal, consumers, (header.producer_group,) if header.producer_group else ())
+    """Return the operation on the group that consumes; a producer leaves for its own connection only."""
+    return Membership(principal, {header.consumer_group: ()} if header.consumer_group else {})
 
 
 def _managed(
-    action: A, name: Callable[[Any, Any], Collection[Resource]]
+    action: A, name: Callable[[Any, Any], Collection[Resource]], also: A | None = None
 ) -> Callable[[Principal, Any, Any], Operation]:
     """Return the operation of a request that inspects or changes resources."""
-    return lambda principal, header, body: Manage(principal, action, name(header, body))
+    return lambda principal, header, body: Manage(principal, action, name(header, body), also)
 
 
 def _fields(kind: Callable[[str], Resource], *names: str) -> Callable[[Any, Any], Collection[Resource]]:
@@ -235,6 +256,8 @@ _of_group = _fields(group, "group")
 _of_consumer_group = _fields(group, "consumer_group")
 _of_cluster = _fields(cluster, "cluster_name")
 _cluster_wide = partial(_managed, name=_whole_cluster)
+#: What consumers look up, too: where a topic's queues begin and end, and single messages.
+_seen = _managed(A.GET, _of_topic, A.SUB)
 
 _CONTROL, _TABLE, _MESSAGE = CONTROL_BODY_BYTES_MAX, TABLE_BODY_BYTES_MAX, MESSAGE_BODY_BYTES_MAX
 _CONFIG = CONFIG_BODY_BYTES_MAX
@@ -247,6 +270,11 @@ _changing = partial(Row, is_recorded=True, at_slave=AtSlave.REFUSE_CHANGE)
 _of_group_protocol = partial(Row, has_version=True, at_slave=_BUSY)
 #: A request that two brokers must not both serve: a slave serves it while it acts, or has its master do so.
 _in_flight = partial(Row, at_slave=_ACTING, is_forwarded=True)
+
+
+def _of_users(code: R, header: type[h.Header], body_bytes_max: int = 0, body: type[Any] | None = None) -> Row:
+    """Return the row of a request that changes users or their policies."""
+    return Row(code, header, _cluster_wide(A.UPDATE), body_bytes_max, body, is_recorded=True)
 
 
 def _from_broker(
@@ -269,7 +297,7 @@ _BROKER_ROWS: Final = (
     # Messages.
     Row(R.SEND_MESSAGE, h.SendMessageHeader, _send, _MESSAGE, at_slave=_BUSY),
     Row(R.SEND_MESSAGE_V2, h.SendMessageHeaderV2, _send, _MESSAGE, at_slave=_BUSY),
-    Row(R.SEND_BATCH_MESSAGE, h.SendMessageHeaderV2, _send, _MESSAGE, at_slave=_BUSY),
+    Row(R.SEND_BATCH_MESSAGE, h.SendMessageHeaderV2, _send_batch, _MESSAGE, at_slave=_BUSY),
     Row(R.SEND_REPLY_MESSAGE, h.SendMessageHeader, _send, _MESSAGE, at_slave=_BUSY),
     Row(R.SEND_REPLY_MESSAGE_V2, h.SendMessageHeaderV2, _send, _MESSAGE, at_slave=_BUSY),
     Row(R.CONSUMER_SEND_MSG_BACK, h.SendBackHeader, _send_back, reads_cold=True, at_slave=_BUSY),
@@ -277,7 +305,7 @@ _BROKER_ROWS: Final = (
     Row(R.PULL_MESSAGE, h.PullMessageHeader, _consume, at_slave=_READ),
     Row(R.LITE_PULL_MESSAGE, h.PullMessageHeader, _consume, at_slave=_READ),
     Row(R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader, _view, reads_cold=True),
-    Row(R.QUERY_MESSAGE, h.QueryMessageHeader, _managed(A.GET, _of_topic)),
+    Row(R.QUERY_MESSAGE, h.QueryMessageHeader, _seen),
     _in_flight(R.POP_MESSAGE, h.PopMessageHeader, _consume),
     _in_flight(R.ACK_MESSAGE, h.AckMessageHeader, _popped),
     _in_flight(R.BATCH_ACK_MESSAGE, h.NoHeader, _popped_batch, _CONTROL, BatchAckBody),
@@ -285,19 +313,19 @@ _BROKER_ROWS: Final = (
     Row(R.NOTIFICATION, h.NotificationHeader, _consume),
     Row(R.POLLING_INFO, h.PollingInfoHeader, _consume),
     Row(R.PEEK_MESSAGE, h.PeekMessageHeader, _consume),
-    Row(R.RECALL_MESSAGE, h.RecallMessageHeader, _send),
+    Row(R.RECALL_MESSAGE, h.RecallMessageHeader, _recall),
     # Offsets.
-    Row(R.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffsetHeader, _consume, reads_cold=True),
-    Row(R.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffsetHeader, _consume),
-    Row(R.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffsetHeader, _managed(A.GET, _of_topic), reads_cold=True),
-    Row(R.GET_MAX_OFFSET, h.MaxOffsetHeader, _managed(A.GET, _of_topic)),
-    Row(R.GET_MIN_OFFSET, h.QueueHeader, _managed(A.GET, _of_topic)),
-    Row(R.GET_EARLIEST_MSG_STORETIME, h.QueueHeader, _managed(A.GET, _of_topic), reads_cold=True),
+    Row(R.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffsetHeader, _progress(A.GET), reads_cold=True),
+    Row(R.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffsetHeader, _progress(A.UPDATE)),
+    Row(R.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffsetHeader, _seen, reads_cold=True),
+    Row(R.GET_MAX_OFFSET, h.MaxOffsetHeader, _seen),
+    Row(R.GET_MIN_OFFSET, h.QueueHeader, _seen),
+    Row(R.GET_EARLIEST_MSG_STORETIME, h.QueueHeader, _seen, reads_cold=True),
     # Clients.
     Row(R.HEART_BEAT, h.NoHeader, _heartbeat, _CONTROL, b.HeartbeatData),
     Row(R.UNREGISTER_CLIENT, h.UnregisterClientHeader, _unregister),
     Row(R.CHECK_CLIENT_CONFIG, h.NoHeader, _check_client, _CONTROL, CheckClientBody),
-    Row(R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader, _as_member),
+    Row(R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader, _listed),
     _in_flight(R.LOCK_BATCH_MQ, h.NoHeader, _lock, _CONTROL, LockBatchBody),
     Row(R.UNLOCK_BATCH_MQ, h.NoHeader, _lock, _CONTROL, LockBatchBody, is_forwarded=True),
     # Administration of a broker.
@@ -411,6 +439,18 @@ _BROKER_ROWS: Final = (
     _from_broker(R.PEER_GROUPS, A.UPDATE, _TABLE, kafka_cluster.PeerGroupsBody),
     _from_broker(R.PEER_HANDOVER, A.GET, _CONTROL, kafka_cluster.PeerHandoverBody),
     Row(R.SLAVE_PROGRESS, h.SlaveProgressHeader, _cluster_wide(A.LIST)),
+    # Users and policies. mqadmin changes them at slaves too, which copy their master's.
+    _of_users(R.AUTH_CREATE_USER, h.UserHeader, _CONFIG, UserInfo),
+    _of_users(R.AUTH_UPDATE_USER, h.UserHeader, _CONFIG, UserInfo),
+    _of_users(R.AUTH_DELETE_USER, h.UserHeader),
+    Row(R.AUTH_GET_USER, h.UserHeader, _cluster_wide(A.GET)),
+    Row(R.AUTH_LIST_USER, h.UserFilterHeader, _cluster_wide(A.GET)),
+    _of_users(R.AUTH_CREATE_ACL, h.SubjectHeader, _CONTROL, AclInfo),
+    _of_users(R.AUTH_UPDATE_ACL, h.SubjectHeader, _CONTROL, AclInfo),
+    _of_users(R.AUTH_DELETE_ACL, h.DeletePoliciesHeader),
+    Row(R.AUTH_GET_ACL, h.SubjectHeader, _cluster_wide(A.GET)),
+    Row(R.AUTH_LIST_ACL, h.PolicyFilterHeader, _cluster_wide(A.GET)),
+    Row(R.SLAVE_USERS, h.NoHeader, _cluster_wide(A.LIST)),
 )
 
 _NAME_SERVER_ROWS: Final = (

@@ -90,7 +90,7 @@ class Slave:
             kernel=kernel,
             ask=self._ask,
             slave=self,
-            with_timers=config.timer_wheel_enable,
+            config=config,
         )
         self._search = kernel.deadlines.new(self._look)
         self._search.at(self._clock.monotonic_ms() + SEARCH_MS)

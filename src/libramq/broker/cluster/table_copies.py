@@ -14,6 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from libramq.broker.config import BrokerConfig
 from libramq.broker.files.delay_schedule import DelayAnswer
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.slave_commits import CommitsAtSlave
@@ -25,6 +26,7 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError, RemoteProtocolError
 from libramq.formats import fastjson
+from libramq.formats.access import UsersFile
 from libramq.formats.document import decode_body, from_value
 from libramq.formats.tables import DataVersion, SubscriptionGroupWrapper, TopicConfigSerializeWrapper
 from libramq.kernel.effect import Thread
@@ -110,7 +112,7 @@ class TableCopies:
         kernel: Kernel,
         ask: Ask,
         slave: CopyingSlave,
-        with_timers: bool,
+        config: BrokerConfig,
     ) -> None:
         self._topics = files.tables.topics
         self._groups = files.tables.groups
@@ -130,7 +132,9 @@ class TableCopies:
         self._due = kernel.deadlines.new(self._begin)
         self._failed: set[str] = set()
         self._is_wanted = False
-        self._tables = (*self._settings(), *self._progress(with_timers=with_timers))
+        self._users = files.tables.users
+        users = self._of_users() if config.authentication_enabled else ()
+        self._tables = (*self._settings(), *users, *self._progress(with_timers=config.timer_wheel_enable))
         self.progress = CopiedProgress(files.store, kernel, self._note)
         #: The round under way; None between rounds.
         self._round: Work[None] | None = None
@@ -253,6 +257,11 @@ class TableCopies:
             ),
         )
 
+    def _of_users(self) -> tuple[_Table, ...]:
+        return (
+            _Table("users", peer_calls.all_users(), partial(decode_body, kind=UsersFile), self._apply_users),
+        )
+
     def _progress(self, *, with_timers: bool) -> tuple[_Table, ...]:
         """Return the tables of what the master has done."""
         tables = (
@@ -323,6 +332,10 @@ class TableCopies:
 
     def _apply_timer_metrics(self, content: TimerMetricsFile) -> Iterator[None]:
         self._timers.copy_metrics(content)
+        yield
+
+    def _apply_users(self, content: UsersFile) -> Iterator[None]:
+        self._users.copy(content)
         yield
 
     def _apply_modes(self, content: RequestModesFile) -> Iterator[None]:

@@ -12,6 +12,7 @@ from libramq.broker.processor.administration.inspection import Inspection
 from libramq.broker.processor.administration.runtime_info import RuntimeInfo
 from libramq.broker.processor.administration.statistics import Statistics
 from libramq.broker.processor.administration.topic_admin import TopicAdministration, UnreadQueues
+from libramq.broker.processor.administration.users import UserAdministration
 from libramq.broker.processor.groups.foreign_groups import ForeignMembers
 from libramq.broker.processor.groups.group_admin import GroupAdministration
 from libramq.broker.processor.groups.offset_admin import OffsetAdministration
@@ -37,6 +38,7 @@ class AdministrationFeature(Feature):
         foreign = ForeignMembers(consumers, groups.peers.view, groups.peers.ask, base.responder.answer)
         unread = UnreadQueues(base.store, offsets, consumers, may_abandon=config.abandon_unread_queues)
         self.services = [
+            UserAdministration(files.tables.users, base.access, config),
             RuntimeInfo(files, throughput, f"LibraMQ {__version__}", kernel),
             BrokerOptions(config, self._changed, kernel.clock.wall_ms()),
             TopicAdministration(

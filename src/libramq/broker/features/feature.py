@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from libramq.auth.access_control import AccessControl
 from libramq.auth.authorizer import Authorizer
 from libramq.broker.cluster.name_server_list import Fetch, NameServerList
 from libramq.broker.cluster.registration import Registration
@@ -44,8 +45,11 @@ class Feature:
 class Base:
     """Holds the kernel, the files, and what replies wait for.
 
+    access: None while clients are not authenticated; it is there before the rest.
     recorded: called with rebalance events before they are stored. fetch: reads name servers from a page.
     """
+
+    access: AccessControl | None = None
 
     def __init__(
         self,

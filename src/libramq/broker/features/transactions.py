@@ -2,14 +2,17 @@
 
 from typing import Final
 
+from libramq.auth.authorizer import require_permission
+from libramq.auth.operation import Send
 from libramq.broker.features.feature import Base, Feature
 from libramq.broker.processor.messages.end_transaction import EndTransaction
 from libramq.broker.transactions.checking import Checking, CheckRules
 from libramq.broker.transactions.ending import Ending
 from libramq.broker.transactions.transactions import Transactions
+from libramq.errors import NoPermission
 from libramq.groups.pending_notifications import TransactionCheck
 from libramq.groups.producer_group import ProducerGroups
-from libramq.kernel.connection import Connection
+from libramq.kernel.connection import Connection, Principal
 from libramq.logs import get_logger
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
@@ -25,6 +28,7 @@ class TransactionFeature(Feature):
     def __init__(self, base: Base, producers: ProducerGroups[Connection]) -> None:
         config, files, store = base.config, base.files, base.store
         self._producers = producers
+        self._authorizer = base.authorizer
         self._check_count = 0
         rules = CheckRules(
             interval_ms=config.transaction_check_interval_ms,
@@ -52,7 +56,7 @@ class TransactionFeature(Feature):
         producers = [
             (each.peer, each.notify)
             for each in self._producers.members(group)
-            if each.peer.is_open and each.notify is not None
+            if each.peer.is_open and each.notify is not None and self._may_send(each.principal, message)
         ]
         if not producers:
             log.warning("no producer can be asked about a transaction", group=group, id=message.message_id)
@@ -60,3 +64,11 @@ class TransactionFeature(Feature):
         self._check_count += 1
         peer, notify = producers[self._check_count % len(producers)]
         notify(TransactionCheck(peer, group, message))
+
+    def _may_send(self, principal: Principal, message: MessageExt) -> bool:
+        """Return whether a producer may see a half message: anybody may join a group that produces."""
+        try:
+            require_permission(self._authorizer, Send(principal, message.properties.get(p.REAL_TOPIC, "")))
+        except NoPermission:
+            return False
+        return True

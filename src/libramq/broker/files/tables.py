@@ -1,5 +1,5 @@
-"""The tables of a broker that are kept in files: topics, groups, fences, commits ahead, coordinated groups,
-groups of KIP-848, filters.
+"""The tables of a broker that are kept in files: topics, groups, users, fences, commits ahead, coordinated
+groups, groups of KIP-848, filters.
 
 Each but the last has a ledger: a change is in its journal before it takes effect, and the whole table is
 written soon after, by a thread (`plan_folds`). Members' heartbeats bring the filters again.
@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from libramq.auth.users import Users
 from libramq.broker.config import BrokerConfig
 from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.config_file import ConfigFile
@@ -23,6 +24,7 @@ from libramq.catalog.topic_table import TopicRules, TopicsFile
 from libramq.clock import Clock, read_clock
 from libramq.filesystem import FileSystem
 from libramq.filter.consumer_filters import ConsumerFilters, ConsumerFiltersFile
+from libramq.formats.access import Account, UsersFile
 from libramq.formats.tables import (
     MessageRequestMode,
     SubscriptionGroupConfig,
@@ -72,6 +74,7 @@ class Tables:
         )
         self.filters = ConsumerFilters(loaded, wall_ms=clock.wall_ms())
         self.request_modes = self._load_request_modes()
+        self.users = self._load_users()
         self.ordered = self._load_ordered(clock)
         self.group_states: dict[str, GroupState] = {}
         self._states_ledger = self._load_group_states()
@@ -159,6 +162,13 @@ class Tables:
     def _load_request_modes(self) -> RequestModes:
         ledger = self._ledger("messageRequestMode.json", MessageRequestMode)
         table = RequestModes(ledger.load(RequestModesFile), record=ledger.append)
+        ledger.replay(lambda change: table.apply(change.name, change.config))
+        self._folded.append((ledger, table.file))
+        return table
+
+    def _load_users(self) -> Users:
+        ledger = self._ledger("users.json", Account)
+        table = Users(ledger.load(UsersFile), record=ledger.append)
         ledger.replay(lambda change: table.apply(change.name, change.config))
         self._folded.append((ledger, table.file))
         return table

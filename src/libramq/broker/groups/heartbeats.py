@@ -20,7 +20,7 @@ from libramq.groups.consumer_group import Consumer, Member
 from libramq.groups.pending_notifications import Notice
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.rebalance_event import Reason
-from libramq.kernel.connection import Connection
+from libramq.kernel.connection import ANONYMOUS, Connection, Principal
 from libramq.kernel.work import Work
 from libramq.message import names
 
@@ -36,7 +36,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     language, version: of its library. is_stock: it knows no coordinator. lease_ended: it says that its lease
     has ended. fingerprint: of its subscriptions; 0: unknown. without_subscriptions: they are as they were,
     and left out. notify: sends it notices of changes of its groups, probes, and checks of its transactions;
-    None: its protocol has none.
+    None: its protocol has none. principal: its sender.
     """
 
     client_id: str
@@ -49,6 +49,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fingerprint: int = 0
     without_subscriptions: bool = False
     notify: Callable[[Notice[Connection]], None] | None = None
+    principal: Principal = ANONYMOUS
 
 
 class HeartbeatResult(NamedTuple):
@@ -158,4 +159,5 @@ def _member(heartbeat: Heartbeat, peer: Connection, now: Now) -> Member[Connecti
         is_stock=heartbeat.is_stock,
         lease_ended=heartbeat.lease_ended,
         notify=heartbeat.notify,
+        principal=heartbeat.principal,
     )

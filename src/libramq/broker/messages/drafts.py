@@ -32,6 +32,8 @@ PLAIN_RUN_ITEMS_MAX: Final = 1_024
 #: Ours: and at most so many bytes, which takes 1 to 2 ms.
 PLAIN_RUN_BYTES_MAX: Final = 5 * 256 * 1024
 
+_MARK: Final = p.KAFKA_PRODUCER.encode()
+
 #: Steps that make a record, or none.
 Making = Generator[None, None, StoreMessage | None]
 
@@ -93,6 +95,7 @@ class SentBatch:
         self._born_ms = int(wall_ms) if draft.born_ms is None else draft.born_ms
         self._properties = properties
         self._text_completed = completed
+        self._may_have_marks = _MARK in draft.body or p.KAFKA_PRODUCER in draft.properties
 
     def __iter__(self) -> Iterator[MessageRun]:
         """Make the messages again, some at a time: a large batch is iterated twice rather than held."""
@@ -125,6 +128,7 @@ class SentBatch:
         if (
             draft.sys_flag & ~MULTI_TAGS  # Compressed, for example: each message or all of them?
             or draft.reconsume_times
+            or self._may_have_marks
             or not stored_properties.are_without_effect([text.encode("utf-8", "replace")])
         ):
             return None
@@ -160,6 +164,8 @@ class SentBatch:
         """
         flags, bodies, properties = columns
         is_plain = not self._draft.sys_flag & TRANSACTION_MASK
+        if self._may_have_marks:  # Of Kafka's producers alone, as in `Sending`.
+            properties = [_without_mark(each) for each in properties]
         plain = self._properties.suffix_of_all_plain(properties) if is_plain else None
         if plain is not None and max(map(len, properties)) + len(plain[0]) <= p.PROPERTIES_BYTES_MAX:
             suffix, has_tags = plain
@@ -217,3 +223,9 @@ class SentBatch:
 
 def _tag_code(text: str) -> int:
     return tag_code(stored_properties.find(text, p.TAGS))
+
+
+def _without_mark(encoded: bytes) -> bytes:
+    if _MARK not in encoded:
+        return encoded
+    return stored_properties.without(encoded.decode("utf-8", "replace"), p.KAFKA_PRODUCER).encode()

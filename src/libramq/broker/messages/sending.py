@@ -296,6 +296,8 @@ class Sending:
             if dead is not None:
                 name, queue_id = dead.config.topic_name, dead.queue_id
                 text = stored_properties.with_property(text, p.DELAY, "-1")
+        if p.KAFKA_PRODUCER in text:  # Forged, it would pass for a retry of a Kafka producer.
+            text = stored_properties.without(text, p.KAFKA_PRODUCER)
         text, unique_key = self.completed(text)
         message = StoreMessage(
             name,

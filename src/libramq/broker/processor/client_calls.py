@@ -14,6 +14,7 @@ from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
 from libramq.auth.resource import Action
 from libramq.auth.resource import topic as topic_resource
+from libramq.auth.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.transactions import half
@@ -35,7 +36,6 @@ from libramq.message.record import encode_record, peek_record
 from libramq.remoting import headers as h
 from libramq.remoting.body.administration import ConsumerStatus
 from libramq.remoting.command import FLAG_ONEWAY, Command
-from libramq.remoting.credentials import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from libramq.remoting.headers import CheckTransactionStateHeader, encode_header
 from libramq.rpc.endpoint import Answered
 from libramq.rpc.outcome import HOLD, Notify, Outcome, Reply

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from typer import Option, Typer
 
 from libramq.cli import options
-from libramq.cli.admin import exports, groups, messages, servers, statistics, topics
+from libramq.cli.admin import exports, groups, messages, servers, statistics, topics, users
 from libramq.cli.admin.frame import Answer, Changed, Operator, Table, command, plain, rows
 from libramq.cli.admin.lazy import calls, monitor, names, operator, tables
 from libramq.cli.printable import printable
@@ -17,7 +17,7 @@ app = Typer(
     help="Inspect and change clusters, topics and groups, with mqadmin's command names and options.",
     no_args_is_help=True,
 )
-for _room in (topics, groups, messages, statistics, exports, servers):
+for _room in (topics, groups, messages, statistics, exports, servers, users):
     app.add_typer(_room.app)
 app.add_typer(statistics.last)
 

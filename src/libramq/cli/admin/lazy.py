@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from libramq.admin import monitoring as monitor
     from libramq.admin import operator
     from libramq.cli import access, message_row, output, running
+    from libramq.formats import access as documents
     from libramq.formats import document, tables
     from libramq.message import names
     from libramq.rpc import admin_calls as calls
@@ -24,9 +25,10 @@ else:
     access, message_row = _Lazy("cli.access"), _Lazy("cli.message_row")
     output, running = _Lazy("cli.output"), _Lazy("cli.running")
     document, tables = _Lazy("formats.document"), _Lazy("formats.tables")
+    documents = _Lazy("formats.access")
     names, calls = _Lazy("message.names"), _Lazy("rpc.admin_calls")
 
 __all__ = [
-    "access", "calls", "document", "lookup", "message_row", "monitor", "names", "operator", "output",
-    "running", "tables",
+    "access", "calls", "document", "documents", "lookup", "message_row", "monitor", "names", "operator",
+    "output", "running", "tables",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from libramq.broker.broker_conf import option_value
-from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
+from libramq.broker.config import SECRET_OPTIONS, BrokerConfig
 from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError, broker_error
@@ -24,7 +24,7 @@ from libramq.rpc.request import Processor, Request
 log = get_logger(__name__)
 
 #: AdminBrokerProcessor.initConfigBlackList and BrokerConfig.configBlackList; credentials are ours to hide.
-BLACK_LIST: Final = ("brokerConfigPath", "configBlackList", "rocketmqHome", CREDENTIALS_OPTION)
+BLACK_LIST: Final = ("brokerConfigPath", "configBlackList", "rocketmqHome", *SECRET_OPTIONS)
 #: What mqadmin exportConfigs looks for beside our options, as it is here.
 FIXED: Final = {"msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC", "filterServerNums": "0"}
 
@@ -57,7 +57,7 @@ class BrokerOptions:
         values = {
             name: _text(getattr(self._config, option.name))
             for name, option in _OPTIONS.items()
-            if name != CREDENTIALS_OPTION
+            if name not in SECRET_OPTIONS
         }
         body = "".join(property_line(name, value) for name, value in (FIXED | values).items())
         return Reply(ext={"version": encode_body(self._version).decode()}, body=body.encode())

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from libramq.auth.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from libramq.broker.cluster.slave import Slave
 from libramq.broker.cluster.slaves_progress import ESCAPING_FIELD
 from libramq.broker.files.files import BrokerFiles
@@ -45,7 +46,6 @@ from libramq.pop.handle import ORDERED, Handle, decode_handle
 from libramq.remoting.body.consumers import QueryAssignmentBody
 from libramq.remoting.body.pop import BatchAckBody
 from libramq.remoting.command import Command
-from libramq.remoting.credentials import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from libramq.remoting.headers import (
     AckMessageHeader,
     ChangeInvisibleTimeHeader,

@@ -78,6 +78,7 @@ class ClientManagement:
             fingerprint=data.heartbeat_fingerprint,
             without_subscriptions=data.without_sub,
             notify=self._notify,
+            principal=request.principal,
         )
         result = yield from self._heartbeats.beat(heartbeat, request.peer, request.now)
         if result.refused is not None:

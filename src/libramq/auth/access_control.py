@@ -1,0 +1,111 @@
+"""Access control: who has signed a request, and whether that user may do what it asks for.
+
+    signature ─► Authenticator ─► Principal ─► Authorizer ─► the user's policies
+                                                         └─► everything, for a super user or another broker
+
+Nothing is remembered between requests. The cluster's brokers sign with credentials of the configuration, not
+of the table: no change of the table parts them, even if a user has their name.
+Upstream: auth/authentication/chain/DefaultAuthenticationHandler.java,
+authorization/chain/UserAuthorizationHandler.java, AclAuthorizationHandler.java.
+"""
+
+import hmac
+from collections.abc import Mapping
+
+from libramq.auth.policies import Decision
+from libramq.auth.resource import ALL, Actions, Resource, ResourceKind
+from libramq.auth.signature import ACCESS_KEY, SIGNATURE, signature
+from libramq.auth.users import User, Users
+from libramq.codes import ResponseCode
+from libramq.errors import NoPermission
+from libramq.kernel.connection import ANONYMOUS, Connection, Principal
+
+
+class AccessControl:
+    """An Authenticator and an Authorizer by a table of users.
+
+    cluster: the name of this server's cluster. brokers: the name and the secret of the cluster's brokers.
+    """
+
+    permits_everything = False
+
+    def __init__(self, users: Users, *, cluster: str, brokers: tuple[str, str] | None) -> None:
+        self._users = users
+        self._cluster = cluster
+        self._brokers = brokers
+
+    def by_signature(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> Principal:
+        """Return who has signed a request; raises NoPermission, with Apache's words."""
+        if not fields:
+            raise _refused("authentication field is null")
+        name = fields.get(ACCESS_KEY)
+        if not name:
+            raise _refused("username cannot be null.")
+        user = self._users.get(name)
+        if user is not None and user.is_enabled and _is_signed(fields, body, user.secret):
+            return Principal(name, host_of(connection))
+        brokers = self._brokers
+        if brokers is not None and brokers[0] == name and _is_signed(fields, body, brokers[1].encode()):
+            return Principal(name, host_of(connection), is_unrestricted=True)
+        if user is None:
+            raise _refused(f"User:{name} is not found.")
+        raise _refused("check signature failed." if user.is_enabled else f"User:{name} is disabled.")
+
+    def by_password(self, connection: Connection, name: str, password: str) -> Principal:
+        """Return the user with this name and password; raises NoPermission."""
+        user = self._users.get(name)
+        expected = user.secret if user is not None else b""
+        is_right = hmac.compare_digest(password.encode(errors="surrogatepass"), expected)
+        if user is None or not is_right or not user.is_enabled:
+            raise _refused("no such user, or another password")
+        return Principal(name, host_of(connection))
+
+    def authorize(self, principal: Principal, resource: Resource, actions: Actions) -> None:
+        """Return if any of the actions is permitted; raise NoPermission, with Apache's words, if none is."""
+        if principal.is_unrestricted:
+            return
+        user = self._known(principal)
+        if user.is_super:
+            return
+        if resource.kind is ResourceKind.CLUSTER and resource.name == ALL:
+            resource = Resource(ResourceKind.CLUSTER, self._cluster)
+        decision = user.policies.decide(resource, actions, principal.host)
+        if decision is not Decision.ALLOW:
+            reason = "no matched policies." if decision is None else "the decision is deny."
+            raise _refused(
+                f"User:{user.name} has no permission to access {resource} from {principal.host}, {reason}"
+            )
+
+    def is_super(self, principal: Principal) -> bool:
+        """Return whether a principal may make super users, and change them."""
+        user = self._users.get(principal.name) if principal is not ANONYMOUS else None
+        return principal.is_unrestricted or (user is not None and user.is_enabled and user.is_super)
+
+    def _known(self, principal: Principal) -> User:
+        if principal is ANONYMOUS:  # Whatever users are called.
+            raise _refused("username cannot be null.")
+        user = self._users.get(principal.name)
+        if user is None:
+            raise _refused(f"User:{principal.name} not found.")
+        if not user.is_enabled:
+            raise _refused(f"User:{principal.name} is disabled.")
+        return user
+
+
+def host_of(connection: Connection) -> str:
+    """Return the address that a client connects from, without its port."""
+    return connection.address.rpartition(":")[0]
+
+
+def _is_signed(fields: Mapping[str, str], body: bytes, secret: bytes) -> bool:
+    """Return whether a request was signed with a secret, in constant time."""
+    try:
+        expected = signature(fields, body, secret).encode()
+        presented = fields.get(SIGNATURE, "").encode()
+    except UnicodeEncodeError:  # A lone surrogate, which cannot be signed.
+        return False
+    return hmac.compare_digest(presented, expected)
+
+
+def _refused(remark: str) -> NoPermission:
+    return NoPermission(ResponseCode.NO_PERMISSION, remark)

@@ -1,0 +1,242 @@
+"""Policies: which actions on which resources a user is allowed or denied, from which addresses.
+
+    Custom policy ─► its most specific entry that fits ─┐
+    else Default policy ─► likewise                     ├─► ALLOW or DENY
+    else nothing fits ─► refused                        ┘
+
+    Topic:orders   before   Topic:ord*   before   Topic:o*   before   Topic:*   before   *
+
+An entry fits if its resource, one of its actions and one of its addresses do. A policy has one entry for each
+resource, so two are never equally specific. Upstream: auth/authorization/chain/AclAuthorizationHandler.java,
+model/Resource.java, PolicyEntry.java, Environment.java; AuthorizationMetadataManagerImpl.validate.
+"""
+
+import ipaddress
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final, TypeVar
+
+from libramq.auth.resource import Action, Resource, ResourceKind
+from libramq.codes import ResponseCode
+from libramq.errors import NoPermission
+from libramq.formats.access import PolicyEntryInfo, PolicyInfo
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+E = TypeVar("E", bound=StrEnum)
+
+#: In a policy: every action, as "*" is every resource.
+ALL_ACTIONS: Final = "All"
+ANY_RESOURCE: Final = "*"
+#: Ours: entries of one user, of 100 bytes; each was an operator's decision.
+ENTRIES_MAX: Final = 1_000
+#: Ours: as for topics and groups; a pattern is no longer than what it fits.
+RESOURCE_CHARACTERS_MAX: Final = 300
+SOURCES_MAX: Final = 100
+
+
+class Decision(StrEnum):
+    """The decision of an entry."""
+
+    ALLOW = "Allow"
+    DENY = "Deny"
+
+
+class PolicyType(StrEnum):
+    """The two policies of a user, in the order in which they are asked."""
+
+    CUSTOM = "Custom"
+    DEFAULT = "Default"
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """The resources that an entry is about. kind: None is every kind. name: a prefix, if is_prefix."""
+
+    kind: ResourceKind | None
+    name: str
+    is_prefix: bool
+
+    def fits(self, resource: Resource) -> bool:
+        """Return whether a resource is one of them."""
+        if self.kind is not None and self.kind is not resource.kind:
+            return False
+        return resource.name.startswith(self.name) if self.is_prefix else resource.name == self.name
+
+    @property
+    def specificity(self) -> tuple[bool, bool, int]:
+        """Return what orders the entries of a policy; the highest one decides."""
+        return self.kind is not None, not self.is_prefix, len(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A decision. networks: the addresses that it is about; none: all."""
+
+    pattern: Pattern
+    actions: frozenset[Action]
+    networks: tuple[Network, ...]
+    decision: Decision
+
+    def fits(self, resource: Resource, actions: Collection[Action], host: str) -> bool:
+        """Return whether the entry is about one of these actions on a resource, from a host."""
+        return (
+            not self.actions.isdisjoint(actions)
+            and self.pattern.fits(resource)
+            and (not self.networks or _is_within(host, self.networks))
+        )
+
+
+class Policies:
+    """A user's policies, ready to be asked. Raises NoPermission for invalid ones."""
+
+    def __init__(self, policies: Sequence[PolicyInfo]) -> None:
+        self._by_type = [
+            sorted(entries, key=lambda entry: entry.pattern.specificity, reverse=True)
+            for kind in PolicyType
+            if (entries := [parsed(each) for each in _of_type(policies, kind)])
+        ]
+
+    def decide(self, resource: Resource, actions: Collection[Action], host: str) -> Decision | None:
+        """Return the decision about an operation for which any of these actions is enough; None: no entry."""
+        for entries in self._by_type:
+            for entry in entries:
+                if entry.fits(resource, actions, host):
+                    return entry.decision
+        return None
+
+
+def merged(current: Sequence[PolicyInfo], changes: Sequence[PolicyInfo]) -> list[PolicyInfo]:
+    """Return policies after a change: an entry replaces that for the same resource. Raises NoPermission."""
+    if not changes:
+        raise _invalid("The policies is empty.")
+    result = {kind: _keyed(_of_type(current, kind)) for kind in PolicyType}
+    for policy in changes:
+        if not policy.entries:
+            raise _invalid("The policy entries is empty.")
+        result[_type_of(policy)] |= _keyed(_normal(entry) for entry in policy.entries)
+    if sum(map(len, result.values())) > ENTRIES_MAX:
+        raise _invalid(f"{ENTRIES_MAX} entries of one user are the limit; use prefixes")
+    return _listed(result)
+
+
+def without(current: Sequence[PolicyInfo], kind: PolicyType, resource: str) -> list[PolicyInfo]:
+    """Return policies without the entry for a resource."""
+    result = {each: _keyed(_of_type(current, each)) for each in PolicyType}
+    result[kind].pop(parse_pattern(resource), None)
+    return _listed(result)
+
+
+def parse_policy_type(text: str | None) -> PolicyType:
+    """Return the type of a policy, as Apache's tools write it; Custom if they name none."""
+    return named(PolicyType, text) or PolicyType.CUSTOM
+
+
+def parse_pattern(text: str | None) -> Pattern:
+    """Read a resource of a policy: "Topic:orders", "Topic:ord*", "Topic:*" or "*"; raises NoPermission."""
+    if not text:
+        raise _invalid("The resource is null.")
+    if text == ANY_RESOURCE:
+        return Pattern(None, "", is_prefix=True)
+    kind_text, _, name = text.partition(":")
+    kind = named(ResourceKind, kind_text)
+    if kind is None:
+        raise _invalid("The resource type is null.")
+    is_prefix = name.endswith("*")
+    stem = name.removesuffix("*")
+    if not name or "*" in stem or len(name) > RESOURCE_CHARACTERS_MAX or not name.isprintable():
+        raise _invalid("The resource pattern is null: write Topic:name, Topic:prefix* or Topic:*")
+    return Pattern(kind, stem, is_prefix=is_prefix)
+
+
+def parsed(info: PolicyEntryInfo) -> Entry:
+    """Read one entry; raises NoPermission, with Apache's words, if it is not valid."""
+    pattern = parse_pattern(info.resource)
+    actions = _actions(info.actions or ())
+    sources = info.source_ips or ()
+    if len(sources) > SOURCES_MAX:
+        raise _invalid(f"{SOURCES_MAX} source ips of one entry are the limit; use networks")
+    decision = named(Decision, info.decision)
+    if decision is None:
+        raise _invalid("The decision is null or illegal.")
+    return Entry(pattern, actions, tuple(_network(text) for text in sources), decision)
+
+
+def named(kind: type[E], text: str | None) -> E | None:
+    """Return the member with this value, in whatever case; None: there is none."""
+    return next((each for each in kind if each.value.lower() == (text or "").lower()), None)
+
+
+def _actions(texts: Iterable[str]) -> frozenset[Action]:
+    if any(text.lower() == "any" for text in texts):
+        raise _invalid("The actions can not be Any.")
+    if any(text.lower() == ALL_ACTIONS.lower() for text in texts):
+        return frozenset(Action)
+    found = frozenset(action for text in texts if (action := named(Action, text)) is not None)
+    if not found:
+        raise _invalid("The actions is empty.")
+    return found
+
+
+def _action_name(text: str) -> str | None:
+    return ALL_ACTIONS if text.lower() == ALL_ACTIONS.lower() else named(Action, text)
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise _invalid("The source ip is invalid." if text.strip() else "The source ip is empty.") from None
+
+
+def _is_within(host: str, networks: Collection[Network]) -> bool:
+    address = _address(host)
+    return address is not None and any(address in network for network in networks)
+
+
+@lru_cache(maxsize=10_000)  # The hosts of as many connections; 1 µs each.
+def _address(host: str) -> Address | None:
+    try:
+        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def _type_of(policy: PolicyInfo) -> PolicyType:
+    return parse_policy_type(policy.policy_type)
+
+
+def _of_type(policies: Iterable[PolicyInfo], kind: PolicyType) -> list[PolicyEntryInfo]:
+    return [entry for each in policies if _type_of(each) is kind for entry in each.entries or ()]
+
+
+def _normal(info: PolicyEntryInfo) -> PolicyEntryInfo:
+    """Return an entry that is valid, with the words as Apache's broker lists them."""
+    entry = parsed(info)
+    kind, name = entry.pattern.kind, entry.pattern.name + "*" * entry.pattern.is_prefix
+    return PolicyEntryInfo(
+        resource=ANY_RESOURCE if kind is None else f"{kind}:{name}",
+        actions=list(dict.fromkeys(filter(None, map(_action_name, info.actions or ())))),
+        source_ips=list(info.source_ips) if info.source_ips else None,
+        decision=entry.decision,
+    )
+
+
+def _keyed(entries: Iterable[PolicyEntryInfo]) -> dict[Pattern, PolicyEntryInfo]:
+    return {parse_pattern(entry.resource): entry for entry in entries}
+
+
+def _listed(entries: dict[PolicyType, dict[Pattern, PolicyEntryInfo]]) -> list[PolicyInfo]:
+    return [
+        PolicyInfo(policy_type=kind, entries=list(of_kind.values()))
+        for kind, of_kind in entries.items()
+        if of_kind
+    ]
+
+
+def _invalid(remark: str) -> NoPermission:
+    return NoPermission(ResponseCode.NO_PERMISSION, remark)

@@ -1,0 +1,200 @@
+"""Users: who may sign in, and what each of them may do; changes are recorded before they take effect.
+
+Whoever is asked looks here each time, so a change takes effect with the next request of an open connection.
+Upstream: auth/authentication/manager/AuthenticationMetadataManagerImpl.java,
+authorization/manager/AuthorizationMetadataManagerImpl.java.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from libramq.auth.policies import Policies, PolicyType, merged, named, without
+from libramq.codes import ResponseCode
+from libramq.errors import NoPermission
+from libramq.formats.access import Account, AclInfo, PolicyInfo, UserInfo, UsersFile
+
+#: Ours: each was created by an operator; the table is one document.
+USERS_MAX: Final = 10_000
+#: Ours: as for the names of groups.
+NAME_CHARACTERS_MAX: Final = 255
+PASSWORD_CHARACTERS_MAX: Final = 1_024
+
+
+class UserType(StrEnum):
+    """The type of a user: a super user needs no policies."""
+
+    SUPER = "Super"
+    NORMAL = "Normal"
+
+
+class UserStatus(StrEnum):
+    """The status of a user: a disabled one is refused."""
+
+    ENABLE = "enable"
+    DISABLE = "disable"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user, ready to be asked about. secret: the password, with which requests are signed."""
+
+    name: str
+    secret: bytes = field(repr=False)
+    is_super: bool
+    is_enabled: bool
+    policies: Policies
+
+
+class Users:
+    """The table. record: journals a change, None: a removal, before it takes effect."""
+
+    def __init__(self, loaded: UsersFile | None, *, record: Callable[[str, Account | None], None]) -> None:
+        self._record = record
+        self._accounts: dict[str, Account] = {}
+        self._users: dict[str, User] = {}
+        for name, account in loaded.users.items() if loaded is not None else ():
+            self.apply(name, account)
+
+    def get(self, name: str) -> User | None:
+        """Return a user."""
+        return self._users.get(name)
+
+    def account(self, name: str) -> Account | None:
+        """Return a user's entry; it has the password."""
+        return self._accounts.get(name)
+
+    def create(self, info: UserInfo) -> None:
+        """Create a user; raises NoPermission, with Apache's words."""
+        name = _valid_name(info.username)
+        if not (info.password or "").strip():
+            raise _refused("password can not be blank")
+        if name in self._accounts:
+            raise _refused("The user is existed")
+        if len(self._accounts) >= USERS_MAX:
+            raise _refused(f"{USERS_MAX} users are the limit")
+        self._change(name, _changed(Account(password="", user_type="Normal", user_status="enable"), info))
+
+    def update(self, info: UserInfo) -> None:
+        """Change what is named; raises NoPermission."""
+        name = _valid_name(info.username)
+        self._change(name, _changed(self._existing(name, "The user is not exist"), info))
+
+    def delete(self, name: str) -> None:
+        """Remove a user with its policies; without effect if there is none."""
+        if _valid_name(name) in self._accounts:
+            self._change(name, None)
+
+    def infos(self, part: str | None) -> list[UserInfo]:
+        """Return the users, or those with a part in their name; without passwords."""
+        return [self._accounts[name].info(name) for name in sorted(self._accounts) if (part or "") in name]
+
+    def set_policies(self, subject: str | None, policies: Sequence[PolicyInfo]) -> None:
+        """Add entries to a user's policies, in place of those for the same resources; raises NoPermission."""
+        name = user_of(subject)
+        account = self._existing(name, f"The subject of User:{name} is not exist.")
+        changed = merged(account.policies, policies)
+        self._change(name, msgspec.structs.replace(account, policies=changed))
+
+    def delete_policies(self, subject: str | None, kind: PolicyType, resource: str | None) -> None:
+        """Remove the entry for a resource, or all entries; raises NoPermission."""
+        name = user_of(subject)
+        account = self._existing(name, "The subject is not exist.")
+        if not account.policies:
+            raise _refused("The acl is not exist.")
+        kept = without(account.policies, kind, resource) if resource else []
+        self._change(name, msgspec.structs.replace(account, policies=kept))
+
+    def acl(self, subject: str | None) -> AclInfo | None:
+        """Return a user's policies; None if it has none. Raises NoPermission."""
+        name = user_of(subject)
+        account = self._existing(name, "The subject is not exist.")
+        return account.acl(name) if account.policies else None
+
+    def acls(self, part: str | None, resource_part: str | None) -> list[AclInfo]:
+        """Return all policies, or those of some subjects, or those entries that name some resources."""
+        found = []
+        for name in sorted(self._accounts):
+            acl = self._accounts[name].acl(name)
+            policies = [kept for each in acl.policies or () if (kept := _naming(each, resource_part)).entries]
+            if policies and (part or "") in (acl.subject or ""):
+                found.append(msgspec.structs.replace(acl, policies=policies))
+        return found
+
+    def copy(self, file: UsersFile) -> None:
+        """Take over the table of a slave's master."""
+        names = {*self._accounts, *file.users}
+        for name in [each for each in sorted(names) if self._accounts.get(each) != file.users.get(each)]:
+            self._change(name, file.users.get(name))
+
+    def apply(self, name: str, account: Account | None) -> None:
+        """Apply a recorded change."""
+        if account is None:
+            self._accounts.pop(name, None)
+            self._users.pop(name, None)
+            return
+        self._users[name] = User(
+            name,
+            account.password.encode(errors="surrogatepass"),
+            is_super=account.user_type == UserType.SUPER,
+            is_enabled=account.user_status == UserStatus.ENABLE,
+            policies=Policies(account.policies),
+        )
+        self._accounts[name] = account
+
+    def file(self) -> UsersFile:
+        """Return the content of config/users.json."""
+        return UsersFile(users=dict(self._accounts))
+
+    def _change(self, name: str, account: Account | None) -> None:
+        if account is not None:
+            Policies(account.policies)  # Nothing invalid is recorded, whoever sends it.
+        self._record(name, account)
+        self.apply(name, account)
+
+    def _existing(self, name: str, otherwise: str) -> Account:
+        account = self._accounts.get(name)
+        if account is None:
+            raise _refused(otherwise)
+        return account
+
+
+def user_of(subject: str | None) -> str:
+    """Return the user's name of a subject, "User:alice"; raises NoPermission."""
+    kind, _, name = (subject or "").partition(":")
+    if kind.lower() != "user":
+        raise _refused("The subject is null.")
+    return _valid_name(name)
+
+
+def _changed(account: Account, info: UserInfo) -> Account:
+    password = info.password if (info.password or "").strip() else account.password
+    if password is None or len(password) > PASSWORD_CHARACTERS_MAX:
+        raise _refused(f"a password has {PASSWORD_CHARACTERS_MAX} characters at most")
+    return msgspec.structs.replace(
+        account,
+        password=password,
+        user_type=named(UserType, info.user_type) or account.user_type,
+        user_status=named(UserStatus, info.user_status) or account.user_status,
+    )
+
+
+def _naming(policy: PolicyInfo, part: str | None) -> PolicyInfo:
+    entries = [entry for entry in policy.entries or () if (part or "") in (entry.resource or "")]
+    return msgspec.structs.replace(policy, entries=entries)
+
+
+def _valid_name(name: str | None) -> str:
+    if not (name or "").strip():
+        raise _refused("username can not be blank")
+    assert name is not None
+    if len(name) > NAME_CHARACTERS_MAX or not name.isprintable() or any(map(str.isspace, name)):
+        raise _refused(f"a username has {NAME_CHARACTERS_MAX} characters at most, none of them blank")
+    return name
+
+
+def _refused(remark: str) -> NoPermission:
+    return NoPermission(ResponseCode.NO_PERMISSION, remark)

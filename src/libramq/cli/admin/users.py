@@ -1,0 +1,247 @@
+"""The admin commands about users and their policies, under mqadmin's names.
+
+mqadmin's copyUser is missing: a broker answers no passwords.
+"""
+
+import getpass
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option, Typer
+
+from libramq.cli.admin.frame import Answer, Changed, Operator, Shown, Table, command, plain
+from libramq.cli.admin.lazy import calls, documents
+from libramq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from libramq.formats.access import AclInfo
+
+app = Typer()
+
+Username = Annotated[str, Option("-u", "--username", help="The user.")]
+Password = Annotated[
+    str | None,
+    Option(
+        "-p",
+        "--password",
+        help="Its password, which others see in the list of processes; without it the command asks, or reads "
+        "a line of its input.",
+    ),
+]
+Subject = Annotated[str, Option("-s", "--subject", help="The user, as in User:alice.")]
+Resources = Annotated[
+    str, Option("-r", "--resources", help="As in Topic:orders,Group:bill*,Cluster:*; separated by commas.")
+]
+Actions = Annotated[
+    str, Option("-a", "--actions", help="Pub, Sub, Create, Update, Delete, Get, List or All, with commas.")
+]
+Decided = Annotated[str, Option("-d", "--decision", help="Allow or Deny.")]
+Sources = Annotated[
+    str | None, Option("-i", "--sourceIp", help="Only from these addresses and networks; with commas.")
+]
+
+POLICIES = "subject, policyType, resource, actions, sourceIps, decision"
+
+
+@command(app, "createUser")
+async def create_user(
+    *,
+    username: Username,
+    password: Password = None,
+    user_type: Annotated[str | None, Option("-t", "--userType", help="Super or Normal.")] = None,
+    admin: Operator,
+    target: Changed,
+) -> Answer:
+    """Create a user; without policies a normal one may do nothing."""
+    info = documents.UserInfo(username=username, password=_password(password), user_type=user_type)
+    brokers = await admin.ask_targets(calls.create_user(info), target)
+    return _changed("create user to", brokers, username=username)
+
+
+@command(app, "updateUser")
+async def update_user(
+    *,
+    username: Username,
+    password: Annotated[
+        str | None, Option("-p", "--password", help="A new password; - has the command ask for it.")
+    ] = None,
+    user_type: Annotated[str | None, Option("-t", "--userType", help="Super or Normal.")] = None,
+    user_status: Annotated[str | None, Option("-s", "--userStatus", help="enable or disable.")] = None,
+    admin: Operator,
+    target: Changed,
+) -> Answer:
+    """Change a user; it takes effect with the user's next request."""
+    if password is None and user_type is None and user_status is None:
+        raise ConfigError("nothing is changed: give -p, -t or -s")
+    new = _password(None) if password == "-" else password
+    info = documents.UserInfo(username=username, password=new, user_type=user_type, user_status=user_status)
+    brokers = await admin.ask_targets(calls.update_user(info), target)
+    return _changed("update user to", brokers, username=username)
+
+
+@command(app, "deleteUser")
+async def delete_user(*, username: Username, admin: Operator, target: Changed) -> Answer:
+    """Delete a user with its policies."""
+    brokers = await admin.ask_targets(calls.delete_user(username=username), target)
+    return _changed("delete user to", brokers, username=username)
+
+
+@command(app, "getUser")
+async def get_user(*, username: Username, admin: Operator, target: Shown) -> Answer:
+    """Show a user; no broker answers passwords."""
+    found = await admin.ask_targets(calls.user(username=username), target)
+    return _users([info for info in found.values() if info is not None][:1])
+
+
+@command(app, "listUser")
+async def list_users(
+    *,
+    part: Annotated[str | None, Option("-f", "--filter", help="Only those with this in their name.")] = None,
+    admin: Operator,
+    target: Shown,
+) -> Answer:
+    """List users; no broker answers passwords."""
+    found = await admin.ask_targets(calls.users(filter=part), target)
+    return _users(next((infos for infos in found.values() if infos), []))
+
+
+@command(app, "createAcl")
+async def create_acl(
+    *,
+    subject: Subject,
+    resources: Resources,
+    actions: Actions,
+    decision: Decided,
+    source_ips: Sources = None,
+    admin: Operator,
+    target: Changed,
+) -> Answer:
+    """Allow or deny a user something."""
+    info = _policies(subject, resources, actions, source_ips, decision)
+    brokers = await admin.ask_targets(calls.create_policies(info), target)
+    return _changed("create acl to", brokers, subject=subject)
+
+
+@command(app, "updateAcl")
+async def update_acl(
+    *,
+    subject: Subject,
+    resources: Resources,
+    actions: Actions,
+    decision: Decided,
+    source_ips: Sources = None,
+    admin: Operator,
+    target: Changed,
+) -> Answer:
+    """Change what a user is allowed or denied on resources."""
+    info = _policies(subject, resources, actions, source_ips, decision)
+    brokers = await admin.ask_targets(calls.update_policies(info), target)
+    return _changed("update acl to", brokers, subject=subject)
+
+
+@command(app, "deleteAcl")
+async def delete_acl(
+    *,
+    subject: Subject,
+    resource: Annotated[
+        str | None, Option("-r", "--resources", help="Only the entry for this resource.")
+    ] = None,
+    admin: Operator,
+    target: Changed,
+) -> Answer:
+    """Delete a user's policies, or the entry for a resource."""
+    brokers = await admin.ask_targets(calls.delete_policies(subject=subject, resource=resource), target)
+    return _changed("delete acl to", brokers, subject=subject)
+
+
+@command(app, "getAcl")
+async def get_acl(*, subject: Subject, admin: Operator, target: Shown) -> Answer:
+    """Show a user's policies."""
+    found = await admin.ask_targets(calls.policies(subject=subject), target)
+    return _acls([acl for acl in found.values() if acl is not None][:1])
+
+
+@command(app, "listAcl")
+async def list_acls(
+    *,
+    subject: Annotated[str | None, Option("-s", "--subject", help="Only subjects with this in it.")] = None,
+    resource: Annotated[
+        str | None, Option("-r", "--resource", help="Only resources with this in it.")
+    ] = None,
+    admin: Operator,
+    target: Shown,
+) -> Answer:
+    """List the policies of all users."""
+    call = calls.all_policies(subject_filter=subject, resource_filter=resource)
+    found = await admin.ask_targets(call, target)
+    return _acls(next((acls for acls in found.values() if acls), []))
+
+
+@command(app, "copyAcl")
+async def copy_acl(
+    *,
+    source: Annotated[str, Option("-f", "--fromBroker", help="The broker that has the policies.")],
+    destination: Annotated[str, Option("-t", "--toBroker", help="The broker that gets them.")],
+    subjects: Annotated[
+        str | None, Option("-s", "--subjects", help="Only of these users, separated by commas.")
+    ] = None,
+    admin: Operator,
+) -> Answer:
+    """Copy policies from a broker to another one, whose users must exist."""
+    call = calls.all_policies(subject_filter=None, resource_filter=None)
+    wanted = None if subjects is None else set(subjects.split(","))
+    copied = []
+    for acl in await admin.ask(source, call):
+        if wanted is None or acl.subject in wanted:
+            await admin.ask(destination, calls.update_policies(acl))
+            copied.append(acl.subject or "")
+    shown = (f"copy acl of {each} from {source} to {destination} success." for each in copied)
+    return Answer({"subjects": copied, "from": source, "to": destination}, *shown)
+
+
+def _password(typed: str | None) -> str:
+    """Return a password: that of the command line, or what is typed, or a line of the input."""
+    if typed is not None:
+        return typed
+    if sys.stdin.isatty():
+        return getpass.getpass("Password: ")
+    return sys.stdin.readline().rstrip("\n")
+
+
+def _policies(subject: str, resources: str, actions: str, source_ips: str | None, decision: str) -> "AclInfo":
+    entries = [
+        documents.PolicyEntryInfo(
+            resource=resource.strip(),
+            actions=[action.strip() for action in actions.split(",")],
+            source_ips=[ip.strip() for ip in source_ips.split(",")] if source_ips else None,
+            decision=decision,
+        )
+        for resource in resources.split(",")
+    ]
+    return documents.AclInfo(subject=subject, policies=[documents.PolicyInfo(entries=entries)])
+
+
+def _changed(text: str, brokers: Any, **named: str) -> Answer:
+    return Answer({**named, "brokers": list(brokers)}, *(f"{text} {each} success." for each in brokers))
+
+
+def _users(infos: list[Any]) -> Answer:
+    found = [plain(info) for info in infos]
+    return Answer(found, Table(found, "username, userType, userStatus"))
+
+
+def _acls(acls: list[Any]) -> Answer:
+    shown = [
+        {
+            "subject": acl.subject,
+            "policyType": policy.policy_type,
+            "resource": entry.resource,
+            "actions": ", ".join(entry.actions or ()),
+            "sourceIps": ", ".join(entry.source_ips or ()),
+            "decision": entry.decision,
+        }
+        for acl in acls
+        for policy in acl.policies or ()
+        for entry in policy.entries or ()
+    ]
+    return Answer([plain(acl) for acl in acls], Table(shown, POLICIES))

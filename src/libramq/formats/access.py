@@ -1,0 +1,80 @@
+"""Users and policies as documents: the bodies of Apache's requests for them, and the broker's file of them.
+
+    UserInfo    username, password, userType (Super, Normal), userStatus (enable, disable)
+    AclInfo     subject ("User:alice"), policies ─► entries: resource, actions, sourceIps, decision
+    Account     one user with both, in config/users.json
+
+A password is in no repr. Upstream: remoting/protocol/body/UserInfo.java, AclInfo.java.
+"""
+
+import msgspec
+
+from libramq.formats.document import Document
+
+
+class UserInfo(Document, frozen=True, kw_only=True, omit_defaults=True):
+    """A user; what an update leaves out stays as it is."""
+
+    username: str | None = None
+    password: str | None = None
+    user_type: str | None = None
+    user_status: str | None = None
+
+    def __repr__(self) -> str:
+        """Return it without the password."""
+        return f"UserInfo({self.username!r}, {self.user_type!r}, {self.user_status!r})"
+
+
+class PolicyEntryInfo(Document, frozen=True, kw_only=True):
+    """A decision about one resource, or about those that its pattern fits."""
+
+    resource: str | None = None
+    actions: list[str] | None = None
+    source_ips: list[str] | None = None
+    decision: str | None = None
+
+
+class PolicyInfo(Document, frozen=True, kw_only=True):
+    """A policy: Custom, whose entries come first, or Default."""
+
+    policy_type: str | None = None
+    entries: list[PolicyEntryInfo] | None = None
+
+
+class AclInfo(Document, frozen=True, kw_only=True):
+    """The policies of a subject."""
+
+    subject: str | None = None
+    policies: list[PolicyInfo] | None = None
+
+
+class Account(Document, frozen=True, kw_only=True):
+    """A user with its policies, as one entry of the table: so neither outlives the other."""
+
+    password: str
+    user_type: str
+    user_status: str
+    policies: list[PolicyInfo] = []
+
+    def __repr__(self) -> str:
+        """Return it without the password."""
+        return f"Account({self.user_type!r}, {self.user_status!r}, {self.policies!r})"
+
+    def info(self, name: str) -> UserInfo:
+        """Return the user as requests answer it: without its password."""
+        return UserInfo(username=name, user_type=self.user_type, user_status=self.user_status)
+
+    def acl(self, name: str) -> AclInfo:
+        """Return the user's policies."""
+        return AclInfo(subject=f"User:{name}", policies=self.policies)
+
+
+class UsersFile(Document, frozen=True, kw_only=True):
+    """The content of config/users.json."""
+
+    users: dict[str, Account] = {}
+
+
+def initial_user(text: str) -> UserInfo:
+    """Read Apache's initAuthenticationUser; raises msgspec.MsgspecError."""
+    return msgspec.json.decode(text, type=UserInfo)

@@ -1,0 +1,266 @@
+"""Users and policies at a broker: the auth requests, who may make them, what is kept, and when it counts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from libramq.broker.broker_conf import broker_config
+from libramq.broker.config import BrokerConfig
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.errors import ConfigError
+from libramq.filesystem import LocalFileSystem
+from libramq.formats.access import UserInfo
+from libramq.formats.document import encode_body
+from libramq.remoting import headers as h
+from libramq.remoting.command import Command
+from libramq.remoting.credentials import Credentials, sign, sign_for
+from tests.broker.brokers import Conversation, send_header
+from tests.fakes import FakePeer
+
+ROOT, ALICE, BROKERS = (
+    Credentials("root", "r00t"),
+    Credentials("alice", "wonder"),
+    Credentials("peers", "p33rs"),
+)
+
+
+class Secured(Conversation):
+    """A broker with access control, whose clients sign."""
+
+    def __init__(self, root: Path, **options: object) -> None:
+        defaults: dict[str, object] = {
+            "authentication_enabled": True,
+            "authorization_enabled": True,
+            "init_authentication_user": UserInfo(username="root", password="r00t"),
+            "credentials": BROKERS,
+        }
+        super().__init__(root, **(defaults | options))
+        self.peer = FakePeer()
+
+    def signed(
+        self, who: Credentials, code: int, header: h.Header | None = None, body: object = b""
+    ) -> Command:
+        """Make a request and return its answer."""
+        self.opaque += 1
+        data = body if isinstance(body, bytes) else encode_body(body)
+        ext = h.encode_header(header) if header is not None else {}
+        command = sign(Command(code=code, ext=ext, body=data, opaque=self.opaque), who)
+        self.give(self.peer, command)
+        return next(each for each in reversed(self.peer.replies) if each.opaque == command.opaque)
+
+    def make(self, name: str, password: str = "wonder", who: Credentials = ROOT, **fields: str) -> Command:
+        info = UserInfo(username=name, password=password, **fields)  # type: ignore[arg-type]
+        return self.signed(who, R.AUTH_CREATE_USER, h.UserHeader(username=name), info)
+
+    def allow(
+        self, *resources: str, actions: str = "All", who: Credentials = ROOT, deny: bool = False
+    ) -> Command:
+        decision = "Deny" if deny else "Allow"
+        entries = [
+            {"resource": each, "actions": actions.split(","), "decision": decision} for each in resources
+        ]
+        body = json.dumps({"subject": "User:alice", "policies": [{"entries": entries}]}).encode()
+        return self.signed(who, R.AUTH_CREATE_ACL, h.SubjectHeader(subject="User:alice"), body)
+
+    def sends(self, who: Credentials, topic: str = "T", **fields: Any) -> Command:
+        return self.signed(who, R.SEND_MESSAGE_V2, send_header(topic, **fields), b"x")
+
+
+@pytest.fixture
+def secured(tmp_path: Path):
+    made = Secured(tmp_path)
+    yield made
+    made.close()
+
+
+def test_the_first_user_makes_others_and_policies_let_them_work(secured: Secured):
+    assert secured.sends(ALICE).remark == "User:alice is not found."
+    assert secured.make("alice").code == C.SUCCESS
+    assert secured.sends(ALICE).code == C.NO_PERMISSION
+    assert secured.allow("Topic:T", actions="Pub").code == C.SUCCESS
+    assert secured.sends(ALICE).code == C.SUCCESS
+    assert secured.sends(ALICE, "U").remark == (
+        "User:alice has no permission to access Topic:U from 127.0.0.1, no matched policies."
+    )
+    assert secured.allow("Topic:T", actions="Pub", deny=True).code == C.SUCCESS
+    assert secured.sends(ALICE).remark.endswith("the decision is deny.")
+
+
+def test_a_disabled_user_is_refused_on_its_open_connection(secured: Secured):
+    secured.make("alice")
+    secured.allow("*")
+    assert secured.sends(ALICE).code == C.SUCCESS
+    off = UserInfo(user_status="disable")
+    assert secured.signed(ROOT, R.AUTH_UPDATE_USER, h.UserHeader(username="alice"), off).code == C.SUCCESS
+    assert secured.sends(ALICE).remark == "User:alice is disabled."
+
+
+def test_unsigned_and_wrongly_signed_requests_are_refused(secured: Secured):
+    assert secured.ask(secured.peer, R.GET_BROKER_RUNTIME_INFO).remark == "authentication field is null"
+    assert secured.send(secured.peer).remark == "username cannot be null."
+    assert secured.sends(Credentials("root", "guess")).remark == "check signature failed."
+
+
+@pytest.mark.parametrize("version", [399, 400])
+def test_old_clients_do_not_sign_the_mark_of_a_query(secured: Secured, version: int):
+    header = h.QueryMessageHeader(topic="T", key="k", max_num=1, begin_timestamp=0, end_timestamp=1)
+    fields = h.encode_header(header)
+    del fields["_UNIQUE_KEY_QUERY"]
+    command = sign(Command(code=R.QUERY_MESSAGE, ext=fields, opaque=7), ROOT)
+    command.ext["_UNIQUE_KEY_QUERY"] = "true"
+    command.version = version
+    secured.give(secured.peer, command)
+    is_believed = secured.answer_later(secured.peer, command).remark != "check signature failed."
+    assert is_believed == (version <= 399)
+
+
+def test_no_answer_has_a_password(secured: Secured):
+    secured.make("alice")
+    one = secured.signed(ROOT, R.AUTH_GET_USER, h.UserHeader(username="alice"))
+    every = secured.signed(ROOT, R.AUTH_LIST_USER, h.UserFilterHeader())
+    options = secured.signed(ROOT, R.GET_BROKER_CONFIG)
+    assert json.loads(one.body) == {"username": "alice", "userType": "Normal", "userStatus": "enable"}
+    assert [each["username"] for each in json.loads(every.body)] == ["alice", "root"]
+    for reply in (one, every, options):
+        assert not any(secret in reply.body for secret in (b"wonder", b"r00t", b"p33rs"))
+    assert secured.signed(ROOT, R.AUTH_GET_USER, h.UserHeader(username="eve")).body == b""
+
+
+def test_policies_are_shown_changed_and_deleted(secured: Secured):
+    secured.make("alice")
+    secured.allow("Topic:T", "Group:G*", actions="Pub,Sub")
+    subject = h.SubjectHeader(subject="User:alice")
+    shown = json.loads(secured.signed(ROOT, R.AUTH_GET_ACL, subject).body)
+    assert shown["subject"] == "User:alice"
+    assert [entry["resource"] for entry in shown["policies"][0]["entries"]] == ["Topic:T", "Group:G*"]
+    assert shown["policies"][0]["entries"][0]["actions"] == ["Pub", "Sub"]
+    gone = h.DeletePoliciesHeader(subject="User:alice", resource="Topic:T")
+    assert secured.signed(ROOT, R.AUTH_DELETE_ACL, gone).code == C.SUCCESS
+    listed = json.loads(secured.signed(ROOT, R.AUTH_LIST_ACL, h.PolicyFilterHeader()).body)
+    assert [each["resource"] for each in listed[0]["policies"][0]["entries"]] == ["Group:G*"]
+    assert secured.signed(ROOT, R.AUTH_DELETE_ACL, h.DeletePoliciesHeader(subject="User:alice")).code == 0
+    assert secured.signed(ROOT, R.AUTH_GET_ACL, subject).body == b""
+
+
+def test_who_is_no_super_user_cannot_make_or_change_one(secured: Secured):
+    secured.make("alice")
+    secured.allow("Cluster:*")
+    assert secured.make("bob", who=ALICE).code == C.SUCCESS
+    made = secured.make("eve", who=ALICE, user_type="super")
+    assert (made.code, made.remark) == (C.SYSTEM_ERROR, "The super user can only be create by super user")
+    for name, info in (("root", UserInfo(password="mine")), ("alice", UserInfo(user_type="Super"))):
+        reply = secured.signed(ALICE, R.AUTH_UPDATE_USER, h.UserHeader(username=name), info)
+        assert reply.remark == "The super user can only be update by super user"
+    assert secured.signed(ALICE, R.AUTH_DELETE_USER, h.UserHeader(username="root")).code == C.NO_PERMISSION
+    assert secured.sends(ROOT).code == C.SUCCESS
+
+
+def test_users_survive_a_kill_in_files_that_others_cannot_read(tmp_path: Path):
+    first = Secured(tmp_path)
+    first.make("alice")
+    first.allow("Topic:T", actions="Pub")
+    first.kill()
+    again = Secured(tmp_path)
+    assert again.sends(ALICE).code == C.SUCCESS
+    assert again.sends(ALICE, "U").code == C.NO_PERMISSION
+    again.signed(ROOT, R.AUTH_UPDATE_USER, h.UserHeader(username="root"), UserInfo(password="n3w"))
+    again.close()
+    files = list((tmp_path / "config").glob("users.json*"))
+    assert {each.name for each in files} >= {"users.json", "users.json.bak"}
+    assert {each.stat().st_mode & 0o777 for each in files} == {0o600}
+    third = Secured(tmp_path)
+    assert third.sends(ROOT).remark == "check signature failed.", "the first user is made once"
+    assert third.sends(Credentials("root", "n3w")).code == C.SUCCESS
+    third.kill()
+    (tmp_path / "other").mkdir()
+    LocalFileSystem().replace_text(tmp_path / "other" / "topics.json", "{}")
+    assert (tmp_path / "other" / "topics.json").stat().st_mode & 0o077
+
+
+def test_slaves_get_the_table_with_the_brokers_signature_alone(secured: Secured):
+    secured.make("alice")
+    assert secured.signed(ROOT, R.SLAVE_USERS).code == C.NO_PERMISSION
+    assert secured.signed(BROKERS, R.SLAVE_USERS).code == C.NO_PERMISSION, "signed for no purpose"
+    command = sign_for(Command(code=R.SLAVE_USERS, opaque=99), BROKERS, secured.config.address)
+    secured.give(secured.peer, command)
+    assert (
+        json.loads(secured.answer_later(secured.peer, command).body)["users"]["alice"]["password"] == "wonder"
+    )
+
+
+def test_while_nobody_is_authenticated_users_cannot_be_changed(tmp_path: Path):
+    open_to_all = Conversation(tmp_path)
+    peer = FakePeer()
+    reply = open_to_all.ask(peer, R.AUTH_CREATE_USER, h.UserHeader(username="eve"), UserInfo(password="x"))
+    assert reply.code == C.NO_PERMISSION
+    assert "set authenticationEnabled=true" in reply.remark
+    open_to_all.close()
+
+
+def test_authentication_alone_lets_every_user_do_everything(tmp_path: Path):
+    secured = Secured(tmp_path, authorization_enabled=False)
+    secured.make("alice")
+    assert secured.sends(ALICE).code == C.SUCCESS
+    assert secured.send(secured.peer).code == C.NO_PERMISSION
+    secured.close()
+
+
+def test_white_lists_exempt_requests_by_code(tmp_path: Path):
+    send = int(R.SEND_MESSAGE_V2)
+    secured = Secured(tmp_path, authentication_whitelist=frozenset({send}))
+    assert secured.send(secured.peer).remark == "username cannot be null.", "it needs a permission"
+    assert secured.sends(ROOT).code == C.SUCCESS, "a signature is believed all the same"
+    secured.close()
+    codes = frozenset({send})
+    secured = Secured(tmp_path, authentication_whitelist=codes, authorization_whitelist=codes)
+    assert secured.send(secured.peer).code == C.SUCCESS
+    assert secured.ask(secured.peer, R.GET_BROKER_RUNTIME_INFO).code == C.NO_PERMISSION
+    secured.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"authorizationEnabled": "true"}, "anyone could use any user's name"),
+        ({"authenticationEnabled": "true", "kafkaListenPort": "9092"}, "Kafka's clients cannot sign in"),
+        (
+            {
+                "authenticationEnabled": "true", "brokerRole": "SLAVE", "brokerId": "1",
+                "namesrvAddr": "127.0.0.1:9876",
+            },
+            "innerClientAuthenticationCredentials",
+        ),
+        ({"aclEnable": "true"}, "users and policies are those of ACL 2.0"),
+        ({"authenticationProvider": "org.example.Ldap"}, "no other provider"),
+        ({"authenticationWhitelist": "105;34"}, "is not the code of a request"),
+        ({"initAuthenticationUser": "root:hush"}, "cannot be read"),
+        ({"initAuthenticationUser": '{"username":"root"}'}, "neither empty"),
+        ({"authenticationEnable": "true"}, "did you mean authenticationEnabled"),
+    ],
+)  # fmt: skip
+def test_options_that_would_not_hold_stop_the_start(options: dict[str, str], reason: str):
+    with pytest.raises(ConfigError, match=reason) as refused:
+        broker_config(options)
+    assert "hush" not in str(refused.value)
+
+
+def test_apaches_options_are_read():
+    config, unknown = broker_config(
+        {
+            "authenticationEnabled": "true",
+            "authenticationProvider": (
+                "org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider"
+            ),
+            "initAuthenticationUser": '{"username":"root","password":"secret"}',
+            "authorizationEnabled": "true",
+            "authenticationWhitelist": "105, 34",
+        }
+    )
+    assert unknown == []
+    assert isinstance(config, BrokerConfig)
+    assert config.authentication_whitelist == {105, 34}
+    assert config.init_authentication_user is not None
+    assert "secret" not in repr(config)
