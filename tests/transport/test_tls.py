@@ -17,7 +17,7 @@ from libramq.transport.access import Access
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.blocking import BlockingRemote
 from libramq.transport.tls import Tls
-from tests.transport.echo_server import echo_server
+from tests.transport.echo_server import EchoServer, echo_server
 from tests.transport.loops import LOOPS, run_on
 
 Ask = Callable[[str, Tls | None], bytes]
@@ -179,3 +179,32 @@ def test_a_file_without_a_certificate_is_refused(tmp_path: Path) -> None:
 
 def test_the_keys_password_is_not_shown() -> None:
     assert "hunter2" not in repr(Tls(cert_file="c", key_password="hunter2"))
+
+
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_changed_files_count_for_later_connections_and_broken_ones_never(
+    loop: str, authority: trustme.CA, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca_file))
+
+    async def scenario() -> None:
+        remotes = AsyncioRemotes(SystemClock().monotonic_ms, access=Access(tls=Tls(ca_file=str(ca_file))))
+
+        async def body_of(server: EchoServer) -> bytes:
+            return (await remotes.call(server.address, Command(code=1, body=b"hi"))).body
+
+        try:
+            with echo_server(serving(authority)) as first, echo_server(serving(authority)) as second:
+                ca_file.write_text("half")
+                assert await body_of(first) == await body_of(second) == b"hi"
+                assert caplog.text.count("changed TLS files are not used") == 1
+                trustme.CA().cert_pem.write_to_path(str(ca_file))
+                assert await body_of(first) == b"hi", "its connection is open"
+                with echo_server(serving(authority)) as third, pytest.raises(ConnectFailed, match="accepted"):
+                    await body_of(third)
+                await remotes.aclose()
+        finally:
+            await remotes.aclose()
+
+    run_on(loop, scenario)

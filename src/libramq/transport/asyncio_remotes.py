@@ -129,9 +129,7 @@ class SocketDialer:
     """Connects on the running event loop. Raises ConfigError for TLS files that cannot be used."""
 
     def __init__(self, tls: Tls | None = None) -> None:
-        if tls is not None:
-            tls.context()  # Report faults in its files now.
-        self._tls = tls
+        self._tls = tls.renewed() if tls is not None else None
         self._dialing: set[asyncio.Task[None]] = set()
         #: Open connections, and the events set when each has ended.
         self.links: dict[_Link, asyncio.Event] = {}
@@ -184,7 +182,7 @@ class SocketDialer:
         secured: dict[str, Any] = {}
         if self._tls is not None:
             secured = {
-                "ssl": self._tls.context(),
+                "ssl": self._tls.current(),
                 "server_hostname": host,
                 "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S,
             }

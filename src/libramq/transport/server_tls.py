@@ -17,11 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from libramq.errors import ConfigError, RemoteProtocolError
-from libramq.logs import get_logger
-from libramq.transport.tls import Encryption
+from libramq.transport.tls import Encryption, RenewedContext
 from libramq.transport.tls_options import TlsOptions
-
-log = get_logger(__name__)
 
 #: RFC 8446, 5.1: a record's content type, in the first byte of a TLS connection.
 HANDSHAKE_BYTE: Final = 0x16
@@ -46,48 +43,21 @@ class ServerTls:
     """Chooses the TLS context of a connection by its first byte. Raises ConfigError for unfit files."""
 
     def __init__(self, options: TlsOptions) -> None:
-        self._options = options
         self._is_enforcing = options.mode == "enforcing"
-        self._seen = self._look()
-        self._context = load(options)
+        paths = (options.server_cert_path, options.server_key_path, options.server_trust_cert_path)
+        files = [path for path in paths if path]
+        self._renewed = RenewedContext("tls.server", files, lambda: load(options))
 
     def __call__(self, first: int) -> ssl.SSLContext | None:
         """Return the context of a connection that begins with this byte; None: it is plain.
 
         Raises RemoteProtocolError for a plain one that is not allowed.
         """
-        if first != HANDSHAKE_BYTE:
-            if self._is_enforcing:
-                raise RemoteProtocolError("it is not encrypted, and tls.server.mode is enforcing")
-            return None
-        self.renew()
-        return self._context
-
-    def renew(self) -> None:
-        """Read the files again if one has changed; unfit ones are logged, and not used."""
-        seen = self._look()
-        if seen == self._seen:
-            return
-        self._seen = seen
-        try:
-            self._context = load(self._options)
-        except ConfigError as error:
-            log.error("changed TLS files are not used, what was read before stays", reason=str(error))
-        else:
-            log.info("changed TLS files are used from now on", certificate=self._options.server_cert_path)
-
-    def _look(self) -> list[tuple[int, int, int] | None]:
-        options = self._options
-        paths = (options.server_cert_path, options.server_key_path, options.server_trust_cert_path)
-        return [_stamp(path) for path in paths if path]
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
+        if first == HANDSHAKE_BYTE:
+            return self._renewed.current()
+        if self._is_enforcing:
+            raise RemoteProtocolError("it is not encrypted, and tls.server.mode is enforcing")
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def load(options: TlsOptions) -> ssl.SSLContext:

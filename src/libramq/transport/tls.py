@@ -6,14 +6,18 @@ Importing ssl takes 20 ms, so it is imported on first use.
 Upstream: remoting/netty/TlsHelper.java, TlsSystemConfig.java.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from libramq.errors import ConfigError
+from libramq.logs import get_logger
 
 if TYPE_CHECKING:
     import ssl
+
+log = get_logger(__name__)
 
 #: full: the certificate and the name in it. ca: the certificate alone. none: nothing; for tests.
 Verify = Literal["full", "ca", "none"]
@@ -46,11 +50,16 @@ class Tls:
         if self.verify == "none" and self.ca_file is not None:
             raise ConfigError("TLS: verify=none checks no certificate; leave ca_file out, or use verify=ca")
 
-    def context(self) -> "ssl.SSLContext":
-        """Return the TLS context of a connection; the files are read each time, so that renewed ones count.
+    def renewed(self) -> "RenewedContext":
+        """Return the context of connections as they are made; raises ConfigError, too."""
+        import ssl
 
-        Raises ConfigError for a file that cannot be used.
-        """
+        authorities = self.ca_file or ssl.get_default_verify_paths().cafile
+        files = [file for file in (authorities, self.cert_file, self.key_file) if file is not None]
+        return RenewedContext("outgoing connections", files, self.context)
+
+    def context(self) -> "ssl.SSLContext":
+        """Return the TLS context of a connection; ConfigError for a file that cannot be used."""
         import ssl
 
         try:
@@ -71,6 +80,49 @@ class Tls:
                 files += f" and key_file {self.key_file}" if self.key_file is not None else ""
                 raise _unusable(f"{files} (or the key's password)", error) from None
         return context
+
+
+class RenewedContext:
+    """A TLS context whose files are read again when one has changed.
+
+    Files that cannot be used are logged once, and the context before them stays; at first ConfigError is
+    raised. what: whose files these are, in the log.
+    """
+
+    def __init__(self, what: str, files: Sequence[str], load: "Callable[[], ssl.SSLContext]") -> None:
+        self._what = what
+        self._files = files
+        self._load = load
+        self._seen = self._look()  # What changes while it is read is read again.
+        self._context = load()
+
+    def current(self) -> "ssl.SSLContext":
+        """Return the context for a connection that begins now."""
+        seen = self._look()
+        if seen != self._seen:
+            self._seen = seen
+            try:
+                self._context = self._load()
+            except ConfigError as error:
+                log.error(
+                    "changed TLS files are not used, what was read before stays",
+                    of=self._what,
+                    reason=str(error),
+                )
+            else:
+                log.info("changed TLS files are used from now on", of=self._what)
+        return self._context
+
+    def _look(self) -> list[tuple[int, int, int] | None]:
+        return [_stamp(file) for file in self._files]
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 #: Returns the TLS context for a connection that begins with this byte; None: it is plain.
