@@ -24,6 +24,7 @@ import errno
 import fcntl
 import os
 import resource
+import stat
 import struct
 import sys
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from libramq.clock import WallMs
-from libramq.errors import InvalidName, ProtocolError
+from libramq.errors import ConfigError, InvalidName, ProtocolError
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
@@ -537,6 +538,19 @@ def make_directory(filesystem: FileSystem, path: Path) -> None:
         except OSError as failed:
             if failed.errno not in _NOT_OURS:
                 raise
+
+
+def check_private(directory: Path, option: str) -> None:
+    """Raise ConfigError if every user of the machine may put files, or links to others, into a directory."""
+    try:
+        is_open = directory.stat().st_mode & stat.S_IWOTH
+    except FileNotFoundError:
+        return
+    if is_open:
+        raise ConfigError(
+            f"{option}: every user of this machine may write to {directory}, and put files or links there;"
+            f" chmod o-w {directory}, or name another directory"
+        )
 
 
 def _full_fsync(file: int) -> None:

@@ -39,6 +39,20 @@ def test_apaches_own_file_is_read(tmp_path):
     assert unknown == []
 
 
+def test_several_files_are_one_and_single_options_win(tmp_path):
+    (tmp_path / "broker.conf").write_text("brokerName=a\nbrokerIP1=127.0.0.2\nlistenPort=20911\n")
+    (tmp_path / "secret.conf").write_text(
+        'brokerName=b\ninnerClientAuthenticationCredentials={"accessKey":"k","secretKey":"s"}\n'
+    )
+    files = (tmp_path / "broker.conf", tmp_path / "secret.conf")
+    config, unknown = load_broker_config(*files, settings=["brokerIP1=127.0.0.3"])
+    assert (config.broker_name, config.broker_ip, config.listen_port) == ("b", "127.0.0.3", 20_911)
+    assert config.credentials is not None
+    assert unknown == []
+    with pytest.raises(ConfigError, match=r"broker\.conf, .*secret\.conf: listenPort 0"):
+        load_broker_config(*files, settings=["listenPort=0"])
+
+
 def test_arguments_outrank_the_file():
     config, _ = broker_config(
         {"listenPort": "20911", "brokerName": "b"}, listen_port=20_912, broker_name=None

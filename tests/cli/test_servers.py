@@ -164,6 +164,25 @@ def test_a_broker_reads_apaches_file(up, tmp_path):
     assert "SecondCluster" not in libra("admin", "clusterList", "-n", up.namesrv).out
 
 
+def test_a_directory_that_every_user_may_write_to_is_refused(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    refused = libra("up", "--data", str(tmp_path / "open"))
+    assert refused.code == 2
+    assert f"every user of this machine may write to {tmp_path / 'open'}" in refused.err
+    assert list((tmp_path / "open").iterdir()) == []
+
+
+def test_a_readable_file_with_a_secret_is_reported(up, tmp_path):
+    file = tmp_path / "secret.conf"
+    file.write_text('innerClientAuthenticationCredentials={"accessKey":"k","secretKey":"s"}\nlistenPort=0\n')
+    for mode, is_reported in ((0o644, True), (0o640, False)):
+        file.chmod(mode)
+        refused = libra("nameserver", "-c", str(file), "--host", "192.0.2.1")
+        assert refused.code == 2
+        assert ("holds secrets, and every user of this machine can read it" in refused.err) == is_reported
+
+
 @pytest.mark.parametrize("brokers", [1, 2])
 def test_a_broker_without_its_log_starts_with_the_option_that_accepts_the_loss(tmp_path, brokers):
     """`libra up` passes the option to every broker, also to those that run in further processes."""

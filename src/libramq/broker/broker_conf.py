@@ -5,7 +5,7 @@ are refused (`REFUSED`).
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,7 +15,7 @@ import msgspec
 from libramq.broker.config import CREDENTIALS_OPTION, INITIAL_USER_OPTION, BrokerConfig
 from libramq.errors import ConfigError
 from libramq.formats.access import UserInfo, initial_user
-from libramq.formats.properties_file import read_properties, shown, whole_number
+from libramq.formats.properties_file import parse_properties, read_properties_files, shown, whole_number
 from libramq.remoting.credentials import parse_credentials
 from libramq.transport.address import bind_address, check_announced, is_lookup, split_name_servers
 from libramq.transport.tls_options import PREFIX as TLS_PREFIX
@@ -126,13 +126,20 @@ def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[Brok
     return BrokerConfig(**values), unknown
 
 
-def load_broker_config(path: Path, **overrides: Any) -> tuple[BrokerConfig, list[str]]:
-    """Read `broker.conf`; see `broker_config`."""
-    properties = read_properties(path)
+def load_broker_config(
+    *paths: Path, settings: Sequence[str] = (), **overrides: Any
+) -> tuple[BrokerConfig, list[str]]:
+    """Read `broker.conf`, from several files perhaps; see `broker_config`.
+
+    settings: further lines, which win.
+    """
+    properties = read_properties_files(paths) | parse_properties("\n".join(settings))
     try:
         return broker_config(properties, **overrides)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        if not paths:
+            raise
+        raise ConfigError(f"{', '.join(map(str, paths))}: {error}") from None
 
 
 def advice(name: str, options: type = BrokerConfig) -> str:

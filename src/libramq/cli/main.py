@@ -119,11 +119,11 @@ def up(
 @app.command()
 def nameserver(
     config: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
             "-c",
             "--configFile",
-            help="A namesrv.conf with RocketMQ's property names, as docs/configuration.md lists them.",
+            help="A namesrv.conf with RocketMQ's property names (docs/configuration.md); may be repeated.",
         ),
     ] = None,
     port: Annotated[
@@ -140,15 +140,22 @@ def nameserver(
     from libramq.cli.servers import commands as servers
 
     logs.set_up(log_level)
-    running.run(servers.nameserver(config_file=config, host=host, port=port, allow_public=allow_public))
+    running.run(
+        servers.nameserver(config_files=config or (), host=host, port=port, allow_public=allow_public)
+    )
 
 
 @app.command()
 def broker(
     config: Annotated[
-        Path | None,
-        typer.Option("-c", "--configFile", help="A broker.conf with RocketMQ's property names."),
+        list[Path] | None,
+        typer.Option(
+            "-c",
+            "--configFile",
+            help="A broker.conf with RocketMQ's property names; repeat it for a file with secrets.",
+        ),
     ] = None,
+    settings: options.BrokerOptions = None,
     namesrv: options.Namesrv = None,
     allow_public: options.AllowPublic = False,
     damaged: options.WhatOfDamage = None,
@@ -160,7 +167,13 @@ def broker(
 
     logs.set_up(log_level)
     running.run(
-        servers.broker(config_file=config, namesrv=namesrv, allow_public=allow_public, damaged=damaged)
+        servers.broker(
+            config_files=config or (),
+            settings=settings or (),
+            namesrv=namesrv,
+            allow_public=allow_public,
+            damaged=damaged,
+        )
     )
 
 

@@ -7,7 +7,7 @@ Upstream: java.util.Properties.load; MixAll.string2Properties, and properties2Ob
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,14 @@ def read_properties(path: Path) -> dict[str, str]:
         return _decode(data)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def read_properties_files(paths: Iterable[Path]) -> dict[str, str]:
+    """Read several properties files as one, the later ones winning: secrets can have a file of their own."""
+    properties: dict[str, str] = {}
+    for path in paths:
+        properties |= read_properties(path)
+    return properties
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -1,8 +1,10 @@
 """The server commands: composed, announced in a few lines, stopped by a signal."""
 
 import asyncio
+import contextlib
 import os
 import socket
+import stat
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from libramq.broker.broker_conf import advice, broker_config, load_broker_config
-from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
+from libramq.broker.config import CREDENTIALS_OPTION, SECRET_OPTIONS, BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.cli.options import Damaged, LogLevel, chosen_name_servers
 from libramq.cli.running import Service, StopSignal
@@ -23,7 +25,7 @@ from libramq.cli.servers.ports import NAME_SERVER_PORT, choose_ports, further_br
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, LibraError
 from libramq.filesystem import LocalFileSystem
-from libramq.formats.properties_file import parse_properties, read_properties
+from libramq.formats.properties_file import parse_properties, read_properties, read_properties_files
 from libramq.nameserver import NameServer
 from libramq.nameserver.config import NameServerConfig, name_server_config
 from libramq.remoting.credentials import Credentials, parse_credentials
@@ -49,6 +51,8 @@ _OF_UP: Final = (
     CREDENTIALS_OPTION,
 )  # fmt: skip
 
+#: The options with secrets.
+_SECRETS: Final = frozenset({*SECRET_OPTIONS, "tls.server.keyPassword", "tls.client.keyPassword"})
 #: Ours: the size of a SHA-256; HMAC uses no more than its block of 64.
 SECRET_BYTES: Final = 32
 #: RFC 5737, RFC 3849: documentation addresses; a datagram socket "connected" to one sends nothing.
@@ -170,10 +174,11 @@ def _properties(settings: Sequence[str]) -> dict[str, str]:
 
 
 async def nameserver(
-    *, config_file: Path | None, host: str | None, port: int | None, allow_public: bool
+    *, config_files: Sequence[Path], host: str | None, port: int | None, allow_public: bool
 ) -> None:
-    """Run a name server until a signal. host, port: None leaves them to the file."""
-    properties = read_properties(config_file) if config_file is not None else {}
+    """Run a name server until a signal. host, port: None leaves them to the files."""
+    properties = read_properties_files(config_files)
+    _warn_of_readers(config_files)
     text = properties.pop(CREDENTIALS_OPTION, "")
     try:
         tls = encryption(tls_options(properties))
@@ -182,8 +187,8 @@ async def nameserver(
         )
         credentials = parse_credentials(CREDENTIALS_OPTION, text) if text else None
     except ConfigError as error:
-        raise ConfigError(f"{config_file}: {error}" if config_file else str(error)) from None
-    _report_unknown(config_file, unknown, NameServerConfig)
+        raise ConfigError(f"{_joined(config_files)}: {error}" if config_files else str(error)) from None
+    _report_unknown(config_files, unknown, NameServerConfig)
     host = config.bind_address if host is None else host
     port = config.listen_port if port is None else port
     server = NameServer(
@@ -193,17 +198,20 @@ async def nameserver(
 
 
 async def broker(
-    *, config_file: Path | None, namesrv: str | None, allow_public: bool, damaged: Damaged | None
+    *,
+    config_files: Sequence[Path],
+    settings: Sequence[str],
+    namesrv: str | None,
+    allow_public: bool,
+    damaged: Damaged | None,
 ) -> None:
-    """Run a broker by its configuration file until a signal."""
+    """Run a broker by its configuration files until a signal."""
     overrides = {"namesrv_addr": namesrv, "allow_public": allow_public or None, "damaged": damaged}
-    if config_file is None:
-        config, unknown = broker_config({}, **overrides)
-    else:
-        config, unknown = load_broker_config(config_file, **overrides)
+    config, unknown = load_broker_config(*config_files, settings=settings, **overrides)
+    _warn_of_readers(config_files)
     if config.namesrv_addr is None:
         config = replace(config, namesrv_addr=config.address_server_url or chosen_name_servers(None))
-    _report_unknown(config_file, unknown, BrokerConfig)
+    _report_unknown(config_files, unknown, BrokerConfig)
     server = broker_server(config)
     await _serve(
         [server, *kafka_servers(server, config)],
@@ -240,7 +248,18 @@ async def _serve(
         keep_freed_memory()
         for line in lines:
             print(line, flush=True)
+        _notify_systemd("READY=1")
         await _signal_or_failure(signal, failure)
+        _notify_systemd("STOPPING=1")
+
+
+def _notify_systemd(state: str) -> None:
+    """Tell systemd a service's state (sd_notify(3), Type=notify); nothing without its socket."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address.startswith(("/", "@")):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifier:
+            # "@" stands for the zero byte of an abstract address.
+            notifier.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
 
 
 async def _signal_or_failure(signal: StopSignal, failure: Failure | None) -> None:
@@ -287,7 +306,21 @@ def _absolute(path: Path | str) -> str:
     return os.path.abspath(path)
 
 
-def _report_unknown(file: Path | None, names: Sequence[str], options: type) -> None:
+def _joined(files: Sequence[Path]) -> str:
+    return ", ".join(map(str, files)) or "--set"
+
+
+def _warn_of_readers(files: Sequence[Path]) -> None:
+    """Warn of files with secrets that every user of the machine can read."""
+    for file in files:
+        if file.stat().st_mode & stat.S_IROTH and not _SECRETS.isdisjoint(read_properties(file)):
+            print(
+                f"libra: {file} holds secrets, and every user of this machine can read it; chmod o-r {file}",
+                file=sys.stderr,
+            )
+
+
+def _report_unknown(files: Sequence[Path], names: Sequence[str], options: type) -> None:
     for name in names:
         more = advice(name, options)
-        print(f"libra: {file}: {name} is not known here and has no effect{more}", file=sys.stderr)
+        print(f"libra: {_joined(files)}: {name} is not known here and has no effect{more}", file=sys.stderr)
