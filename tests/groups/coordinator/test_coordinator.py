@@ -902,6 +902,28 @@ def test_a_member_that_has_just_left_is_not_awaited():
     assert group.loads() == {"alice": 8}
 
 
+def test_a_member_that_was_awaited_in_vain_is_not_awaited_again_for_the_same_queues():
+    """A fence refused what was granted after the wait (seed 9303802): nobody had the queues for another
+    session. What the member has opened since counts: another coordinator may have had it meanwhile.
+    """
+    group = group_of("alice")
+    first, second = sorted(group.view.owners)[:2]
+    opened = {first: Claim("carol, who does not come", group.view.epoch)}
+    group.fences = {"b": FenceReport(epoch=group.view.epoch, openings=opened)}
+    group.happen(ev.FencesInDoubt())
+    group.run(SESSION_MS)
+    assert group.loads() == {"alice": 8}
+    group.happen(ev.GrantRefused(group.view.epoch, group.view.epoch + 1))
+    group.run(100)
+    assert group.loads() == {"alice": 8}
+    opened[second] = Claim("carol, who does not come", group.view.epoch)
+    group.happen(ev.FencesInDoubt())
+    group.run(100)
+    assert group.loads() == {"alice": 0}, "it is awaited"
+    group.run(SESSION_MS)
+    assert group.loads() == {"alice": 8}
+
+
 def test_those_who_left_are_remembered_in_limits(monkeypatch: pytest.MonkeyPatch):
     """Each is awaited for a session at most, as before."""
     monkeypatch.setattr(group_membership, "LEFT_MAX", 1)

@@ -78,6 +78,7 @@ class CoordinatedGroup(Generic[P, T]):
         self.publication: GroupPublication[T] = GroupPublication(name, shared.record)
         self.timers, self.stock = shared.timers, shared.stock
         self.inquiry: GroupInquiry | None = None
+        self._remnants: dict[MessageQueue, Holding] = {}
         self.warning = self._tag_conflict()
 
     def _restored(self, state: GroupState) -> QueueHandover:
@@ -128,7 +129,9 @@ class CoordinatedGroup(Generic[P, T]):
 
     def begin_inquiry(self, state: State, until_ms: MonotonicMs, epoch: int) -> None:
         """Start an inquiry, or replace the one under way, and wait for its answers."""
-        self.inquiry = GroupInquiry(state, until_ms, epoch, gone=set(self.members.left))
+        self.inquiry = GroupInquiry(
+            state, until_ms, epoch, gone=set(self.members.left), remnants=self._remnants
+        )
 
     def change_mode(self, mode: str, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
         """Change the way in which queues are assigned."""
@@ -175,6 +178,10 @@ class CoordinatedGroup(Generic[P, T]):
             self.change_mode(MODE_EPOCHS, queues, holdings)
             rebalance.add(Reason.MODE_CHANGED, self.name)
         else:
+            absent = (
+                (queue, each) for queue, each in inquiry.openings.items() if each.member not in self.members
+            )
+            self._remnants = dict(absent)
             self.resume(queues, inquiry.openings | holdings)
             if inquiry.epoch:
                 rebalance.add(Reason.BROKER_CHANGED, self.name)

@@ -36,7 +36,8 @@ Claims = Mapping[str, Mapping[MessageQueue, int]]
 class GroupInquiry:
     """An inquiry under way. awaited: members not seen yet; epoch: the highest that was seen.
 
-    gone: members that have left before or meanwhile, though fences may still name them.
+    gone: members that have left before or meanwhile, though fences may still name them. remnants: what absent
+    members had open when the last inquiry ended: they were awaited then, and are not again for that.
     """
 
     state: State
@@ -45,6 +46,7 @@ class GroupInquiry:
     awaited: dict[str, None] = field(default_factory=dict)
     openings: dict[MessageQueue, Holding] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
+    remnants: Mapping[MessageQueue, Holding] = field(default_factory=dict)
 
     def gathered(
         self,
@@ -79,8 +81,9 @@ class GroupInquiry:
         }
         self.awaited = {
             holding.member: None
-            for holding in self.openings.values()
+            for queue, holding in self.openings.items()
             if holding.member  # Else an operator closed the queue.
+            and self.remnants.get(queue) != holding
             and holding.member not in members
             and holding.member not in self.gone
             and (newest < self.epoch or holding.member in in_the_end or holding.member in current)
