@@ -72,6 +72,22 @@ def test_who_is_not_believed_and_why():
     )
 
 
+def test_a_certificate_names_a_user_letter_for_letter():
+    """A signature has precedence: a wrong one is not saved by the certificate."""
+    server = Server()
+    server.peer.certificate_names = ("orders.example", "alice")
+    principal = server.access.by_signature(server.peer, {"topic": "T"}, b"")
+    assert (principal.name, principal.host) == ("alice", "10.0.0.7")
+    assert server.sign_in("root", "rootsecret").name == "root"
+    assert refused(lambda: server.sign_in("alice", "guessed")) == "check signature failed."
+    server.users.update(UserInfo(username="alice", user_status="disable"))
+    assert refused(lambda: server.access.by_signature(server.peer, {}, b"")) == "User:alice is disabled."
+    server.peer.certificate_names = ("Alice", "alice.example", "*")
+    assert "which has Alice, alice.example, *" in refused(
+        lambda: server.access.by_signature(server.peer, {}, b"")
+    )
+
+
 def test_a_disabled_user_is_refused_and_what_it_had_already():
     server = Server()
     server.users.set_policies("User:alice", [custom("ALLOW Topic:T Pub")])

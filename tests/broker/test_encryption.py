@@ -12,12 +12,17 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.client import Producer
 from libramq.clock import SystemClock
+from libramq.codes import RequestCode
 from libramq.filesystem import LocalFileSystem
+from libramq.formats.access import UserInfo
 from libramq.formats.tables import TopicConfig
 from libramq.message import Message
 from libramq.nameserver import NameServer
 from libramq.protocols.kafka.server import KafkaServer
+from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials
+from libramq.transport.access import Access
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.server_tls import encryption
 from libramq.transport.tls import Encryption, Tls
 from tests.interop.ports import free_broker_port, free_port
@@ -163,5 +168,47 @@ def test_every_port_of_a_broker_is_encrypted_only(loop: str, tmp_path: Path) -> 
             await kafka.stop()
             for each in (slave, master):
                 await each.stop()
+
+    run_on(loop, scenario)
+
+
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_a_certificates_name_is_a_user(loop: str, tmp_path: Path) -> None:
+    """Unsigned requests are of the user that the certificate names, with that user's permissions."""
+    certificates = Certificates(tmp_path / "tls")
+    own = str(certificates.client("orders.example"))
+    options = certificates.options(
+        server_mode="enforcing", need_client_auth="optional", server_trust_cert_path=str(certificates.ca_file)
+    )
+
+    async def scenario() -> None:
+        async with NameServer("127.0.0.1", 0) as namesrv:
+            config = BrokerConfig(
+                store_path=str(tmp_path / "store"),
+                listen_port=free_broker_port(),
+                namesrv_addr=namesrv.address,
+                credentials=Credentials("brokers", "theirs"),
+                tls=options,
+                authentication_enabled=True,
+                authorization_enabled=True,
+            )
+            broker = BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
+            await broker.start()
+            users = broker.broker.files.tables.users
+            users.create(UserInfo(username="orders.example", password="unused"))
+            remotes = AsyncioRemotes(
+                SystemClock().monotonic_ms, access=Access(tls=certificates.tls(cert_file=own))
+            )
+            info = Command(code=RequestCode.GET_BROKER_RUNTIME_INFO)
+            refused = await remotes.call(broker.address, info)
+            assert "User:orders.example has no permission" in (refused.remark or "")
+            users.update(UserInfo(username="orders.example", user_type="Super"))
+            assert (await remotes.call(broker.address, info)).code == 0
+            await remotes.aclose()
+            nobody = AsyncioRemotes(SystemClock().monotonic_ms, access=Access(tls=certificates.tls()))
+            unsigned = await nobody.call(broker.address, info)
+            assert unsigned.remark == "authentication field is null"
+            await nobody.aclose()
+            await broker.stop()
 
     run_on(loop, scenario)

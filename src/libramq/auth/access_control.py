@@ -1,7 +1,7 @@
 """Access control: who has signed a request, and whether that user may do what it asks for.
 
-    signature ─► Authenticator ─► Principal ─► Authorizer ─► the user's policies
-                                                         └─► everything, for a super user or another broker
+    signature ───┬► Authenticator ─► Principal ─► Authorizer ─► the user's policies
+    certificate ─┘                                          └─► everything, for a super user or another broker
 
 Nothing is remembered between requests. The cluster's brokers sign with credentials of the configuration, not
 of the table: no change of the table parts them, even if a user has their name.
@@ -18,6 +18,7 @@ from libramq.auth.signature import ACCESS_KEY, SIGNATURE, signature
 from libramq.auth.users import User, Users
 from libramq.codes import ResponseCode
 from libramq.errors import NoPermission
+from libramq.formats.properties_file import shown
 from libramq.kernel.connection import ANONYMOUS, Connection, Principal
 
 
@@ -35,7 +36,12 @@ class AccessControl:
         self._brokers = brokers
 
     def by_signature(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> Principal:
-        """Return who has signed a request; raises NoPermission, with Apache's words."""
+        """Return who has signed a request, or whose certificate its connection has shown.
+
+        Raises NoPermission, with Apache's words. What is signed is believed before the certificate.
+        """
+        if connection.certificate_names and not fields.get(ACCESS_KEY):
+            return self._by_certificate(connection)
         if not fields:
             raise _refused("authentication field is null")
         name = fields.get(ACCESS_KEY)
@@ -50,6 +56,18 @@ class AccessControl:
         if user is None:
             raise _refused(f"User:{name} is not found.")
         raise _refused("check signature failed." if user.is_enabled else f"User:{name} is disabled.")
+
+    def _by_certificate(self, connection: Connection) -> Principal:
+        """Return the first user whose name is, letter for letter, one of those in the certificate."""
+        names = connection.certificate_names
+        user = next(filter(None, map(self._users.get, names)), None)
+        if user is None:
+            raise _refused(
+                f"no user has a name of the client's certificate, which has {shown(', '.join(names))}"
+            )
+        if not user.is_enabled:
+            raise _refused(f"User:{user.name} is disabled.")
+        return Principal(user.name, host_of(connection))
 
     def by_password(self, connection: Connection, name: str, password: str) -> Principal:
         """Return the user with this name and password; raises NoPermission."""

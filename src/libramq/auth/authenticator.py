@@ -1,6 +1,6 @@
 """The authenticator: who a client is.
 
-    by request        RocketMQ: each is signed                          Request.principal
+    by request        RocketMQ: each is signed; else the certificate    Request.principal
     by connection     a password, once for all of its requests          Connection.principal
 
 A server without access control (`access_control.py`) has none, and a request is its connection's.
