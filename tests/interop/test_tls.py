@@ -3,6 +3,7 @@
 The servers require certificates of nobody, except where a test says so. Clients check those of the servers.
 """
 
+import json
 import ssl
 import subprocess
 import urllib.request
@@ -47,6 +48,8 @@ MASTER, SLAVE = "secured", "slave"
 MODES = ("permissive", "enforcing")
 #: Apache's clients show why only in this time; it is what they take for one attempt.
 REFUSED_TIMEOUT_MS = 3_000
+#: ResponseCode.
+NO_PERMISSION = 16
 
 
 class Servers:
@@ -293,13 +296,64 @@ def test_apaches_broker_registers_with_our_name_server(tmp_path: Path) -> None:
         servers.stop()
 
 
+def pkcs8_key(own: Path) -> Path:
+    """Return a file with a client's key in the only form that Java's client reads."""
+    file = own.with_suffix(".key")
+    private = load_pem_private_key(own.read_bytes(), None)
+    file.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return file
+
+
+def test_a_certificate_names_the_user_of_javas_client(tmp_path: Path) -> None:
+    """It signs nothing: one whose certificate names a user sends, another one's is refused."""
+    certificates = Certificates(tmp_path / "tls")
+    super_user, stranger = certificates.client("orders.example"), certificates.client("other.example")
+    settings = {
+        **certificates.properties,
+        "tls.server.need.client.auth": "require",
+        "tls.server.trustCertPath": certificates.ca_file,
+        "tls.enable": "true",
+        "tls.client.trustCertPath": certificates.ca_file,
+        "tls.client.certPath": super_user,
+    }
+    users = {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "initAuthenticationUser": json.dumps({"username": "orders.example", "password": "unused"}),
+        "innerClientAuthenticationCredentials": json.dumps({"accessKey": "brokers", "secretKey": "theirs"}),
+    }
+    servers = LibraServers(
+        tmp_path,
+        "guarded",
+        settings=settings | users,
+        name_server=settings,
+        tls=certificates.tls(cert_file=str(super_user)).context(),
+    )
+    try:
+        for own, status in ((super_user, "SEND_OK"), (stranger, "FAILED")):
+            properties = {
+                "namesrv": servers.namesrv,
+                "timeout": SEND_TIMEOUT_MS,
+                "tls.enable": "true",
+                "tls.test.mode.enable": "false",
+                "tls.client.authServer": "true",
+                "tls.client.trustCertPath": certificates.ca_file,
+                "tls.client.certPath": own,
+                "tls.client.keyPath": pkcs8_key(own),
+            }
+            with start_program("Produce", properties, home=tmp_path / own.stem) as producer:
+                producer.wait_event("started")
+                sent = producer.ask("sent", {"kind": "sync", "topic": "Guarded", "body": "x"})
+            assert sent["status"] == status, sent
+        assert sent["code"] == NO_PERMISSION, sent
+    finally:
+        servers.stop()
+
+
 def test_clients_show_certificates(tmp_path: Path) -> None:
     """Under `require`: the servers show theirs to each other, Java's and C's clients are refused without."""
     clients = Certificates(tmp_path / "clients")
     own = clients.client("orders.example")
-    pkcs8 = tmp_path / "orders.key"  # Java's client reads no other.
-    private = load_pem_private_key(own.read_bytes(), None)
-    pkcs8.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     servers = Servers(
         tmp_path,
         "enforcing",
@@ -312,7 +366,7 @@ def test_clients_show_certificates(tmp_path: Path) -> None:
     )
     try:
         servers.create("Known")
-        shown = {"tls.client.certPath": own, "tls.client.keyPath": pkcs8}
+        shown = {"tls.client.certPath": own, "tls.client.keyPath": pkcs8_key(own)}
         settings = {"namesrv": servers.namesrv, "timeout": SEND_TIMEOUT_MS, **servers.properties}
         with start_program("Produce", settings | shown, home=tmp_path / "known") as producer:
             producer.wait_event("started")
