@@ -98,6 +98,33 @@ def test_a_disabled_user_is_refused_on_its_open_connection(secured: Secured):
     assert secured.sends(ALICE).remark == "User:alice is disabled."
 
 
+@pytest.mark.parametrize("code", [R.PULL_MESSAGE, R.POP_MESSAGE])
+def test_a_held_pull_ends_with_the_permission(secured: Secured, code: R):
+    secured.make("alice")
+    secured.allow("*")
+    secured.sends(ALICE)
+    pull = secured.pull_command(queue_offset=1, suspend_timeout_millis=15_000)
+    if code == R.POP_MESSAGE:
+        header = h.PopMessageHeader(
+            consumer_group="G", topic="U", queue_id=-1, max_msg_nums=1, invisible_time=60_000,
+            poll_time=15_000, init_mode=0, born_time=int(secured.clock.wall_ms()),
+        )  # fmt: skip
+        secured.sends(ROOT, "U", queue_id=3)
+        pull = secured.command(R.POP_MESSAGE, header)
+        secured.give(secured.peer, sign(pull, ALICE))
+        secured.peer.replies.clear()
+    reader = FakePeer()
+    secured.give(reader, sign(pull, ALICE))
+    assert reader.replies == [], "it is held"
+    secured.allow("Topic:T", "Topic:U", deny=True)
+    (ended,) = reader.replies
+    assert ended.code in (C.PULL_NOT_FOUND, C.POLLING_TIMEOUT)
+    secured.sends(ROOT)
+    secured.sends(ROOT, "U")
+    secured.give(reader, sign(secured.command(code, dict(pull.ext)), ALICE))
+    assert reader.replies[-1].code == C.NO_PERMISSION
+
+
 def test_unsigned_and_wrongly_signed_requests_are_refused(secured: Secured):
     assert secured.ask(secured.peer, R.GET_BROKER_RUNTIME_INFO).remark == "authentication field is null"
     assert secured.send(secured.peer).remark == "username cannot be null."

@@ -56,8 +56,13 @@ class Users:
         self._record = record
         self._accounts: dict[str, Account] = {}
         self._users: dict[str, User] = {}
+        self._observers: list[Callable[[], None]] = []
         for name, account in loaded.users.items() if loaded is not None else ():
             self.apply(name, account)
+
+    def observe(self, changed: Callable[[], None]) -> None:
+        """Have a function called after each change."""
+        self._observers.append(changed)
 
     def get(self, name: str) -> User | None:
         """Return a user."""
@@ -154,6 +159,8 @@ class Users:
             Policies(account.policies)  # Nothing invalid is recorded, whoever sends it.
         self._record(name, account)
         self.apply(name, account)
+        for changed in self._observers:
+            changed()
 
     def _existing(self, name: str, otherwise: str) -> Account:
         account = self._accounts.get(name)

@@ -21,7 +21,7 @@ from libramq.formats.access import AclInfo, UserInfo
 from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import DataVersion, SubscriptionGroupConfig
 from libramq.kernel.connection import Principal
-from libramq.message.names import popped_topic, retry_topic
+from libramq.message.names import TRANS_HALF_TOPIC, popped_topic, retry_topic
 from libramq.message.properties import light_names
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as groups
@@ -106,8 +106,12 @@ def _send_back(principal: Principal, header: h.SendBackHeader, _: None) -> Opera
 
 
 def _end_transaction(principal: Principal, header: h.EndTransactionHeader, _: None) -> Operation:
-    """Return the claimed operation; `transactions/ending.py` checks the half message's real topic."""
-    return Send(principal, header.topic) if header.topic else Membership(principal)
+    """Return the claimed operation; `transactions/ending.py` checks the half message's real topic.
+
+    From 5.0 on, Java's clients name the topic as the check did: that of all half messages.
+    """
+    is_claim = header.topic not in (None, "", TRANS_HALF_TOPIC)
+    return Send(principal, header.topic or "") if is_claim else Membership(principal)
 
 
 def _view(principal: Principal, header: h.ViewMessageHeader, _: None) -> Operation:

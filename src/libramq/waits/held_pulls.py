@@ -191,10 +191,13 @@ class HeldPulls(Generic[T]):
         """Return the pulls of a topic's queues."""
         return [pull for key, queue in self._queues.items() if key[0] == topic for pull in queue.pulls]
 
+    def every(self) -> list[HeldPull[T]]:
+        """Return all pulls."""
+        return [pull for queue in self._queues.values() for pull in queue.pulls]
+
     def take_where(self, is_wanted: Callable[[HeldPull[T]], bool]) -> list[HeldPull[T]]:
         """Take out matching pulls of any queue; looks at every one, for rare events."""
-        pulls = [pull for queue in self._queues.values() for pull in queue.pulls]
-        return self.take_out([pull for pull in pulls if is_wanted(pull)])
+        return self.take_out([pull for pull in self.every() if is_wanted(pull)])
 
     def _forget(self, pull: HeldPull[T]) -> None:
         key = (pull.topic, pull.queue_id)

@@ -58,6 +58,7 @@ class ReadingFeature(Feature):
             kernel=base.kernel,
             throughput=base.throughput,
         )
+        base.tables.users.observe(self.reading.end_held)
         self.fetching = Fetching(base.store, base.tables.requirements, base.kernel)
         suggested = base.replication.suggested if config.slave_read_enable else None
         self.services = [

@@ -78,6 +78,7 @@ class Reading:
         self._offsets = offsets
         self._held = held
         self._waking = Each(kernel.work, self._wake)
+        self._ending = Each(kernel.work, self._end)
         #: Those with filters, which may take milliseconds each; the others take turns with them.
         self._filtering = Each(kernel.work, self._wake)
         self._clock = kernel.clock
@@ -129,6 +130,15 @@ class Reading:
         """Refuse some held pulls of a queue."""
         for held in self._held.take(topic, queue_id, is_to_refuse):
             held.request.waiter.refuse(error)
+
+    def end_held(self) -> None:
+        """Answer all held pulls as if their time were up: who may read has changed, and is asked again."""
+        self._ending.add(self._held.every())
+
+    def _end(self, held: HeldPull[Pull]) -> None:
+        if held.is_parked:
+            self._held.release(held)
+            self._expired(held)
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Run the held pulls of a queue again, since it has new messages up to an offset."""

@@ -215,6 +215,12 @@ class Popping:
         for held in self._held.take_all(topic):
             held.request.waiter.refuse(gone)
 
+    def end_held(self) -> None:
+        """Answer all held pops as if their time were up: who may read has changed, and clients pop again."""
+        for topic in self._held.topics():
+            for held in self._held.take_all(topic):
+                self._expired(held)
+
     def refuse_held(self, error: BrokerError) -> None:
         """Refuse all held pops."""
         for topic in self._held.topics():
