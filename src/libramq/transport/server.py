@@ -152,15 +152,14 @@ class ServerConnection(asyncio.Protocol):
 
     def _decrypt(self, data: bytes, tls: TlsChannel) -> None:
         """Handle bytes of a TLS connection; with the handshake's last ones it begins."""
-        assert self._transport is not None
         is_new = not tls.is_established
         try:
             data = tls.receive(data)
         except ProtocolError as error:
-            self._transport.write(tls.to_send())  # An alert with the reason.
+            self._send(tls.to_send())  # An alert with the reason.
             self.close(str(error))
             return
-        self._transport.write(tls.to_send())
+        self._send(tls.to_send())
         if is_new and tls.is_established:
             self._server.handshakes.ended(self)
             self.certificate_names = tls.client_names
@@ -168,6 +167,7 @@ class ServerConnection(asyncio.Protocol):
         if data and self.is_open:
             self._received(data)
         if tls.is_ended and self.is_open:
+            assert self._transport is not None
             self._begin_closing()
             self._transport.close()
 
@@ -278,11 +278,16 @@ class ServerConnection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes, after those that were written before; many of them in slices, with others' between."""
+        if self._tls is None:
+            self._send(data)
+        elif self.is_open:
+            self._send(self._tls.encrypt(data))
+
+    def _send(self, data: bytes) -> None:
+        """Send bytes as they are; those of TLS must leave in the order in which they were encrypted."""
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if not data or transport is None or transport.is_closing():
             return
-        if self._tls is not None and data:
-            data = self._tls.encrypt(data)
         if self._large_write is not None:
             self._large_write.add(data)
         elif len(data) < LARGE_BYTES or not may_be_sliced(transport):

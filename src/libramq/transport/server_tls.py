@@ -22,7 +22,7 @@ from libramq.transport.tls_options import TlsOptions
 
 #: RFC 8446, 5.1: a record's content type, in the first byte of a TLS connection.
 HANDSHAKE_BYTE: Final = 0x16
-_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
 #: X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED.
 _DATES: Final = {9: "is not valid yet", 10: "has expired"}
 #: Ours: client and server take two turns each; one more sends what is left.
@@ -113,7 +113,7 @@ def _certificates(what: str, path: str) -> str:
     found = _CERTIFICATE.findall(_read(what, path))
     if not found:
         raise ConfigError(f"{what} has no certificate in PEM; convert it (openssl x509 -inform der)")
-    return b"\n".join(found).decode("ascii", "replace")
+    return b"\n".join(found).decode("ascii")
 
 
 def _unfit(error: ssl.SSLError, certificate: str, key: str, *, is_encrypted: bool) -> str:
