@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from libramq.transport.server import Server
 from libramq.transport.server_tls import ServerTls, load
 from libramq.transport.tls import Tls
 from libramq.transport.tls_options import tls_options
+from tests.fakes import ManualClock
 from tests.transport.certificates import LONG_AGO, Certificates
 from tests.transport.loops import LOOPS, run_on, until
 from tests.transport.test_server import Client, Echo
@@ -319,6 +321,25 @@ def test_unfinished_handshakes_end_the_oldest_and_hold_nobody_else(
 
 
 @on_each_loop
+def test_the_last_handshake_to_come_begins_first_and_none_waits_for_ever(loop: str) -> None:
+    """Behind thousands that never finish, a client would wait for longer than it has patience."""
+
+    async def scenario() -> None:
+        clock, begun, given_up = ManualClock(), list[int](), list[int]()
+        handshakes = Handshakes(clock.monotonic_ms)
+        for number in range(2 * BEGUN_PER_ROUND):
+            handshakes.wait(partial(begun.append, number), partial(given_up.append, number))
+            if number == 1:
+                clock.advance(1)
+        clock.advance(handshakes_module.HANDSHAKE_MS_MAX - 1)
+        await until(lambda: len(begun) == 2 * BEGUN_PER_ROUND - 2)
+        assert begun == list(range(2, 2 * BEGUN_PER_ROUND))[::-1]
+        assert given_up == [0, 1]
+
+    run_on(loop, scenario)
+
+
+@on_each_loop
 def test_many_handshakes_begin_a_few_at_a_time(loop: str, certificates: Certificates) -> None:
     """Between two rounds of them everybody else is served."""
 
@@ -333,7 +354,7 @@ def test_many_handshakes_begin_a_few_at_a_time(loop: str, certificates: Certific
 
         handshakes = Handshakes(SystemClock().monotonic_ms)
         for _ in range(40):
-            handshakes.wait(lambda: begun.update([rounds]))
+            handshakes.wait(lambda: begun.update([rounds]), lambda: None)
         next_round()
         await until(lambda: begun.total() == 40)
         assert set(begun.values()) == {BEGUN_PER_ROUND}

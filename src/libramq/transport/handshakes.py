@@ -3,8 +3,9 @@
     first byte ─► waits for its turn, a few a round ─► begun ─► established, or given up
 
 A signature takes a loop's time from everybody else, so a thousand clients that come back at once have their
-turns. What is begun takes memory; one that comes when there are too many ends the oldest. A client needs as
-long as its packets are under way, and is young; whoever never finishes holds nobody else.
+turns, the last one first: behind 3,000 that never finish, it waited for 5 s, and its client for 3 s at most.
+What is begun takes memory; one that comes when there are too many ends the oldest. A client needs as long as
+its packets are under way, and is young; whoever never finishes holds nobody else.
 Upstream: Netty's SslHandler bounds the time alone.
 """
 
@@ -36,7 +37,7 @@ class Handshakes:
 
     def __init__(self, monotonic_ms: Callable[[], MonotonicMs]) -> None:
         self._monotonic_ms = monotonic_ms
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: deque[tuple[MonotonicMs, Callable[[], None], Callable[[], None]]] = deque()
         self._is_scheduled = False
         self._begun: dict[Beginner, MonotonicMs] = {}
         self._check: asyncio.TimerHandle | None = None
@@ -45,9 +46,9 @@ class Handshakes:
         """Return how many are begun."""
         return len(self._begun)
 
-    def wait(self, begin: Callable[[], None]) -> None:
-        """Call `begin` when it is a connection's turn."""
-        self._waiting.append(begin)
+    def wait(self, begin: Callable[[], None], give_up: Callable[[], None]) -> None:
+        """Call `begin` when it is a connection's turn, or `give_up` when it has waited for too long."""
+        self._waiting.append((self._monotonic_ms(), begin, give_up))
         self._next_soon()
 
     def begin(self, connection: Beginner) -> None:
@@ -80,8 +81,13 @@ class Handshakes:
 
     def _next_round(self) -> None:
         self._is_scheduled = False
+        late_ms = self._monotonic_ms() - HANDSHAKE_MS_MAX
+        while self._waiting and self._waiting[0][0] <= late_ms:
+            _, _, give_up = self._waiting.popleft()
+            give_up()
         for _ in range(min(BEGUN_PER_ROUND, len(self._waiting))):
-            self._waiting.popleft()()
+            _, begin, _ = self._waiting.pop()
+            begin()
         self._next_soon()
 
     def _check_later(self, delay_ms: int) -> None:

@@ -181,12 +181,19 @@ class Listener:
             self._connect(accepted, address)
         else:
             self._waiting.add(accepted)
-            self._handshakes.wait(lambda: self._begin(accepted, address, context))
+            self._handshakes.wait(
+                lambda: self._begin(accepted, address, context), lambda: self._abandon(accepted)
+            )
 
     def _begin(self, accepted: socket.socket, address: str, context: "ssl.SSLContext") -> None:
         if accepted in self._waiting:  # Else the listener has closed.
             self._waiting.remove(accepted)
             self._connect(accepted, address, context)
+
+    def _abandon(self, accepted: socket.socket) -> None:
+        if accepted in self._waiting:
+            self._waiting.remove(accepted)
+            self._end(accepted)
 
     def _connect(
         self, accepted: socket.socket, address: str, context: "ssl.SSLContext | None" = None
