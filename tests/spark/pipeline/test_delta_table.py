@@ -14,7 +14,8 @@ import pytest
 from pyspark.sql.types import BinaryType, DateType, LongType, StructField, StructType
 
 from libramq.spark.pipeline.batches import Batch
-from libramq.spark.pipeline.delta_table import DeltaTable, _statistics
+from libramq.spark.pipeline.data_files import statistics
+from libramq.spark.pipeline.delta_table import DeltaTable
 
 
 class Rows:
@@ -111,14 +112,14 @@ def test_a_file_without_counts_and_with_times_beyond_those_of_python_has_no_boun
     file = tmp_path / "f.parquet"
     at = pa.array([1_700_000_000_000_000_000], pa.timestamp("us", "UTC"))
     pq.write_table(pa.table({"at": at, "offset": [1]}), file)
-    found = _statistics(pq.read_metadata(file))
+    found = statistics(pq.read_metadata(file))
     assert (found["nullCount"], found["minValues"]) == ({"at": 0, "offset": 0}, {"offset": 1})
     without_counts = SimpleNamespace(is_stats_set=True, has_null_count=False, has_min_max=False)
     column = SimpleNamespace(path="body", is_stats_set=True, statistics=without_counts)
     metadata: Any = SimpleNamespace(num_rows=1, num_columns=1, num_row_groups=1)
     metadata.schema = SimpleNamespace(column=lambda _: column)
     metadata.row_group = lambda _: metadata.schema
-    assert _statistics(metadata)["nullCount"] == {}
+    assert statistics(metadata)["nullCount"] == {}
 
 
 def test_files_of_lost_and_killed_runs_are_removed(tmp_path: Path):

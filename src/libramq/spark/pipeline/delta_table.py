@@ -7,24 +7,24 @@ The number of a batch is committed with its rows, as the application transaction
 the log is not written again. It uses the library `deltalake` (delta-rs): there is no Delta for Spark 4.3.
 """
 
-import json
 import time
-from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, unquote
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from pyarrow.parquet import read_metadata
 
 from libramq.errors import ConfigError
-from libramq.spark.pipeline.parquet_table import column_names, write_files
+from libramq.spark.pipeline.data_files import DataFile, column_names, partition_of
+from libramq.spark.pipeline.object_store import stored_directory
+from libramq.spark.pipeline.parquet_table import write_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable as Delta
-    from deltalake.transaction import AddAction
-    from pyarrow.parquet import FileMetaData
     from pyspark.sql import DataFrame, SparkSession
 
     from libramq.spark.pipeline.batches import Batch
@@ -32,27 +32,41 @@ if TYPE_CHECKING:
 
 #: Ours: how often a commit is tried that loses races to other writers; delta-rs repeats harmless ones.
 COMMITS_MAX: Final = 10
-NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"  # Hive's, in the name of a directory.
 
 
 class DeltaTable:
-    """One table. partitioned_by: a column, or columns, by whose values its files are apart."""
+    """One table. partitioned_by: a column, or columns, by whose values its files are apart.
 
-    def __init__(self, path: Path, *, partitioned_by: str | Sequence[str] = ()) -> None:
+    path: a directory, or s3://BUCKET/PATH. storage: endpoint and region of S3; others are in the environment.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        partitioned_by: str | Sequence[str] = (),
+        storage: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         try:
             import deltalake
         except ModuleNotFoundError:
             raise ConfigError(
                 "Delta tables need the library deltalake: pip install 'libramq[delta]'"
             ) from None
-        self.path = path
         self._library = deltalake
-        self._draft = path.with_name(f".{path.name}.draft")
+        self._objects = stored_directory(path, storage)
+        self._path = Path(path)
+        self._url = str(path) if self._objects is None else self._objects.url
+        self._options = None if self._objects is None else self._objects.store.delta_options()
+        self._draft = self._path.with_name(f".{self._path.name}.draft")
         self._partitioned_by = column_names(partitioned_by)
 
     def has_rows(self) -> bool:
         """Return whether the table exists."""
-        return self._open() is not None
+        if self._objects is None:
+            return self._open() is not None
+        with self._objects.store.errors_named():
+            return self._open() is not None
 
     def has_batch(self, batch: "Batch") -> bool:
         """Return whether a batch is in the table."""
@@ -66,52 +80,68 @@ class DeltaTable:
         library refuses that if the batch has been committed since.
         """
         from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import AddAction, RemoveAction
         from pyspark.sql.pandas.types import to_arrow_schema
 
         if self.has_batch(batch):
             return 0
         schema = to_arrow_schema(rows.schema, timezone="UTC")
-        files = write_files(rows, self._draft, self._partitioned_by)
+        files = self._written(rows)
         self._library.DeltaTable.create(
-            str(self.path), schema, mode="ignore", partition_by=self._partitioned_by
+            self._url,
+            schema,
+            mode="ignore",
+            partition_by=self._partitioned_by,
+            storage_options=self._options,
         )
-        added = [self._added(file) for file in files]
+        now_ms = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(
+                quote(file.place, safe="/="), file.size, dict(file.partition), now_ms, True, file.statistics
+            )
+            for file in files
+        ]
         done = self._library.Transaction(batch.query, batch.number)
         properties = self._library.CommitProperties(app_transactions=[done])
         for attempt in range(1, COMMITS_MAX + 1):
-            table = self._library.DeltaTable(str(self.path))
+            table = self._library.DeltaTable(self._url, storage_options=self._options)
             if self._has(table, batch):
-                for action, _ in added:
-                    (self.path / action.path).unlink()
+                self._leave(files)
                 return 0
             try:
                 self._add_columns(table, schema)
                 table.create_write_transaction(
-                    [action for action, _ in added],
-                    "append",
-                    schema,
-                    self._partitioned_by,
-                    commit_properties=properties,
+                    actions, "append", schema, self._partitioned_by, commit_properties=properties
                 )
                 break
             except CommitFailedError:
                 if attempt == COMMITS_MAX:
                     raise
-        return sum(count for _, count in added)
+        return sum(file.row_count for file in files)
 
-    def _added(self, file: Path) -> "tuple[AddAction, int]":
-        """Move a file into the table; return what a commit says of it, and its number of rows."""
-        from deltalake.transaction import AddAction
+    def _written(self, rows: "DataFrame") -> list[DataFile]:
+        """Have Spark's tasks write the files; return them, in their places in the table."""
+        if self._objects is not None:
+            # The log has the values. Where a name is escaped, delta-rs and Polars look for another one.
+            return self._objects.write(rows, self._partitioned_by, escapes=False)
+        written = list[DataFile]()
+        for file in write_files(rows, self._draft, self._partitioned_by):
+            place = str(file.relative_to(self._draft))
+            size = file.stat().st_size
+            written.append(DataFile.of(place, size, partition_of(place), read_metadata(file)))
+            (self._path / place).parent.mkdir(parents=True, exist_ok=True)
+            file.rename(self._path / place)
+        return written
 
-        metadata, place = read_metadata(file), file.relative_to(self._draft)
-        (self.path / place).parent.mkdir(parents=True, exist_ok=True)
-        size, values = file.stat().st_size, dict[str, str | None]()
-        for part in place.parts[:-1]:
-            name, _, value = part.partition("=")
-            values[name] = None if value == NO_VALUE else unquote(value)
-        file.rename(self.path / place)
-        stats, now_ms = json.dumps(_statistics(metadata)), time.time_ns() // 1_000_000
-        return AddAction(quote(str(place), safe="/="), size, values, now_ms, True, stats), metadata.num_rows
+    def _leave(self, files: list[DataFile]) -> None:
+        """Delete the files of a batch that another run has added.
+
+        Not in an object store: an answer may be lost there, and the commit that came first be this one.
+        `compact` deletes what no version has.
+        """
+        if self._objects is None:
+            for file in files:
+                (self._path / file.place).unlink()
 
     def _add_columns(self, table: "Delta", schema: "pa.Schema") -> None:
         known = {field.name for field in table.schema().fields}
@@ -148,35 +178,6 @@ class DeltaTable:
         return count
 
     def _open(self) -> "Delta | None":
-        if not self._library.DeltaTable.is_deltatable(str(self.path)):
+        if not self._library.DeltaTable.is_deltatable(self._url, storage_options=self._options):
             return None
-        return self._library.DeltaTable(str(self.path))
-
-
-def _statistics(metadata: "FileMetaData") -> dict[str, Any]:
-    """Return how many rows and nulls a file has, and bounds of numbers and times: readers skip it by them."""
-    found: dict[str, Any] = {
-        "numRecords": metadata.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}
-    }  # fmt: skip
-    for index in range(metadata.num_columns):
-        name = metadata.schema.column(index).path
-        groups = [metadata.row_group(group).column(index) for group in range(metadata.num_row_groups)]
-        bounds = [group.statistics for group in groups if group.is_stats_set]
-        if "." in name or len(bounds) < len(groups) or not bounds:
-            continue
-        if all(each.has_null_count for each in bounds):  # Spark leaves it out where a value is large.
-            found["nullCount"][name] = sum(each.null_count for each in bounds)
-        try:
-            limits = [(each.min, each.max) for each in bounds if each.has_min_max]
-        except OverflowError:  # Python's times end with the year 9999.
-            continue
-        if len(limits) == len(bounds) and all(isinstance(low, int | datetime) for low, _ in limits):
-            found["minValues"][name] = _bound(min(low for low, _ in limits))
-            found["maxValues"][name] = _bound(max(high for _, high in limits))
-    return found
-
-
-def _bound(value: int | datetime) -> int | str:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    return value
+        return self._library.DeltaTable(self._url, storage_options=self._options)

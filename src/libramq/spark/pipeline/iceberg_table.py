@@ -10,6 +10,7 @@ return a row for each file, and the driver commits these by the library `pyicebe
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
@@ -21,11 +22,10 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from libramq.errors import ConfigError
-from libramq.spark.pipeline.parquet_table import column_names
+from libramq.spark.pipeline.data_files import by_partition, column_names
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 #: Ours: how often a commit is tried that loses races to other writers.
 COMMITS_MAX: Final = 10
-#: Ours: what a task keeps in memory before it writes a file for each partition.
-BUFFER_BYTES: Final = 128 << 20
 #: Ours: `compact` merges files below the first size, up to the second in total.
 SMALL_BYTES: Final = 32 << 20
 MERGED_BYTES: Final = 128 << 20
@@ -47,6 +45,8 @@ ORPHANS_AGE: Final = timedelta(days=7)
 _BATCH: Final = "libramq-batch"
 _QUERY: Final = "libramq-query"
 _NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
+#: How pyiceberg's properties of stores begin; others are a catalog's, with its credential among them.
+_STORES: Final = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", "py-io-impl", "warehouse")
 _SNAPSHOT_AGE: Final = "history.expire.max-snapshot-age-ms"
 ARROW_TYPES: Final[Mapping[str, pa.DataType]] = MappingProxyType(
     {
@@ -243,18 +243,32 @@ class IcebergTable:
     @cached_property
     def _catalog(self) -> "Catalog":
         from pyiceberg.catalog import load_catalog
-        from pyiceberg.exceptions import NotInstalledError, RESTError
-        from requests.exceptions import RequestException
+        from pyiceberg.exceptions import NotInstalledError
 
         try:
-            return load_catalog(self._catalog_name, **self._properties)
-        except (ValueError, NotInstalledError, RESTError, RequestException, ImportError) as error:
-            reason = str(error).partition("\n")[0]
+            with self._errors_named():
+                return load_catalog(self._catalog_name, **self._properties)
+        except (ValueError, NotInstalledError, ImportError) as error:
+            raise self._not_opened(error) from None
         except Exception as error:  # SQLAlchemy's, which may not be installed.
             if not type(error).__module__.startswith("sqlalchemy"):
                 raise
-            reason = str(error).partition("\n")[0]
-        raise ConfigError(
+            raise self._not_opened(error) from None
+
+    @contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        """Raise ConfigError for what a REST catalog refuses, and for one that does not answer."""
+        from pyiceberg.exceptions import RESTError
+        from requests.exceptions import RequestException
+
+        try:
+            yield
+        except (RESTError, RequestException) as error:
+            raise self._not_opened(error) from None
+
+    def _not_opened(self, error: Exception) -> ConfigError:
+        reason = str(error).partition("\n")[0]
+        return ConfigError(
             f"the catalog {self._catalog_name} cannot be opened: {reason}; give pyiceberg's properties in "
             '[catalog], such as uri = "sqlite:////srv/catalog.db" and warehouse = "/srv/warehouse"'
         )
@@ -266,7 +280,8 @@ class IcebergTable:
         if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
             return None  # Opening it would create the file; a dry run must not.
         try:
-            return self._catalog.load_table(self.name)
+            with self._errors_named():
+                return self._catalog.load_table(self.name)
         except NoSuchTableError:
             return None
 
@@ -283,9 +298,14 @@ class FileWriter:
     @classmethod
     def of(cls, table: "Table", partitioned_by: tuple[str, ...]) -> "FileWriter":
         """Return the writer for a table's current schema."""
+        from pyiceberg.io import load_file_io
+
         nothing: dict[str, Any] = {"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
-        slim = table.metadata.model_copy(update=nothing)  # Workers need no history.
-        return cls(slim, table.io, table.location_provider(), partitioned_by)
+        slim = table.metadata.model_copy(
+            update=nothing
+        )  # Workers need no history, and no way to the catalog.
+        store = {name: value for name, value in table.io.properties.items() if name.startswith(_STORES)}
+        return cls(slim, load_file_io(store, table.location()), table.location_provider(), partitioned_by)
 
     def in_task(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write a task's rows and yield a row for each file."""
@@ -294,16 +314,10 @@ class FileWriter:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator["DataFile"]:
         """Write files with a bounded number of rows in memory; yield what a commit says of each."""
-        buffered, size = list[pa.Table](), 0
-        for batch in batches:
-            if batch.num_rows:
-                buffered.append(self._as_table(batch))
-                size += batch.nbytes
-            if size >= BUFFER_BYTES:
-                yield from self._write_partitions(pa.concat_tables(buffered))
-                buffered, size = [], 0
-        if buffered:
-            yield from self._write_partitions(pa.concat_tables(buffered))
+        tables = (self._as_table(batch) for batch in batches if batch.num_rows)
+        for values, rows in by_partition(tables, self.partitioned_by):
+            parts = (f"{quote(name, safe='')}={_in_path(value)}/" for name, value in values.items())
+            yield self._write_file(rows, "".join(parts))
 
     def _as_table(self, batch: pa.RecordBatch) -> pa.Table:
         from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -316,19 +330,6 @@ class FileWriter:
             for field in schema
         ]
         return pa.Table.from_arrays(columns, schema=schema)
-
-    def _write_partitions(self, rows: pa.Table) -> Iterator["DataFile"]:
-        if not self.partitioned_by:
-            yield self._write_file(rows, "")
-            return
-        names = list(self.partitioned_by)
-        for values in rows.group_by(names).aggregate([]).to_pylist():
-            chosen = pa.scalar(True)
-            for name, value in values.items():
-                is_it = pc.is_null(rows[name]) if value is None else pc.equal(rows[name], value)
-                chosen = pc.and_(chosen, pc.fill_null(is_it, False))
-            parts = (f"{quote(name, safe='')}={_in_path(value)}/" for name, value in values.items())
-            yield self._write_file(rows.filter(chosen), "".join(parts))
 
     def _write_file(self, rows: pa.Table, directory: str, *, bounds: bool = True) -> "DataFile":
         from pyiceberg.io.pyarrow import parquet_file_to_data_file

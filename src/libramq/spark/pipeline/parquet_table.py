@@ -5,50 +5,88 @@
 A batch is written elsewhere and put in its place by one rename, so a reader sees all of it or nothing; an
 existing batch is not written again. It needs a file system with a rename: a local disk, or one shared by
 driver and workers.
+
+    s3://BUCKET/PATH/TABLE/batch=7/_SUCCESS               the batch is whole
+
+An object store renames nothing: there the files of a batch are copied to their place by the store, one after
+the other, and `_SUCCESS` follows. A batch without it is of a run that was killed, and is written again.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from pyarrow.parquet import read_metadata
+
+from libramq.spark.pipeline.data_files import column_names
+from libramq.spark.pipeline.object_store import StoredDirectory, stored_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from libramq.spark.pipeline.batches import Batch
 
+IS_WHOLE: Final = "_SUCCESS"  # Spark's and Hadoop's name for it.
+
 
 class ParquetTable:
     """One directory with a subdirectory for each batch, whose rows come from one checkpoint.
 
+    path: a directory, or s3://BUCKET/PATH. storage: endpoint and region of S3; others are in the environment.
     partitioned_by: a column, or columns, by whose values its files are apart.
     """
 
-    def __init__(self, path: Path, *, partitioned_by: str | Sequence[str] = ()) -> None:
-        self.path = path
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        partitioned_by: str | Sequence[str] = (),
+        storage: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._objects = stored_directory(path, storage)
+        self._path = Path(path)
         self._partitioned_by = column_names(partitioned_by)
-        self._draft = path.with_name(f".{path.name}.draft")
+        self._draft = self._path.with_name(f".{self._path.name}.draft")
 
     def has_rows(self) -> bool:
         """Return whether anything is there already."""
-        return self.path.is_dir() and any(self.path.iterdir())
+        if self._objects is None:
+            return self._path.is_dir() and any(self._path.iterdir())
+        with self._objects.store.errors_named():
+            return self._objects.has_any()
 
     def has_batch(self, batch: "Batch") -> bool:
         """Return whether a batch is in the table."""
-        return self._place(batch).is_dir()
+        if self._objects is None:
+            return (self._path / _directory(batch)).is_dir()
+        return self._objects.below(_directory(batch)).has(IS_WHOLE)
 
     def write_once(self, rows: "DataFrame", batch: "Batch") -> int:
         """Add a batch and return its number of rows; 0 if it is there already."""
         if self.has_batch(batch):
             return 0
+        if self._objects is not None:
+            return self._put(
+                rows, self._objects.below(_directory(batch)), self._objects.beside(self._draft.name)
+            )
         files = write_files(rows, self._draft, self._partitioned_by)
-        self.path.mkdir(parents=True, exist_ok=True)
+        self._path.mkdir(parents=True, exist_ok=True)
         count: int = sum(read_metadata(file).num_rows for file in files)
-        self._draft.rename(self._place(batch))
+        self._draft.rename(self._path / _directory(batch))
         return count
+
+    def _put(self, rows: "DataFrame", place: StoredDirectory, draft: StoredDirectory) -> int:
+        """Put a batch in its place in an object store; return its number of rows."""
+        draft.delete()
+        files = draft.write(rows, self._partitioned_by)
+        place.delete()  # Of a run that was killed while it copied.
+        place.copy(draft, [file.place for file in files])
+        place.put(IS_WHOLE)
+        draft.delete()
+        return sum(file.row_count for file in files)
 
     def compact(self) -> int:
         """Merge nothing: a batch is what can be written again."""
@@ -58,18 +96,14 @@ class ParquetTable:
         """Return the rows of some days of a table that is partitioned by date; None if there are none."""
         days = [
             str(path)
-            for path in sorted(self.path.glob("batch=*/date=*"))
+            for path in sorted(self._path.glob("batch=*/date=*"))
             if first.isoformat() <= path.name.removeprefix("date=") <= last.isoformat()
         ]
         return spark.read.parquet(*days) if days else None
 
-    def _place(self, batch: "Batch") -> Path:
-        return self.path / f"batch={batch.number}"
 
-
-def column_names(names: str | Sequence[str]) -> list[str]:
-    """Return the names of one column, or of several."""
-    return [names] if isinstance(names, str) else list(names)
+def _directory(batch: "Batch") -> str:
+    return f"batch={batch.number}"
 
 
 def write_files(rows: "DataFrame", directory: Path, partitioned_by: Sequence[str]) -> list[Path]:

@@ -17,6 +17,7 @@ from libramq.spark.pipeline.checkpoint import Checkpoint
 from libramq.spark.pipeline.config import duration_ms
 from libramq.spark.pipeline.failure import failures_in_one_line
 from libramq.spark.pipeline.ingest.body_columns import EVENT_TIME_TYPES, BodyColumns
+from libramq.spark.pipeline.object_store import SCHEME, ObjectStore, stored_directory
 from libramq.spark.pipeline.plan import OnProgress, Plan, RunResult, TablePlan
 from libramq.spark.schema import COLUMNS
 
@@ -39,8 +40,9 @@ PARTITION_TYPES: Final = ("string", "int", "bigint", "boolean", "date")
 class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of ingest's file.
 
-    topics: names. table: a directory, or NAMESPACE.NAME in Iceberg. namesrv: as `-n`. access: credentials and
-    TLS, as in $LIBRA_ACCESS. format: of the table. catalog: Iceberg's, by pyiceberg's properties.
+    topics: names. table: a directory or s3://BUCKET/PATH, or NAMESPACE.NAME in Iceberg. storage: endpoint and
+    region of S3; credentials are in the environment. namesrv: as `-n`. access: credentials and TLS, as in
+    $LIBRA_ACCESS. format: of the table. catalog: Iceberg's, by pyiceberg's properties.
     checkpoint: a directory for this table alone, by default TABLE.checkpoint.
     starting: where a new table begins. batch_messages: how many messages a batch reads at most.
     body: string if bodies are UTF-8 text; one that is not is in the column corrupt, unchanged. json, avro or
@@ -60,6 +62,7 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
     access: dict[str, str] = {}
     format: Literal["parquet", "delta", "iceberg"] = "parquet"
     catalog: dict[str, str] = {}
+    storage: dict[str, str] = {}
     checkpoint: str | None = None
     starting: Literal["earliest", "latest"] = "earliest"
     batch_messages: int = BATCH_MESSAGES
@@ -94,11 +97,11 @@ class Ingest:
             )
         if bool(config.catalog) != (config.format == "iceberg"):
             raise ConfigError('format = "iceberg" needs a table [catalog], and no other format takes one')
-        if "://" in config.table or "://" in (config.checkpoint or ""):
-            raise ConfigError(f"table={config.table!r}: give a directory that Spark's workers have too")
-        self._path = Path(config.table).absolute()
-        self._place = config.table if config.format == "iceberg" else str(self._path)
-        checkpoint = config.checkpoint or f"{self._path}.checkpoint"
+        self._check_places()
+        is_directory = config.format != "iceberg" and not config.table.startswith(SCHEME)
+        self._place = str(Path(config.table).absolute()) if is_directory else config.table.rstrip("/")
+        self._name = Path(self._place).name
+        checkpoint = config.checkpoint or f"{self._place if is_directory else self._name}.checkpoint"
         self._checkpoint = Checkpoint(Path(checkpoint).absolute())
         self._options = {
             "subscribe": ",".join(config.topics),
@@ -118,6 +121,26 @@ class Ingest:
             self._binding["catalog"] = config.catalog.get("uri", "").rpartition("@")[2]  # Without a password.
         else:
             self._binding |= {"body": config.body, "properties": str(config.properties).lower()}
+
+    def _check_places(self) -> None:
+        """Raise ConfigError for a table or a checkpoint where neither can be."""
+        config, is_s3 = self._config, self._config.table.startswith(SCHEME)
+        if "://" in config.table and (config.format == "iceberg" or not is_s3):
+            raise ConfigError(
+                f"table={config.table!r}: give a directory of Spark's workers too, or {SCHEME}BUCKET/PATH"
+                ' with format = "parquet" or "delta"; an Iceberg table lies in the warehouse of its catalog'
+            )
+        if "://" in (config.checkpoint or ""):
+            raise ConfigError(
+                f"checkpoint={config.checkpoint!r}: give a directory, on a disk of the driver's"
+            )
+        if config.storage and not is_s3 and config.format != "iceberg":
+            raise ConfigError(f"[storage] is for tables in S3; table={config.table!r} is a directory")
+        stored_directory(config.table, config.storage)
+        if is_s3 and config.dedup != "none":
+            raise ConfigError(
+                "dedup has Spark read the table, which needs Hadoop's jars for S3: keep the table on a disk"
+            )
 
     def _check_days(self) -> None:
         """Raise ConfigError for partitions or an event time that the table cannot have."""
@@ -172,7 +195,7 @@ class Ingest:
     ) -> TablePlan:
         batch = ("batch",) if self._config.format == "parquet" else ()
         return TablePlan(
-            name=self._path.name + suffix,
+            name=self._name + suffix,
             path=self._place + suffix,
             format=self._config.format,
             columns=columns,
@@ -195,7 +218,7 @@ class Ingest:
                 self._checkpoint,
                 self._write,
                 every_ms=self._every_ms,
-                name=f"ingest {self._path.name}",
+                name=f"ingest {self._name}",
             )
             done = run_batches(query, on_progress, total)
         sentence = (
@@ -295,21 +318,21 @@ class Ingest:
         """Return the table, or with REJECTED that of bodies which do not fit."""
         if self._config.format == "iceberg":
             return self._iceberg_table(suffix)
-        path = self._path.with_name(self._path.name + suffix)
+        place = self._place + suffix
+        partitioned_by, storage = self._partitioned_by(suffix), self._config.storage
         if self._config.format == "delta":
             from libramq.spark.pipeline.delta_table import DeltaTable
 
-            return DeltaTable(path, partitioned_by=self._partitioned_by(suffix))
+            return DeltaTable(place, partitioned_by=partitioned_by, storage=storage)
         from libramq.spark.pipeline.parquet_table import ParquetTable
 
-        return ParquetTable(path, partitioned_by=self._partitioned_by(suffix))
+        return ParquetTable(place, partitioned_by=partitioned_by, storage=storage)
 
     def _iceberg_table(self, suffix: str) -> "IcebergTable":
         from libramq.spark.pipeline.iceberg_table import IcebergTable
 
-        return IcebergTable(
-            self._config.table + suffix, self._config.catalog, partitioned_by=self._partitioned_by(suffix)
-        )
+        catalog = {**ObjectStore.of(self._config.storage).iceberg_properties(), **self._config.catalog}
+        return IcebergTable(self._config.table + suffix, catalog, partitioned_by=self._partitioned_by(suffix))
 
     def _partitioned_by(self, suffix: str) -> list[str]:
         return ["date"] if suffix else self._config.partitioned_by

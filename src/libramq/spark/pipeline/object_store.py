@@ -1,0 +1,198 @@
+"""An object store: S3, where a table may lie instead of on a disk that all workers share.
+
+    s3://BUCKET/PATH/TABLE/date=2026-05-01/part-….parquet         written by Python tasks, with pyarrow
+
+Credentials come from the environment of driver and workers (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), a
+profile or the machine's role, and are in no file, plan or message of ours. Spark's own writers are not used:
+they need Hadoop's jars for S3.
+"""
+
+import difflib
+import os
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from libramq.errors import ConfigError
+from libramq.spark.pipeline.data_files import DataFile, as_texts, by_partition, directories_of
+
+if TYPE_CHECKING:
+    from pyarrow.fs import S3FileSystem
+    from pyspark.sql import DataFrame
+
+SCHEME: Final = "s3://"
+OPTIONS: Final = ("endpoint", "region")
+#: AWS's names for the endpoint, the more particular one first.
+ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
+REGION: Final = "us-east-1"  # Of AWS's clients where none is named.
+#: Without a byte passing. As in delta-rs; Arrow's 3 s are too short for a store that is busy.
+REQUEST_SECONDS: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStore:
+    """Where S3 is: a value, so that it can be sent to workers. None: AWS's, or the environment's."""
+
+    endpoint: str | None = None
+    region: str | None = None
+
+    @classmethod
+    def of(cls, storage: Mapping[str, str]) -> "ObjectStore":
+        """Return the store of a configuration; ConfigError for an option that there is not."""
+        for name in storage:
+            if name not in OPTIONS:
+                near = difflib.get_close_matches(name, OPTIONS, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {' and '.join(OPTIONS)}"
+                raise ConfigError(
+                    f"[storage] has no {name}; {hint} (credentials are AWS_ACCESS_KEY_ID and "
+                    "AWS_SECRET_ACCESS_KEY in the environment)"
+                )
+        endpoint = storage.get("endpoint")
+        if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+            raise ConfigError(f"[storage] endpoint={endpoint!r}: give a URL, like https://s3.example.org")
+        endpoint = endpoint or _environment(ENDPOINT_VARIABLES)
+        region = storage.get("region") or _environment(REGION_VARIABLES)
+        # Whoever runs a store has no regions, mostly, and libraries would ask Amazon for it.
+        return cls(endpoint, region or (None if endpoint is None else REGION))
+
+    def file_system(self) -> "S3FileSystem":
+        """Return it as pyarrow's file system."""
+        from pyarrow.fs import S3FileSystem
+
+        # A small object is one request, and is there as a whole.
+        return S3FileSystem(
+            endpoint_override=self.endpoint,
+            region=self.region,
+            request_timeout=REQUEST_SECONDS,
+            allow_delayed_open=True,
+        )
+
+    def delta_options(self) -> dict[str, str]:
+        """Return delta-rs's options; its commits are conditional writes."""
+        options = {"AWS_ENDPOINT_URL": self.endpoint, "AWS_REGION": self.region}
+        if (self.endpoint or "").startswith("http://"):
+            options["AWS_ALLOW_HTTP"] = "true"
+        return {name: value for name, value in options.items() if value is not None}
+
+    def iceberg_properties(self) -> dict[str, str]:
+        """Return pyiceberg's properties."""
+        properties = {"s3.endpoint": self.endpoint, "s3.region": self.region}
+        return {name: value for name, value in properties.items() if value is not None}
+
+    @contextmanager
+    def errors_named(self) -> Iterator[None]:
+        """Raise ConfigError for what the store refuses before anything is read."""
+        try:
+            yield
+        except OSError as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ConfigError(
+                f"the object store {self.endpoint or 'S3'}: {reason}; give endpoint and region in [storage], "
+                "and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDirectory:
+    """A directory in a store. path: BUCKET/PATH, as pyarrow has it."""
+
+    store: ObjectStore
+    path: str
+
+    @classmethod
+    def of(cls, url: str, storage: Mapping[str, str]) -> "StoredDirectory":
+        """Return the directory of a URL s3://BUCKET/PATH."""
+        path = url.removeprefix(SCHEME).strip("/")
+        if "/" not in path:
+            raise ConfigError(f"table={url!r}: give a bucket and a path, like s3://warehouse/orders")
+        return cls(ObjectStore.of(storage), path)
+
+    @property
+    def url(self) -> str:
+        """Return its address."""
+        return SCHEME + self.path
+
+    def beside(self, name: str) -> "StoredDirectory":
+        """Return another directory of the same parent."""
+        return StoredDirectory(self.store, f"{self.path.rpartition('/')[0]}/{name}")
+
+    def below(self, name: str) -> "StoredDirectory":
+        """Return a directory in it."""
+        return StoredDirectory(self.store, f"{self.path}/{name}")
+
+    def has_any(self) -> bool:
+        """Return whether any object is there."""
+        from pyarrow.fs import FileSelector
+
+        return bool(self.store.file_system().get_file_info(FileSelector(self.path, allow_not_found=True)))
+
+    def has(self, name: str) -> bool:
+        """Return whether an object is there."""
+        return bool(self.store.file_system().get_file_info(f"{self.path}/{name}").is_file)
+
+    def put(self, name: str) -> None:
+        """Write an empty object."""
+        with self.store.file_system().open_output_stream(f"{self.path}/{name}"):
+            pass
+
+    def delete(self) -> None:
+        """Delete all that is there, if there is anything."""
+        if self.has_any():
+            self.store.file_system().delete_dir(self.path)
+
+    def copy(self, source: "StoredDirectory", places: Iterable[str]) -> None:
+        """Copy objects from another directory; the store does it itself."""
+        files = self.store.file_system()
+        for place in places:
+            files.copy_file(f"{source.path}/{place}", f"{self.path}/{place}")
+
+    def write(
+        self, rows: "DataFrame", partitioned_by: Sequence[str], *, escapes: bool = True
+    ) -> list[DataFile]:
+        """Have Spark's tasks write rows; return the files of those that succeeded.
+
+        escapes: as in `directories_of`.
+        """
+        task = TaskWriter(self, tuple(partitioned_by), escapes)
+        return [pickle.loads(bytes(row["file"])) for row in rows.mapInArrow(task, "file binary").collect()]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWriter:
+    """Writes a task's rows into a directory, and yields a row for each file."""
+
+    directory: StoredDirectory
+    partitioned_by: tuple[str, ...]
+    escapes: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files = self.directory.store.file_system()
+        tables = (pa.Table.from_batches([batch]) for batch in batches)
+        for values, rows in by_partition(tables, self.partitioned_by):
+            partition, footers = as_texts(values), list[Any]()
+            place = f"{directories_of(partition, escapes=self.escapes)}part-{uuid4()}.parquet"
+            with files.open_output_stream(f"{self.directory.path}/{place}") as stream:
+                stored = rows.drop_columns(list(self.partitioned_by))
+                pq.write_table(stored, stream, metadata_collector=footers)
+                size = stream.tell()
+            file = DataFile.of(place, size, partition, footers[0])
+            yield pa.record_batch({"file": [pickle.dumps(file)]})
+
+
+def stored_directory(path: Path | str, storage: Mapping[str, str]) -> StoredDirectory | None:
+    """Return the directory of an object store that a table's path names; None for one on a disk."""
+    if isinstance(path, str) and path.startswith(SCHEME):
+        return StoredDirectory.of(path, storage)
+    return None
+
+
+def _environment(names: Iterable[str]) -> str | None:
+    return next(filter(None, map(os.environ.get, names)), None)
