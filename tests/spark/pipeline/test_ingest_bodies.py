@@ -1,5 +1,6 @@
 """Bodies become columns of the table, and those that do not fit a table of their own."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -7,11 +8,13 @@ import pytest
 
 from libramq.errors import ConfigError
 from libramq.message import Message
+from libramq.spark.bodies.protobuf_bodies import ProtobufBodies
 from libramq.spark.pipeline.ingest.ingest import Ingest, IngestConfig
 from libramq.sync import Producer
 
 from ...interop.cluster import SEND_TIMEOUT_MS
 from ...interop.libra import LibraUp
+from ..test_bodies import NOON, descriptors
 from .test_ingest import FORMATS, config, ignore, table
 
 if TYPE_CHECKING:
@@ -77,6 +80,36 @@ def test_json_becomes_columns_and_what_does_not_fit_is_kept_with_the_reason(
         b'{"shop": "Harbour", "at": 1700000000000}': "at is not in the years 1 to 9999",
         LONG: "shop is too long for a partition, above 83 bytes",
     }
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", FORMATS)
+def test_protobuf_becomes_columns_of_all_its_types(
+    spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, kind: str
+):
+    schema = tmp_path / "order.desc"
+    schema.write_bytes(descriptors())
+    encode = ProtobufBodies(descriptors(), "shop.Order")._class
+    whole = encode(
+        id=-7, big=2**64 - 1, kind=1, tags=["x", "y"], at=NOON, counts={"n": 3}, place={"x": 0.5}
+    ).SerializeToString()
+    future = encode(id=3, at={"seconds": 2**40}).SerializeToString()  # Milliseconds, taken for seconds.
+    send(up, topic, [whole, encode(big=1).SerializeToString(), b"\xff", future])
+    keys: dict[str, Any] = {"format": kind, "body": "protobuf", "schema": str(schema), "event_time": "at"}
+    given = config(up, topic, tmp_path, **keys, message="shop.Order", partitioned_by=["kind", "date"])
+    sentence = Ingest(given).run(spark, ignore).sentence
+    assert "4 messages" in sentence
+    assert "2 rows written" in sentence
+    assert Ingest(given).plan().message_count == 0
+    empty, full = sorted(table(tmp_path, kind).to_pylist(), key=lambda row: row["big"])
+    assert (full["id"], full["big"], full["kind"], full["tags"]) == (-7, Decimal(2**64 - 1), "B", ["x", "y"])
+    assert (full["at"], dict(full["counts"]), full["place"]) == (NOON, {"n": 3}, {"x": 0.5})
+    assert str(full["date"]) == str(NOON.date())
+    assert (empty["id"], empty["kind"], empty["at"], empty["place"]) == (0, "A", None, None)
+    assert str(empty["date"]) == str(empty["timestamp"].date())
+    rejected = {row["body"]: row["reason"] for row in table(tmp_path, kind, "t_rejected").to_pylist()}
+    assert rejected[b"\xff"] == "cannot be decoded as shop.Order"
+    assert rejected.keys() == {b"\xff", future}
 
 
 def test_avro_bodies_have_the_columns_of_their_schema(up: LibraUp, topic: str, tmp_path: Path):
