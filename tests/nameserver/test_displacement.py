@@ -4,12 +4,17 @@ import pytest
 
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
-from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.nameserver.displacement import PROBE_MS
 from libramq.remoting.body.cluster import RegisterBrokerBody
 from libramq.remoting.command import Command, reply_to
 from libramq.remoting.credentials import Credentials, sign
-from libramq.remoting.headers import RegisterBrokerHeader, encode_header
+from libramq.remoting.headers import (
+    BrokerHeartbeatHeader,
+    Header,
+    RegisterBrokerHeader,
+    UnregisterBrokerHeader,
+    encode_header,
+)
 from libramq.rpc.requests import REQUESTS
 from tests.fakes import FakePeer
 from tests.nameserver.tables import header, table
@@ -23,6 +28,12 @@ THEFTS = {
     "its address, under another name": header("made-up"),
     "its address, in another cluster": header(cluster="made-up"),
 }
+UNREGISTER = UnregisterBrokerHeader(
+    broker_name="broker-a", broker_addr="10.0.0.1:10911", cluster_name="DefaultCluster", broker_id=0
+)
+HEARTBEAT = BrokerHeartbeatHeader(
+    cluster_name="DefaultCluster", broker_addr="10.0.0.1:10911", broker_name="broker-a"
+)
 
 
 class Registry(Server):
@@ -31,7 +42,7 @@ class Registry(Server):
     def __init__(self, credentials: Credentials | None = None) -> None:
         super().__init__(credentials)
         self.owner, self.other = FakePeer("10.0.0.1:40000"), FakePeer("10.6.6.6:40000")
-        self.claim(self.owner, header())
+        self.claim(self.owner, header(), by=credentials)
         assert self.answers(self.owner)[0].code == ResponseCode.SUCCESS
 
     def claim(
@@ -180,26 +191,40 @@ def test_a_signed_claim_takes_its_name_at_once(what):
     assert registry.master == (what.broker_name, what.broker_addr)
     third = FakePeer()
     registry.claim(third, what, by=Credentials("libra", "a guess"))
-    registry.answer(registry.other, registry.probe(registry.other))
     assert registry.answers(third)[0].code == ResponseCode.NO_PERMISSION
 
 
-def test_an_unsigned_broker_cannot_register_the_events_topic():
-    """Clients ask brokers with the topic of rebalance events for groups.
-
-    Apache's brokers have no such topic.
-    """
+@pytest.mark.parametrize("by", [None, Credentials("libra", "a guess")], ids=["unsigned", "guessed"])
+def test_nobody_registers_an_address_beside_the_brokers_that_sign(by: Credentials | None):
+    """Clients connect to it, and so does a slave to the address of a dead master, with what it signs."""
     registry = Registry(PAIR)
-    made_up = header("made-up", "10.6.6.6:10911")
-    registry.claim(registry.other, made_up, "T", REBALANCE_EVENTS_TOPIC)
-    (answer,) = registry.answers(registry.other)
-    assert answer.code == ResponseCode.NO_PERMISSION
-    assert "not signed with the innerClientAuthenticationCredentials" in answer.remark
-    assert registry.routes.route(REBALANCE_EVENTS_TOPIC) is None
-    registry.claim(registry.other, made_up, "V", "W")
+    registry.end(registry.owner)
+    for made_up in (header(address="10.6.6.6:10911"), header("made-up", "10.6.6.6:10911")):
+        registry.claim(registry.other, made_up, by=by)
+        (answer,) = registry.answers(registry.other)
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert "not signed with the innerClientAuthenticationCredentials" in answer.remark
+    assert registry.routes.clusters().broker_addr_table == {}
+    registry.claim(registry.other, header("made-up", "10.6.6.6:10911"), by=PAIR)
     assert registry.answers(registry.other)[0].code == ResponseCode.SUCCESS
-    registry.claim(registry.other, made_up, "T", REBALANCE_EVENTS_TOPIC, by=PAIR)
-    assert registry.answers(registry.other)[0].code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        (RequestCode.UNREGISTER_BROKER, UNREGISTER),
+        (RequestCode.BROKER_HEARTBEAT, HEARTBEAT),
+        (RequestCode.QUERY_DATA_VERSION, UNREGISTER),
+    ],
+)
+def test_nobody_keeps_a_silent_broker_alive_or_ends_it(code: RequestCode, what: Header):
+    registry = Registry(PAIR)
+    body = b"{}" if code == RequestCode.QUERY_DATA_VERSION else b""
+    request = Command(code=code, ext=encode_header(what), body=body, opaque=78)
+    registry.performer.received(registry.owner, [request])
+    assert registry.answers(registry.owner)[0].code == ResponseCode.NO_PERMISSION
+    registry.performer.received(registry.owner, [sign(request, PAIR)])
+    assert registry.answers(registry.owner)[0].code == ResponseCode.SUCCESS
 
 
 def test_the_probe_is_not_in_the_request_table():

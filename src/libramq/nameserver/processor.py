@@ -39,15 +39,18 @@ ZONE_NAME: Final = "__ZONE_NAME"
 #: FAQUrl.suggestTodo(APPLY_TOPIC_URL): tools compare remarks, so the text is exactly Apache's.
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
-#: Brokers with the topic of rebalance events are those that coordinate groups.
 UNSIGNED: Final = (
-    "the registration is not signed with the innerClientAuthenticationCredentials of this name server; "
+    "the request is not signed with the innerClientAuthenticationCredentials of this name server; "
     "set the same at all brokers of the cluster"
 )
 
 
 class NameServerProcessor:
-    """Answers requests from a route table. credentials: with which the cluster's brokers sign."""
+    """Answers requests from a route table.
+
+    credentials: with which brokers sign. Then nobody else registers: clients, slaves and other brokers
+    connect to the addresses that are registered.
+    """
 
     def __init__(
         self,
@@ -80,6 +83,7 @@ class NameServerProcessor:
 
     def register_broker(self, request: Request) -> Outcome:
         """103: register a broker and its topics."""
+        self._require_broker(request)
         header: h.RegisterBrokerHeader = request.header
         return self._decode(request, header, frozenset())
 
@@ -100,24 +104,7 @@ class NameServerProcessor:
             table = yield InThread(Thread.COMPUTE, decode)
         else:
             table = decode()
-        return self._check_registration(request, header, dead, table)
-
-    def _check_registration(
-        self,
-        request: Request,
-        header: h.RegisterBrokerHeader,
-        dead: frozenset[object],
-        table: TopicConfigSerializeWrapper,
-    ) -> Outcome:
-        """Refuse an unsigned registration that requires the cluster's secret."""
-        is_proven = self._credentials is not None and is_signed(request.command, self._credentials)
-        if (
-            self._credentials is not None
-            and not is_proven
-            and REBALANCE_EVENTS_TOPIC in table.topic_config_table
-        ):
-            raise broker_error(ResponseCode.NO_PERMISSION, UNSIGNED)
-        return self._register(request, header, table, dead, is_signed=is_proven)
+        return self._register(request, header, table, dead)
 
     def _register(
         self,
@@ -125,13 +112,12 @@ class NameServerProcessor:
         header: h.RegisterBrokerHeader,
         table: TopicConfigSerializeWrapper,
         dead: frozenset[object],
-        *,
-        is_signed: bool,
     ) -> Outcome:
-        """Register a broker, after probing live brokers that it would replace.
+        """Register a broker; one that did not have to sign, after probing live brokers that it would replace.
 
         dead: connections that have not answered.
         """
+        is_signed = self._credentials is not None
         displaced = self._route_info.displaced(header, table, owner=request.peer)
         if not is_signed and not dead.issuperset(displaced):
             again = partial(self._decode, request, header)
@@ -171,6 +157,7 @@ class NameServerProcessor:
 
     def unregister_broker(self, request: Request) -> Outcome:
         """104: unregister a broker."""
+        self._require_broker(request)
         header: h.UnregisterBrokerHeader = request.header
         key = BrokerAddress(header.cluster_name, header.broker_addr)
         if self._route_info.unregister(key, owner=request.peer):
@@ -179,6 +166,7 @@ class NameServerProcessor:
 
     def query_data_version(self, request: Request) -> Outcome:
         """322: return whether a broker's topic table differs from the registered one."""
+        self._require_broker(request)
         header: h.UnregisterBrokerHeader = request.header
         theirs: DataVersion = request.body
         key = BrokerAddress(header.cluster_name, header.broker_addr)
@@ -189,9 +177,15 @@ class NameServerProcessor:
 
     def broker_heartbeat(self, request: Request) -> Outcome:
         """904: note a sign of life."""
+        self._require_broker(request)
         header: h.BrokerHeartbeatHeader = request.header
         self._route_info.seen(BrokerAddress(header.cluster_name, header.broker_addr), request.monotonic_ms)
         return SUCCESS
+
+    def _require_broker(self, request: Request) -> None:
+        """Raise BrokerError for a broker's request that no broker of the cluster has signed."""
+        if self._credentials is not None and not is_signed(request.command, self._credentials):
+            raise broker_error(ResponseCode.NO_PERMISSION, UNSIGNED)
 
     def topic_route(self, request: Request) -> Outcome:
         """105: return where a topic's queues are."""
