@@ -18,7 +18,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from libramq.auth.resource import Action, Resource, ResourceKind
+from libramq.auth.resource import Action, Actions, Resource, ResourceKind
 from libramq.codes import ResponseCode
 from libramq.errors import NoPermission
 from libramq.formats.access import PolicyEntryInfo, PolicyInfo
@@ -66,9 +66,9 @@ class Pattern:
         return resource.name.startswith(self.name) if self.is_prefix else resource.name == self.name
 
     @property
-    def specificity(self) -> tuple[bool, bool, int]:
-        """Return what orders the entries of a policy; the highest one decides."""
-        return self.kind is not None, not self.is_prefix, len(self.name)
+    def specificity(self) -> tuple[bool, int]:
+        """Return what orders the entries with patterns; the highest one decides."""
+        return self.kind is not None, len(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Entry:
     networks: tuple[Network, ...]
     decision: Decision
 
-    def fits(self, resource: Resource, actions: Collection[Action], host: str) -> bool:
+    def fits(self, resource: Resource, actions: Actions, host: str) -> bool:
         """Return whether the entry is about one of these actions on a resource, from a host."""
         return (
             not self.actions.isdisjoint(actions)
@@ -89,22 +89,39 @@ class Entry:
         )
 
 
+class _Policy:
+    """The entries of one type: those for a name are looked up, those with patterns tried in their order."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        patterns = [entry for entry in entries if entry.pattern.is_prefix]
+        self._named = {
+            (entry.pattern.kind, entry.pattern.name): entry
+            for entry in entries
+            if not entry.pattern.is_prefix
+        }
+        self._patterns = sorted(patterns, key=lambda entry: entry.pattern.specificity, reverse=True)
+
+    def entry(self, resource: Resource, actions: Actions, host: str) -> Entry | None:
+        """Return the most specific entry that fits."""
+        named = self._named.get(resource)
+        if named is not None and named.fits(resource, actions, host):
+            return named
+        return next((each for each in self._patterns if each.fits(resource, actions, host)), None)
+
+
 class Policies:
     """A user's policies, ready to be asked. Raises NoPermission for invalid ones."""
 
     def __init__(self, policies: Sequence[PolicyInfo]) -> None:
-        self._by_type = [
-            sorted(entries, key=lambda entry: entry.pattern.specificity, reverse=True)
-            for kind in PolicyType
-            if (entries := [parsed(each) for each in _of_type(policies, kind)])
-        ]
+        entries = [[parsed(each) for each in _of_type(policies, kind)] for kind in PolicyType]
+        self._by_type = [_Policy(each) for each in entries if each]
 
-    def decide(self, resource: Resource, actions: Collection[Action], host: str) -> Decision | None:
+    def decide(self, resource: Resource, actions: Actions, host: str) -> Decision | None:
         """Return the decision about an operation for which any of these actions is enough; None: no entry."""
-        for entries in self._by_type:
-            for entry in entries:
-                if entry.fits(resource, actions, host):
-                    return entry.decision
+        for policy in self._by_type:
+            entry = policy.entry(resource, actions, host)
+            if entry is not None:
+                return entry.decision
         return None
 
 

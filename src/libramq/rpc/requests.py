@@ -13,6 +13,8 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Final
 
+from msgspec import structs
+
 from libramq.auth.operation import Consume, Manage, Membership, Operation, Send, SendBack
 from libramq.auth.resource import Action as A
 from libramq.auth.resource import Resource, cluster, group, topic
@@ -22,7 +24,7 @@ from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import DataVersion, SubscriptionGroupConfig
 from libramq.kernel.connection import Principal
 from libramq.message.names import TRANS_HALF_TOPIC, popped_topic, retry_topic
-from libramq.message.properties import light_names
+from libramq.message.properties import INNER_MULTI_DISPATCH, light_names
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as groups
 from libramq.remoting.body import heartbeat as b
@@ -87,13 +89,13 @@ def _send(principal: Principal, header: h.SendMessageHeader, body: bytes) -> Ope
 
     Those of a batch's messages are in its body, where their text is looked for without decoding it.
     """
-    light = light_names((header.properties or "").encode("utf-8", "replace"))
+    text = header.properties or ""
+    light = light_names(text.encode("utf-8", "replace")) if INNER_MULTI_DISPATCH in text else []
     return Send(principal, header.topic, light + light_names(body) if header.batch else light)
 
 
 def _send_batch(principal: Principal, header: h.SendMessageHeader, body: bytes) -> Operation:
-    light = light_names((header.properties or "").encode("utf-8", "replace"))
-    return Send(principal, header.topic, light + light_names(body))
+    return _send(principal, structs.replace(header, batch=True), body)
 
 
 def _recall(principal: Principal, header: h.RecallMessageHeader, _: None) -> Operation:
