@@ -252,7 +252,6 @@ def test_white_lists_exempt_requests_by_code(tmp_path: Path):
     ("options", "reason"),
     [
         ({"authorizationEnabled": "true"}, "anyone could use any user's name"),
-        ({"authenticationEnabled": "true", "kafkaListenPort": "9092"}, "Kafka's clients cannot sign in"),
         (
             {
                 "authenticationEnabled": "true", "brokerRole": "SLAVE", "brokerId": "1",

@@ -41,7 +41,7 @@ class AccessControl:
         Raises NoPermission, with Apache's words. What is signed is believed before the certificate.
         """
         if connection.certificate_names and not fields.get(ACCESS_KEY):
-            return self._by_certificate(connection)
+            return self.by_certificate(connection)
         if not fields:
             raise _refused("authentication field is null")
         name = fields.get(ACCESS_KEY)
@@ -57,7 +57,7 @@ class AccessControl:
             raise _refused(f"User:{name} is not found.")
         raise _refused("check signature failed." if user.is_enabled else f"User:{name} is disabled.")
 
-    def _by_certificate(self, connection: Connection) -> Principal:
+    def by_certificate(self, connection: Connection) -> Principal:
         """Return the first user whose name is, letter for letter, one of those in the certificate."""
         names = connection.certificate_names
         user = next(filter(None, map(self._users.get, names)), None)
@@ -77,6 +77,15 @@ class AccessControl:
         if user is None or not is_right or not user.is_enabled:
             raise _refused("no such user, or another password")
         return Principal(name, host_of(connection))
+
+    def enabled_user(self, name: str) -> User | None:
+        """Return a user that may sign in."""
+        user = self._users.get(name)
+        return user if user is not None and user.is_enabled else None
+
+    def signed_in(self, connection: Connection, user: User) -> Principal:
+        """Return the principal of a user who has proven itself by a mechanism of another protocol."""
+        return Principal(user.name, host_of(connection))
 
     def authorize(self, principal: Principal, resource: Resource, actions: Actions) -> None:
         """Return if any of the actions is permitted; raise NoPermission, with Apache's words, if none is."""

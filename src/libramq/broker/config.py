@@ -657,11 +657,6 @@ def _check_access(config: BrokerConfig) -> None:
                 "name; set both"
             )
         return
-    if config.kafka_listen_port:
-        raise ConfigError(
-            f"kafkaListenPort={config.kafka_listen_port} with authenticationEnabled=true: Kafka's clients "
-            "cannot sign in here yet; remove one of the two"
-        )
     if config.is_slave and config.credentials is None:
         raise ConfigError(
             "brokerRole=SLAVE with authenticationEnabled=true: a slave signs its requests to its master; set "

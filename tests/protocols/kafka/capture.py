@@ -28,6 +28,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.clock import SystemClock
 from libramq.filesystem import LocalFileSystem
+from libramq.formats.access import UserInfo
 from libramq.protocols.kafka import server as kafka
 from libramq.wire.kafka.frame import FrameReader
 from tests.interop.ports import free_broker_port
@@ -119,9 +120,48 @@ async def aiokafka(address: str) -> None:
     await consumer.stop()
 
 
+async def sign_in() -> None:
+    """Run clients that sign in against a broker with users."""
+    options: dict[str, Any] = {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "alice",
+        "sasl.password": "secret",
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as store:
+        user = UserInfo(username="alice", password="secret")
+        config = BrokerConfig(
+            store_path=store,
+            listen_port=free_broker_port(),
+            authentication_enabled=True,
+            init_authentication_user=user,
+        )
+        broker = BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
+        await broker.start()
+        server = kafka.KafkaServer(broker, config, LocalFileSystem(), port=0)
+        await server.start()
+        try:
+            Recorder.client = "confluent-kafka"
+            admin = AdminClient({"bootstrap.servers": server.address, **options})
+            await asyncio.to_thread(admin.list_topics, timeout=TIMEOUT_S)
+            Recorder.client = "aiokafka"
+            named = {name.replace(".", "_"): value for name, value in options.items()}
+            user_name, password = named.pop("sasl_username"), named.pop("sasl_password")
+            producer = AIOKafkaProducer(
+                bootstrap_servers=server.address,
+                sasl_plain_username=user_name,
+                sasl_plain_password=password,
+                **named,
+            )
+            await producer.start()
+            await producer.stop()
+        finally:
+            await server.stop()
+            await broker.stop()
+
+
 async def main() -> None:
     """Run every client against a new broker, and write the requests it sent."""
     kafka.FrameReader = Recorder  # type: ignore[misc]
+    await sign_in()
     with tempfile.TemporaryDirectory() as store:
         config = BrokerConfig(store_path=store, listen_port=free_broker_port())
         broker = BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())

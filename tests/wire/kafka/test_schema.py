@@ -53,6 +53,8 @@ MODULES = {
     "delete_groups": (0, 2, 2),
     "incremental_alter_configs": (0, 1, 1),
     "offset_delete": (0, 0, 1),
+    "sasl_handshake": (1, 1, 2),
+    "sasl_authenticate": (0, 2, 2),
     "consumer_group_heartbeat": (0, 1, 0),
     "consumer_group_describe": (0, 1, 0),
 }

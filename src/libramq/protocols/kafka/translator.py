@@ -26,6 +26,7 @@ from libramq.protocols.kafka.api08_offsets import OffsetRequests
 from libramq.protocols.kafka.api10_groups import KafkaGroups
 from libramq.protocols.kafka.api11_classic_groups import ClassicGroups
 from libramq.protocols.kafka.api15_group_admin import GroupAdministration
+from libramq.protocols.kafka.api17_sasl import Sasl
 from libramq.protocols.kafka.api19_topics import RecordDeletions, TopicRequests
 from libramq.protocols.kafka.api22_producers import Producers
 from libramq.protocols.kafka.api68_modern_groups import Heartbeats, ModernGroups
@@ -78,6 +79,9 @@ class KafkaTranslator:
         self.producers = Producers(
             broker.store, broker.topics, broker.kernel, filesystem, directory, secret_bits
         )
+        has_plain = broker.config.tls.mode == "enforcing"
+        self._sasl = Sasl(broker.access, broker.kernel.purgatory, has_plain=has_plain)
+        self._apis.update(self._sasl.apis())
         nodes = KafkaNodes(node, broker.cluster.nodes)
         ids = TopicIds(nodes.cluster)
         for services in (
@@ -139,7 +143,9 @@ class KafkaTranslator:
     def receive(self, connection: Connection, requests: Sequence[bytes], start: int) -> int:
         """Work off one request; a large one is decoded on a thread first."""
         frame = requests[start]
-        if len(frame) > DECODED_AT_ONCE_BYTES_MAX:
+        if self._sasl.is_too_large(connection, len(frame)):
+            self._answers.end(connection, f"a request of {len(frame)} bytes before it has signed in")
+        elif len(frame) > DECODED_AT_ONCE_BYTES_MAX:
             self._effects.proceed(connection, self._decode(connection, frame))
         else:
             self._decoded(connection, _call_of(frame))
@@ -160,6 +166,8 @@ class KafkaTranslator:
         elif isinstance(call, Exception):
             log.error("a Kafka request failed", peer=connection.address, exc_info=call)
             self._answers.end(connection, "a request failed")
+        elif (reason := self._sasl.why_not(connection, type(call.request))) is not None:
+            self._answers.end(connection, reason)
         else:
             for held_heartbeats in self._held_heartbeats:  # Answers leave in the order of requests.
                 held_heartbeats.answer_before_others(connection)

@@ -32,6 +32,8 @@ from libramq.wire.kafka.apis.offset_commit import OffsetCommitRequest
 from libramq.wire.kafka.apis.offset_delete import OffsetDeleteRequest
 from libramq.wire.kafka.apis.offset_fetch import OffsetFetchRequest
 from libramq.wire.kafka.apis.produce import ProduceRequest
+from libramq.wire.kafka.apis.sasl_authenticate import SaslAuthenticateRequest
+from libramq.wire.kafka.apis.sasl_handshake import SaslHandshakeRequest
 from libramq.wire.kafka.apis.sync_group import SyncGroupRequest
 from libramq.wire.kafka.frame import RequestHeader, encode_answer, read_client_id, read_header
 from libramq.wire.kafka.primitives import Reader
@@ -82,6 +84,7 @@ APIS: Final = {
         _api(14, SyncGroupRequest, 0, 5, 4),
         _api(15, DescribeGroupsRequest, 0, 6, 5),
         _api(16, ListGroupsRequest, 0, 5, 3),
+        _api(17, SaslHandshakeRequest, 1, 1, 2),
         _api(API_VERSIONS, ApiVersionsRequest, 0, 4, 3),
         _api(19, CreateTopicsRequest, 2, 6, 5),
         _api(20, DeleteTopicsRequest, 1, 5, 4),
@@ -89,6 +92,7 @@ APIS: Final = {
         _api(22, InitProducerIdRequest, 0, 5, 2),
         _api(32, DescribeConfigsRequest, 1, 4, 4),
         _api(33, AlterConfigsRequest, 0, 2, 2),
+        _api(36, SaslAuthenticateRequest, 0, 2, 2),
         _api(37, CreatePartitionsRequest, 0, 3, 2),
         _api(42, DeleteGroupsRequest, 0, 2, 2),
         _api(44, IncrementalAlterConfigsRequest, 0, 1, 1),

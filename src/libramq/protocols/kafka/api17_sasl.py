@@ -1,0 +1,186 @@
+"""SaslHandshake (17), SaslAuthenticate (36): a client signs in, once for its connection.
+
+    SaslHandshake ─► mechanism ─► SaslAuthenticate, once or twice ─► Connection.principal
+                                                    └─► the wrong password: an error, and the connection ends
+
+The users are those of RocketMQ's clients (`auth/users.py`). PLAIN sends the password itself, so it is there
+only where all connections are encrypted. Upstream: SaslServerAuthenticator.java.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from libramq.auth.access_control import AccessControl
+from libramq.auth.users import User
+from libramq.errors import BrokerError, ConfigError
+from libramq.kernel.connection import ANONYMOUS, Connection, Principal
+from libramq.kernel.purgatory import Parked, Purgatory
+from libramq.logs import get_logger
+from libramq.protocols.kafka.answers import Slot
+from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest
+from libramq.wire.kafka.apis.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from libramq.wire.kafka.apis.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from libramq.wire.kafka.error_code import ErrorCode
+
+if TYPE_CHECKING:
+    from scramp.core import ScramServer
+
+log = get_logger(__name__)
+
+PLAIN: Final = "PLAIN"
+SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+#: Ours: of a client that has not signed in; a message of a mechanism has some hundred bytes.
+UNKNOWN_FRAME_BYTES_MAX: Final = 16 * 1024
+#: What a client may request before it has signed in.
+BEFORE: Final = (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateRequest)
+#: RFC 7677, section 4; it takes 2 ms, once for each user and mechanism.
+ITERATIONS: Final = 4_096
+
+
+class _Refused(Exception):
+    """A client has not proven who it is."""
+
+
+@dataclass(slots=True)
+class _SignIn:
+    """A client's attempt. name: whom it claims to be, by a server of SCRAM."""
+
+    mechanism: str
+    server: "ScramServer | None" = None
+    name: str = ""
+    messages: int = field(default=0)
+
+
+class Sasl:
+    """Signs clients in. access: None: nobody needs to. has_plain: all is encrypted, passwords too."""
+
+    def __init__(self, access: AccessControl | None, purgatory: Purgatory, *, has_plain: bool) -> None:
+        if access is not None and find_spec("scramp") is None:
+            raise ConfigError(
+                "kafkaListenPort with authenticationEnabled=true needs scramp: pip install 'libramq[kafka]'"
+            )
+        self._access = access
+        self._purgatory = purgatory
+        self._mechanisms = (*SCRAM, PLAIN) if has_plain else SCRAM
+        self._under_way: dict[Connection, _SignIn] = {}
+        #: What SCRAM knows of users' passwords, by name and mechanism; with the password that it is of.
+        self._keys: dict[tuple[str, str], tuple[bytes, Any]] = {}
+
+    def apis(self) -> Mapping[type, Any]:
+        """Return the requests that it serves."""
+        return {SaslHandshakeRequest: self.handshake, SaslAuthenticateRequest: self.authenticate}
+
+    def is_too_large(self, connection: Connection, size: int) -> bool:
+        """Return whether a request is larger than one of a client that has not signed in may be."""
+        is_unknown = self._access is not None and connection.principal is ANONYMOUS
+        return is_unknown and size > UNKNOWN_FRAME_BYTES_MAX
+
+    def why_not(self, connection: Connection, request: type) -> str | None:
+        """Return why a request is not served: its client has not signed in, or its user may not any more."""
+        access = self._access
+        if access is None:
+            return None
+        if request in BEFORE:
+            return None
+        if connection.principal is ANONYMOUS:
+            if not connection.certificate_names:
+                return "it has not signed in; set its security.protocol"
+            try:
+                connection.principal = access.by_certificate(connection)
+            except BrokerError as refused:
+                return refused.remark
+        is_known = access.enabled_user(connection.principal.name) is not None
+        return None if is_known else f"its user {connection.principal.name} was disabled or deleted"
+
+    def handshake(self, request: SaslHandshakeRequest, slot: Slot) -> None:
+        """17: begin to sign in by a mechanism."""
+        connection = slot.connection
+        if self._access is None or connection.principal is not ANONYMOUS:
+            slot.answer(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
+        elif request.mechanism not in self._mechanisms or not self._purgatory.has_room(connection):
+            code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            slot.answer(SaslHandshakeResponse(error_code=code, mechanisms=self._mechanisms))
+        else:
+            if connection not in self._under_way:
+                self._purgatory.park(Parked(connection), unlink=self._ended)
+            self._under_way[connection] = _SignIn(request.mechanism)
+            slot.answer(SaslHandshakeResponse(mechanisms=self._mechanisms))
+
+    def authenticate(self, request: SaslAuthenticateRequest, slot: Slot) -> None:
+        """36: take one message of the mechanism; the connection ends with the first wrong one."""
+        connection = slot.connection
+        attempt = self._under_way.get(connection)
+        if attempt is None or self._access is None:
+            slot.answer(SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
+            return
+        try:
+            data, principal = self._step(attempt, connection, request.auth_bytes)
+        except _Refused:
+            log.warning("a Kafka client could not sign in", peer=connection.address, by=attempt.mechanism)
+            text = f"Authentication failed: wrong user or password for {attempt.mechanism}"
+            code = ErrorCode.SASL_AUTHENTICATION_FAILED
+            slot.answer(SaslAuthenticateResponse(error_code=code, error_message=text))
+            slot.drop("it could not sign in")
+            return
+        if principal is not None:
+            connection.principal = principal
+            del self._under_way[connection]
+        slot.answer(SaslAuthenticateResponse(auth_bytes=data))
+
+    def _step(
+        self, attempt: _SignIn, connection: Connection, message: bytes
+    ) -> tuple[bytes, Principal | None]:
+        assert self._access is not None
+        try:
+            text = message.decode()
+        except UnicodeDecodeError:
+            raise _Refused from None
+        if attempt.mechanism == PLAIN:
+            _, _, rest = text.partition("\0")
+            name, _, password = rest.partition("\0")
+            try:
+                return b"", self._access.by_password(connection, name, password)
+            except BrokerError:
+                raise _Refused from None
+        return self._scram(attempt, connection, text)
+
+    def _scram(self, attempt: _SignIn, connection: Connection, text: str) -> tuple[bytes, Principal | None]:
+        from scramp import ScramException, ScramMechanism
+
+        assert self._access is not None
+        try:
+            if attempt.server is None:
+                mechanism = ScramMechanism(attempt.mechanism)
+
+                def known(name: str) -> Any:
+                    attempt.name = name
+                    return self._known(mechanism, name)
+
+                attempt.server = mechanism.make_server(known)
+                attempt.server.set_client_first(text)
+                return attempt.server.get_server_first().encode(), None
+            attempt.server.set_client_final(text)
+            final = attempt.server.get_server_final().encode()
+        except (ScramException, KeyError, ValueError):
+            raise _Refused from None
+        user = self._access.enabled_user(attempt.name)
+        if user is None:  # It was disabled since the first message.
+            raise _Refused
+        return final, self._access.signed_in(connection, user)
+
+    def _known(self, mechanism: Any, name: str) -> Any:
+        """Return what SCRAM needs of a user's password; raises KeyError for an unknown or disabled one."""
+        assert self._access is not None
+        user: User | None = self._access.enabled_user(name)
+        if user is None:
+            raise KeyError(name)
+        secret, keys = self._keys.get((name, mechanism.name), (None, None))
+        if secret != user.secret:
+            keys = mechanism.make_auth_info(user.secret.decode(), iteration_count=ITERATIONS)
+            self._keys[name, mechanism.name] = user.secret, keys
+        return keys
+
+    def _ended(self, parked: Parked) -> None:
+        self._under_way.pop(parked.connection, None)

@@ -1,0 +1,254 @@
+"""Kafka's real clients sign in: by every mechanism, with and without a right to, while users change."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from libramq.auth.users import Users
+from libramq.broker.config import BrokerConfig
+from libramq.broker.shell import BrokerServer
+from libramq.clock import SystemClock
+from libramq.filesystem import LocalFileSystem
+from libramq.formats.access import PolicyEntryInfo, PolicyInfo, UserInfo
+from libramq.protocols.kafka.server import KafkaServer
+from libramq.transport.server_tls import encryption
+from libramq.wire.kafka.apis.metadata import MetadataRequest
+from libramq.wire.kafka.apis.sasl_authenticate import SaslAuthenticateRequest
+from libramq.wire.kafka.apis.sasl_handshake import SaslHandshakeRequest
+from libramq.wire.kafka.error_code import ErrorCode
+from tests.broker.brokers import Conversation
+from tests.interop.ports import free_broker_port
+from tests.protocols.kafka.peers import KafkaEndpoint
+from tests.transport.certificates import Certificates
+
+TIMEOUT_S = 60
+ALICE = {"sasl.username": "alice", "sasl.password": "alice-secret"}
+
+
+class Secured:
+    """A broker with users and a port for Kafka's clients, on a thread of its own."""
+
+    def __init__(self, directory: Path, **options: Any) -> None:
+        self._config = BrokerConfig(
+            store_path=str(directory),
+            listen_port=free_broker_port(),
+            authentication_enabled=True,
+            authorization_enabled=True,
+            **options,
+        )
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._thread.start()
+        assert self._started.wait(TIMEOUT_S)
+
+    async def _serve(self) -> None:
+        self._broker = BrokerServer(
+            self._config,
+            clock=SystemClock(),
+            filesystem=LocalFileSystem(),
+            encryption=encryption(self._config.tls),
+        )
+        await self._broker.start()
+        allow(self._broker.broker.tables.users)
+        server = KafkaServer(self._broker, self._config, LocalFileSystem(), port=0)
+        try:
+            await server.start()
+            self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+            self.address = server.address
+            self._started.set()
+            await self._stopping.wait()
+        finally:
+            await server.stop()
+            await self._broker.stop()
+
+    def change(self, work: Callable[[Users], None]) -> None:
+        """Change users on the broker's loop."""
+        users, is_done = self._broker.broker.tables.users, threading.Event()
+        self._loop.call_soon_threadsafe(lambda: (self._broker.call(lambda: work(users)), is_done.set()))
+        assert is_done.wait(TIMEOUT_S)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(TIMEOUT_S)
+
+    def options(self, mechanism: str = "SCRAM-SHA-256", **more: Any) -> dict[str, Any]:
+        """Return the options of a client."""
+        return {
+            "bootstrap.servers": self.address,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": mechanism,
+            "socket.timeout.ms": 5_000,
+            **ALICE,
+            **more,
+        }
+
+
+def allow(users: Users) -> None:
+    """Make alice, who may write and read a topic as a group."""
+    users.create(UserInfo(username="alice", password="alice-secret"))
+    entries = [
+        PolicyEntryInfo(resource=resource, actions=actions, decision="Allow")
+        for resource, actions in (("Topic:mine", ["Pub", "Sub", "Get", "Create"]), ("Group:g", ["Sub"]))
+    ]
+    users.set_policies("User:alice", [PolicyInfo(entries=entries)])
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[Secured]:
+    made = Secured(tmp_path)
+    yield made
+    made.stop()
+
+
+def produce(options: dict[str, Any], topic: str = "mine") -> KafkaError | None:
+    """Produce a record; return the error."""
+    errors: list[KafkaError | None] = []
+    failed: list[KafkaError] = []
+    producer = Producer({**options, "error_cb": failed.append, "message.timeout.ms": 8_000})
+    producer.produce(topic, b"value", on_delivery=lambda error, _: errors.append(error))
+    while not errors and not any(each.code() == KafkaError._AUTHENTICATION for each in failed):
+        producer.poll(0.1)
+    return next((each for each in failed if each.code() == KafkaError._AUTHENTICATION), None) or errors[0]
+
+
+def consume(options: dict[str, Any]) -> bytes:
+    consumer = Consumer({**options, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["mine"])
+    message = consumer.poll(TIMEOUT_S)
+    assert message is not None
+    assert message.error() is None, message.error()
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    value = message.value()
+    assert value is not None
+    return value
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_librdkafka_signs_in_and_does_what_policies_allow(secured: Secured, mechanism: str):
+    options = secured.options(mechanism)
+    assert produce(options) is None
+    assert consume(options) == b"value"
+    error = produce(options, "other")
+    assert error is not None
+    assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_aiokafka_signs_in(secured: Secured):
+    async def scenario() -> None:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=secured.address,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="SCRAM-SHA-512",
+            sasl_plain_username="alice",
+            sasl_plain_password="alice-secret",
+        )
+        await producer.start()
+        await producer.send_and_wait("mine", b"value")
+        await producer.stop()
+
+    asyncio.run(scenario())
+    assert consume(secured.options()) == b"value"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"sasl.password": "guessed"}, {"sasl.username": "eve"}, {"sasl.mechanism": "PLAIN"}]
+)
+def test_who_cannot_prove_a_name_is_refused(secured: Secured, wrong: dict[str, str]):
+    """PLAIN is not there, since connections may be plain."""
+    error = produce(secured.options() | wrong)
+    assert error is not None
+    assert error.code() == KafkaError._AUTHENTICATION
+
+
+def test_who_does_not_sign_in_is_not_served(secured: Secured):
+    admin = AdminClient({"bootstrap.servers": secured.address})
+    with pytest.raises(KafkaException):
+        admin.list_topics(timeout=3)
+
+
+def test_a_disabled_user_is_disconnected_and_a_changed_password_counts(secured: Secured):
+    options = secured.options()
+    assert produce(options) is None
+    producer = Producer({**options, "message.timeout.ms": 5_000})
+    results: list[KafkaError | None] = []
+    producer.produce("mine", b"one", on_delivery=lambda error, _: results.append(error))
+    assert producer.flush(TIMEOUT_S) == 0
+    secured.change(lambda users: users.update(UserInfo(username="alice", user_status="disable")))
+    producer.produce("mine", b"two", on_delivery=lambda error, _: results.append(error))
+    assert producer.flush(TIMEOUT_S) == 0
+    assert results[0] is None
+    assert results[1] is not None
+    secured.change(lambda users: users.update(UserInfo(username="alice", user_status="enable")))
+    secured.change(lambda users: users.update(UserInfo(username="alice", password="new")))
+    error = produce(options)
+    assert error is not None
+    assert error.code() == KafkaError._AUTHENTICATION
+    assert produce(options | {"sasl.password": "new"}) is None
+
+
+def test_plain_is_there_where_all_is_encrypted(tmp_path: Path):
+    certificates = Certificates(tmp_path / "certificates")
+    secured = Secured(tmp_path / "store", tls=certificates.options(server_mode="enforcing"))
+    try:
+        tls = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(certificates.ca_file)}
+        assert produce(secured.options("PLAIN", **tls)) is None
+        assert consume(secured.options("SCRAM-SHA-512", **tls)) == b"value"
+        error = produce(secured.options("PLAIN", **tls) | {"sasl.password": "guessed"})
+        assert error is not None
+        assert error.code() == KafkaError._AUTHENTICATION
+    finally:
+        secured.stop()
+
+
+class TestRequests:
+    """Single requests, in the wrong order and of the wrong size."""
+
+    @pytest.fixture
+    def kafka(self, tmp_path: Path) -> Iterator[KafkaEndpoint]:
+        talk = Conversation(tmp_path, authentication_enabled=True)
+        allow(talk.broker.tables.users)
+        yield KafkaEndpoint(talk)
+        talk.close()
+
+    def test_nothing_else_is_served_before(self, kafka: KafkaEndpoint):
+        peer = kafka.peer()
+        peer.give(peer.frame(MetadataRequest(topics=None), 1))
+        assert not peer.is_open
+        assert "has not signed in" in (peer.close_reason or "")
+
+    def test_a_large_request_is_not_even_decoded(self, kafka: KafkaEndpoint):
+        peer = kafka.peer()
+        peer.give(peer.frame(SaslAuthenticateRequest(auth_bytes=b"x" * 20_000), 2))
+        assert not peer.is_open
+        assert "bytes before it has signed in" in (peer.close_reason or "")
+
+    def test_messages_in_the_wrong_order(self, kafka: KafkaEndpoint):
+        peer = kafka.peer()
+        early = peer.ask(SaslAuthenticateRequest(auth_bytes=b"n,,n=alice,r=x"), 2)
+        assert early.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        other = peer.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+        assert other.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        assert other.mechanisms == ("SCRAM-SHA-256", "SCRAM-SHA-512")
+        assert peer.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1).error_code == 0
+        first = peer.ask(SaslAuthenticateRequest(auth_bytes=b"n,,n=alice,r=x"), 2)
+        assert first.auth_bytes.startswith(b"r=x")
+        wrong = peer.ask(SaslAuthenticateRequest(auth_bytes=b"c=biws,r=x,p=AAAA"), 2)
+        assert wrong.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert not peer.is_open
+
+    @pytest.mark.parametrize("message", [b"\xff", b"", b"n,,", b"y,,n=alice,r=x", b"n,,n=alice", b"p" * 500])
+    def test_what_is_no_message_of_scram(self, kafka: KafkaEndpoint, message: bytes):
+        peer = kafka.peer()
+        peer.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
+        reply = peer.ask(SaslAuthenticateRequest(auth_bytes=message), 2)
+        if reply.error_code:
+            assert reply.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert not peer.is_open
