@@ -73,6 +73,13 @@ Archive = Annotated[
 Conf = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting for Spark; may be repeated.")
 ]
+Secure = Annotated[
+    bool,
+    typer.Option(
+        "--secure",
+        help="Encrypt and authenticate clients, by a certificate and a first user made in DATA/secure.",
+    ),
+]
 BrokerOptions = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="An option of broker.conf; may be repeated."),

@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import os
+import shlex
 import socket
 import stat
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from libramq.cli.servers.kafka import kafka_servers
 from libramq.cli.servers.layout import directories, kv_file
 from libramq.cli.servers.memory import calm_garbage_collector, keep_freed_memory
 from libramq.cli.servers.ports import NAME_SERVER_PORT, choose_ports, further_broker_ports
+from libramq.cli.servers.secure_directory import SecureDirectory
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, LibraError
 from libramq.filesystem import LocalFileSystem
@@ -58,6 +60,8 @@ SECRET_BYTES: Final = 32
 #: RFC 5737, RFC 3849: documentation addresses; a datagram socket "connected" to one sends nothing.
 _ELSEWHERE: Final = {socket.AF_INET: ("192.0.2.1", 9), socket.AF_INET6: ("2001:db8::1", 9)}
 _LOOPBACK: Final = "127.0.0.1"
+#: By which programs of the machine reach its servers, whatever they advertise.
+_OWN_NAMES: Final = (_LOOPBACK, "::1", "localhost")
 #: Addresses for all of a machine's, and where it reaches itself there: "::" does not take IPv4.
 _WILDCARDS: Final = {"": _LOOPBACK, "0.0.0.0": _LOOPBACK, "::": "::1"}
 
@@ -73,6 +77,7 @@ async def up(
     data: Path,
     advertise: str | None,
     allow_public: bool,
+    secure: bool,
     settings: Sequence[str],
     damaged: Damaged | None,
     log_level: LogLevel,
@@ -82,7 +87,9 @@ async def up(
     stores = directories(data, brokers)
     ports = choose_ports(host, nameserver_port, broker_port)
     further, remarks = further_broker_ports(host, ports, brokers - 1)
-    properties, credentials = _properties(settings), _credentials(host, brokers)
+    advertised = advertise or _advertised(host)
+    properties, credentials = _properties(settings), _credentials(host, brokers, is_secure=secure)
+    secured = _secured(data, {advertised, host}, properties) if secure else None
     nameserver = NameServer(
         host,
         ports.nameserver,
@@ -91,7 +98,6 @@ async def up(
         config=NameServerConfig(kv_config_path=str(kv_file(data))),
         encryption=encryption(tls_options(properties)),
     )
-    advertised = advertise or _advertised(host)
     namesrv = join_address(advertised, ports.nameserver)
     configs = _configs(
         stores,
@@ -107,26 +113,54 @@ async def up(
         credentials=credentials,
     )
     children = BrokerChildren(configs[1:], log_level)
-    option = _option(ports.nameserver, host, namesrv)
-    named = ", ".join(f"{config.broker_name} {_named(config)}" for config in configs)
     lines = [
         *ports.remarks,
         *remarks,
-        f"LibraMQ is up: name server {namesrv}, {'broker' if brokers == 1 else 'brokers'} {named}, "
-        f"data in {_absolute(data)}",
+        f"LibraMQ is up: name server {namesrv}, {_named_brokers(configs)}, data in {_absolute(data)}",
         *_kafka_line(
             [join_address(advertised, config.kafka_listen_port) for config in configs if kafka_port]
         ),
-        f"Try:  libra send{option} -t Hello 'Hello, balance'",
-        f"      libra tail{option} -t Hello --from earliest    (Ctrl-C here stops the servers)",
+        *_access_lines(secured),
+        *_advice(_option(ports.nameserver, host, namesrv)),
     ]
     first = broker_server(configs[0])
     await _serve([nameserver, first, children, *kafka_servers(first, configs[0])], lines, children.failure)
 
 
-def _credentials(host: str, brokers: int) -> Credentials | None:
+def _named_brokers(configs: Sequence[BrokerConfig]) -> str:
+    named = ", ".join(f"{config.broker_name} {_named(config)}" for config in configs)
+    return f"{'broker' if len(configs) == 1 else 'brokers'} {named}"
+
+
+def _advice(option: str) -> list[str]:
+    return [
+        f"Try:  libra send{option} -t Hello 'Hello, balance'",
+        f"      libra tail{option} -t Hello --from earliest    (Ctrl-C here stops the servers)",
+    ]
+
+
+def _secured(data: Path, addresses: Collection[str], properties: dict[str, str]) -> SecureDirectory:
+    """Add the options of secured servers to those that --set names."""
+    secured = SecureDirectory(data, {*addresses, *_OWN_NAMES} - set(_WILDCARDS))
+    for name, text in secured.properties().items():
+        if name in properties:
+            raise ConfigError(f"--set {name}: --secure decides it; leave one of them out")
+        properties[name] = text
+    return secured
+
+
+def _access_lines(secured: SecureDirectory | None) -> list[str]:
+    if secured is None:
+        return []
+    return [
+        "Clients must encrypt and sign. The first user, with all rights, is in this file; keep it secret:",
+        f"      export LIBRA_ACCESS={shlex.quote(str(secured.access_file))}",
+    ]
+
+
+def _credentials(host: str, brokers: int, *, is_secure: bool) -> Credentials | None:
     """Return what the brokers of `libra up` share; child processes get them over a pipe."""
-    if brokers == 1 and is_loopback(host):
+    if brokers == 1 and is_loopback(host) and not is_secure:
         return None
     return Credentials("libra-up", SYSTEM_SECRETS.token_hex(SECRET_BYTES))
 

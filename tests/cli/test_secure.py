@@ -1,0 +1,63 @@
+"""`libra up --secure`: encrypted, with a first user, from the first start on."""
+
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from libramq.formats.properties_file import property_line, read_properties
+from tests.cli.commands import end, libra, one_line, start
+from tests.interop.ports import free_broker_port, free_port
+
+
+@contextmanager
+def secured(data: Path) -> Iterator[str]:
+    """Run one; yield the name server's address."""
+    port = free_port()
+    ports = ["--nameserver-port", str(port), "--broker-port", str(free_broker_port())]
+    up = start(["up", "--secure", "--data", str(data), *ports])
+    try:
+        assert up.stdout is not None
+        while "export LIBRA_ACCESS=" not in (line := up.stdout.readline()):
+            assert line, up.stderr.read() if up.stderr else ""
+        assert line.split("=")[1].strip() == str(data / "secure" / "access.properties")
+        yield f"127.0.0.1:{port}"
+    finally:
+        end(up)
+
+
+def test_only_users_may_do_anything_and_they_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, access = tmp_path / "data", tmp_path / "data" / "secure" / "access.properties"
+    with secured(data) as namesrv:
+        assert stat.S_IMODE(access.parent.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(file.stat().st_mode) for file in access.parent.iterdir()} == {0o600}
+        assert "the server may require TLS" in one_line(libra("send", "-n", namesrv, "-t", "T", "plain"))
+        monkeypatch.setenv("LIBRA_ACCESS", str(access))
+        assert libra("send", "-n", namesrv, "-t", "T", "hello").code == 0
+        user = ("-u", "reader", "-p", "a password")
+        made = libra("admin", "createUser", "-n", namesrv, "-c", "DefaultCluster", *user)
+        assert made.code == 0, made
+        encrypted = {name: text for name, text in read_properties(access).items() if name.startswith("tls.")}
+        for signed in ({}, {"accessKey": "reader", "secretKey": "a password"}):
+            file = tmp_path / "other.properties"
+            file.write_text("".join(property_line(*each) for each in (encrypted | signed).items()))
+            monkeypatch.setenv("LIBRA_ACCESS", str(file))
+            refused = libra("send", "-n", namesrv, "-t", "T", "not allowed")
+            assert refused.code != 0
+            assert "NO_PERMISSION" in refused.err, refused
+    authority, password = access.with_name("ca.pem").read_bytes(), access.read_bytes()
+    monkeypatch.setenv("LIBRA_ACCESS", str(access))
+    with secured(data) as namesrv:
+        found = libra("tail", "-n", namesrv, "-t", "T", "--from", "earliest", "--count", "1")
+        assert "hello" in found.out
+    assert (access.with_name("ca.pem").read_bytes(), access.read_bytes()) == (authority, password)
+
+
+def test_what_it_decides_cannot_be_set_and_spoilt_files_are_named(tmp_path: Path) -> None:
+    up = ("up", "--secure", "--data", str(tmp_path / "data"), "--nameserver-port", str(free_port()))
+    assert "--secure decides it" in one_line(libra(*up, "--set", "authenticationEnabled=false"))
+    key = tmp_path / "data" / "secure" / "ca.key"
+    key.write_text("spoilt")
+    assert f"{key.with_name('ca.pem')} or ca.key cannot be used" in one_line(libra(*up))
