@@ -123,6 +123,7 @@ def test_the_secret_does_not_appear_in_process_lists(cluster):
 def test_a_name_server_reads_the_credentials_of_its_brokers(tmp_path):
     """If the credentials cannot be parsed, the error does not show them."""
     config = tmp_path / "namesrv.conf"
+    config.touch(mode=0o600)
     config.write_text('innerClientAuthenticationCredentials={"secretKey":"hush"}\n')
     said = one_line(libra("nameserver", "-c", str(config), "--port", str(free_port())))
     assert said.startswith(f"{config}: innerClientAuthenticationCredentials cannot be read; write")
