@@ -310,6 +310,7 @@ def test_a_certificate_names_the_user_of_javas_client(tmp_path: Path) -> None:
     super_user, stranger = certificates.client("orders.example"), certificates.client("other.example")
     settings = {
         **certificates.properties,
+        "tls.server.mode": "enforcing",
         "tls.server.need.client.auth": "require",
         "tls.server.trustCertPath": certificates.ca_file,
         "tls.enable": "true",

@@ -99,7 +99,7 @@ def test_a_key_may_have_a_password_and_lie_in_the_certificates_file(certificates
 
 def test_the_authorities_of_clients_are_read_with_the_rest(certificates: Certificates) -> None:
     trust = certificates.directory / "trust.pem"
-    options = certificates.options(need_client_auth="require", server_trust_cert_path=str(trust))
+    options = certificates.options(need_client_auth="optional", server_trust_cert_path=str(trust))
     with pytest.raises(ConfigError, match=r"trustCertPath=.* cannot be read: No such file"):
         load(options)
     trust.write_text("nothing")
@@ -119,6 +119,14 @@ def test_the_authorities_of_clients_are_read_with_the_rest(certificates: Certifi
         (
             {"tls.server.need.client.auth": "require", "tls.server.trustCertPath": "ca"},
             r"has no effect on plain connections",
+        ),
+        (
+            {
+                "tls.server.certPath": "c",
+                "tls.server.need.client.auth": "require",
+                "tls.server.trustCertPath": "ca",
+            },
+            r"auth=require: plain connections, which .* show none; set tls",
         ),
         ({"tls.test.mode.enable": "true"}, r"nobody could check"),
         ({"tls.enable": "yes"}, r"tls\.enable=yes; true or false"),
@@ -149,13 +157,13 @@ def test_apaches_file_of_options_is_read_and_has_precedence(
         "tls.client.authServer=false\n"
         "tls.client.trustCertPath=/opt/certFiles/ca.pem\n"
     )
-    options = tls_options({"tls.config.file": str(file), "tls.enable": "true", "tls.server.certPath": "no"})
-    assert options.mode == "permissive"
+    own = {"tls.enable": "true", "tls.server.mode": "enforcing"}
+    options = tls_options({"tls.config.file": str(file), "tls.server.certPath": "no"} | own)
     assert options.need_client_auth == "require"
     assert options.server_cert_path == "/opt/certFiles/server.pem"
     assert options.outgoing == Tls(ca_file="/opt/certFiles/ca.pem")
     monkeypatch.setattr(tls_options_module, "DEFAULT_FILE", file)
-    assert tls_options({"tls.enable": "true"}).server_cert_path == "/opt/certFiles/server.pem"
+    assert tls_options(own).server_cert_path == "/opt/certFiles/server.pem"
     file.write_text("tls.server.keypath=x")
     with pytest.raises(ConfigError, match=r"tls\.properties: tls\.server\.keypath: there is no such option"):
         tls_options({"tls.config.file": str(file)})
@@ -268,7 +276,7 @@ def test_a_clients_certificate_names_it(loop: str, need: str, certificates: Cert
 
     async def scenario() -> None:
         options = certificates.options(
-            need_client_auth=need, server_trust_cert_path=str(certificates.ca_file)
+            server_mode="enforcing", need_client_auth=need, server_trust_cert_path=str(certificates.ca_file)
         )
         server, echo, port = await serve(ServerTls(options))
         own = await connect(port, certificates.tls(cert_file=str(certificates.client("orders.example"))))

@@ -52,7 +52,8 @@ class TlsOptions:
     need_client_auth: str = _option(
         "none",
         "tls.server.need.client.auth",
-        "Whether clients show a certificate: `none`, `optional`, `require`. It is always checked.",
+        "Whether clients show a certificate: `none`, `optional`, `require` (with `enforcing` only). It is "
+        "always checked.",
     )
     server_trust_cert_path: str = _option(
         "", "tls.server.trustCertPath", "The authorities of clients' certificates, in PEM."
@@ -122,6 +123,11 @@ class TlsOptions:
             raise ConfigError(
                 f"tls.server.need.client.auth={self.need_client_auth} has no effect on plain connections; "
                 "set tls.server.certPath, and tls.server.mode=enforcing"
+            )
+        if self.need_client_auth == "require" and self.mode == "permissive":
+            raise ConfigError(
+                "tls.server.need.client.auth=require: plain connections, which tls.server.mode=permissive "
+                "takes, show none; set tls.server.mode=enforcing, or optional until all clients have one"
             )
         if self.enable:
             _ = self.outgoing
