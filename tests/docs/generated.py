@@ -148,7 +148,7 @@ def _shown(option: object) -> object:
 
 
 def _default(value: object) -> str:
-    if value is None or type(value).__name__ == "Sentinel":
+    if value is None or value == frozenset() or type(value).__name__ == "Sentinel":
         return ""
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

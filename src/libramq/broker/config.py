@@ -129,7 +129,7 @@ class BrokerConfig:
     allow_public: bool = option(  # Ours alone.
         False,
         "allowPublic",
-        "Allow a `bindAddress` that other machines can reach. Clients are not authenticated.",
+        "Allow a `bindAddress` that other machines can reach. Clients are not authenticated by default.",
     )
     listen_port: int = option(
         10911,

@@ -92,4 +92,6 @@ class BrokerOptions:
 def _text(value: object) -> str:
     if value is None:
         return ""
+    if isinstance(value, frozenset):
+        return ",".join(map(str, sorted(value)))
     return str(value).lower() if isinstance(value, bool) else str(value)
