@@ -45,7 +45,7 @@ def test_blocks_are_found_however_their_bytes_are_cut(pieces: list[bytes], cuts:
     assert reader.partial_bytes == 0
 
 
-@pytest.mark.parametrize(("offset", "size"), [(-1, 3), (0, -1), (0, BLOCK_BYTES_MAX + 1)])
+@pytest.mark.parametrize(("offset", "size"), [(-1, 65), (-2, 3), (0, -1), (0, BLOCK_BYTES_MAX + 1)])
 def test_an_impossible_block_is_refused_before_its_data_arrives(offset: int, size: int) -> None:
     head = offset.to_bytes(8, signed=True) + size.to_bytes(4, signed=True)
     with pytest.raises(RemoteProtocolError, match="block of"):

@@ -643,6 +643,11 @@ class BrokerConfig:
         return f"{self.broker_ip}:{self.listen_port}"
 
     @property
+    def brokers_secret(self) -> bytes | None:
+        """Return the secret that all brokers of the cluster know."""
+        return self.credentials.secret_key.encode() if self.credentials is not None else None
+
+    @property
     def serves_metrics(self) -> bool:
         """Return whether metrics are served for Prometheus."""
         return self.metrics_exporter_type in METRICS_SERVED
@@ -657,9 +662,11 @@ def _check_access(config: BrokerConfig) -> None:
                 "name; set both"
             )
         return
-    if config.is_slave and config.credentials is None:
+    if (config.is_slave or config.ha_listen_port) and config.credentials is None:
+        option = "brokerRole=SLAVE" if config.is_slave else f"haListenPort={config.ha_listen_port}"
         raise ConfigError(
-            "brokerRole=SLAVE with authenticationEnabled=true: a slave signs its requests to its master; set "
+            f"{option} with authenticationEnabled=true: a slave signs its requests to its master, and proves "
+            "itself before it copies the log; set "
             f'{CREDENTIALS_OPTION}={{"accessKey":"…","secretKey":"…"}}, the same at both'
         )
 

@@ -3,7 +3,8 @@
     slave → master    REPORT   8 bytes: how much of the commit log the slave has
     master → slave    BLOCK   12 bytes: an offset and a size; then so many bytes of the commit log
 
-A block without data is a heartbeat. Upstream: DefaultHAClient.java, DefaultHAConnection.java.
+A block without data is a heartbeat; one at an offset that no log has is a challenge (`slave_proof.py`).
+Upstream: DefaultHAClient.java, DefaultHAConnection.java.
 """
 
 import struct
@@ -15,6 +16,10 @@ from libramq.errors import RemoteProtocolError
 BLOCK_BYTES: Final = 32 * 1024
 #: DefaultHAClient.READ_MAX_BUFFER_SIZE: one of Apache's slaves cannot receive a larger block.
 BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024
+
+#: Ours: the offset of a challenge, and how long one may be.
+CHALLENGE_OFFSET: Final = -1
+CHALLENGE_BYTES_MAX: Final = 64
 
 _REPORT: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">qi")
@@ -74,7 +79,8 @@ class BlockReader:
         position, end = 0, len(self._partial)
         while end - position >= _HEAD.size:
             offset, size = _HEAD.unpack_from(self._partial, position)
-            if offset < 0 or not 0 <= size <= BLOCK_BYTES_MAX:
+            size_max = CHALLENGE_BYTES_MAX if offset == CHALLENGE_OFFSET else BLOCK_BYTES_MAX
+            if offset < CHALLENGE_OFFSET or not 0 <= size <= size_max:
                 raise RemoteProtocolError(f"the master sent a block of {size} bytes at offset {offset}")
             data_at = position + _HEAD.size
             if end - data_at < size:

@@ -21,7 +21,8 @@ from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Dial
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
-from libramq.replication.blocks import BlockReader, encode_report
+from libramq.replication.blocks import CHALLENGE_OFFSET, BlockReader, encode_report
+from libramq.replication.slave_proof import slave_proof
 from libramq.store.config import FlushDiskType
 from libramq.store.message_store import MessageStore
 
@@ -72,7 +73,7 @@ class HAClient:
 
     compare: finds up to where the logs are equal; 0 if ours is empty.
     may_cut: whether our log may be cut at an offset now; called again until it may.
-    was_cut: called after a cut.
+    was_cut: called after a cut. secret: that of the cluster's brokers, for a master that wants a proof.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class HAClient:
         compare: Compare,
         may_cut: Callable[[int], bool],
         was_cut: Callable[[], None],
+        secret: bytes | None = None,
     ) -> None:
         self.state = State.IDLE
         self._store = store
@@ -92,6 +94,7 @@ class HAClient:
         self._compare = compare
         self._may_cut = may_cut
         self._was_cut = was_cut
+        self._secret = secret
         self._copyings = 0
         self._is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._address: str | None = None
@@ -147,7 +150,9 @@ class HAClient:
             if blocks and self.state is not State.COPYING:
                 raise ProtocolError("the master sends before it knows from where")
             for block in blocks:
-                if block.data:
+                if block.offset == CHALLENGE_OFFSET:
+                    self._prove(connection, block.data)
+                elif block.data:
                     copy.append(block.offset, block.data)
         except (ProtocolError, StoreError) as error:
             reason = self._store.failure or str(error)
@@ -155,6 +160,13 @@ class HAClient:
         else:
             if blocks:
                 self._failure = ""
+
+    def _prove(self, connection: Connection, challenge: bytes) -> None:
+        if self._secret is None:
+            raise ProtocolError(
+                "the master wants a proof: set the innerClientAuthenticationCredentials of its cluster"
+            )
+        self._effects.send(connection, encode_report(slave_proof(self._secret, challenge)))
 
     def ended(self, connection: Connection, reason: str) -> None:
         """Handle the end of the connection."""

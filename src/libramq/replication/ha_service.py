@@ -1,6 +1,6 @@
 """The HA service of a master: sends the commit log to its slaves as it grows.
 
-        report ─► accepted? ─► where to begin ─► blocks, while the log has more and the slave has room
+    report ─► [proof] ─► accepted? ─► where to begin ─► blocks, while the log has more and the slave has room
 
 Under SYNC_FLUSH slaves get what is on the master's disk. Otherwise a power cut could take from the master
 what members have read at its slave; they would continue behind it, and skip what is stored in its place.
@@ -21,6 +21,8 @@ from libramq.kernel.parts import Kernel, Phase
 from libramq.logs import get_logger
 from libramq.replication.blocks import BLOCK_BYTES, encode_block
 from libramq.replication.ha_connection import HAConnection
+from libramq.replication.slave_proof import SlaveProofs
+from libramq.secret_bits import SYSTEM_SECRETS
 from libramq.store.config import FlushDiskType
 from libramq.store.log.segments import FileRange
 from libramq.store.message_store import MessageStore
@@ -41,8 +43,9 @@ TURN_BYTES_MAX: Final = 1024 * 1024
 class HAService:
     """Sends the commit log to slaves; a `kernel.engine.Translator` whose requests are their reports.
 
-    is_allowed: returns whether a slave may connect from an address. acknowledged: called with all slaves when
-    one has more than before, has connected, or has left.
+    is_allowed: returns whether a slave may connect from an address. secret: that of the cluster's brokers, if
+    slaves must prove to know it. acknowledged: called with all slaves when one has more than before, has
+    connected, or has left.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class HAService:
         kernel: Kernel,
         *,
         is_allowed: Callable[[str], bool],
+        secret: bytes | None = None,
         acknowledged: Callable[[Sequence[HAConnection]], None],
     ) -> None:
         self._store = store
@@ -60,6 +64,9 @@ class HAService:
         self._is_allowed = is_allowed
         self._acknowledged = acknowledged
         self._slaves: dict[Connection, HAConnection] = {}
+        self._proofs: SlaveProofs | None = None
+        if secret is not None:
+            self._proofs = SlaveProofs(secret, SYSTEM_SECRETS, kernel, refuse=self._refuse)
         self._soon = partial(kernel.soon, Phase.ARRIVALS, self._send_all)
 
     def receive(self, connection: Connection, requests: Sequence[int], start: int) -> int:
@@ -69,7 +76,11 @@ class HAService:
         reported = requests[-1]
         slave = self._slaves.get(connection)
         if slave is None:
-            self._accept(connection, reported, now_ms)
+            begin: int | None = reported
+            if self._proofs is not None:
+                begin = self._proofs.report_of(connection, reported, now_ms)
+            if begin is not None:
+                self._accept(connection, begin, now_ms)
         elif slave.report(reported, now_ms, self._store.end):
             self._acknowledged(self.slaves())
         else:
@@ -135,6 +146,8 @@ class HAService:
         self._forget(connection)
 
     def _forget(self, connection: Connection) -> HAConnection | None:
+        if self._proofs is not None:
+            self._proofs.forget(connection)
         slave = self._slaves.pop(connection, None)
         if slave is not None:
             slave.look.cancel()

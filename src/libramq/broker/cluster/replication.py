@@ -52,7 +52,13 @@ class Replication:
             timeout_ms=config.slave_timeout_ms,
         )
         acknowledged = copies.update if config.waits_for_slaves else _ignore
-        self.service = HAService(store, kernel, is_allowed=self.is_allowed, acknowledged=acknowledged)
+        self.service = HAService(
+            store,
+            kernel,
+            is_allowed=self.is_allowed,
+            secret=config.brokers_secret if config.authentication_enabled else None,
+            acknowledged=acknowledged,
+        )
         self.gate: Gate = durability
         if config.waits_for_slaves:
             is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH

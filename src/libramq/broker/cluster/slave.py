@@ -82,7 +82,12 @@ class Slave:
         self._has_master = True
         self._silent_until_ms = self._look_again_ms = MonotonicMs(0)
         self.client = HAClient(
-            self._store, kernel, compare=self._compare, may_cut=self._may_cut, was_cut=offsets.cut
+            self._store,
+            kernel,
+            compare=self._compare,
+            may_cut=self._may_cut,
+            was_cut=offsets.cut,
+            secret=config.brokers_secret,
         )
         self._copies = TableCopies(
             files=files,

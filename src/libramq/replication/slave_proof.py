@@ -1,0 +1,93 @@
+"""The proof of a slave: it knows the secret of the cluster's brokers. The log has every message.
+
+    slave ─► report       where its log ends, as always
+    slave ◄─ challenge    a block at an offset that no log has: random bytes
+    slave ─► proof        a report below 0: the HMAC of these bytes with the secret
+    slave ◄─ blocks       from the report on
+
+Ours, and only where clients are authenticated: Apache's slaves cannot prove anything. A slave that gets no
+challenge, as from Apache's master, copies as always.
+"""
+
+import hmac
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from libramq.clock import MonotonicMs
+from libramq.kernel.connection import Connection
+from libramq.kernel.deadlines import Deadline
+from libramq.kernel.parts import Kernel
+from libramq.replication.blocks import CHALLENGE_OFFSET, encode_block
+from libramq.secret_bits import SecretBits
+
+CHALLENGE_BYTES: Final = 16
+#: Ours: a slave answers at once; its process may stand still for some seconds.
+PROOF_MS_MAX: Final = 10_000
+#: Ours: connections that have proven nothing; a master has 16 slaves at most (`ha_service`).
+UNPROVEN_MAX: Final = 64
+_PURPOSE: Final = b"libra slave "
+
+
+def slave_proof(secret: bytes, challenge: bytes) -> int:
+    """Return the report that proves to know the secret: 63 bits, of which an attacker guesses once."""
+    return -1 - (int.from_bytes(hmac.digest(secret, _PURPOSE + challenge, "sha256")[:8]) >> 1)
+
+
+class _Unproven(NamedTuple):
+    """A connection that was challenged. report: where the log of its slave ends."""
+
+    report: int
+    challenge: bytes
+    end: Deadline
+
+
+class SlaveProofs:
+    """Challenges connections, and checks their proofs. refuse: ends a connection, with the reason."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        secret_bits: SecretBits,
+        kernel: Kernel,
+        *,
+        refuse: Callable[[Connection, str], None],
+    ) -> None:
+        self._secret = secret
+        self._secret_bits = secret_bits
+        self._effects, self._deadlines = kernel.effects, kernel.deadlines
+        self._refuse = refuse
+        self._unproven: dict[Connection, _Unproven] = {}
+
+    def report_of(self, connection: Connection, reported: int, now_ms: MonotonicMs) -> int | None:
+        """Take a challenged connection's proof, and return its report; None: challenged now, or refused."""
+        unproven = self._unproven.get(connection)
+        if unproven is None:
+            self._challenge(connection, reported, now_ms)
+            return None
+        self.forget(connection)
+        expected = slave_proof(self._secret, unproven.challenge)
+        if not hmac.compare_digest(expected.to_bytes(8, signed=True), reported.to_bytes(8, signed=True)):
+            self._refuse(
+                connection,
+                "it has not proven to know the innerClientAuthenticationCredentials of this cluster; set the "
+                "same at master and slave, both of LibraMQ",
+            )
+            return None
+        return unproven.report
+
+    def forget(self, connection: Connection) -> None:
+        """Forget a connection that has ended, or proven enough."""
+        unproven = self._unproven.pop(connection, None)
+        if unproven is not None:
+            unproven.end.cancel()
+
+    def _challenge(self, connection: Connection, reported: int, now_ms: MonotonicMs) -> None:
+        if len(self._unproven) >= UNPROVEN_MAX:
+            self._refuse(connection, f"{UNPROVEN_MAX} connections have not proven to be slaves")
+            return
+        challenge = bytes.fromhex(self._secret_bits.token_hex(CHALLENGE_BYTES))
+        reason = f"it has not proven to be a slave within {PROOF_MS_MAX} ms"
+        end = self._deadlines.new(lambda _: self._refuse(connection, reason))
+        end.at(now_ms + PROOF_MS_MAX)
+        self._unproven[connection] = _Unproven(reported, challenge, end)
+        self._effects.send(connection, encode_block(CHALLENGE_OFFSET, challenge))
