@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from libramq.formats.properties_file import read_properties
+from tests.cli.commands import end, start
 from tests.interop.apache import set_up
 from tests.interop.kafka_programs import KafkaUp
+from tests.interop.ports import free_broker_port, free_port
 from tests.interop.process import PATIENCE_S, Process
 
 pytestmark = pytest.mark.interop
@@ -118,3 +121,32 @@ def test_members_of_a_group_share_the_partitions(servers: KafkaUp, tmp_path: Pat
             assert sorted(one.records + two.records) == [f"{partition} 0 value" for partition in range(8)]
             two.kill()
         one.wait_share(8)
+
+
+def test_kcat_signs_in_to_secured_servers(tmp_path: Path):
+    """By PLAIN over TLS: SCRAM of this librdkafka repeats a nonce, against RFC 5802 (CVE-2024-56128)."""
+    set_up()
+    ports = {name: free_port() for name in ("nameserver", "kafka")}
+    options = ["--nameserver-port", str(ports["nameserver"]), "--kafka-port", str(ports["kafka"])]
+    options += ["--broker-port", str(free_broker_port()), "--data", str(tmp_path)]
+    up = start(["up", "--secure", *options])
+    try:
+        assert up.stdout is not None
+        while "export LIBRA_ACCESS=" not in (line := up.stdout.readline()):
+            assert line, up.stderr.read() if up.stderr else ""
+        user = read_properties(tmp_path / "secure" / "access.properties")
+        for password, is_known in ((user["secretKey"], True), ("wrong", False)):
+            properties = {
+                "security.protocol": "sasl_ssl",
+                "ssl.ca.location": str(tmp_path / "secure" / "ca.pem"),
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": user["accessKey"],
+                "sasl.password": password,
+            }
+            command = ["kcat", "-b", f"127.0.0.1:{ports['kafka']}", "-L", "-m", "5"]
+            command += [word for name, text in properties.items() for word in ("-X", f"{name}={text}")]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+            assert ("1 brokers:" in done.stdout) == is_known, done
+            assert ("wrong user or password" in done.stderr) == (not is_known), done
+    finally:
+        end(up)

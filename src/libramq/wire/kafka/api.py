@@ -84,7 +84,7 @@ APIS: Final = {
         _api(14, SyncGroupRequest, 0, 5, 4),
         _api(15, DescribeGroupsRequest, 0, 6, 5),
         _api(16, ListGroupsRequest, 0, 5, 3),
-        _api(17, SaslHandshakeRequest, 1, 1, 2),
+        _api(17, SaslHandshakeRequest, 1, 1, 2, listed_from=0),
         _api(API_VERSIONS, ApiVersionsRequest, 0, 4, 3),
         _api(19, CreateTopicsRequest, 2, 6, 5),
         _api(20, DeleteTopicsRequest, 1, 5, 4),

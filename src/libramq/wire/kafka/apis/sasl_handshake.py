@@ -1,4 +1,7 @@
-"""SaslHandshake (17): the mechanism by which a client will sign in. Bare tokens would follow version 0."""
+"""SaslHandshake (17): the mechanism by which a client will sign in.
+
+Version 0, which bare tokens follow, is listed and not served: librdkafka 2.0 looks for it, and uses 1.
+"""
 
 from libramq.wire.kafka.schema import Int16, Message, Request, String
 
