@@ -248,9 +248,41 @@ def test_white_lists_exempt_requests_by_code(tmp_path: Path):
     secured.close()
 
 
+def test_a_dry_run_logs_what_it_would_refuse(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Each kind once a minute; nobody can make a user for later meanwhile."""
+    secured = Secured(tmp_path, authorization_dry_run=True)
+    secured.make("alice")
+
+    def logged() -> list[str]:
+        found = [record.getMessage() for record in caplog.records if "would" in record.getMessage()]
+        caplog.clear()
+        return found
+
+    for _ in range(3):
+        assert secured.sends(ALICE).code == C.SUCCESS
+        assert secured.send(secured.peer).code == C.SUCCESS
+    unsigned, nobody, denied = sorted(logged(), key=lambda line: ("from 127" in line, "alice" in line))
+    assert "username cannot be null." in unsigned
+    assert "username cannot be null. (from 127.0.0.1)" in nobody
+    assert "User:alice has no permission to access Topic:T" in denied
+    secured.clock.advance(60_000)
+    assert secured.sends(ALICE).code == C.SUCCESS
+    assert any("times=6" in line for line in logged())
+    secured.allow("Topic:T", actions="Pub")
+    assert secured.sends(ALICE).code == C.SUCCESS
+    assert logged() == []
+    eve = UserInfo(username="eve", password="x")
+    for who in (ALICE, None):
+        command = secured.command(R.AUTH_CREATE_USER, h.UserHeader(username="eve"), eve)
+        secured.give(secured.peer, command if who is None else sign(command, who))
+        assert secured.peer.replies[-1].code == C.NO_PERMISSION
+    secured.close()
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
+        ({"authenticationEnabled": "true", "authorizationDryRun": "true"}, "which it tries out"),
         ({"authorizationEnabled": "true"}, "anyone could use any user's name"),
         (
             {

@@ -18,6 +18,7 @@ import msgspec
 from libramq.auth.access_control import AccessControl
 from libramq.auth.authenticator import Authenticator
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
+from libramq.auth.dry_run import DryRun
 from libramq.auth.users import UserType
 from libramq.broker.cluster.name_server_list import Fetch
 from libramq.broker.config import BrokerConfig
@@ -68,6 +69,8 @@ class Broker(Base):
             if config.authentication_enabled:
                 self.authenticator = self.access = access = self._access_control(config, files)
                 authorizer = access if config.authorization_enabled else authorizer
+            if config.authorization_dry_run and self.access is not None:
+                self.authenticator = authorizer = DryRun(self.access, machine.clock)
             super().__init__(config, machine, files, authorizer, recorded, fetch_name_servers)
             self._features = self._build_features()
             self.engine = self._build_engine()

@@ -73,6 +73,7 @@ _KEPT: Final = (
     INITIAL_USER_OPTION,
     "authenticationEnabled",
     "authorizationEnabled",
+    "authorizationDryRun",
 )
 #: By their names in small letters.
 _PROMISES: Final = {name.lower(): name for name in (*REFUSED, *_KEPT)}

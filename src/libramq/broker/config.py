@@ -275,6 +275,11 @@ class BrokerConfig:
         "authorizationWhitelist",
         "The codes of requests that need no permission, whoever sends them.",
     )
+    authorization_dry_run: bool = option(  # Ours alone.
+        False,
+        "authorizationDryRun",
+        "With both: log what would be refused, and refuse only changes of the cluster and its users.",
+    )
     #: An operator's decision about a damaged store, for one start: in a file, it would remain.
     damaged: str | None = None
 
@@ -655,6 +660,11 @@ class BrokerConfig:
 
 def _check_access(config: BrokerConfig) -> None:
     """Raise ConfigError for access control that would not hold, or that would lock brokers out."""
+    if config.authorization_dry_run and not config.authorization_enabled:
+        raise ConfigError(
+            "authorizationDryRun=true needs authenticationEnabled=true and authorizationEnabled=true, "
+            "which it tries out"
+        )
     if not config.authentication_enabled:
         if config.authorization_enabled:  # Apache's broker believes whatever name a request has (#11178).
             raise ConfigError(

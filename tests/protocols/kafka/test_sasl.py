@@ -194,6 +194,16 @@ def test_a_disabled_user_is_disconnected_and_a_changed_password_counts(secured: 
     assert produce(options | {"sasl.password": "new"}) is None
 
 
+def test_a_dry_run_serves_who_does_not_sign_in(tmp_path: Path):
+    secured = Secured(tmp_path, authorization_dry_run=True)
+    try:
+        plain = {"bootstrap.servers": secured.address}
+        assert produce(plain, "other") is None
+        assert produce(secured.options(), "other") is None
+    finally:
+        secured.stop()
+
+
 def test_plain_is_there_where_all_is_encrypted(tmp_path: Path):
     certificates = Certificates(tmp_path / "certificates")
     secured = Secured(tmp_path / "store", tls=certificates.options(server_mode="enforcing"))

@@ -54,14 +54,20 @@ class _SignIn:
 
 
 class Sasl:
-    """Signs clients in. access: None: nobody needs to. has_plain: all is encrypted, passwords too."""
+    """Signs clients in. access: None: nobody can. has_plain: all is encrypted, passwords too.
 
-    def __init__(self, access: AccessControl | None, purgatory: Purgatory, *, has_plain: bool) -> None:
+    is_voluntary: clients that do not sign in are served, as in a dry run.
+    """
+
+    def __init__(
+        self, access: AccessControl | None, purgatory: Purgatory, *, has_plain: bool, is_voluntary: bool
+    ) -> None:
         if access is not None and find_spec("scramp") is None:
             raise ConfigError(
                 "kafkaListenPort with authenticationEnabled=true needs scramp: pip install 'libramq[kafka]'"
             )
         self._access = access
+        self._is_voluntary = is_voluntary
         self._purgatory = purgatory
         self._mechanisms = (*SCRAM, PLAIN) if has_plain else SCRAM
         self._under_way: dict[Connection, _SignIn] = {}
@@ -74,7 +80,8 @@ class Sasl:
 
     def is_too_large(self, connection: Connection, size: int) -> bool:
         """Return whether a request is larger than one of a client that has not signed in may be."""
-        is_unknown = self._access is not None and connection.principal is ANONYMOUS
+        must_sign_in = self._access is not None and not self._is_voluntary
+        is_unknown = must_sign_in and connection.principal is ANONYMOUS
         return is_unknown and size > UNKNOWN_FRAME_BYTES_MAX
 
     def why_not(self, connection: Connection, request: type) -> str | None:
@@ -85,6 +92,8 @@ class Sasl:
         if request in BEFORE:
             return None
         if connection.principal is ANONYMOUS:
+            if self._is_voluntary:
+                return None
             if not connection.certificate_names:
                 return "it has not signed in; set its security.protocol"
             try:

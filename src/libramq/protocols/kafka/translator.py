@@ -79,8 +79,12 @@ class KafkaTranslator:
         self.producers = Producers(
             broker.store, broker.topics, broker.kernel, filesystem, directory, secret_bits
         )
-        has_plain = broker.config.tls.mode == "enforcing"
-        self._sasl = Sasl(broker.access, broker.kernel.purgatory, has_plain=has_plain)
+        self._sasl = Sasl(
+            broker.access,
+            broker.kernel.purgatory,
+            has_plain=broker.config.tls.mode == "enforcing",
+            is_voluntary=broker.config.authorization_dry_run,
+        )
         self._apis.update(self._sasl.apis())
         nodes = KafkaNodes(node, broker.cluster.nodes)
         ids = TopicIds(nodes.cluster)
