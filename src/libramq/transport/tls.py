@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from libramq.errors import ConfigError
-from libramq.logs import get_logger
 
 if TYPE_CHECKING:
     import ssl
 
-log = get_logger(__name__)
 
 #: full: the certificate and the name in it. ca: the certificate alone. none: nothing; for tests.
 Verify = Literal["full", "ca", "none"]
@@ -101,6 +99,9 @@ class RenewedContext:
         seen = self._look()
         if seen != self._seen:
             self._seen = seen
+            from libramq.logs import get_logger  # Not at the top: a task of Spark's loads no structlog.
+
+            log = get_logger(__name__)
             try:
                 self._context = self._load()
             except ConfigError as error:
