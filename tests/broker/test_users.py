@@ -125,6 +125,30 @@ def test_a_held_pull_ends_with_the_permission(secured: Secured, code: R):
     assert reader.replies[-1].code == C.NO_PERMISSION
 
 
+@pytest.mark.parametrize("is_held", [False, True], ids=["at once", "held"])
+def test_a_pop_takes_nothing_of_a_group_whose_name_ends_with_the_topic(secured: Secured, is_held: bool):
+    """`%RETRY%G_T` was POP's retry topic of group G and topic T, and is that of a group "G_T"."""
+    secured.make("alice")
+    secured.allow("Topic:T", "Group:G", actions="Sub")
+    secured.sends(ROOT, "T")
+    secured.signed(ROOT, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, b'{"groupName":"G_T"}')
+
+    def pop(topic: str = "T", poll_ms: int = 0) -> Command:
+        fields = {"max_msg_nums": 32, "invisible_time": 30_000, "init_mode": 0, "queue_id": -1}
+        header = h.PopMessageHeader(consumer_group="G", topic=topic, poll_time=poll_ms, **fields)
+        return sign(Command(code=R.POP_MESSAGE, ext=h.encode_header(header), opaque=5_000 + poll_ms), ALICE)
+
+    secured.give(secured.peer, pop())
+    if is_held:
+        secured.give(secured.peer, pop(poll_ms=20_000))
+    secured.sends(ROOT, "%RETRY%G_T")
+    secured.give(secured.peer, *([pop()] * 4))
+    secured.advance(21_000)
+    bodies = [each.body for each in secured.peer.replies if each.opaque in (5_000, 25_000)]
+    assert [bool(body) for body in bodies] == [True, *[False] * (len(bodies) - 1)]
+    assert len(bodies) == (6 if is_held else 5)
+
+
 def test_unsigned_and_wrongly_signed_requests_are_refused(secured: Secured):
     assert secured.ask(secured.peer, R.GET_BROKER_RUNTIME_INFO).remark == "authentication field is null"
     assert secured.send(secured.peer).remark == "username cannot be null."

@@ -157,6 +157,8 @@ class BrokerFiles:
         self._schedule_saved = 0
         self._filters_saved = self.tables.filters.version
         self.log = MessageLog(self.store, waits_for_slaves=self._config.waits_for_slaves)
+        #: Whether POP names its retry topics so that they cannot be another group's.
+        self.has_new_retry_names = self._config.enable_retry_topic_v2
         self.passed_on = PassedOnFile(self.filesystem, config_directory)
         self.at_slave = CommitsAtSlave(self.filesystem, config_directory, self.store)
         self.beginnings = Beginnings(self.filesystem, config_directory, self.ledger.offsets.has_any)

@@ -120,7 +120,8 @@ class Taking:
         clock: Clock,
         randomness: random.Random,
     ) -> None:
-        self._store, self._topics = files.store, files.tables.topics
+        self._store, self._topics, self._groups = files.store, files.tables.topics, files.tables.groups
+        self._has_new_names = files.has_new_retry_names
         self._positions, self._journal = files.pop.positions, files.pop.journal
         self._is_blocked = is_blocked
         self._moved = moved
@@ -233,7 +234,15 @@ class Taking:
     def retry_topics(self, topic: str, group: str) -> list[TopicConfig]:
         """Return the retry topics of a group for a topic that exist."""
         named = (names.pop_retry_topic(topic, group, is_new=is_new) for is_new in (False, True))
-        return [config for name in named if (config := self._topics.get(name)) is not None]
+        return [
+            config
+            for name in named
+            if (config := self._topics.get(name)) is not None and not self._is_anothers(name)
+        ]
+
+    def _is_anothers(self, topic: str) -> bool:
+        """Return whether a retry topic under an old name, which gets no messages now, is another group's."""
+        return self._has_new_names and topic.removeprefix(names.RETRY_PREFIX) in self._groups
 
     def _read(
         self, wanted: PopSelection, topic: str, queue_id: int, position: int, room: int, *, may_wait: bool
@@ -264,7 +273,8 @@ class Taking:
         if only is not None:
             config = self._topics.get(only[0])
             is_read = config is not None and only[1] < config.read_queue_nums
-            if is_read and not (wanted.in_order and only[0] != wanted.topic):
+            is_retry = only[0] != wanted.topic
+            if is_read and not (is_retry and (wanted.in_order or self._is_anothers(only[0]))):
                 yield only
             return
         config = self._topics.get(wanted.topic)
