@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.auth.authorizer import ALLOW_ALL, require_permission
-from libramq.auth.operation import Consume, Manage, Membership, Send, SendBack, resources
+from libramq.auth.operation import Consume, Locate, Manage, Membership, Send, SendBack, resources
 from libramq.auth.resource import Action, cluster, group, topic
 from libramq.errors import NoPermission
 from libramq.kernel.connection import ANONYMOUS, Principal
@@ -30,6 +30,7 @@ PUB, SUB, GET = (Action.PUB,), (Action.SUB,), (Action.GET,)
             Membership(ALICE, {"G": ("T",), "H": ()}),
             [(group("G"), SUB), (topic("T"), SUB), (group("H"), SUB)],
         ),
+        (Locate(ALICE, "T"), [(topic("T"), (Action.PUB, Action.SUB, Action.GET))]),
         (Manage(ALICE, Action.LIST, (cluster(),)), [(cluster("*"), (Action.LIST,))]),
         (Manage(ALICE, Action.GET, (group("G"), topic("%RETRY%G"))), [(group("G"), GET), (group("G"), GET)]),
         (Consume(ALICE, "G", ("T",), Action.GET), [(group("G"), (*SUB, *GET)), (topic("T"), (*SUB, *GET))]),

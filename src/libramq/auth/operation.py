@@ -72,7 +72,15 @@ class Manage:
     also: Action | None = None
 
 
-Operation = Send | Consume | SendBack | Membership | Manage
+@dataclass(frozen=True, slots=True)
+class Locate:
+    """A client looks up where a topic's queues are, as all who send to it or read it must first."""
+
+    principal: Principal
+    topic: str
+
+
+Operation = Send | Consume | SendBack | Membership | Manage | Locate
 
 
 def resources(operation: Operation) -> Iterator[tuple[Resource, Actions]]:
@@ -92,6 +100,7 @@ def resources(operation: Operation) -> Iterator[tuple[Resource, Actions]]:
 
 _PUB: Final[Actions] = (Action.PUB,)
 _SUB: Final[Actions] = (Action.SUB,)
+_ANY_USE: Final[Actions] = (Action.PUB, Action.SUB, Action.GET)
 
 
 def _named(operation: Operation) -> Iterator[tuple[Resource, Actions]]:
@@ -108,6 +117,8 @@ def _named(operation: Operation) -> Iterator[tuple[Resource, Actions]]:
         case Membership():
             for consumer_group, topics in operation.consumers.items():
                 yield from _consumed(consumer_group, topics, _SUB)
+        case Locate():
+            yield topic(operation.topic), _ANY_USE
         case Manage():
             actions = (operation.action,) if operation.also is None else (operation.action, operation.also)
             for resource in operation.resources:

@@ -95,7 +95,7 @@ def allow(users: Users) -> None:
     users.create(UserInfo(username="alice", password="alice-secret"))
     entries = [
         PolicyEntryInfo(resource=resource, actions=actions, decision="Allow")
-        for resource, actions in (("Topic:mine", ["Pub", "Sub", "Get", "Create"]), ("Group:g", ["Sub"]))
+        for resource, actions in (("Topic:mine", ["Pub", "Sub", "Create"]), ("Group:g", ["Sub"]))
     ]
     users.set_policies("User:alice", [PolicyInfo(entries=entries)])
 

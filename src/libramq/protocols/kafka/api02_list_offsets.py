@@ -245,7 +245,8 @@ class OffsetLists:
         """Return a partition's offset; None while the search for it goes on."""
         index = partition.partition_index
         try:
-            require_permission(self._authorizer, Manage(work.slot.principal, Action.GET, (topic(name),)))
+            seen = Manage(work.slot.principal, Action.GET, (topic(name),), Action.SUB)
+            require_permission(self._authorizer, seen)
             if not is_visible(name):
                 return ListedPartition(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             queue_id = self._nodes.queue(name, index)

@@ -9,8 +9,7 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
-from libramq.auth.operation import Manage
-from libramq.auth.resource import Action, topic
+from libramq.auth.operation import Locate
 from libramq.broker.cluster.nodes import is_visible
 from libramq.broker.config import BrokerConfig
 from libramq.broker.messages.creation_rate import CreationRate
@@ -162,7 +161,7 @@ class Metadata:
         return name, numbering
 
     def _require(self, name: str, principal: Principal) -> None:
-        require_permission(self._authorizer, Manage(principal, Action.GET, (topic(name),)))
+        require_permission(self._authorizer, Locate(principal, name))
 
 
 def _of_no_topic(wanted: MetadataRequestTopic) -> MetadataTopic:
