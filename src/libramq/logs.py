@@ -31,5 +31,6 @@ def _render(
 
 
 def _value(value: object) -> str:
+    """Return a value as one word: others send line ends that forge events, and control sequences."""
     text = str(value)
-    return repr(text) if " " in text or not text else text
+    return text if text and " " not in text and text.isprintable() else repr(text)
