@@ -47,6 +47,8 @@ def test_only_users_may_do_anything_and_they_stay(tmp_path: Path, monkeypatch: p
             refused = libra("send", "-n", namesrv, "-t", "T", "not allowed")
             assert refused.code != 0
             assert "NO_PERMISSION" in refused.err, refused
+            kept = libra("admin", "wipeWritePerm", "-n", namesrv, "-b", "broker-a")
+            assert "NO_PERMISSION" in kept.out + kept.err, kept
     authority, password = access.with_name("ca.pem").read_bytes(), access.read_bytes()
     monkeypatch.setenv("LIBRA_ACCESS", str(access))
     with secured(data) as namesrv:

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from libramq.auth.authenticator import Authenticator
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
+from libramq.formats.access import UserInfo
 from libramq.formats.document import encode_body
-from libramq.nameserver.engine import name_server_engine
+from libramq.nameserver.engine import CHANGES, name_server_engine
 from libramq.nameserver.kv_config import KVConfig
 from libramq.nameserver.route_info import RouteInfo
 from libramq.remoting.body.cluster import RegisterBrokerBody
@@ -18,7 +18,6 @@ from libramq.remoting.headers import encode_header
 from libramq.rpc.requests import NAME_SERVER_REQUESTS, REQUESTS
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
-from tests.auth.guards import Users
 from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, raise_it
 from tests.nameserver.tables import header, table
 
@@ -37,12 +36,12 @@ class Server:
         self,
         credentials: Credentials | None = None,
         kv: KVConfig | None = None,
-        authenticator: Authenticator | None = None,
+        operator: UserInfo | None = None,
     ) -> None:
         self.clock = ManualClock()
         self.routes = RouteInfo()
         self.engine = name_server_engine(
-            self.routes, clock=self.clock, authenticator=authenticator, credentials=credentials, kv=kv
+            self.routes, clock=self.clock, operator=operator, credentials=credentials, kv=kv
         )
         self.timers, self.threads = ManualTimers(), ManualThreads()
         self.performer = Performer(
@@ -82,15 +81,27 @@ def test_a_name_server_serves_the_rows_of_its_table(server):
     assert refused == REQUESTS.keys() - NAME_SERVER_REQUESTS.keys()
 
 
-def test_a_request_whose_signature_is_wrong_reaches_no_processor():
-    server = Server(authenticator=Users({"alice": "secret"}))
+@pytest.mark.parametrize("code", sorted(CHANGES))
+def test_only_the_operator_and_the_cluster_s_brokers_change_a_name_server(code: RequestCode):
+    brokers = Credentials("brokers", "theirs")
+    server = Server(brokers, operator=UserInfo(username="alice", password="secret"))
+    refused = (None, Credentials("alice", "guessed"), Credentials("bob", "secret"))
+    for user in (*refused, Credentials("alice", "secret"), brokers):
+        request = Command(
+            code=code, ext=dict.fromkeys(("namespace", "key", "value", "topic", "brokerName"), "x")
+        )
+        if user is not None:
+            request = sign(request, user)
+        answer = server.ask(code, request.ext, request.body)
+        assert (answer.code == ResponseCode.NO_PERMISSION) == (user in refused), (user, answer)
 
-    def names(user: Credentials) -> ResponseCode:
-        request = sign(Command(code=0), user)
-        return server.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, request.ext).code
 
-    assert names(Credentials("alice", "secret")) == ResponseCode.SUCCESS
-    assert names(Credentials("alice", "guessed")) == ResponseCode.NO_PERMISSION
+def test_lookups_need_no_signature_where_an_operator_is_named():
+    server = Server(operator=UserInfo(username="alice", password="secret"))
+    assert server.register("T", "U").code == ResponseCode.SUCCESS
+    assert server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == ResponseCode.SUCCESS
+    assert server.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).code == ResponseCode.SUCCESS
+    assert b"secret" not in server.ask(RequestCode.GET_NAMESRV_CONFIG).body
 
 
 def test_a_registration_is_answered_with_a_table(server):

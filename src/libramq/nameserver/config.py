@@ -26,6 +26,13 @@ class NameServerConfig:
     bind_address: str = _option(  # Ours: Apache's is 0.0.0.0.
         "bindAddress", "127.0.0.1", "The address to listen on; `--host` has precedence.", changes=False
     )
+    authentication_enabled: bool = _option(  # Ours: Apache's name server authenticates nobody.
+        "authenticationEnabled",
+        False,
+        "Requests that change the name server (KV configuration, write permission, options, topics) must be "
+        "signed by the user of `initAuthenticationUser`. Routes are answered to anyone.",
+        changes=False,
+    )
     kv_config_path: str = _option(
         "kvConfigPath",
         "",

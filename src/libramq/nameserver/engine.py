@@ -6,10 +6,14 @@ Upstream: NamesrvController.java, routeinfo/BrokerHousekeepingService.java.
 from collections.abc import Mapping
 from typing import Final, NamedTuple, cast
 
-from libramq.auth.authenticator import Authenticator
-from libramq.auth.authorizer import ALLOW_ALL, Authorizer
+import msgspec
+
+from libramq.auth.access_control import AccessControl
+from libramq.auth.authorizer import ALLOW_ALL
+from libramq.auth.users import Users, UserType
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import RequestCode
+from libramq.formats.access import UserInfo
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Listen
 from libramq.kernel.engine import Engine, Hooks
@@ -32,6 +36,16 @@ from libramq.rpc.responder import Responder
 
 log = get_logger(__name__)
 
+#: What only an operator may do. Registrations are the brokers': see `NameServerProcessor`.
+CHANGES: Final = frozenset({
+    RequestCode.PUT_KV_CONFIG,
+    RequestCode.DELETE_KV_CONFIG,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV,
+    RequestCode.UPDATE_NAMESRV_CONFIG,
+})  # fmt: skip
 #: NamesrvConfig.scanNotActiveBrokerInterval, which is the most here: a broker is missed when its time is up,
 #: since the groups that it coordinates wait for that.
 SCAN_INTERVAL_MS: Final = 5_000
@@ -145,17 +159,34 @@ def _notified(_: object) -> None:
     """Ignore an answer."""
 
 
+def _access_control(operator: UserInfo, credentials: Credentials | None) -> AccessControl:
+    """Return the access control of one super user, and of the cluster's brokers."""
+    users = Users(None, record=lambda name, account: None)
+    users.create(msgspec.structs.replace(operator, user_type=UserType.SUPER, user_status=None))
+    brokers = (credentials.access_key, credentials.secret_key) if credentials is not None else None
+    return AccessControl(users, cluster="", brokers=brokers)
+
+
+def _signatures(access: AccessControl, processors: Processors) -> Signatures:
+    """Return the checks of requests that change something; the others look up, or are the brokers'."""
+    lookups = frozenset(processors.singly) - CHANGES
+    return Signatures(access, unsigned=lookups, unrestricted=lookups)
+
+
 def name_server_engine(
     route_info: RouteInfo,
     *,
     clock: Clock,
-    authorizer: Authorizer = ALLOW_ALL,
-    authenticator: Authenticator | None = None,
+    operator: UserInfo | None = None,
     credentials: Credentials | None = None,
     config: NameServerConfig | None = None,
     kv: KVConfig | None = None,
 ) -> Engine:
-    """Return the engine of a name server. credentials: with which the cluster's brokers sign."""
+    """Return the engine of a name server.
+
+    operator: who alone may change it; None: whoever reaches it. credentials: the cluster's brokers sign with
+    them; then nobody else registers.
+    """
     kernel, kv = Kernel(clock), kv or KVConfig()
     settings = Settings(config or NameServerConfig())
     routes = Routes(route_info, settings, kernel, credentials)
@@ -167,13 +198,15 @@ def name_server_engine(
             route_info.tables, kv, settings, effects=kernel.effects, responder=responder
         ),
     )
+    processors = Processors(served_by(services))
+    access = _access_control(operator, credentials) if operator is not None else None
     endpoint = Endpoint(
         clock=clock,
-        authorizer=authorizer,
+        authorizer=access or ALLOW_ALL,
         responder=responder,
-        processors=Processors(served_by(services)),
+        processors=processors,
         answered=displacement.answered,
-        signatures=Signatures(authenticator) if authenticator is not None else None,
+        signatures=_signatures(access, processors) if access is not None else None,
     )
     kernel.effects.add(Listen(lambda: None))
     hooks = Hooks(

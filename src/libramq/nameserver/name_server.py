@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.clock import Clock, SystemClock
 from libramq.filesystem import LocalFileSystem
+from libramq.formats.access import UserInfo
 from libramq.logs import get_logger
 from libramq.nameserver.config import NameServerConfig
 from libramq.nameserver.engine import name_server_engine
@@ -31,8 +31,8 @@ NAME_SERVER_PORT: Final = 9876
 class NameServer:
     """A name server. Use it as `async with NameServer(...)`, or call `start` and `stop`.
 
-    port: 0 lets the system choose one; `port` has it after the start. credentials: the brokers of its cluster
-    sign with them; then no others become their peers.
+    port: 0 lets the system choose one; `port` has it after the start. operator: who alone may change it.
+    credentials: the brokers of its cluster sign with them; then nobody else registers.
     config: its options; the file of the KV configuration is read at once, and ConfigError says what is wrong
     with it.
     """
@@ -43,7 +43,7 @@ class NameServer:
         port: int = NAME_SERVER_PORT,
         clock: Clock | None = None,
         *,
-        authorizer: Authorizer = ALLOW_ALL,
+        operator: UserInfo | None = None,
         allow_public: bool = False,
         credentials: Credentials | None = None,
         config: NameServerConfig | None = None,
@@ -59,7 +59,7 @@ class NameServer:
         self.engine = name_server_engine(
             self.route_info,
             clock=clock,
-            authorizer=authorizer,
+            operator=operator,
             credentials=credentials,
             config=replace(config or NameServerConfig(), listen_port=port, bind_address=host),
             kv=KVConfig(LocalFileSystem(), kv_file),

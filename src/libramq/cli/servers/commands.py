@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from libramq.broker.broker_conf import advice, broker_config, load_broker_config
-from libramq.broker.config import CREDENTIALS_OPTION, SECRET_OPTIONS, BrokerConfig
+from libramq.broker.broker_conf import advice, broker_config, load_broker_config, option_value
+from libramq.broker.config import CREDENTIALS_OPTION, INITIAL_USER_OPTION, SECRET_OPTIONS, BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.cli.options import Damaged, LogLevel, chosen_name_servers
 from libramq.cli.running import Service, StopSignal
@@ -27,6 +27,7 @@ from libramq.cli.servers.secure_directory import SecureDirectory
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, LibraError
 from libramq.filesystem import LocalFileSystem
+from libramq.formats.access import UserInfo
 from libramq.formats.properties_file import parse_properties, read_properties, read_properties_files
 from libramq.nameserver import NameServer
 from libramq.nameserver.config import NameServerConfig, name_server_config
@@ -93,6 +94,7 @@ async def up(
     nameserver = NameServer(
         host,
         ports.nameserver,
+        operator=_operator(properties),
         allow_public=allow_public,
         credentials=credentials,
         config=NameServerConfig(kv_config_path=str(kv_file(data))),
@@ -213,20 +215,31 @@ async def nameserver(
     """Run a name server until a signal. host, port: None leaves them to the files."""
     properties = read_properties_files(config_files)
     _warn_of_readers(config_files)
-    text = properties.pop(CREDENTIALS_OPTION, "")
+    text = properties.get(CREDENTIALS_OPTION, "")
     try:
         tls = encryption(tls_options(properties))
         config, unknown = name_server_config(
-            {name: text for name, text in properties.items() if not name.startswith(TLS_PREFIX)}
+            {
+                name: text
+                for name, text in properties.items()
+                if not name.startswith(TLS_PREFIX) and name not in SECRET_OPTIONS
+            }
         )
         credentials = parse_credentials(CREDENTIALS_OPTION, text) if text else None
+        operator = _operator(properties)
     except ConfigError as error:
         raise ConfigError(f"{_joined(config_files)}: {error}" if config_files else str(error)) from None
     _report_unknown(config_files, unknown, NameServerConfig)
     host = config.bind_address if host is None else host
     port = config.listen_port if port is None else port
     server = NameServer(
-        host, port, allow_public=allow_public, credentials=credentials, config=config, encryption=tls
+        host,
+        port,
+        operator=operator,
+        allow_public=allow_public,
+        credentials=credentials,
+        config=config,
+        encryption=tls,
     )
     await _serve([server], [f"The name server listens on {join_address(host, port)}. Ctrl-C stops it."])
 
@@ -338,6 +351,19 @@ def _advertised(host: str) -> str:
 
 def _absolute(path: Path | str) -> str:
     return os.path.abspath(path)
+
+
+def _operator(properties: Mapping[str, str]) -> UserInfo | None:
+    """Return who alone may change a name server; None: whoever reaches it."""
+    operator: Any = option_value(INITIAL_USER_OPTION, properties.get(INITIAL_USER_OPTION, ""), None)
+    is_enabled = properties.get("authenticationEnabled", "").lower() == "true"
+    if is_enabled and operator is None:
+        raise ConfigError(
+            f"authenticationEnabled=true needs {INITIAL_USER_OPTION}, who alone may change the name server"
+        )
+    if operator is not None and not is_enabled:
+        raise ConfigError(f"{INITIAL_USER_OPTION} has no effect without authenticationEnabled=true; set both")
+    return operator if is_enabled else None
 
 
 def _joined(files: Sequence[Path]) -> str:
