@@ -36,6 +36,8 @@ def test_only_users_may_do_anything_and_they_stay(tmp_path: Path, monkeypatch: p
         assert "the server may require TLS" in one_line(libra("send", "-n", namesrv, "-t", "T", "plain"))
         monkeypatch.setenv("LIBRA_ACCESS", str(access))
         assert libra("send", "-n", namesrv, "-t", "T", "hello").code == 0
+        (stored,) = (data / "commitlog").iterdir()
+        assert stat.S_IMODE(stored.stat().st_mode) == 0o600
         user = ("-u", "reader", "-p", "a password")
         made = libra("admin", "createUser", "-n", namesrv, "-c", "DefaultCluster", *user)
         assert made.code == 0, made

@@ -276,6 +276,9 @@ def _named(config: BrokerConfig) -> str:
 
 
 def broker_server(config: BrokerConfig) -> BrokerServer:
+    """Return a broker; where clients have to sign, only its own account can read its files."""
+    if config.authentication_enabled:
+        os.umask(stat.S_IRWXG | stat.S_IRWXO)
     return BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
 
 
