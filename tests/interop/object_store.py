@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Final, Self
 
+import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
 from tests.interop.apache import CACHE, HERE, SETUP_TIMEOUT_S, START_TIMEOUT_S
@@ -18,12 +19,16 @@ ACCESS_KEY: Final = "libramq-tests"
 SECRET_KEY: Final = "a-key-of-these-tests-alone"
 WAREHOUSE: Final = "warehouse"
 CHUNK_BYTES: Final = 1 << 16
+#: Of tests/interop/seaweedfs/setup.
+NOT_FETCHED: Final = 75
 
 
 def set_up_seaweedfs() -> None:
-    """Compile the server if that is not done."""
+    """Compile the server if that is not done; skip the test where its modules cannot be fetched."""
     command = [HERE / "seaweedfs" / "setup"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SETUP_TIMEOUT_S, check=False)
+    if done.returncode == NOT_FETCHED:
+        pytest.skip(f"SeaweedFS's modules cannot be fetched here: {done.stderr.strip()}")
     assert not done.returncode, done.stdout + done.stderr
 
 
