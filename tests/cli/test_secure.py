@@ -59,6 +59,24 @@ def test_only_users_may_do_anything_and_they_stay(tmp_path: Path, monkeypatch: p
     assert (access.with_name("ca.pem").read_bytes(), access.read_bytes()) == (authority, password)
 
 
+@pytest.mark.parametrize("what", ["readable", "a link", "planted in an open directory"])
+def test_files_that_others_may_have_made_are_not_believed(tmp_path: Path, what: str) -> None:
+    data = tmp_path / "data"
+    secure = data / "secure"
+    data.mkdir()
+    if what == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        secure.symlink_to(tmp_path / "elsewhere")
+    else:
+        secure.mkdir(mode=0o700)
+        (secure / "access.properties").write_text("accessKey=admin\nsecretKey=theirs\n")
+        (secure / "access.properties").chmod(0o644 if what == "readable" else 0o600)
+        data.chmod(0o755 if what == "readable" else 0o770)
+    refused = one_line(libra("up", "--secure", "--data", str(data), "--nameserver-port", str(free_port())))
+    assert "must be yours alone" in refused
+    assert not (secure / "ca.pem").exists()
+
+
 def test_what_it_decides_cannot_be_set_and_spoilt_files_are_named(tmp_path: Path) -> None:
     up = ("up", "--secure", "--data", str(tmp_path / "data"), "--nameserver-port", str(free_port()))
     assert "--secure decides it" in one_line(libra(*up, "--set", "authenticationEnabled=false"))

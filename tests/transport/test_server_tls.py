@@ -4,11 +4,15 @@ import asyncio
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -254,6 +258,12 @@ def test_changed_files_count_for_later_connections_and_broken_ones_never(
         assert caplog.text.count("changed TLS files are not used") == 1
 
         certificates.issue("broker.example")
+        certificates.key.chmod(0o644)
+        client = await connect(port, before)
+        assert await client.ask() == b"hi"
+        await client.close()
+        assert "chmod 600 it" in caplog.text
+        certificates.key.chmod(0o600)
         renewed = await connect(port, certificates.tls(verify="ca"))
         names = renewed.writer.get_extra_info("peercert")["subjectAltName"]
         assert names == (("DNS", "broker.example"),)
@@ -265,6 +275,51 @@ def test_changed_files_count_for_later_connections_and_broken_ones_never(
         assert after.writer.get_extra_info("peercert")["subjectAltName"] == names
         assert "the certificate has expired" in caplog.text
         await close(server, old, renewed, after)
+
+    run_on(loop, scenario)
+
+
+@on_each_loop
+def test_only_names_of_hosts_people_and_uris_can_be_a_users(loop: str, certificates: Certificates) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    names = x509.SubjectAlternativeName([
+        x509.DirectoryName(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "root")])),
+        x509.OtherName(x509.ObjectIdentifier("1.2.3.4"), b"\x0c\x05alice"),
+        x509.RegisteredID(x509.ObjectIdentifier("1.2.3")),
+        x509.DNSName("orders.example"),
+    ])  # fmt: skip
+    authority = x509.load_pem_x509_certificate(certificates.authority.cert_pem.bytes())
+    signer = serialization.load_pem_private_key(certificates.authority.private_key_pem.bytes(), None)
+    now = datetime.now(UTC)
+    issued = x509.CertificateBuilder(
+        issuer_name=authority.subject,
+        subject_name=x509.Name([]),
+        public_key=key.public_key(),
+        serial_number=x509.random_serial_number(),
+        not_valid_before=now,
+        not_valid_after=now + timedelta(days=1),
+    ).add_extension(names, critical=True)
+    file = certificates.directory / "odd.pem"
+    file.touch(mode=0o600)
+    file.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        + issued.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)  # type: ignore[arg-type]
+    )
+
+    async def scenario() -> None:
+        options = certificates.options(
+            server_mode="enforcing",
+            need_client_auth="require",
+            server_trust_cert_path=str(certificates.ca_file),
+        )
+        server, echo, port = await serve(ServerTls(options))
+        client = await connect(port, certificates.tls(cert_file=str(file)))
+        assert await client.ask() == b"hi"
+        assert echo.peers[0].certificate_names == ("orders.example",)
+        await client.close()
+        await server.close()
 
     run_on(loop, scenario)
 

@@ -123,7 +123,7 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
         found = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_ctime_ns, found.st_size, found.st_ino  # Changed by a chmod, too.
 
 
 #: Returns the TLS context for a connection that begins with this byte; None: it is plain.

@@ -19,6 +19,10 @@ from libramq.errors import RemoteProtocolError
 RECORD_BYTES_MAX: Final = 16 * 1024
 
 
+#: The kinds of names that can be a user's, as Python's ssl calls them; of others it shows a placeholder.
+NAME_KINDS: Final = ("DNS", "email", "URI", "IP Address")
+
+
 class TlsChannel:
     """The server's side of a TLS connection."""
 
@@ -69,7 +73,8 @@ class TlsChannel:
     def client_names(self) -> tuple[str, ...]:
         """Return the names in the client's certificate (subjectAltName); none if it has shown none."""
         certificate: dict[str, Any] = self._object.getpeercert() or {}
-        return tuple(value for _, value in certificate.get("subjectAltName", ()))
+        names = certificate.get("subjectAltName", ())
+        return tuple(value for kind, value in names if kind in NAME_KINDS and isinstance(value, str))
 
     def _read(self) -> bytes:
         pieces = []

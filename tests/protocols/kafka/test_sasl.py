@@ -17,6 +17,7 @@ from libramq.broker.shell import BrokerServer
 from libramq.clock import SystemClock
 from libramq.filesystem import LocalFileSystem
 from libramq.formats.access import PolicyEntryInfo, PolicyInfo, UserInfo
+from libramq.kernel.connection import Principal
 from libramq.protocols.kafka.server import KafkaServer
 from libramq.transport.server_tls import encryption
 from libramq.wire.kafka.apis.metadata import MetadataRequest
@@ -25,7 +26,7 @@ from libramq.wire.kafka.apis.sasl_handshake import SaslHandshakeRequest
 from libramq.wire.kafka.error_code import ErrorCode
 from tests.broker.brokers import Conversation
 from tests.interop.ports import free_broker_port
-from tests.protocols.kafka.peers import KafkaEndpoint
+from tests.protocols.kafka.peers import KafkaEndpoint, record
 from tests.transport.certificates import Certificates
 
 TIMEOUT_S = 60
@@ -234,6 +235,22 @@ class TestRequests:
         assert not peer.is_open
         assert "has not signed in" in (peer.close_reason or "")
 
+    @pytest.mark.parametrize("min_bytes", [1, 1 << 20], ids=["for a message", "for many bytes"])
+    def test_a_held_fetch_is_answered_when_users_change(self, kafka: KafkaEndpoint, min_bytes: int):
+        peer, talk = kafka.peer(), kafka.talk
+        peer.principal = Principal("alice", "127.0.0.1")
+        peer.create("mine")
+        if min_bytes > 1:
+            peer.produce(record(), topic="mine")
+        peer.tell(peer.fetch_request(topic="mine", max_wait_ms=1 << 30, min_bytes=min_bytes))
+        assert peer.answers() == []
+        talk.broker.tables.users.update(UserInfo(username="alice", user_status="disable"))
+        talk.tick()
+        peer.compute()
+        assert len(peer.answers()) == 1
+        peer.give(peer.frame(peer.fetch_request(topic="mine"), 12))
+        assert not peer.is_open
+
     def test_a_large_request_is_not_even_decoded(self, kafka: KafkaEndpoint):
         peer = kafka.peer()
         peer.give(peer.frame(SaslAuthenticateRequest(auth_bytes=b"x" * 20_000), 2))
@@ -252,6 +269,22 @@ class TestRequests:
         assert first.auth_bytes.startswith(b"r=x")
         wrong = peer.ask(SaslAuthenticateRequest(auth_bytes=b"c=biws,r=x,p=AAAA"), 2)
         assert wrong.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert not peer.is_open
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            f"n,,n={chr(0xFDFA) * 300},r=abc".encode(),  # Of 18 letters each, once it is prepared.
+            b"n,,n=alice,r=" + b"x" * 1024,
+            b"n,,n=nobody,r=x",
+        ],
+        ids=["no user's name", "a long nonce", "an unknown user"],
+    )
+    def test_scramp_sees_short_messages_of_users_only(self, kafka: KafkaEndpoint, message: bytes):
+        peer = kafka.peer()
+        peer.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
+        reply = peer.ask(SaslAuthenticateRequest(auth_bytes=message), 2)
+        assert reply.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert not peer.is_open
 
     @pytest.mark.parametrize("message", [b"\xff", b"", b"n,,", b"y,,n=alice,r=x", b"n,,n=alice", b"p" * 500])

@@ -60,6 +60,7 @@ class ReadingFeature(Feature):
         )
         base.tables.users.observe(self.reading.end_held)
         self.fetching = Fetching(base.store, base.tables.requirements, base.kernel)
+        base.tables.users.observe(self.fetching.end_held)
         suggested = base.replication.suggested if config.slave_read_enable else None
         self.services = [
             PullMessage(self.reading, answer=base.responder.answer, suggested=suggested),

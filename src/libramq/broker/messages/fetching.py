@@ -86,6 +86,8 @@ class Fetching:
         self._effects = kernel.effects
         self._purgatory = kernel.purgatory
         self._held: dict[tuple[str, int], dict[_Held, None]] = {}
+        #: All that wait, for a queue or for a moment.
+        self._parked: dict[_Held, None] = {}
         self._waking = Each(kernel.work, self._wake)
 
     @property
@@ -103,6 +105,12 @@ class Fetching:
         if held:
             self._waking.add(list(held))
 
+    def end_held(self) -> None:
+        """Answer all held fetches as if their time were up: who may read has changed, and is asked again."""
+        for held in self._parked:
+            held.until_ms = self._clock.monotonic_ms()
+        self._waking.add(list(self._parked))
+
     def _wake(self, held: _Held) -> None:
         """Run a fetch again, unless it was answered, or has ended, before it was its turn."""
         if self._purgatory.release(held):
@@ -113,6 +121,7 @@ class Fetching:
         self._try(held.fetch, held.until_ms)
 
     def _forget(self, held: _Held) -> None:
+        del self._parked[held]
         for key in held.queues:
             waiting = self._held[key]
             del waiting[held]
@@ -218,11 +227,13 @@ class Fetching:
         if has_some or count > READS_AT_ONCE_MAX:
             held = _Held(connection, fetch, until_ms, set())
             again_ms = min(until_ms, now_ms + max(PACE_MS, count // READS_PER_MS))
-            self._purgatory.park(held, again_ms, self._run_again)
+            self._parked[held] = None
+            self._purgatory.park(held, again_ms, self._run_again, self._forget)
             return True
         held = _Held(connection, fetch, until_ms, {(read.topic, read.queue_id) for read in fetch.reads})
         for key in held.queues:
             self._held.setdefault(key, {})[held] = None
+        self._parked[held] = None
         self._purgatory.park(held, until_ms, self._run_again, self._forget)
         return True
 

@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import os
 import secrets
+import stat
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 
 from libramq.broker.config import INITIAL_USER_OPTION
 from libramq.errors import ConfigError
-from libramq.filesystem import check_private
 from libramq.formats.access import UserInfo
 from libramq.formats.document import encode_body
 from libramq.formats.properties_file import property_line, read_properties
@@ -48,9 +48,10 @@ class SecureDirectory:
 
     def __init__(self, data: Path, names: Collection[str]) -> None:
         self._path = data.absolute() / "secure"
-        check_private(data, "--data")
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._path.chmod(0o700)
+        _require_own(data.absolute(), others=stat.S_IWGRP | stat.S_IWOTH)
+        for path in (self._path, *self._path.iterdir()):
+            _require_own(path, others=stat.S_IRWXG | stat.S_IRWXO)
         self._ca_file, self._ca_key_file = self._path / "ca.pem", self._path / "ca.key"
         try:
             if not self._ca_file.exists():
@@ -139,6 +140,16 @@ class SecureDirectory:
         )
         _write_private(self._path / "server.key", _pem_of_key(key))
         _write_private(self._path / "server.pem", _pem(_signed(made, ca_key)))
+
+
+def _require_own(path: Path, *, others: int) -> None:
+    """Raise ConfigError for what others made, or may change: the password could be theirs."""
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & others:
+        raise ConfigError(
+            f"--secure: {path} must be yours alone and no link (mode {stat.S_IMODE(found.st_mode):04o});"
+            " chown and chmod it, or name another directory with --data"
+        )
 
 
 def _builder(

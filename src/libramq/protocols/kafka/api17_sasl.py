@@ -7,6 +7,7 @@ The users are those of RocketMQ's clients (`auth/users.py`). PLAIN sends the pas
 only where all connections are encrypted. Upstream: SaslServerAuthenticator.java.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -33,6 +34,10 @@ PLAIN: Final = "PLAIN"
 SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 #: Ours: of a client that has not signed in; a message of a mechanism has some hundred bytes.
 UNKNOWN_FRAME_BYTES_MAX: Final = 16 * 1024
+#: Ours: a name of 255 characters, escaped, and a nonce. To prepare 16 KiB (RFC 4013) takes scramp a second.
+SCRAM_BYTES_MAX: Final = 1024
+#: RFC 5802, section 7: client-first-message, without channel binding.
+_FIRST: Final = re.compile(r"[ny],(?:a=[^,]*)?,n=([^,]*),r=[^,]+")
 #: What a client may request before it has signed in.
 BEFORE: Final = (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateRequest)
 #: RFC 7677, section 4; it takes 2 ms, once for each user and mechanism.
@@ -146,6 +151,8 @@ class Sasl:
             text = message.decode()
         except UnicodeDecodeError:
             raise _Refused from None
+        if attempt.mechanism != PLAIN and len(message) > SCRAM_BYTES_MAX:
+            raise _Refused
         if attempt.mechanism == PLAIN:
             _, _, rest = text.partition("\0")
             name, _, password = rest.partition("\0")
@@ -161,6 +168,7 @@ class Sasl:
         assert self._access is not None
         try:
             if attempt.server is None:
+                self._require_known(text)
                 mechanism = ScramMechanism(attempt.mechanism)
 
                 def known(name: str) -> Any:
@@ -178,6 +186,14 @@ class Sasl:
         if user is None:  # It was disabled since the first message.
             raise _Refused
         return final, self._access.signed_in(connection, user)
+
+    def _require_known(self, first: str) -> None:
+        """Raise _Refused unless a user signs in who may: the names of all others are not even prepared."""
+        assert self._access is not None
+        found = _FIRST.match(first)
+        name = found[1].replace("=2C", ",").replace("=3D", "=") if found is not None else ""
+        if self._access.enabled_user(name) is None:
+            raise _Refused
 
     def _known(self, mechanism: Any, name: str) -> Any:
         """Return what SCRAM needs of a user's password; raises KeyError for an unknown or disabled one."""
