@@ -9,6 +9,7 @@ Upstream: auth/authentication/chain/DefaultAuthenticationHandler.java,
 authorization/chain/UserAuthorizationHandler.java, AclAuthorizationHandler.java.
 """
 
+import hashlib
 import hmac
 from collections.abc import Mapping
 
@@ -76,7 +77,7 @@ class AccessControl:
         is_right = hmac.compare_digest(password.encode(errors="surrogatepass"), expected)
         if user is None or not is_right or not user.is_enabled:
             raise _refused("no such user, or another password")
-        return Principal(name, host_of(connection))
+        return self.signed_in(connection, user)
 
     def enabled_user(self, name: str) -> User | None:
         """Return a user that may sign in."""
@@ -85,7 +86,12 @@ class AccessControl:
 
     def signed_in(self, connection: Connection, user: User) -> Principal:
         """Return the principal of a user who has proven itself by a mechanism of another protocol."""
-        return Principal(user.name, host_of(connection))
+        return Principal(user.name, host_of(connection), proof=_proof(user))
+
+    def may_go_on(self, principal: Principal) -> bool:
+        """Return whether one that has signed in is still a user, with the same password if it had one."""
+        user = self.enabled_user(principal.name)
+        return user is not None and principal.proof in (b"", _proof(user))
 
     def authorize(self, principal: Principal, resource: Resource, actions: Actions) -> None:
         """Return if any of the actions is permitted; raise NoPermission, with Apache's words, if none is."""
@@ -117,6 +123,10 @@ class AccessControl:
         if not user.is_enabled:
             raise _refused(f"User:{principal.name} is disabled.")
         return user
+
+
+def _proof(user: User) -> bytes:
+    return hashlib.sha256(user.secret).digest()
 
 
 def host_of(connection: Connection) -> str:

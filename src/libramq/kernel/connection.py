@@ -13,12 +13,14 @@ class Principal:
     """A user, as authenticated by any protocol.
 
     host: the address that it came from, on which policies may depend. is_unrestricted: it is another broker
-    of the cluster, or sends a request that the configuration exempts from authorisation.
+    of the cluster, or sends a request that the configuration exempts from authorisation. proof: a digest of
+    the password with which it has signed in.
     """
 
     name: str
     host: str = field(default="", compare=False)
     is_unrestricted: bool = field(default=False, compare=False)
+    proof: bytes = field(default=b"", compare=False, repr=False)
 
 
 #: A client that has not authenticated itself; so far no client has to.

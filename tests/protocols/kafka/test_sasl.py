@@ -20,13 +20,14 @@ from libramq.formats.access import PolicyEntryInfo, PolicyInfo, UserInfo
 from libramq.kernel.connection import Principal
 from libramq.protocols.kafka.server import KafkaServer
 from libramq.transport.server_tls import encryption
-from libramq.wire.kafka.apis.metadata import MetadataRequest
+from libramq.wire.kafka.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
 from libramq.wire.kafka.apis.sasl_authenticate import SaslAuthenticateRequest
 from libramq.wire.kafka.apis.sasl_handshake import SaslHandshakeRequest
 from libramq.wire.kafka.error_code import ErrorCode
 from tests.broker.brokers import Conversation
 from tests.interop.ports import free_broker_port
-from tests.protocols.kafka.peers import KafkaEndpoint, record
+from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer, record
 from tests.transport.certificates import Certificates
 
 TIMEOUT_S = 60
@@ -219,6 +220,43 @@ def test_plain_is_there_where_all_is_encrypted(tmp_path: Path):
         secured.stop()
 
 
+class TestPolicies:
+    """Single requests of a user with policies."""
+
+    @pytest.fixture
+    def peer(self, tmp_path: Path) -> Iterator[KafkaPeer]:
+        talk = Conversation(tmp_path, authentication_enabled=True, authorization_enabled=True)
+        allow(talk.broker.tables.users)
+        entries = [PolicyEntryInfo(resource="Topic:seen*", actions=["Get"], decision="Allow")]
+        talk.broker.tables.users.set_policies("User:alice", [PolicyInfo(entries=entries)])
+        peer = KafkaEndpoint(talk).peer()
+        peer.principal = Principal("alice", "127.0.0.1")
+        yield peer
+        talk.close()
+
+    def test_a_member_may_name_no_topic_that_it_may_not_read(self, peer: KafkaPeer):
+        denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        for topics, codes in ((("mine", "other"), [denied]), (("mine",), [])):  # The second one is held.
+            beat = ConsumerGroupHeartbeatRequest(
+                group_id="g",
+                member_id="m",
+                member_epoch=0,
+                rebalance_timeout_ms=1_000,
+                subscribed_topic_names=topics,
+                topic_partitions=(),
+            )
+            peer.tell(beat, 1)
+            assert [answer.error_code for answer in peer.answers() if answer.error_code] == codes
+
+    def test_looking_for_a_topic_creates_it_for_those_who_may_send(self, peer: KafkaPeer):
+        for name, code in (("seen", ErrorCode.TOPIC_AUTHORIZATION_FAILED), ("mine", 0)):
+            asked = MetadataRequest(topics=(MetadataRequestTopic(name=name),), allow_auto_topic_creation=True)
+            (answer,) = peer.ask(asked, 9).topics
+            assert answer.error_code in ((code, ErrorCode.LEADER_NOT_AVAILABLE) if not code else (code,))
+        assert "seen" not in peer.talk.broker.tables.topics
+        assert "mine" in peer.talk.broker.tables.topics
+
+
 class TestRequests:
     """Single requests, in the wrong order and of the wrong size."""
 
@@ -250,6 +288,19 @@ class TestRequests:
         assert len(peer.answers()) == 1
         peer.give(peer.frame(peer.fetch_request(topic="mine"), 12))
         assert not peer.is_open
+
+    def test_a_new_password_ends_sessions(self, kafka: KafkaEndpoint):
+        users, access = kafka.talk.broker.tables.users, kafka.talk.broker.access
+        peers = [kafka.peer(), kafka.peer()]
+        for peer in peers:
+            peer.principal = access.by_password(peer, "alice", "alice-secret")
+            peer.create(f"of-{peer.number}")
+        users.update(UserInfo(username="alice", password="alice-secret"))
+        peers[0].fetch(topic=f"of-{peers[0].number}")
+        users.update(UserInfo(username="alice", password="another"))
+        for peer in peers:
+            peer.give(peer.frame(peer.fetch_request(topic="any"), 12))
+            assert "another password" in (peer.close_reason or "")
 
     def test_a_large_request_is_not_even_decoded(self, kafka: KafkaEndpoint):
         peer = kafka.peer()

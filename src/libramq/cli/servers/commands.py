@@ -94,11 +94,9 @@ async def up(
     nameserver = NameServer(
         host,
         ports.nameserver,
-        operator=_operator(properties),
+        **_name_server_options(data, properties),
         allow_public=allow_public,
         credentials=credentials,
-        config=NameServerConfig(kv_config_path=str(kv_file(data))),
-        encryption=encryption(tls_options(properties)),
     )
     namesrv = join_address(advertised, ports.nameserver)
     configs = _configs(
@@ -354,6 +352,18 @@ def _advertised(host: str) -> str:
 
 def _absolute(path: Path | str) -> str:
     return os.path.abspath(path)
+
+
+def _name_server_options(data: Path, properties: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the name server of `libra up` has of the broker's options."""
+    operator = _operator(properties)
+    return {
+        "operator": operator,
+        "config": NameServerConfig(
+            kv_config_path=str(kv_file(data)), authentication_enabled=operator is not None
+        ),
+        "encryption": encryption(tls_options(properties)),
+    }
 
 
 def _operator(properties: Mapping[str, str]) -> UserInfo | None:

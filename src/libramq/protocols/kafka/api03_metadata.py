@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
-from libramq.auth.operation import Locate
+from libramq.auth.operation import Locate, Send
 from libramq.broker.cluster.nodes import is_visible
 from libramq.broker.config import BrokerConfig
 from libramq.broker.messages.creation_rate import CreationRate
@@ -149,6 +149,7 @@ class Metadata:
             self._require(name, slot.principal)
             exists = bool(self._nodes.counts(name))
             if not exists and creates:
+                require_permission(self._authorizer, Send(slot.principal, name))
                 self._creation.create(name, slot.connection)
                 exists = True
         except (BrokerError, InvalidName) as refused:

@@ -105,8 +105,9 @@ class Sasl:
                 connection.principal = access.by_certificate(connection)
             except BrokerError as refused:
                 return refused.remark
-        is_known = access.enabled_user(connection.principal.name) is not None
-        return None if is_known else f"its user {connection.principal.name} was disabled or deleted"
+        if access.may_go_on(connection.principal):
+            return None
+        return f"its user {connection.principal.name} was disabled or deleted, or has another password"
 
     def handshake(self, request: SaslHandshakeRequest, slot: Slot) -> None:
         """17: begin to sign in by a mechanism."""

@@ -177,6 +177,9 @@ class ModernGroups(GroupRequests[ModernGroup]):
         if request.server_assignor not in (None, *ASSIGNORS):
             remark = f"only the assignors {', '.join(ASSIGNORS)} are supported"
             return ErrorCode.UNSUPPORTED_ASSIGNOR, remark
+        topics = request.subscribed_topic_names or ()
+        if not all(self._all.may_read(name, topic, slot.principal) for topic in topics):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
         pattern = request.subscribed_topic_regex
         return self._pattern_refusal(pattern) if pattern else (None, None)
 
