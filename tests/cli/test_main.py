@@ -63,7 +63,7 @@ def test_unknown_arguments_are_named(arguments, line):
         (["up", "--advertise", "broker.example"], "--advertise 'broker.example' is not an IP address"),
         (["up", "--advertise", "0.0.0.0"], "--advertise 0.0.0.0: no client can connect to such an address"),
         (["up", "--set", "recallMessageEnabled=true"], "no such option; did you mean recallMessageEnable?"),
-        (["up", "--set", "aclEnable=true"], "aclEnable=true: clients are not authenticated"),
+        (["up", "--set", "aclEnable=true"], "aclEnable=true: users and policies are those of ACL 2.0"),
         (["up", "--set", "listenPort=1"], "--set listenPort: libra up decides it"),
         (["up", "--advertise", "10.0.0.11"], "add --host 10.0.0.11 and --allow-public"),
         (["up", "--host", "0.0.0.0"], "--allow-public if the network is trusted"),
