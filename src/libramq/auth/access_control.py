@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from libramq.auth.policies import Decision
 from libramq.auth.resource import ALL, Actions, Resource, ResourceKind
-from libramq.auth.signature import ACCESS_KEY, SIGNATURE, signature
+from libramq.auth.signature import ACCESS_KEY, is_right
 from libramq.auth.users import User, Users
 from libramq.codes import ResponseCode
 from libramq.errors import NoPermission
@@ -49,10 +49,10 @@ class AccessControl:
         if not name:
             raise _refused("username cannot be null.")
         user = self._users.get(name)
-        if user is not None and user.is_enabled and _is_signed(fields, body, user.secret):
+        if user is not None and user.is_enabled and is_right(fields, body, user.secret):
             return Principal(name, host_of(connection))
         brokers = self._brokers
-        if brokers is not None and brokers[0] == name and _is_signed(fields, body, brokers[1].encode()):
+        if brokers is not None and brokers[0] == name and is_right(fields, body, brokers[1].encode()):
             return Principal(name, host_of(connection), is_unrestricted=True)
         if user is None:
             raise _refused(f"User:{name} is not found.")
@@ -89,7 +89,7 @@ class AccessControl:
         return Principal(user.name, host_of(connection), proof=_proof(user))
 
     def may_go_on(self, principal: Principal) -> bool:
-        """Return whether one that has signed in is still a user, with the same password if it had one."""
+        """Return whether a signed-in principal is still an enabled user whose password has not changed."""
         user = self.enabled_user(principal.name)
         return user is not None and principal.proof in (b"", _proof(user))
 
@@ -132,16 +132,6 @@ def _proof(user: User) -> bytes:
 def host_of(connection: Connection) -> str:
     """Return the address that a client connects from, without its port."""
     return connection.address.rpartition(":")[0]
-
-
-def _is_signed(fields: Mapping[str, str], body: bytes, secret: bytes) -> bool:
-    """Return whether a request was signed with a secret, in constant time."""
-    try:
-        expected = signature(fields, body, secret).encode()
-        presented = fields.get(SIGNATURE, "").encode()
-    except UnicodeEncodeError:  # A lone surrogate, which cannot be signed.
-        return False
-    return hmac.compare_digest(presented, expected)
 
 
 def _refused(remark: str) -> NoPermission:

@@ -23,3 +23,13 @@ def signature(fields: Mapping[str, str], body: bytes, secret: bytes) -> str:
     """
     content = "".join([fields[name] for name in sorted(fields) if name != SIGNATURE]).encode() + body
     return b64encode(hmac.digest(secret, content, "sha1")).decode()
+
+
+def is_right(fields: Mapping[str, str], body: bytes, secret: bytes) -> bool:
+    """Return whether the signature among the fields was made with a secret, in constant time."""
+    try:
+        expected = signature(fields, body, secret).encode()
+        presented = fields.get(SIGNATURE, "").encode()
+    except UnicodeEncodeError:  # A lone surrogate, which cannot be signed.
+        return False
+    return hmac.compare_digest(presented, expected)

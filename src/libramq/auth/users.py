@@ -83,6 +83,11 @@ class Users:
             raise _refused(f"{USERS_MAX} users are the limit")
         self._change(name, _changed(Account(password="", user_type="Normal", user_status="enable"), info))
 
+    def create_first(self, info: UserInfo) -> None:
+        """Create the super user that a configuration names, unless the user exists; raises NoPermission."""
+        if (info.username or "") not in self._accounts:
+            self.create(msgspec.structs.replace(info, user_type=UserType.SUPER, user_status=None))
+
     def update(self, info: UserInfo) -> None:
         """Change what is named; raises NoPermission."""
         name = _valid_name(info.username)

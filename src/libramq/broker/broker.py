@@ -13,13 +13,10 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-import msgspec
-
 from libramq.auth.access_control import AccessControl
 from libramq.auth.authenticator import Authenticator
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.auth.dry_run import DryRun
-from libramq.auth.users import UserType
 from libramq.broker.cluster.name_server_list import Fetch
 from libramq.broker.config import BrokerConfig
 from libramq.broker.features.administration import AdministrationFeature
@@ -88,8 +85,8 @@ class Broker(Base):
     def _access_control(self, config: BrokerConfig, files: BrokerFiles) -> AccessControl:
         """Return the access control by the table of users, which has the first one from now on."""
         users, initial, brokers = files.tables.users, config.init_authentication_user, config.credentials
-        if initial is not None and users.get(initial.username or "") is None:
-            users.create(msgspec.structs.replace(initial, user_type=UserType.SUPER, user_status=None))
+        if initial is not None:
+            users.create_first(initial)
         return AccessControl(
             users,
             cluster=config.cluster_name,

@@ -6,11 +6,9 @@ Upstream: NamesrvController.java, routeinfo/BrokerHousekeepingService.java.
 from collections.abc import Mapping
 from typing import Final, NamedTuple, cast
 
-import msgspec
-
 from libramq.auth.access_control import AccessControl
 from libramq.auth.authorizer import ALLOW_ALL
-from libramq.auth.users import Users, UserType
+from libramq.auth.users import Users
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import RequestCode
 from libramq.formats.access import UserInfo
@@ -162,7 +160,7 @@ def _notified(_: object) -> None:
 def _access_control(operator: UserInfo, credentials: Credentials | None) -> AccessControl:
     """Return the access control of one super user, and of the cluster's brokers."""
     users = Users(None, record=lambda name, account: None)
-    users.create(msgspec.structs.replace(operator, user_type=UserType.SUPER, user_status=None))
+    users.create_first(operator)
     brokers = (credentials.access_key, credentials.secret_key) if credentials is not None else None
     return AccessControl(users, cluster="", brokers=brokers)
 

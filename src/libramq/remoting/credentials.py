@@ -6,14 +6,13 @@ Code, flags and number are not signed, nor is the header's form: a signature is 
 Upstream: AclClientRPCHook.java, AclUtils.combineRequestContent, AclSigner.java, SessionCredentials.java.
 """
 
-import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
-from libramq.auth.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, signature
+from libramq.auth.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, is_right, signature
 from libramq.errors import ConfigError
 from libramq.remoting.command import Command
 
@@ -65,13 +64,10 @@ def is_signed_for(request: Command, credentials: Credentials, address: str) -> b
 
 def is_signed(request: Command, credentials: Credentials) -> bool:
     """Return whether a request was signed with these credentials, in constant time."""
-    try:
-        expected = signature(request.ext, request.body, credentials.secret_key.encode()).encode()
-        presented = request.ext.get(SIGNATURE, "").encode()
-    except UnicodeEncodeError:  # A lone surrogate, which cannot be signed.
-        return False
-    is_right = hmac.compare_digest(presented, expected)
-    return is_right and request.ext.get(ACCESS_KEY) == credentials.access_key
+    secret = credentials.secret_key.encode()
+    return (
+        is_right(request.ext, request.body, secret) and request.ext.get(ACCESS_KEY) == credentials.access_key
+    )
 
 
 def signed_fields(request: Command) -> Mapping[str, str]:
