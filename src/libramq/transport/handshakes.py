@@ -2,10 +2,10 @@
 
     first byte ─► waits for its turn, a few a round ─► begun ─► established, or given up
 
-A signature takes a loop's time from everybody else, so a thousand clients that come back at once have their
-turns, the last one first: behind 3,000 that never finish, it waited for 5 s, and its client for 3 s at most.
-What is begun takes memory; one that comes when there are too many ends the oldest. A client needs as long as
-its packets are under way, and is young; whoever never finishes holds nobody else.
+A handshake's signature takes the loop's time from all other connections, so a thousand clients that reconnect
+at once take turns, the newest first: behind 3,000 handshakes that never finish, a new client waited for 5 s,
+and clients give up after 3 s. A begun handshake takes memory, so one too many ends the oldest. An honest
+handshake lasts for a few round trips and is among the newest; those that never finish delay nobody else.
 Upstream: Netty's SslHandler bounds the time alone.
 """
 
@@ -24,11 +24,11 @@ HANDSHAKES_MAX: Final = 1_000
 BEGUN_PER_ROUND: Final = 4
 
 
-class Beginner(Protocol):
+class HandshakingConnection(Protocol):
     """A connection whose handshake is not finished."""
 
-    def give_up_handshake(self, reason: str) -> None:
-        """End the connection."""
+    def abort(self, reason: str) -> None:
+        """End the connection at once."""
         ...
 
 
@@ -39,7 +39,7 @@ class Handshakes:
         self._monotonic_ms = monotonic_ms
         self._waiting: deque[tuple[MonotonicMs, Callable[[], None], Callable[[], None]]] = deque()
         self._is_scheduled = False
-        self._begun: dict[Beginner, MonotonicMs] = {}
+        self._begun: dict[HandshakingConnection, MonotonicMs] = {}
         self._check: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -51,17 +51,17 @@ class Handshakes:
         self._waiting.append((self._monotonic_ms(), begin, give_up))
         self._next_soon()
 
-    def begin(self, connection: Beginner) -> None:
+    def begin(self, connection: HandshakingConnection) -> None:
         """Record a handshake that begins; the oldest ends if there are too many."""
         if len(self._begun) >= HANDSHAKES_MAX:
             oldest = next(iter(self._begun))
             self.ended(oldest)
-            oldest.give_up_handshake(f"the oldest of {HANDSHAKES_MAX} unfinished handshakes")
+            oldest.abort(f"the oldest of {HANDSHAKES_MAX} unfinished handshakes")
         self._begun[connection] = self._monotonic_ms()
         if self._check is None:
             self._check_later(HANDSHAKE_MS_MAX)
 
-    def ended(self, connection: Beginner) -> None:
+    def ended(self, connection: HandshakingConnection) -> None:
         """Forget a handshake that is finished, or whose connection has ended."""
         self._begun.pop(connection, None)
 
@@ -72,7 +72,7 @@ class Handshakes:
             self._check = None
         for connection in list(self._begun):
             self.ended(connection)
-            connection.give_up_handshake("the server stops")
+            connection.abort("the server stops")
 
     def _next_soon(self) -> None:
         if self._waiting and not self._is_scheduled:
@@ -102,4 +102,4 @@ class Handshakes:
                 self._check_later(HANDSHAKE_MS_MAX - late_ms)
                 return
             self.ended(connection)
-            connection.give_up_handshake(f"its handshake takes longer than {HANDSHAKE_MS_MAX} ms")
+            connection.abort(f"its handshake takes longer than {HANDSHAKE_MS_MAX} ms")

@@ -171,10 +171,6 @@ class ServerConnection(asyncio.Protocol):
             self._begin_closing()
             self._transport.close()
 
-    def give_up_handshake(self, reason: str) -> None:
-        """End a connection whose handshake is not finished."""
-        self.abort(reason)
-
     def _received(self, data: bytes) -> None:
         try:
             requests = self._reader.receive(data)
