@@ -540,7 +540,7 @@ def make_directory(filesystem: FileSystem, path: Path) -> None:
                 raise
 
 
-def check_private(directory: Path, option: str) -> None:
+def refuse_shared_directory(directory: Path, option: str) -> None:
     """Raise ConfigError if every user of the machine may put files, or links to others, into a directory."""
     try:
         is_open = directory.stat().st_mode & stat.S_IWOTH

@@ -18,7 +18,7 @@ from libramq.broker.config import CREDENTIALS_OPTION, VIP_DISTANCE, BrokerConfig
 from libramq.broker.machine import Machine
 from libramq.clock import Clock
 from libramq.errors import ConfigError, StoreError
-from libramq.filesystem import FileSystem, check_private
+from libramq.filesystem import FileSystem, refuse_shared_directory
 from libramq.kernel.engine import Translator
 from libramq.logs import get_logger
 from libramq.replication.blocks import ReportReader
@@ -58,7 +58,7 @@ class BrokerServer:
         for address in (config.bind_address, config.metrics_host):
             check_bind_address(address, allow_public=config.allow_public, remedy="set allowPublic=true")
         _check_peers_are_known(config)
-        check_private(Path(config.store_path), "storePathRootDir")
+        refuse_shared_directory(Path(config.store_path), "storePathRootDir")
         self._config = config
         self._clock = clock
         self._filesystem = filesystem

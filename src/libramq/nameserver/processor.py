@@ -117,15 +117,15 @@ class NameServerProcessor:
 
         dead: connections that have not answered.
         """
-        is_signed = self._credentials is not None
+        had_to_sign = self._credentials is not None
         displaced = self._route_info.displaced(header, table, owner=request.peer)
-        if not is_signed and not dead.issuperset(displaced):
+        if not had_to_sign and not dead.issuperset(displaced):
             again = partial(self._decode, request, header)
             return self._displacement.hold(request, displaced, again)
         if displaced:
             log.warning(
                 "a broker replaces another one",
-                broker=header.broker_name, address=header.broker_addr, signed=is_signed,
+                broker=header.broker_name, address=header.broker_addr, signed=had_to_sign,
             )  # fmt: skip
         return self._register_in_steps(request, header, table)
 

@@ -91,12 +91,8 @@ async def up(
     advertised = advertise or _advertised(host)
     properties, credentials = _properties(settings), _credentials(host, brokers, is_secure=secure)
     secured = _secured(data, {advertised, host}, properties) if secure else None
-    nameserver = NameServer(
-        host,
-        ports.nameserver,
-        **_name_server_options(data, properties),
-        allow_public=allow_public,
-        credentials=credentials,
+    nameserver = _name_server(
+        host, ports.nameserver, data, properties, allow_public=allow_public, credentials=credentials
     )
     namesrv = join_address(advertised, ports.nameserver)
     configs = _configs(
@@ -354,16 +350,27 @@ def _absolute(path: Path | str) -> str:
     return os.path.abspath(path)
 
 
-def _name_server_options(data: Path, properties: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the name server of `libra up` has of the broker's options."""
+def _name_server(
+    host: str,
+    port: int,
+    data: Path,
+    properties: Mapping[str, str],
+    *,
+    allow_public: bool,
+    credentials: Credentials | None,
+) -> NameServer:
+    """Return the name server of `libra up`, to which some of its brokers' options apply."""
     operator = _operator(properties)
-    return {
-        "operator": operator,
-        "config": NameServerConfig(
-            kv_config_path=str(kv_file(data)), authentication_enabled=operator is not None
-        ),
-        "encryption": encryption(tls_options(properties)),
-    }
+    config = NameServerConfig(kv_config_path=str(kv_file(data)), authentication_enabled=operator is not None)
+    return NameServer(
+        host,
+        port,
+        operator=operator,
+        allow_public=allow_public,
+        credentials=credentials,
+        config=config,
+        encryption=encryption(tls_options(properties)),
+    )
 
 
 def _operator(properties: Mapping[str, str]) -> UserInfo | None:

@@ -9,7 +9,7 @@ only where all connections are encrypted. Upstream: SaslServerAuthenticator.java
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,7 +55,6 @@ class _SignIn:
     mechanism: str
     server: "ScramServer | None" = None
     name: str = ""
-    messages: int = field(default=0)
 
 
 class Sasl:

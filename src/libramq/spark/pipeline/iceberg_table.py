@@ -301,9 +301,8 @@ class FileWriter:
         from pyiceberg.io import load_file_io
 
         nothing: dict[str, Any] = {"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
-        slim = table.metadata.model_copy(
-            update=nothing
-        )  # Workers need no history, and no way to the catalog.
+        # Workers need no history, and no way to the catalog.
+        slim = table.metadata.model_copy(update=nothing)
         store = {name: value for name, value in table.io.properties.items() if name.startswith(_STORES)}
         return cls(slim, load_file_io(store, table.location()), table.location_provider(), partitioned_by)
 
