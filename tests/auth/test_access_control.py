@@ -218,3 +218,65 @@ def test_no_text_of_a_user_shows_its_password():
         f"{server.users.file()!r} {server.users.get('alice')!r} {UserInfo(username='a', password='secret')}"
     )
     assert "secret" not in shown
+
+
+class TestTwoPasswords:
+    """A user has a second password for a time, so that its clients change over one by one."""
+
+    def test_both_are_valid_until_one_is_withdrawn(self):
+        server = Server()
+        server.users.update(UserInfo(username="alice", second_password="new"))
+        for password in ("secret", "new"):
+            assert server.sign_in("alice", password).name == "alice"
+            assert server.access.by_password(server.peer, "alice", password).name == "alice"
+        assert refused(lambda: server.sign_in("alice", "guessed")) == "check signature failed."
+        signed_in = [server.access.by_password(server.peer, "alice", each) for each in ("secret", "new")]
+        server.users.update(UserInfo(username="alice", withdraw="first"))
+        assert [server.access.may_go_on(each) for each in signed_in] == [False, True]
+        assert refused(lambda: server.sign_in("alice", "secret")) == "check signature failed."
+        assert server.sign_in("alice", "new").name == "alice"
+
+    def test_the_second_can_be_withdrawn_too(self):
+        server = Server()
+        server.users.update(UserInfo(username="alice", second_password="new"))
+        server.users.update(UserInfo(username="alice", withdraw="Second"))
+        assert server.sign_in("alice", "secret").name == "alice"
+        assert refused(lambda: server.sign_in("alice", "new")) == "check signature failed."
+
+    def test_a_new_password_takes_the_place_of_both(self):
+        """As tools that know of one password expect."""
+        server = Server()
+        server.users.update(UserInfo(username="alice", second_password="new"))
+        server.users.update(UserInfo(username="alice", password="third"))
+        for password in ("secret", "new"):
+            refused(lambda password=password: server.sign_in("alice", password))
+        assert server.sign_in("alice", "third").name == "alice"
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ([{"withdraw": "first"}], "the user has one password only"),
+            ([{"withdraw": "both"}], "withdraw: first or second"),
+            ([{"second_password": "secret"}], "this is the user's password already"),
+            ([{"second_password": "new"}] * 2, ""),
+            ([{"second_password": "new"}, {"second_password": "newer"}], "withdraw one first"),
+            ([{"second_password": "x" * 1025}], "1024 characters at most"),
+        ],
+    )
+    def test_what_cannot_be(self, changes: list[dict[str, str]], reason: str):
+        server = Server()
+        *before, last = (UserInfo(username="alice", **each) for each in changes)
+        for change in before:
+            server.users.update(change)
+        if reason:
+            assert reason in refused(lambda: server.users.update(last))
+        else:
+            server.users.update(last)  # The command was repeated, as one of the brokers had failed.
+        assert server.sign_in("alice", "secret").name == "alice"
+
+    def test_how_many_there_are_is_shown(self):
+        server = Server()
+        server.users.update(UserInfo(username="alice", second_password="new"))
+        assert [each.passwords for each in server.users.infos(None)] == [2, None]
+        for kept in (server.users.account("alice"), server.users.get("alice")):
+            assert "new" not in repr(kept)

@@ -231,6 +231,32 @@ def test_users_survive_a_kill_in_files_that_others_cannot_read(tmp_path: Path):
     assert (tmp_path / "other" / "topics.json").stat().st_mode & 0o077
 
 
+def test_two_passwords_survive_a_kill_and_slaves_get_both(tmp_path: Path):
+    first, new = Secured(tmp_path), Credentials("alice", "new")
+    first.make("alice")
+    first.allow("Topic:T", actions="Pub")
+    added = UserInfo(second_password="new")
+    assert first.signed(ROOT, R.AUTH_UPDATE_USER, h.UserHeader(username="alice"), added).code == C.SUCCESS
+    listed = first.signed(ROOT, R.AUTH_LIST_USER, h.UserFilterHeader()).body
+    assert json.loads(listed)[0] == {
+        "username": "alice",
+        "userType": "Normal",
+        "userStatus": "enable",
+        "passwords": 2,
+    }
+    first.kill()
+    again = Secured(tmp_path)
+    assert [again.sends(each).code for each in (ALICE, new)] == [C.SUCCESS, C.SUCCESS]
+    command = sign_for(Command(code=R.SLAVE_USERS, opaque=99), BROKERS, again.config.address)
+    again.give(again.peer, command)
+    assert b'"secondPassword":"new"' in again.answer_later(again.peer, command).body
+    withdraw = UserInfo(withdraw="first")
+    again.signed(ROOT, R.AUTH_UPDATE_USER, h.UserHeader(username="alice"), withdraw)
+    assert [again.sends(each).code for each in (ALICE, new)] == [C.NO_PERMISSION, C.SUCCESS]
+    again.close()
+    assert {each.stat().st_mode & 0o777 for each in (tmp_path / "config").glob("users.json*")} == {0o600}
+
+
 def test_slaves_get_the_table_with_the_brokers_signature_alone(secured: Secured):
     secured.make("alice")
     assert secured.signed(ROOT, R.SLAVE_USERS).code == C.NO_PERMISSION

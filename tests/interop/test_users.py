@@ -15,7 +15,7 @@ from libramq.message import Message
 from libramq.sync import Producer, PushConsumer
 from tests.interop.apache import CACHE, SMALL_JVM, MqAdmin
 from tests.interop.cluster import Cluster
-from tests.interop.libra import SOURCES, LibraServers
+from tests.interop.libra import ENVIRONMENT, LIBRA, SOURCES, LibraServers
 from tests.interop.process import PATIENCE_S, Program
 from tests.interop.test_access import Inbox
 from tests.interop.test_client_versions import fetch
@@ -141,6 +141,50 @@ def test_mqadmin_manages_users_and_policies(secured: Secured) -> None:
     assert "success" in secured.at("a", "deleteAcl", "-s", "User:ada")
     assert "success" in secured.at("a", "deleteUser", "-u", "ada")
     assert "ada" not in secured.at("a", "listUser")
+
+
+def test_two_passwords_beside_tools_that_know_of_one(secured: Secured) -> None:
+    """Both sign, at the slave too; Apache's tool shows the user, and a password of its leaves that one."""
+    topic = secured.topic("rotated")
+    secured.user("rita", "rita-first", (f"Topic:{topic}", "Pub"))
+    access = secured.home / "root.properties"
+    access.write_text(f"accessKey={ROOT.access_key}\nsecretKey={ROOT.secret_key}\n")
+    access.chmod(0o600)
+
+    def change(*options: str) -> str:
+        command = [*LIBRA, "admin", "updateUser", "-b", secured.address("a"), "-u", "rita", *options]
+        environment = {**ENVIRONMENT, "LIBRA_ACCESS": str(access)}
+        done = subprocess.run(
+            command,
+            input="rita-second\n",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=environment,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def may_send(password: str) -> bool:
+        credentials = Credentials("rita", password)
+        with Producer(namesrv=secured.namesrv, group=f"p-{password}", credentials=credentials) as producer:
+            try:
+                producer.send(Message(topic, b"x"))
+            except NoPermission:
+                return False
+            return True
+
+    change("--second", "-")
+    assert [may_send(each) for each in ("rita-first", "rita-second")] == [True, True]
+    shown = secured.at("a", "getUser", "-u", "rita") + secured.at("a", "listUser")
+    assert ["rita", "null", "Normal", "enable"] in [line.split() for line in shown.splitlines()]
+    assert "rita-" not in shown
+    change("--withdraw", "first")
+    assert [may_send(each) for each in ("rita-first", "rita-second")] == [False, True]
+    change("--second", "rita-third")
+    secured.at("a", "updateUser", "-u", "rita", "-p", "rita-fourth")
+    assert [may_send(f"rita-{each}") for each in ("second", "third", "fourth")] == [False, False, True]
 
 
 @pytest.mark.parametrize("version", ["4.9.8", "5.5.0"])

@@ -49,7 +49,7 @@ class AccessControl:
         if not name:
             raise _refused("username cannot be null.")
         user = self._users.get(name)
-        if user is not None and user.is_enabled and is_right(fields, body, user.secret):
+        if user is not None and user.is_enabled and is_right(fields, body, *user.secrets):
             return Principal(name, host_of(connection))
         brokers = self._brokers
         if brokers is not None and brokers[0] == name and is_right(fields, body, brokers[1].encode()):
@@ -73,25 +73,26 @@ class AccessControl:
     def by_password(self, connection: Connection, name: str, password: str) -> Principal:
         """Return the user with this name and password; raises NoPermission."""
         user = self._users.get(name)
-        expected = user.secret if user is not None else b""
-        is_right = hmac.compare_digest(password.encode(errors="surrogatepass"), expected)
-        if user is None or not is_right or not user.is_enabled:
+        encoded = password.encode(errors="surrogatepass")
+        secrets = user.secrets if user is not None else (b"",)
+        matching = [secret for secret in secrets if hmac.compare_digest(encoded, secret)]
+        if user is None or not matching or not user.is_enabled:
             raise _refused("no such user, or another password")
-        return self.signed_in(connection, user)
+        return self.signed_in(connection, user, matching[0])
 
     def enabled_user(self, name: str) -> User | None:
         """Return a user that may sign in."""
         user = self._users.get(name)
         return user if user is not None and user.is_enabled else None
 
-    def signed_in(self, connection: Connection, user: User) -> Principal:
-        """Return the principal of a user who has proven itself by a mechanism of another protocol."""
-        return Principal(user.name, host_of(connection), proof=_proof(user))
+    def signed_in(self, connection: Connection, user: User, secret: bytes) -> Principal:
+        """Return the principal of a user who has proven to know a secret by another protocol's mechanism."""
+        return Principal(user.name, host_of(connection), proof=_proof(secret))
 
     def may_go_on(self, principal: Principal) -> bool:
-        """Return whether a signed-in principal is still an enabled user whose password has not changed."""
+        """Return whether a signed-in principal is still an enabled user whose password is still valid."""
         user = self.enabled_user(principal.name)
-        return user is not None and principal.proof in (b"", _proof(user))
+        return user is not None and principal.proof in (b"", *map(_proof, user.secrets))
 
     def authorize(self, principal: Principal, resource: Resource, actions: Actions) -> None:
         """Return if any of the actions is permitted; raise NoPermission, with Apache's words, if none is."""
@@ -125,8 +126,8 @@ class AccessControl:
         return user
 
 
-def _proof(user: User) -> bytes:
-    return hashlib.sha256(user.secret).digest()
+def _proof(secret: bytes) -> bytes:
+    return hashlib.sha256(secret).digest()
 
 
 def host_of(connection: Connection) -> str:

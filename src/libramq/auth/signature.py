@@ -25,11 +25,11 @@ def signature(fields: Mapping[str, str], body: bytes, secret: bytes) -> str:
     return b64encode(hmac.digest(secret, content, "sha1")).decode()
 
 
-def is_right(fields: Mapping[str, str], body: bytes, secret: bytes) -> bool:
-    """Return whether the signature among the fields was made with a secret, in constant time."""
+def is_right(fields: Mapping[str, str], body: bytes, *secrets: bytes) -> bool:
+    """Return whether the signature among the fields was made with one of some secrets, in constant time."""
     try:
-        expected = signature(fields, body, secret).encode()
+        expected = [signature(fields, body, secret).encode() for secret in secrets]
         presented = fields.get(SIGNATURE, "").encode()
     except UnicodeEncodeError:  # A lone surrogate, which cannot be signed.
         return False
-    return hmac.compare_digest(presented, expected)
+    return any(hmac.compare_digest(presented, each) for each in expected)

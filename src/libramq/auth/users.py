@@ -38,12 +38,19 @@ class UserStatus(StrEnum):
     DISABLE = "disable"
 
 
+class Withdrawn(StrEnum):
+    """Which of a user's two passwords is withdrawn."""
+
+    FIRST = "first"
+    SECOND = "second"
+
+
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user, ready to be asked about. secret: the password, with which requests are signed."""
+    """A user, ready to be asked about. secrets: the passwords, one or two, with which requests are signed."""
 
     name: str
-    secret: bytes = field(repr=False)
+    secrets: tuple[bytes, ...] = field(repr=False)
     is_super: bool
     is_enabled: bool
     policies: Policies
@@ -148,7 +155,7 @@ class Users:
             return
         self._users[name] = User(
             name,
-            account.password.encode(errors="surrogatepass"),
+            tuple(each.encode(errors="surrogatepass") for each in account.passwords),
             is_super=account.user_type == UserType.SUPER,
             is_enabled=account.user_status == UserStatus.ENABLE,
             policies=Policies(account.policies),
@@ -183,15 +190,40 @@ def user_of(subject: str | None) -> str:
 
 
 def _changed(account: Account, info: UserInfo) -> Account:
-    password = info.password if (info.password or "").strip() else account.password
-    if password is None or len(password) > PASSWORD_CHARACTERS_MAX:
+    password, second = _changed_passwords(account, info)
+    if max(len(password), len(second)) > PASSWORD_CHARACTERS_MAX:
         raise _refused(f"a password has {PASSWORD_CHARACTERS_MAX} characters at most")
     return msgspec.structs.replace(
         account,
         password=password,
+        second_password=second,
         user_type=named(UserType, info.user_type) or account.user_type,
         user_status=named(UserStatus, info.user_status) or account.user_status,
     )
+
+
+def _changed_passwords(account: Account, info: UserInfo) -> tuple[str, str]:
+    """Return a user's password and its second one, empty: none.
+
+    A new password takes the place of both, as tools that know of one password expect.
+    """
+    password, second = account.password, account.second_password
+    if info.password is not None and info.password.strip():
+        password, second = info.password, ""
+    if (added := (info.second_password or "").strip() and info.second_password) and added != second:
+        if second:
+            raise _refused("the user has two passwords already: withdraw one first")
+        if added == password:
+            raise _refused("this is the user's password already")
+        second = added
+    withdrawn = named(Withdrawn, info.withdraw)
+    if info.withdraw and withdrawn is None:
+        raise _refused("withdraw: first or second")
+    if withdrawn is not None and not second:
+        raise _refused("the user has one password only")
+    if withdrawn is Withdrawn.FIRST:
+        password = second
+    return password, second if withdrawn is None else ""
 
 
 def _naming(policy: PolicyInfo, part: str | None) -> PolicyInfo:

@@ -1,6 +1,7 @@
 """Users and policies as documents: the bodies of Apache's requests for them, and the broker's file of them.
 
-    UserInfo    username, password, userType (Super, Normal), userStatus (enable, disable)
+    UserInfo    username, password, userType (Super, Normal), userStatus (enable, disable);
+                ours: secondPassword, withdraw (first, second), passwords (how many)
     AclInfo     subject ("User:alice"), policies ─► entries: resource, actions, sourceIps, decision
     Account     one user with both, in config/users.json
 
@@ -13,12 +14,15 @@ from libramq.formats.document import Document
 
 
 class UserInfo(Document, frozen=True, kw_only=True, omit_defaults=True):
-    """A user; what an update leaves out stays as it is."""
+    """A user; what an update leaves out stays as it is. passwords: how many it has, if not one."""
 
     username: str | None = None
     password: str | None = None
     user_type: str | None = None
     user_status: str | None = None
+    second_password: str | None = None
+    withdraw: str | None = None
+    passwords: int | None = None
 
     def __repr__(self) -> str:
         """Return it without the password."""
@@ -48,12 +52,16 @@ class AclInfo(Document, frozen=True, kw_only=True):
     policies: list[PolicyInfo] | None = None
 
 
-class Account(Document, frozen=True, kw_only=True):
-    """A user with its policies, as one entry of the table: so neither outlives the other."""
+class Account(Document, frozen=True, kw_only=True, omit_defaults=True):
+    """A user with its policies, as one entry of the table: so neither outlives the other.
+
+    second_password: is valid, too; empty: there is none.
+    """
 
     password: str
     user_type: str
     user_status: str
+    second_password: str = ""
     policies: list[PolicyInfo] = []
 
     def __repr__(self) -> str:
@@ -61,8 +69,19 @@ class Account(Document, frozen=True, kw_only=True):
         return f"Account({self.user_type!r}, {self.user_status!r}, {self.policies!r})"
 
     def info(self, name: str) -> UserInfo:
-        """Return the user as requests answer it: without its password."""
-        return UserInfo(username=name, user_type=self.user_type, user_status=self.user_status)
+        """Return the user as requests answer it: without its passwords."""
+        count = len(self.passwords)
+        return UserInfo(
+            username=name,
+            user_type=self.user_type,
+            user_status=self.user_status,
+            passwords=count if count > 1 else None,
+        )
+
+    @property
+    def passwords(self) -> tuple[str, ...]:
+        """Return the passwords, any of which proves the user."""
+        return (self.password, self.second_password) if self.second_password else (self.password,)
 
     def acl(self, name: str) -> AclInfo:
         """Return the user's policies."""

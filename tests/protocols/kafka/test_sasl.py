@@ -196,6 +196,20 @@ def test_a_disabled_user_is_disconnected_and_a_changed_password_counts(secured: 
     assert produce(options | {"sasl.password": "new"}) is None
 
 
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_each_of_two_passwords_signs_in_by_scram(secured: Secured, mechanism: str):
+    """The server sends one salt and nonce; the proof of either password fits."""
+    secured.change(lambda users: users.update(UserInfo(username="alice", second_password="new")))
+    for password in ("alice-secret", "new"):
+        assert produce(secured.options(mechanism) | {"sasl.password": password}) is None
+    secured.change(lambda users: users.update(UserInfo(username="alice", withdraw="first")))
+    assert produce(secured.options(mechanism) | {"sasl.password": "new"}) is None
+    for password in ("alice-secret", "guessed"):
+        error = produce(secured.options(mechanism) | {"sasl.password": password})
+        assert error is not None
+        assert error.code() == KafkaError._AUTHENTICATION
+
+
 def test_a_dry_run_serves_who_does_not_sign_in(tmp_path: Path):
     secured = Secured(tmp_path, authorization_dry_run=True)
     try:
@@ -211,7 +225,9 @@ def test_plain_is_there_where_all_is_encrypted(tmp_path: Path):
     secured = Secured(tmp_path / "store", tls=certificates.options(server_mode="enforcing"))
     try:
         tls = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(certificates.ca_file)}
-        assert produce(secured.options("PLAIN", **tls)) is None
+        secured.change(lambda users: users.update(UserInfo(username="alice", second_password="new")))
+        for password in ("alice-secret", "new"):
+            assert produce(secured.options("PLAIN", **tls) | {"sasl.password": password}) is None
         assert consume(secured.options("SCRAM-SHA-512", **tls)) == b"value"
         error = produce(secured.options("PLAIN", **tls) | {"sasl.password": "guessed"})
         assert error is not None

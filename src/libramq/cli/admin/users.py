@@ -63,7 +63,18 @@ async def update_user(
     *,
     username: Username,
     password: Annotated[
-        str | None, Option("-p", "--password", help="A new password; - has the command ask for it.")
+        str | None,
+        Option(
+            "-p", "--password", help="A new password, the only one from now on; - has the command ask for it."
+        ),
+    ] = None,
+    second: Annotated[
+        str | None,
+        Option("--second", help="A password that is valid beside the first; - has the command ask for it."),
+    ] = None,
+    withdraw: Annotated[
+        str | None,
+        Option("--withdraw", help="first or second: which of two passwords ends."),
     ] = None,
     user_type: Annotated[str | None, Option("-t", "--userType", help="Super or Normal.")] = None,
     user_status: Annotated[str | None, Option("-s", "--userStatus", help="enable or disable.")] = None,
@@ -71,10 +82,17 @@ async def update_user(
     target: Changed,
 ) -> Answer:
     """Change a user; it takes effect with the user's next request."""
-    if password is None and user_type is None and user_status is None:
-        raise ConfigError("nothing is changed: give -p, -t or -s")
-    new = _password(None) if password == "-" else password
-    info = documents.UserInfo(username=username, password=new, user_type=user_type, user_status=user_status)
+    new, added = (_password(None) if each == "-" else each for each in (password, second))
+    info = documents.UserInfo(
+        username=username,
+        password=new,
+        second_password=added,
+        withdraw=withdraw,
+        user_type=user_type,
+        user_status=user_status,
+    )
+    if info == documents.UserInfo(username=username):
+        raise ConfigError("nothing is changed: give -p, -t, -s, --second or --withdraw")
     brokers = await admin.ask_targets(calls.update_user(info), target)
     return _changed("update user to", brokers, username=username)
 
@@ -227,7 +245,10 @@ def _changed(text: str, brokers: Any, **named: str) -> Answer:
 
 def _users(infos: list[Any]) -> Answer:
     found = [plain(info) for info in infos]
-    return Answer(found, Table(found, "username, userType, userStatus"))
+    return Answer(
+        found,
+        Table([{"passwords": 1, **each} for each in found], "username, userType, userStatus, passwords"),
+    )
 
 
 def _acls(acls: list[Any]) -> Answer:

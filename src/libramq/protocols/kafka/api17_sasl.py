@@ -8,7 +8,7 @@ only where all connections are encrypted. Upstream: SaslServerAuthenticator.java
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -50,10 +50,14 @@ class _Refused(Exception):
 
 @dataclass(slots=True)
 class _SignIn:
-    """A client's attempt. name: whom it claims to be, by a server of SCRAM."""
+    """A client's attempt. name: whom it claims to be, by SCRAM.
+
+    servers: of SCRAM, one for each password of the user. They send the same message, with one salt and one
+    nonce, and the client's proof fits one of them.
+    """
 
     mechanism: str
-    server: "ScramServer | None" = None
+    servers: "Sequence[tuple[bytes, ScramServer]]" = ()
     name: str = ""
 
 
@@ -75,8 +79,8 @@ class Sasl:
         self._purgatory = purgatory
         self._mechanisms = (*SCRAM, PLAIN) if has_plain else SCRAM
         self._under_way: dict[Connection, _SignIn] = {}
-        #: What SCRAM knows of users' passwords, by name and mechanism; with the password that it is of.
-        self._keys: dict[tuple[str, str], tuple[bytes, Any]] = {}
+        #: What SCRAM knows of users' passwords, by name and mechanism; with the passwords that it is of.
+        self._keys: dict[tuple[str, str], tuple[tuple[bytes, ...], Sequence[Any]]] = {}
 
     def apis(self) -> Mapping[type, Any]:
         """Return the requests that it serves."""
@@ -167,45 +171,55 @@ class Sasl:
 
         assert self._access is not None
         try:
-            if attempt.server is None:
-                self._require_known(text)
-                mechanism = ScramMechanism(attempt.mechanism)
-
-                def known(name: str) -> Any:
-                    attempt.name = name
-                    return self._known(mechanism, name)
-
-                attempt.server = mechanism.make_server(known)
-                attempt.server.set_client_first(text)
-                return attempt.server.get_server_first().encode(), None
-            attempt.server.set_client_final(text)
-            final = attempt.server.get_server_final().encode()
+            if not attempt.servers:
+                user = self._claimed(text)
+                attempt.name = user.name
+                attempt.servers = self._servers(ScramMechanism(attempt.mechanism), user)
+                answers = [_first_answer(server, text) for _, server in attempt.servers]
+                return answers[0].encode(), None
         except (ScramException, KeyError, ValueError):
             raise _Refused from None
-        user = self._access.enabled_user(attempt.name)
-        if user is None:  # It was disabled since the first message.
-            raise _Refused
-        return final, self._access.signed_in(connection, user)
+        for secret, server in attempt.servers:
+            try:
+                server.set_client_final(text)
+                final = server.get_server_final().encode()
+            except (ScramException, KeyError, ValueError):
+                continue
+            signing = self._access.enabled_user(attempt.name)
+            if signing is None:  # It was disabled since the first message.
+                break
+            return final, self._access.signed_in(connection, signing, secret)
+        raise _Refused
 
-    def _require_known(self, first: str) -> None:
-        """Raise _Refused unless a user signs in who may: the names of all others are not even prepared."""
+    def _claimed(self, first: str) -> User:
+        """Return the user who signs in; raise _Refused if none may: names of others are not even prepared."""
         assert self._access is not None
         found = _FIRST.match(first)
         name = found[1].replace("=2C", ",").replace("=3D", "=") if found is not None else ""
-        if self._access.enabled_user(name) is None:
-            raise _Refused
-
-    def _known(self, mechanism: Any, name: str) -> Any:
-        """Return what SCRAM needs of a user's password; raises KeyError for an unknown or disabled one."""
-        assert self._access is not None
-        user: User | None = self._access.enabled_user(name)
+        user = self._access.enabled_user(name)
         if user is None:
-            raise KeyError(name)
-        secret, keys = self._keys.get((name, mechanism.name), (None, None))
-        if secret != user.secret:
-            keys = mechanism.make_auth_info(user.secret.decode(), iteration_count=ITERATIONS)
-            self._keys[name, mechanism.name] = user.secret, keys
-        return keys
+            raise _Refused
+        return user
+
+    def _servers(self, mechanism: Any, user: User) -> "Sequence[tuple[bytes, ScramServer]]":
+        """Return a server of SCRAM for each password of a user; all send the same salt and nonce."""
+        secrets, keys = self._keys.get((user.name, mechanism.name), ((), ()))
+        if secrets != user.secrets:
+            keys, salt = [], None
+            for secret in user.secrets:
+                keys.append(mechanism.make_auth_info(secret.decode(), iteration_count=ITERATIONS, salt=salt))
+                salt = keys[0][0]
+            self._keys[user.name, mechanism.name] = user.secrets, keys
+        servers: list[tuple[bytes, ScramServer]] = []
+        for secret, known in zip(user.secrets, keys, strict=True):
+            nonce = str(servers[0][1].s_nonce) if servers else None
+            servers.append((secret, mechanism.make_server(lambda _, known=known: known, s_nonce=nonce)))
+        return servers
 
     def _ended(self, parked: Parked) -> None:
         self._under_way.pop(parked.connection, None)
+
+
+def _first_answer(server: "ScramServer", first: str) -> str:
+    server.set_client_first(first)
+    return str(server.get_server_first())
