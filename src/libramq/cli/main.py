@@ -257,30 +257,6 @@ def simulate(
     )
 
 
-@app.command()
-def torture(
-    rounds: Annotated[int, typer.Option(min=1, help="How often the broker is killed.")] = 20,
-    dir: Annotated[
-        Path | None, typer.Option(help="A new or empty directory on the disk to try; temporary by default.")
-    ] = None,
-    replicated: Annotated[
-        bool,
-        typer.Option(
-            "--replicated",
-            help="Kill a SYNC_MASTER with inSyncReplicas=2, its slave, or both, cut the link between them, "
-            "or promote the slave.",
-        ),
-    ] = False,
-) -> int:
-    """Kill a broker again and again, and verify that it has all that it acknowledged.
-
-    It stores messages and commits with SYNC_FLUSH meanwhile. Exit with 1 if anything is lost.
-    """
-    from libramq.cli import torturing
-
-    return torturing.torture(rounds, dir, is_replicated=replicated)
-
-
 def main() -> None:
     """Run the command and exit, where `entry` was not loaded before."""
     sys.exit(run(sys.argv[1:]))

@@ -11,16 +11,17 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any, Final
 
-from libramq.clock import SystemClock
-from libramq.errors import ConnectFailed, ConnectionLost, LibraError
-from libramq.testing.torture.client import (
+from bench.torturing.client import (
     QUEUE_COUNT,
     TIMERS_TOPIC,
     TRANSACTIONS_TOPIC,
     Client,
     Half,
 )
-from libramq.testing.torture.ledger import Deliveries, Identity, Ledger, identity_of
+from bench.torturing.ledger import Deliveries, Identity, Ledger, identity_of
+
+from libramq.clock import SystemClock
+from libramq.errors import ConnectFailed, ConnectionLost, LibraError
 
 GROUPS: Final = ("one", "two")
 PRODUCER_COUNT: Final = 4

@@ -1,8 +1,7 @@
 """The ledger records what a broker acknowledged, and detects each way of losing it."""
 
 import pytest
-
-from libramq.testing.torture.ledger import BODY_BYTES_MAX, Identity, Ledger, body_of, identity_of
+from bench.torturing.ledger import BODY_BYTES_MAX, Identity, Ledger, body_of, identity_of
 
 A, B, C, D = (Identity(1, serial) for serial in range(1, 5))
 

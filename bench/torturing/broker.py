@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 import msgspec
+from bench.torturing.client import Client
+from bench.torturing.link import LINK_HOST, Link
 
 from libramq.broker.config import VIP_DISTANCE, BrokerConfig
 from libramq.cli.servers.broker_children import READY, STOP_SECONDS, BrokerEnded
@@ -23,8 +25,6 @@ from libramq.filesystem import LocalFileSystem
 from libramq.nameserver import NameServer
 from libramq.rpc import admin_calls
 from libramq.store.check import check_store
-from libramq.testing.torture.client import Client
-from libramq.testing.torture.link import LINK_HOST, Link
 
 HOST: Final = "127.0.0.1"
 #: Ours: small, so that files end and begin often.

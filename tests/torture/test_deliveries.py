@@ -1,8 +1,7 @@
 """The deliveries record what was promised for later messages, and detect each way of breaking a promise."""
 
 import pytest
-
-from libramq.testing.torture.ledger import Deliveries, Identity
+from bench.torturing.ledger import Deliveries, Identity
 
 A, B = Identity(1, 1), Identity(1, 2)
 

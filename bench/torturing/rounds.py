@@ -1,4 +1,4 @@
-"""`libra torture`: a broker under load is killed at random moments, and must lose nothing it acknowledged.
+"""`bench/torture`: a broker under load is killed at random moments, and must lose nothing it acknowledged.
 
 start ─► check what it has ─► load ─► kill -9 ─► start …      at the end: stop, check the files
 """
@@ -15,14 +15,15 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from bench.torturing.broker import TorturedBroker, TorturedPair, check_files, tortured_config
+from bench.torturing.client import Client
+from bench.torturing.ledger import Identity, Ledger
+from bench.torturing.link import LINK_HOST, Cut, Link
+from bench.torturing.load import PRODUCER_COUNT, LaterLoad, Load, check, check_copy
+
 from libramq.cli import running
 from libramq.cli.servers.broker_children import BrokerEnded
-from libramq.cli.servers.tortured import TorturedBroker, TorturedPair, check_files, tortured_config
 from libramq.errors import ConfigError
-from libramq.testing.torture.client import Client
-from libramq.testing.torture.ledger import Identity, Ledger
-from libramq.testing.torture.link import LINK_HOST, Cut, Link
-from libramq.testing.torture.load import PRODUCER_COUNT, LaterLoad, Load, check, check_copy
 
 #: Ours: how long the pair is under load before a fault; how long the load continues without the slave; how
 #: long after the first of both the second is killed.

@@ -5,8 +5,8 @@ import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
+from bench.torturing.link import LINK_HOST, Cut, Link
 
-from libramq.testing.torture.link import LINK_HOST, Cut, Link
 from tests.transport.loops import LOOPS, run_on
 
 HOST = "127.0.0.1"

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from bench.torturing.client import Client
+from bench.torturing.ledger import Identity, Ledger
+from bench.torturing.load import check
+
 from libramq.broker.config import BrokerConfig
-from libramq.testing.torture.client import Client
-from libramq.testing.torture.ledger import Identity, Ledger
-from libramq.testing.torture.load import check
 from tests.broker.test_shell import running
 from tests.interop.ports import free_broker_port
 from tests.transport.loops import run_on

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple, TypeVar
 
+from bench.torturing.ledger import Identity, body_of, identity_of
+
 from libramq.clock import SystemClock
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConnectFailed, LibraError
@@ -23,7 +25,6 @@ from libramq.remoting import headers as h
 from libramq.rpc import admin_calls, broker_calls
 from libramq.rpc.broker_calls import SendReply
 from libramq.rpc.call import Call
-from libramq.testing.torture.ledger import Identity, body_of, identity_of
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 
 T = TypeVar("T")
