@@ -259,6 +259,30 @@ async def test_a_member_that_may_not_ask_for_ends_reads_young_queues_as_apaches_
         await got.wait([b"old"])
 
 
+class SleepyBroker(FakeBroker):
+    """A broker like Apache's that leaves the first request for a queue's end without an answer."""
+
+    slept = False
+
+    def get_max_offset(self, peer, request):
+        if self.slept:
+            super().get_max_offset(peer, request)
+        self.slept = True
+
+
+async def test_apaches_broker_is_asked_again_that_does_not_answer_in_time(start):
+    """A pause of its Java, and a new group that pops got the old messages of a queue."""
+    broker = await start(SleepyBroker("a", **{TOPIC: 4}))
+    namesrv = await start(FakeNameServer(broker))
+    for queue_id in range(4):
+        broker.put(TOPIC, queue_id, b"old")
+    consumer = PushConsumer(group="G", namesrv=namesrv.address, pop=True)
+    consumer.subscribe(TOPIC, "*", lambda messages: None)
+    async with consumer:
+        begun = {key[2]: offset for key, offset in broker.offsets.items() if key[1] == TOPIC}
+    assert begun == dict.fromkeys(range(4), 1)
+
+
 class ForgetfulBroker(FakeBroker):
     """A broker like Apache's: of a topic's first commits that arrive together it keeps the last one."""
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from libramq.client.routing.publish_info import subscribe_queues
-from libramq.errors import LibraError, RequestCodeNotSupported, VersionNotSupported
+from libramq.errors import LibraError, RequestCodeNotSupported, RequestTimeout, VersionNotSupported
 from libramq.formats.route import TopicRouteData
 from libramq.message.queue import MessageQueue
 from libramq.remoting.command import Command
@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 #: How much earlier than its group a queue begins whose broker was away then: clocks differ.
 LEEWAY_MS: Final = 60_000
+#: Ours: how often one of Apache's brokers is asked that answered before; a pause of its Java can be long.
+ATTEMPTS: Final = 3
 
 
 class Question(NamedTuple):
@@ -171,10 +173,12 @@ class GroupBeginning:
 
     def _commit(self, queues: Mapping[MessageQueue, str]) -> Asking[None]:
         """Begin queues at Apache's brokers. queues: with their addresses."""
-        ends = yield {queue: Question(address, self._end(queue)) for queue, address in queues.items()}
+        ends = yield from _insist(
+            {queue: Question(address, self._end(queue)) for queue, address in queues.items()}
+        )
         addresses = dict.fromkeys(queues.values())
-        yield {address: Question(address, self._heartbeat) for address in addresses}
-        offsets = yield self._committed(queues)
+        yield from _insist({address: Question(address, self._heartbeat) for address in addresses})
+        offsets = yield from _insist(self._committed(queues))
         commits = {
             queue: Question(queues[queue], calls.update_consumer_offset(self._group, queue, end))
             for queue, end in ends.items()
@@ -182,8 +186,8 @@ class GroupBeginning:
         }
         # Apache's broker loses all but one of a topic's first commits that arrive together.
         first = {(queues[queue], queue.topic): queue for queue in commits}
-        yield {queue: commits.pop(queue) for queue in first.values()}
-        yield commits
+        yield from _insist({queue: commits.pop(queue) for queue in first.values()})
+        yield from _insist(commits)
         if self._leave is not None:
             yield {address: Question(address, self._leave) for address in addresses}
 
@@ -204,6 +208,18 @@ class GroupBeginning:
     def _since(self, topics: Iterable[str], wall_ms: int) -> dict[str, int]:
         since_ms = wall_ms - LEEWAY_MS if self._timestamp_ms is None else self._timestamp_ms
         return dict.fromkeys(topics, max(1, since_ms))
+
+
+def _insist(questions: Mapping[Any, Question]) -> Asking[Mapping[Any, Any]]:
+    """Make requests, and those again whose answers do not come in time."""
+    answers: dict[Any, Any] = {}
+    for _ in range(ATTEMPTS):
+        answers |= yield {
+            about: question
+            for about, question in questions.items()
+            if isinstance(answers.get(about, RequestTimeout("")), RequestTimeout)
+        }
+    return answers
 
 
 def _note(since_ms: dict[str, int], answers: Mapping[QueuesAtBroker, Any]) -> set[tuple[str, str]]:
