@@ -124,6 +124,14 @@ class LibraServers:
     def process(self, name: str) -> Process:
         return self._brokers[name]
 
+    def has_written(self, name: str, topic: str) -> bool:
+        """Return whether Apache's broker would find a topic after a kill of ours.
+
+        Our journal has it at once, topics.json half a second later, or more on a busy disk.
+        """
+        topics = self._home / name / "store" / "config" / "topics.json"
+        return topics.exists() and f'"{topic}"' in topics.read_text()
+
     def kill(self, name: str) -> None:
         self._brokers.pop(name).kill()
 

@@ -135,6 +135,7 @@ def test_messages_in_flight_are_handed_to_apaches_broker_and_back(
         send(cluster, topic, "m", 40)
         wait_handled(cluster, named("m", 40), first)
         wait_acknowledged(cluster, tmp_path / BROKER / "store", 38)
+        cluster.wait_until(lambda: servers.has_written(BROKER, topic), "topics.json", within_s=PATIENCE_S)
         first.kill()
         (servers.kill if is_killed else servers.stop_broker)(BROKER)
 

@@ -62,6 +62,7 @@ def test_each_broker_delivers_what_waits_at_the_other(tmp_path: Path, end: str) 
         handle = send("recalled", 40_000)
         answer = cluster.producer().ask("sent", {"kind": "recall", "topic": topic, "handle": handle})
         assert answer["status"] == "SEND_OK", answer
+        cluster.wait_until(lambda: servers.has_written(OURS, topic), "topics.json", within_s=PATIENCE_S)
         (servers.kill if end == "kill" else servers.stop_broker)(OURS)
 
         store = tmp_path / OURS / "store"
