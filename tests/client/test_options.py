@@ -7,6 +7,7 @@ import pytest
 import libramq
 from libramq import (
     ConfigError,
+    Consumer,
     InvalidMessage,
     InvalidName,
     LibraError,
@@ -18,12 +19,7 @@ from libramq import (
 )
 from libramq.client import Admin, ConsumeFrom, identity
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.options import (
-    AdminOptions,
-    ConsumerTuning,
-    PushConsumerOptions,
-)
-from libramq.client.producing.producer_settings import ProducerOptions
+from libramq.client.options import AdminOptions, ConsumerOptions, PushConsumerOptions
 
 
 def keywords(function):
@@ -32,25 +28,30 @@ def keywords(function):
     return {each.name: each.annotation for each in parameters if each.kind is each.KEYWORD_ONLY}
 
 
-@pytest.mark.parametrize(
-    ("function", "options"),
-    [(Producer, ProducerOptions), (Admin, AdminOptions)],
-)
-def test_blocking_clients_have_the_options_of_asynchronous_ones(function, options):
+def test_the_blocking_admin_has_the_options_of_the_asynchronous_one():
     """Each has the same type."""
-    assert {name: str(kind) for name, kind in keywords(function).items()} == {
-        name: str(kind) for name, kind in options.__annotations__.items()
+    assert {name: str(kind) for name, kind in keywords(Admin).items()} == {
+        name: str(kind) for name, kind in AdminOptions.__annotations__.items()
     }
 
 
-def test_a_push_consumer_has_every_option_of_its_settings():
-    """Some are parameters, the others are fields of `tuning`."""
-    named = keywords(PushConsumer)
-    assert named.keys() | ConsumerTuning.__annotations__.keys() == PushConsumerOptions.__annotations__.keys()
-    assert not named.keys() & ConsumerTuning.__annotations__.keys()
-    ours = {"client_id", "group_strategy", "has_assigned_hook", "has_revoke_hook"}
-    ours |= {"fetches", "assigns", "auto_commit", "pull_threshold_for_all"}  # Of a Consumer.
-    assert ConsumerSettings.__annotations__.keys() - ours <= PushConsumerOptions.__annotations__.keys()
+def test_every_setting_of_consumers_is_an_option_of_one():
+    """But for what is found out."""
+    ours = {"client_id", "group_strategy", "has_assigned_hook", "has_revoke_hook", "fetches", "assigns"}
+    options = PushConsumerOptions.__annotations__.keys() | ConsumerOptions.__annotations__.keys()
+    assert ConsumerSettings.__annotations__.keys() - ours <= options
+
+
+@pytest.mark.parametrize("kind", [PushConsumer, Consumer, sync.PushConsumer, sync.Consumer])
+def test_a_consumer_needs_a_group(kind):
+    with pytest.raises(ConfigError, match="a consumer needs a group"):
+        kind(namesrv="127.0.0.1:1")
+
+
+@pytest.mark.parametrize("kind", [Producer, sync.Producer])
+def test_an_unknown_option_of_a_producer_is_explained(kind):
+    with pytest.raises(ConfigError, match="no such option: retry; did you mean retries"):
+        kind(retry=2)
 
 
 WRONG = [

@@ -17,9 +17,10 @@ from markdown_it import MarkdownIt
 
 from libramq.broker.config import BrokerConfig
 from libramq.client import Admin, Consumer, Producer, PushConsumer, SimpleConsumer
-from libramq.client.consuming.consumer import PULL_THRESHOLD_FOR_ALL
+from libramq.client.consuming.consumer import AUTO_COMMIT_INTERVAL_MS, PULL_THRESHOLD_FOR_ALL
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.options import ConsumerOptions, PushConsumerOptions
+from libramq.client.producing.producer_settings import GROUP, ProducerOptions, ProducerSettings
 from libramq.formats.properties_file import parse_properties
 from libramq.transport import access, tls_options
 from libramq.wire.kafka.api import APIS
@@ -96,27 +97,31 @@ def test_options_of_clients_are_documented_with_their_defaults(heading: str, cli
             assert shown == expected[name], f"{heading}: {name}"
 
 
-#: Those whose further options are fields of ConsumerSettings.
-OPTIONS = {PushConsumer: PushConsumerOptions, Consumer: ConsumerOptions}
+#: Those whose options have their defaults in settings, as far as these are not found out.
+SETTINGS: dict[type, tuple[Any, type]] = {
+    PushConsumer: (PushConsumerOptions, ConsumerSettings),
+    Consumer: (ConsumerOptions, ConsumerSettings),
+    Producer: (ProducerOptions, ProducerSettings),
+}
 
 
 def defaults(client: type) -> dict[str, str]:
     """Return the options of a client and their defaults, as written on the page."""
-    found: dict[str, Any] = {
-        name: parameter.default
-        for name, parameter in inspect.signature(client).parameters.items()
-        if name != "tuning"
-    }
-    if client in OPTIONS:
-        settings = {option.name: option.default for option in fields(ConsumerSettings)}
-        found = {
-            name: settings[name]
-            for name in OPTIONS[client].__annotations__
-            if name in settings and name not in found
-        } | found
-        found["consume_from"] = "latest"
+    if client not in SETTINGS:
+        parameters = inspect.signature(client).parameters
+        return {name: _written(parameter.default) for name, parameter in parameters.items()}
+    options, settings = SETTINGS[client]
+    default = {field.name: field.default for field in fields(settings)}
+    found = {name: default.get(name) for name in options.__annotations__}
+    if client is Producer:
+        found["group"] = GROUP
+    else:
+        found |= {"consume_from": "latest", "strategy": None}
     if client is Consumer:
-        found["pull_threshold_for_all"] = PULL_THRESHOLD_FOR_ALL
+        found |= {
+            "auto_commit_interval_ms": AUTO_COMMIT_INTERVAL_MS,
+            "pull_threshold_for_all": PULL_THRESHOLD_FOR_ALL,
+        }
     return {name: _written(value) for name, value in found.items()}
 
 

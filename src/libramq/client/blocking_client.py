@@ -11,14 +11,18 @@ import asyncio
 import contextlib
 import threading
 import warnings
-from collections.abc import Coroutine
-from typing import Any, ClassVar, Self, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from libramq.client.network_thread import NetworkThread, Work
 from libramq.errors import LibraError, LocalProtocolError
 from libramq.transport.asyncio_remotes import FORKED
 
+P = ParamSpec("P")
 T = TypeVar("T")
+#: The asynchronous client.
+C = TypeVar("C")
 
 
 class Life:
@@ -31,9 +35,11 @@ class Life:
         self.is_stopping = False
 
 
-class BlockingClient:
+class BlockingClient(Generic[C]):
     """An asynchronous client on a thread of its own."""
 
+    #: The asynchronous client, whose methods `blocking` makes this one's.
+    _client: C
     #: Whether it is stopped when the program drops it; a client that goes on by itself is not.
     _stops_when_dropped: ClassVar[bool] = True
 
@@ -190,3 +196,15 @@ class BlockingClient:
             raise LocalProtocolError(FORKED)
 
     _advice: ClassVar[str] = "call it on another thread"
+
+
+def blocking(
+    method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlockingClient[C], P], T]:
+    """Return a method of the asynchronous client as one that waits for its result."""
+
+    @wraps(method)
+    def wait(self: BlockingClient[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._wait(method.__name__, method(self._client, *args, **kwargs))
+
+    return wait

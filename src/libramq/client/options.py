@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, Required, TypedDict
+from typing import Any, Literal, NamedTuple, Required, TypedDict, get_type_hints
 
 from libramq.balance import TopicRule
 from libramq.clock import Clock
@@ -32,48 +32,11 @@ ErrorHook = Callable[[LibraError], Any]
 Beginning = ConsumeFrom | Literal["earliest", "latest", "timestamp"]
 
 
-class ReadingTuning(TypedDict, total=False):
-    """Options that few programs change, of both kinds of consumers; ConsumerSettings documents each."""
-
-    pull_batch_size: int
-    pull_batch_bytes: int
-    pull_interval_ms: int
-    pull_threshold_for_queue: int
-    pull_threshold_mib_for_queue: int
-    pull_threshold_for_topic: int
-    pull_threshold_mib_for_topic: int
-    span_max: int
-    route_refresh_ms: int
-    heartbeat_ms: int
-    rebalance_ms: int
-    takeover_delay_ms: int
-    revoke_drain_ms: int
-    revoke_timeout_ms: int
-    catch_up_rate: int
-    session_ms: int
-    max_processing_ms: int
-
-
-class ConsumerTuning(ReadingTuning, total=False):
-    """The options of a PushConsumer."""
-
-    consume_timeout_ms: int
-    max_reconsume_times: int
-    persist_ms: int
-    orderly_drain_ms: int
-    orderly_takeover_ms: int
-    suspend_ms: int
-    invisible_ms: int
-
-
-class FetchTuning(ReadingTuning, total=False):
-    """The options of a Consumer."""
-
-    pull_threshold_for_all: int
-
-
 class GroupConsumerOptions(TypedDict, total=False):
-    """The options that a PushConsumer and a Consumer have in common, tuning apart."""
+    """The options that a PushConsumer and a Consumer have in common.
+
+    Most are fields of ConsumerSettings, which has their defaults and bounds.
+    """
 
     group: Required[str]
     namesrv: str | Sequence[str] | None
@@ -93,22 +56,48 @@ class GroupConsumerOptions(TypedDict, total=False):
     clock: Clock | None
     randomness: random.Random | None
     filesystem: FileSystem | None
+    # Few programs change these.
+    pull_batch_size: int
+    pull_batch_bytes: int
+    pull_interval_ms: int
+    pull_threshold_for_queue: int
+    pull_threshold_mib_for_queue: int
+    pull_threshold_for_topic: int
+    pull_threshold_mib_for_topic: int
+    span_max: int
+    route_refresh_ms: int
+    heartbeat_ms: int
+    rebalance_ms: int
+    takeover_delay_ms: int
+    revoke_drain_ms: int
+    revoke_timeout_ms: int
+    catch_up_rate: int
+    session_ms: int
+    max_processing_ms: int
 
 
-class ConsumerOptions(GroupConsumerOptions, FetchTuning, total=False):
+class ConsumerOptions(GroupConsumerOptions, total=False):
     """All options of a Consumer."""
 
     auto_commit: bool
     auto_commit_interval_ms: int
+    pull_threshold_for_all: int
 
 
-class PushConsumerOptions(GroupConsumerOptions, ConsumerTuning, total=False):
+class PushConsumerOptions(GroupConsumerOptions, total=False):
     """All options of a PushConsumer."""
 
     threads: int
     batch_size: int
     orderly: bool
     pop: bool
+    consume_timeout_ms: int
+    max_reconsume_times: int
+    persist_ms: int
+    orderly_drain_ms: int
+    orderly_takeover_ms: int
+    suspend_ms: int
+    invisible_ms: int
 
 
 class SimpleConsumerOptions(TypedDict, total=False):
@@ -155,6 +144,20 @@ def check_names(options: Mapping[str, Any], allowed: Collection[str], what: str)
             near = get_close_matches(name, allowed, n=1)
             advice = f"; did you mean {near[0]}?" if near else ""
             raise ConfigError(f"{what} has no such option: {name}{advice}")
+
+
+class Within(NamedTuple):
+    """The bounds of a setting that is a whole number: `threads: Annotated[int, Within(1, 1000)]`."""
+
+    low: int
+    high: int | None = None
+
+
+def check_numbers(settings: object) -> None:
+    """Raise ConfigError for a setting that is not within the bounds of its annotation."""
+    for name, kind in get_type_hints(type(settings), include_extras=True).items():
+        for within in getattr(kind, "__metadata__", ()):
+            whole_number(name, getattr(settings, name), *within)
 
 
 def whole_number(name: str, value: object, low: int, high: int | None = None) -> None:

@@ -6,11 +6,10 @@ Messages that are there are taken on the caller's thread; only waiting for other
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
-from libramq.client.blocking_client import BlockingClient
+from libramq.client.blocking_client import BlockingClient, blocking
 from libramq.client.consuming import consumer as asynchronous_consumer
 from libramq.client.consuming.consumer import FETCH_IN_HOOK, POLL_TIMEOUT_MS
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, FetchedMessages
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Consumer(BlockingClient):
+class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
     """Returns messages to a program that asks for them; see libramq.client.Consumer.
 
     One thread fetches at a time; others wait for it. What it was given last is in its hands: if another
@@ -49,7 +48,7 @@ class Consumer(BlockingClient):
             hook = options.get(name)
             if hook is not None:
                 options[name] = on_thread(hook, self._hook_threads)
-        self._consumer = asynchronous_consumer.Consumer(**options)
+        self._client = asynchronous_consumer.Consumer(**options)
         self._stop_timeout_ms = STOP_TIMEOUT_MS
         self._lock = threading.RLock()
         #: The thread that fetched last: it has messages in hand.
@@ -58,11 +57,11 @@ class Consumer(BlockingClient):
     @property
     def client_id(self) -> str:
         """Return the client id by which brokers know it."""
-        return self._consumer.client_id
+        return self._client.client_id
 
     def subscribe(self, topic: str, expression: str | Sql = "*") -> None:
         """Read a topic with the group: "*" for all, "tagA || tagB", or Sql("a > 3") by properties."""
-        self._consumer.subscribe(topic, expression)
+        self._client.subscribe(topic, expression)
 
     # Messages.
 
@@ -91,7 +90,7 @@ class Consumer(BlockingClient):
         try:
             return self.getone()
         except LocalProtocolError:
-            if not self._consumer.is_over:
+            if not self._client.is_over:
                 raise
             raise StopIteration from None
 
@@ -103,13 +102,13 @@ class Consumer(BlockingClient):
         self, columns: Sequence[str] | None = None, *, max_records: int | None = None
     ) -> Iterator["pa.RecordBatch"]:
         """Return an iterator of Arrow record batches; see libramq.client.Consumer.batches."""
-        schema = self._wait("batches", self._consumer.read_records(columns, max_records))
+        schema = self._wait("batches", self._client.read_records(columns, max_records))
         count_max = asynchronous_consumer.ALL if max_records is None else max_records
         while True:
             try:
                 taken = self._fetch("batches", lambda buffer: buffer.take_batch(count_max), None)
             except LocalProtocolError:
-                if not self._consumer.is_over:
+                if not self._client.is_over:
                     raise
                 return
             assert taken is not None, "it waits without end"
@@ -122,7 +121,7 @@ class Consumer(BlockingClient):
         with self._lock:
             self._running(what)
             while True:
-                waiting = self._consumer.source()
+                waiting = self._client.source()
                 self._fetcher = threading.current_thread()
                 taken = take(waiting.buffer)
                 if taken:
@@ -134,7 +133,7 @@ class Consumer(BlockingClient):
 
     def _wait_for_messages(self, what: str, seconds: float | None) -> None:
         async def wait() -> None:
-            waiting = self._consumer.source()
+            waiting = self._client.source()
             await waiting.wait(None if seconds is None else waiting.now() + seconds)
 
         waiting = self._running(what).begin(wait())
@@ -156,7 +155,7 @@ class Consumer(BlockingClient):
         """Note what is done, unless a thread fetches just now: what came before is done by that."""
         if self._lock.acquire(blocking=False):
             try:
-                waiting = self._consumer._waiting
+                waiting = self._client._waiting
                 if waiting is not None:
                     note(waiting.buffer)
             finally:
@@ -180,10 +179,10 @@ class Consumer(BlockingClient):
 
     async def _start(self) -> None:
         self._fetcher = None
-        await self._consumer.start()
+        await self._client.start()
 
     async def _stop(self) -> None:
-        await self._consumer.stop(timeout_ms=self._stop_timeout_ms)
+        await self._client.stop(timeout_ms=self._stop_timeout_ms)
 
     # Queues and offsets, as libramq.client.Consumer's.
 
@@ -195,52 +194,20 @@ class Consumer(BlockingClient):
             check_offsets(offsets)
             named = dict(offsets)
             self._note(lambda buffer: buffer.finish_before(named))
-        self._wait("commit", self._consumer.commit(offsets))
+        self._wait("commit", self._client.commit(offsets))
 
-    def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at an offset of a queue."""
-        self._wait("seek", self._consumer.seek(queue, offset))
-
-    def seek_to_beginning(self, *queues: MessageQueue) -> None:
-        """Continue at the oldest messages of queues; of all that are assigned, if none is given."""
-        self._wait("seek_to_beginning", self._consumer.seek_to_beginning(*queues))
-
-    def seek_to_end(self, *queues: MessageQueue) -> None:
-        """Continue with the messages that come from now on."""
-        self._wait("seek_to_end", self._consumer.seek_to_end(*queues))
-
-    def seek_to_time(self, time: datetime | int, *queues: MessageQueue) -> None:
-        """Continue at the first messages stored at a time (a datetime with its zone, or ms) or later."""
-        self._wait("seek_to_time", self._consumer.seek_to_time(time, *queues))
-
-    def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset of the next message to be returned; None while the queue is being opened."""
-        return self._wait("position", self._consumer.position(queue))
-
-    def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset."""
-        return self._wait("committed", self._consumer.committed(queue))
-
-    def lag(self, queue: MessageQueue) -> int | None:
-        """Return how many messages the position is behind the queue's end; None without a position."""
-        return self._wait("lag", self._consumer.lag(queue))
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic, sorted; raises RouteNotFound."""
-        return self._wait("queues", self._consumer.queues(topic))
-
-    def assign(self, queues: Iterable[MessageQueue], expression: str | Sql = "*") -> None:
-        """Read these queues and no others, from their committed offsets on."""
-        self._wait("assign", self._consumer.assign(queues, expression))
+    seek = blocking(asynchronous_consumer.Consumer.seek)
+    seek_to_beginning = blocking(asynchronous_consumer.Consumer.seek_to_beginning)
+    seek_to_end = blocking(asynchronous_consumer.Consumer.seek_to_end)
+    seek_to_time = blocking(asynchronous_consumer.Consumer.seek_to_time)
+    position = blocking(asynchronous_consumer.Consumer.position)
+    committed = blocking(asynchronous_consumer.Consumer.committed)
+    lag = blocking(asynchronous_consumer.Consumer.lag)
+    queues = blocking(asynchronous_consumer.Consumer.queues)
+    assign = blocking(asynchronous_consumer.Consumer.assign)
+    pause = blocking(asynchronous_consumer.Consumer.pause)
+    resume = blocking(asynchronous_consumer.Consumer.resume)
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues that this consumer owns now; none while it does not run."""
-        return [] if self._thread is None else self._wait("assignment", self._consumer.assignment())
-
-    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Return no more messages of the given queues, or of any; the queues stay assigned."""
-        self._wait("pause", self._consumer.pause(queues))
-
-    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Continue the given queues, or all."""
-        self._wait("resume", self._consumer.resume(queues))
+        return [] if self._thread is None else self._wait("assignment", self._client.assignment())

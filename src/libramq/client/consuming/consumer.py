@@ -11,13 +11,10 @@ Upstream: client/consumer/DefaultLitePullConsumer.java.
 
 import asyncio
 import contextlib
-import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
-from libramq.balance import TopicRule
 from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.consumer_run import MakeReceiver, Stage
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, FetchedMessages
@@ -29,25 +26,15 @@ from libramq.client.consuming.positions import Positions, check_offsets
 from libramq.client.consuming.pulling.pulled_records import record_batch, schema_of
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.options import (
-    Beginning,
-    ConsumeFrom,
     ConsumerOptions,
-    ErrorHook,
-    FetchTuning,
-    GroupConsumerOptions,
-    QueueHook,
     check_names,
     whole_number,
 )
-from libramq.clock import Clock
 from libramq.errors import ConfigError, LibraError, LocalProtocolError, RequestTimeout
-from libramq.filesystem import FileSystem
 from libramq.filter.subscription import Sql, selector
 from libramq.message.message import MessageExt
 from libramq.message.names import validate_topic
 from libramq.message.queue import MessageQueue
-from libramq.remoting.credentials import Credentials
-from libramq.transport.tls import Tls
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -184,57 +171,12 @@ class Consumer(Positions):
     not commit.
     """
 
-    def __init__(
-        self,
-        *,
-        group: str,
-        namesrv: str | Sequence[str] | None = None,
-        consume_from: Beginning = ConsumeFrom.LAST_OFFSET,
-        consume_timestamp_ms: int | None = None,
-        auto_commit: bool = True,
-        auto_commit_interval_ms: int = AUTO_COMMIT_INTERVAL_MS,
-        strategy: str | TopicRule | None = None,
-        broadcasting: bool = False,
-        instance_name: str | None = None,
-        instance_id: str | None = None,
-        local_offsets: str | Path | None = None,
-        on_assigned: QueueHook | None = None,
-        on_revoked: QueueHook | None = None,
-        on_lost: QueueHook | None = None,
-        on_error: ErrorHook | None = None,
-        credentials: Credentials | None = None,
-        tls: Tls | None = None,
-        clock: Clock | None = None,
-        randomness: random.Random | None = None,
-        filesystem: FileSystem | None = None,
-        **tuning: Unpack[FetchTuning],
-    ) -> None:
-        check_names(tuning, ConsumerOptions.__annotations__, "Consumer")
-        whole_number("auto_commit_interval_ms", auto_commit_interval_ms, 10, 600_000)
-        tuning.setdefault("pull_threshold_for_all", PULL_THRESHOLD_FOR_ALL)
-        options = GroupConsumerOptions(
-            group=group,
-            namesrv=namesrv,
-            consume_from=consume_from,
-            consume_timestamp_ms=consume_timestamp_ms,
-            strategy=strategy,
-            broadcasting=broadcasting,
-            instance_name=instance_name,
-            instance_id=instance_id,
-            local_offsets=local_offsets,
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
-            on_lost=on_lost,
-            on_error=on_error,
-            credentials=credentials,
-            tls=tls,
-            clock=clock,
-            randomness=randomness,
-            filesystem=filesystem,
-        )
-        super().__init__(
-            options, fetches=True, auto_commit=auto_commit, persist_ms=auto_commit_interval_ms, **tuning
-        )
+    def __init__(self, **options: Unpack[ConsumerOptions]) -> None:
+        check_names(options, ConsumerOptions.__annotations__, "Consumer")
+        interval_ms = options.get("auto_commit_interval_ms", AUTO_COMMIT_INTERVAL_MS)
+        whole_number("auto_commit_interval_ms", interval_ms, 10, 600_000)
+        options.setdefault("pull_threshold_for_all", PULL_THRESHOLD_FOR_ALL)
+        super().__init__(options, fetches=True, persist_ms=interval_ms)
         self._is_subscribed = False
         self._assigned: tuple[MessageQueue, ...] = ()
         self._waiting: FetchWaiting | None = None

@@ -5,10 +5,10 @@ Upstream: client/consumer/DefaultMQPushConsumer.java.
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 from libramq.balance import TopicRule, averagely
-from libramq.client.options import ConsumeFrom
+from libramq.client.options import ConsumeFrom, Within, check_numbers
 from libramq.errors import ConfigError
 from libramq.message.names import validate_group
 
@@ -54,7 +54,9 @@ GROUP_STRATEGY: Final = "balanced_sticky"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """Names follow DefaultMQPushConsumer; -1 means no limit for the two thresholds of a topic.
+    """Names and bounds follow DefaultMQPushConsumer(Impl.checkConfig); the bounds of periods are ours.
+
+    -1 means no limit for the two thresholds of a topic.
 
     consume_timeout_ms: how long a handler may run before its messages are redelivered.
     persist_ms: how often changed offsets are committed (upstream: 5 s); messages handled after the last
@@ -81,52 +83,49 @@ class ConsumerSettings:
     consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET
     consume_timestamp_ms: int = 0
     strategy: TopicRule = averagely
-    threads: int = THREADS
-    consume_timeout_ms: int = CONSUME_TIMEOUT_MS
-    batch_size: int = 1
-    pull_batch_size: int = PULL_BATCH_SIZE
-    pull_batch_bytes: int = PULL_BATCH_BYTES
-    pull_interval_ms: int = 0
-    pull_threshold_for_queue: int = 1000
-    pull_threshold_mib_for_queue: int = 100
-    pull_threshold_for_topic: int = -1
-    pull_threshold_mib_for_topic: int = -1
-    pull_threshold_for_all: int = -1
-    span_max: int = 2000
-    max_reconsume_times: int = -1
-    route_refresh_ms: int = 30_000
-    heartbeat_ms: int = 30_000
-    persist_ms: int = 1_000
-    rebalance_ms: int = 20_000
-    takeover_delay_ms: int = TAKEOVER_DELAY_MS
-    revoke_drain_ms: int = REVOKE_DRAIN_MS
+    threads: Annotated[int, Within(1, THREADS_MAX)] = THREADS
+    consume_timeout_ms: Annotated[int, Within(100, 86_400_000)] = CONSUME_TIMEOUT_MS
+    batch_size: Annotated[int, Within(1, 1024)] = 1
+    pull_batch_size: Annotated[int, Within(1, 1024)] = PULL_BATCH_SIZE
+    pull_batch_bytes: Annotated[int, Within(1, 4 * 1024 * 1024)] = PULL_BATCH_BYTES
+    pull_interval_ms: Annotated[int, Within(0, 65_535)] = 0
+    pull_threshold_for_queue: Annotated[int, Within(1, 65_535)] = 1000
+    pull_threshold_mib_for_queue: Annotated[int, Within(1, 1024)] = 100
+    pull_threshold_for_topic: Annotated[int, Within(-1, 6_553_500)] = -1
+    pull_threshold_mib_for_topic: Annotated[int, Within(-1, 102_400)] = -1
+    pull_threshold_for_all: Annotated[int, Within(-1, 6_553_500)] = -1
+    span_max: Annotated[int, Within(1, 65_535)] = 2000
+    max_reconsume_times: Annotated[int, Within(-1, RECONSUME_TIMES_MAX)] = -1
+    route_refresh_ms: Annotated[int, Within(100, 3_600_000)] = 30_000
+    heartbeat_ms: Annotated[int, Within(100, 60_000)] = 30_000
+    persist_ms: Annotated[int, Within(10, 600_000)] = 1_000
+    rebalance_ms: Annotated[int, Within(100, 600_000)] = 20_000
+    takeover_delay_ms: Annotated[int, Within(0, 60_000)] = TAKEOVER_DELAY_MS
+    revoke_drain_ms: Annotated[int, Within(0, 60_000)] = REVOKE_DRAIN_MS
     orderly: bool = False
     broadcasting: bool = False
-    orderly_drain_ms: int = ORDERLY_DRAIN_MS
-    orderly_takeover_ms: int = ORDERLY_TAKEOVER_MS
-    suspend_ms: int = SUSPEND_MS
+    orderly_drain_ms: Annotated[int, Within(0, 30_000)] = (
+        ORDERLY_DRAIN_MS  # Locks of queues being released are not renewed.
+    )
+    orderly_takeover_ms: Annotated[int, Within(0, 60_000)] = ORDERLY_TAKEOVER_MS
+    suspend_ms: Annotated[int, Within(10, 30_000)] = SUSPEND_MS
     pop: bool = False
-    invisible_ms: int = INVISIBLE_MS
+    invisible_ms: Annotated[int, Within(INVISIBLE_MS_MIN, INVISIBLE_MS_MAX)] = INVISIBLE_MS
     fetches: bool = False
     has_assigned_hook: bool = False
     auto_commit: bool = True
     assigns: bool = False
     has_revoke_hook: bool = False
-    revoke_timeout_ms: int = REVOKE_TIMEOUT_MS
-    catch_up_rate: int = 0
-    session_ms: int = SESSION_MS
-    max_processing_ms: int = MAX_PROCESSING_MS
+    revoke_timeout_ms: Annotated[int, Within(0, 600_000)] = REVOKE_TIMEOUT_MS
+    catch_up_rate: Annotated[int, Within(0, 10_000_000)] = 0
+    session_ms: Annotated[int, Within(1_000, 1_800_000)] = SESSION_MS
+    max_processing_ms: Annotated[int, Within(100, 86_400_000)] = MAX_PROCESSING_MS
     instance_id: str | None = None
     group_strategy: str = GROUP_STRATEGY
 
     def __post_init__(self) -> None:
         validate_group(self.group)
-        for name, low, high in _RANGES:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ConfigError(f"{name} is a whole number, not {value!r}")
-            if not low <= value <= high:
-                raise ConfigError(f"{name} is between {low} and {high}, not {value}")
+        check_numbers(self)
         for name in ("orderly", "broadcasting", "auto_commit", "pop"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is True or False, not {getattr(self, name)!r}")
@@ -171,34 +170,3 @@ class ConsumerSettings:
 
 
 _INSTANCE_ID: Final = re.compile(r"[A-Za-z0-9_.#-]{1,64}")
-#: DefaultMQPushConsumerImpl.checkConfig, ConsumeMessageOrderlyService.submitConsumeRequestLater; the periods
-#: are ours.
-_RANGES: Final = (
-    ("threads", 1, THREADS_MAX),
-    ("consume_timeout_ms", 100, 86_400_000),
-    ("batch_size", 1, 1024),
-    ("pull_batch_size", 1, 1024),
-    ("pull_batch_bytes", 1, 4 * 1024 * 1024),
-    ("pull_interval_ms", 0, 65_535),
-    ("pull_threshold_for_queue", 1, 65_535),
-    ("pull_threshold_mib_for_queue", 1, 1024),
-    ("pull_threshold_for_topic", -1, 6_553_500),
-    ("pull_threshold_mib_for_topic", -1, 102_400),
-    ("pull_threshold_for_all", -1, 6_553_500),
-    ("span_max", 1, 65_535),
-    ("max_reconsume_times", -1, RECONSUME_TIMES_MAX),
-    ("route_refresh_ms", 100, 3_600_000),
-    ("heartbeat_ms", 100, 60_000),
-    ("persist_ms", 10, 600_000),
-    ("rebalance_ms", 100, 600_000),
-    ("takeover_delay_ms", 0, 60_000),
-    ("revoke_drain_ms", 0, 60_000),
-    ("orderly_drain_ms", 0, 30_000),  # Locks of queues being released are not renewed.
-    ("orderly_takeover_ms", 0, 60_000),
-    ("suspend_ms", 10, 30_000),
-    ("invisible_ms", INVISIBLE_MS_MIN, INVISIBLE_MS_MAX),
-    ("revoke_timeout_ms", 0, 600_000),
-    ("catch_up_rate", 0, 10_000_000),
-    ("session_ms", 1_000, 1_800_000),
-    ("max_processing_ms", 100, 86_400_000),
-)

@@ -19,9 +19,8 @@ from libramq.client.consuming.handling.queue_listener import Hooks
 from libramq.client.consuming.member_network import Run, Seams
 from libramq.client.identity import Identity, name_server_addresses
 from libramq.client.options import (
-    ErrorHook,
+    ConsumeFrom,
     GroupConsumerOptions,
-    QueueHook,
     beginning,
     instance_of,
     whole_number,
@@ -47,38 +46,36 @@ BROADCASTING_INSTANCE: Final = "DEFAULT"
 
 
 class GroupConsumer(Generic[N]):
-    """A consumer from its options to its end. settings: further fields of ConsumerSettings."""
+    """A consumer from its options to its end. further: settings that are no options."""
 
-    def __init__(self, options: GroupConsumerOptions, **settings: Any) -> None:
-        self.group = group = validate_group(options["group"])
-        self._name_server_addresses = name_server_addresses(options["namesrv"])
-        self._clock = options["clock"] or SystemClock()
-        self._random = options["randomness"]
-        self._access = Access(options["credentials"], options["tls"])
-        self._hooks = _hooks(
-            options["on_assigned"], options["on_revoked"], options["on_lost"], options["on_error"]
-        )
-        instance_name = options["instance_name"]
-        if options["broadcasting"] and instance_name is None:
+    def __init__(self, options: GroupConsumerOptions, **further: Any) -> None:
+        if "group" not in options:
+            raise ConfigError("a consumer needs a group")
+        self.group = validate_group(options["group"])
+        self._name_server_addresses = name_server_addresses(options.get("namesrv"))
+        self._clock = options.get("clock") or SystemClock()
+        self._random = options.get("randomness")
+        self._access = Access(options.get("credentials"), options.get("tls"))
+        self._hooks = _hooks(options)
+        instance_name = options.get("instance_name")
+        if options.get("broadcasting") and instance_name is None:
             instance_name = BROADCASTING_INSTANCE
         self._identity = Identity(self._name_server_addresses, self._clock, instance_name)
-        self._filesystem = options["filesystem"] or LocalFileSystem()
-        self._directory = _directory(options["local_offsets"])
+        self._filesystem = options.get("filesystem") or LocalFileSystem()
+        self._directory = _directory(options.get("local_offsets"))
         self._local_offsets: LocalOffsetStore | None = None
-        strategy = options["strategy"]
-        self._settings = ConsumerSettings(
-            group=group,
-            client_id="",  # Of the run: `Identity`.
-            consume_from=beginning(options["consume_from"]),
-            consume_timestamp_ms=_timestamp_ms(options["consume_timestamp_ms"], self._clock),
-            strategy=_rule(strategy),
-            group_strategy=strategy if isinstance(strategy, str) else GROUP_STRATEGY,
-            instance_id=options["instance_id"],
-            broadcasting=options["broadcasting"],
-            has_assigned_hook=options["on_assigned"] is not None,
-            has_revoke_hook=options["on_revoked"] is not None,
-            **settings,
-        )
+        strategy = options.get("strategy")
+        chosen = {name: value for name, value in options.items() if name in ConsumerSettings.__annotations__}
+        chosen |= {
+            "client_id": "",  # Of the run: `Identity`.
+            "consume_from": beginning(options.get("consume_from", ConsumeFrom.LAST_OFFSET)),
+            "consume_timestamp_ms": _timestamp_ms(options.get("consume_timestamp_ms"), self._clock),
+            "strategy": _rule(strategy),
+            "group_strategy": strategy if isinstance(strategy, str) else GROUP_STRATEGY,
+            "has_assigned_hook": options.get("on_assigned") is not None,
+            "has_revoke_hook": options.get("on_revoked") is not None,
+        }
+        self._settings = ConsumerSettings(**chosen | further)  # type: ignore[arg-type]
         self._filters: dict[str, Selector] = {}
         self._run: ConsumerRun[N] | None = None
 
@@ -203,17 +200,12 @@ def _rule(strategy: str | TopicRule | None) -> TopicRule:
     return strategy_named(strategy) if isinstance(strategy, str) else strategy
 
 
-def _hooks(
-    on_assigned: QueueHook | None,
-    on_revoked: QueueHook | None,
-    on_lost: QueueHook | None,
-    on_error: ErrorHook | None,
-) -> Hooks:
+def _hooks(options: GroupConsumerOptions) -> Hooks:
     return {
-        fx.Assigned: _hook("on_assigned", on_assigned),
-        fx.Revoked: _hook("on_revoked", on_revoked),
-        fx.Lost: _hook("on_lost", on_lost),
-        fx.Trouble: _hook("on_error", on_error),
+        fx.Assigned: _hook("on_assigned", options.get("on_assigned")),
+        fx.Revoked: _hook("on_revoked", options.get("on_revoked")),
+        fx.Lost: _hook("on_lost", options.get("on_lost")),
+        fx.Trouble: _hook("on_error", options.get("on_error")),
     }
 
 

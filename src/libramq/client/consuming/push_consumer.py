@@ -9,37 +9,22 @@ Its network side runs on its own thread, so that a handler that blocks cannot de
 Upstream: client/consumer/DefaultMQPushConsumer.java.
 """
 
-import random
-from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Unpack
 
-from libramq.balance import TopicRule
 from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver
-from libramq.client.consuming.consumer_settings import THREADS
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer
 from libramq.client.consuming.handling.handlers import Handler, Handlers, check_handler, in_order
 from libramq.client.consuming.member_network import MemberNetwork
 from libramq.client.consuming.pop.pop_network import PopNetwork
 from libramq.client.options import (
-    Beginning,
-    ConsumeFrom,
-    ConsumerTuning,
-    ErrorHook,
-    GroupConsumerOptions,
     PushConsumerOptions,
-    QueueHook,
     check_names,
 )
-from libramq.clock import Clock
 from libramq.errors import ConfigError
-from libramq.filesystem import FileSystem
 from libramq.filter.subscription import Sql, selector
 from libramq.message.names import validate_topic
-from libramq.remoting.credentials import Credentials
 from libramq.runtime.seams import Dialer
-from libramq.transport.tls import Tls
 
 
 class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
@@ -79,62 +64,17 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
     coordinator has not answered for session_ms), SubscriptionsDiffer (members of the group subscribe to
     different messages of a topic, and the group loses some). The consumer
     continues when the problem is over; `wait_closed` raises the first two meanwhile.
-    tuning: further fields of ConsumerSettings, each a whole number.
+    The others are fields of ConsumerSettings, each a whole number.
     """
 
-    def __init__(
-        self,
-        *,
-        group: str,
-        namesrv: str | Sequence[str] | None = None,
-        consume_from: Beginning = ConsumeFrom.LAST_OFFSET,
-        consume_timestamp_ms: int | None = None,
-        strategy: str | TopicRule | None = None,
-        threads: int = THREADS,
-        batch_size: int = 1,
-        orderly: bool = False,
-        pop: bool = False,
-        broadcasting: bool = False,
-        instance_name: str | None = None,
-        instance_id: str | None = None,
-        local_offsets: str | Path | None = None,
-        on_assigned: QueueHook | None = None,
-        on_revoked: QueueHook | None = None,
-        on_lost: QueueHook | None = None,
-        on_error: ErrorHook | None = None,
-        credentials: Credentials | None = None,
-        tls: Tls | None = None,
-        clock: Clock | None = None,
-        randomness: random.Random | None = None,
-        filesystem: FileSystem | None = None,
-        **tuning: Unpack[ConsumerTuning],
-    ) -> None:
-        check_names(tuning, PushConsumerOptions.__annotations__, "PushConsumer")
-        options = GroupConsumerOptions(
-            group=group,
-            namesrv=namesrv,
-            consume_from=consume_from,
-            consume_timestamp_ms=consume_timestamp_ms,
-            strategy=strategy,
-            broadcasting=broadcasting,
-            instance_name=instance_name,
-            instance_id=instance_id,
-            local_offsets=local_offsets,
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
-            on_lost=on_lost,
-            on_error=on_error,
-            credentials=credentials,
-            tls=tls,
-            clock=clock,
-            randomness=randomness,
-            filesystem=filesystem,
-        )
-        if pop and (strategy is not None or on_assigned or on_revoked or on_lost):
+    def __init__(self, **options: Unpack[PushConsumerOptions]) -> None:
+        check_names(options, PushConsumerOptions.__annotations__, "PushConsumer")
+        owned = ("strategy", "on_assigned", "on_revoked", "on_lost")
+        if options.get("pop") and any(options.get(name) is not None for name in owned):
             raise ConfigError(
                 "a consumer with pop=True owns no queues: it has no strategy and no queue hooks"
             )
-        super().__init__(options, threads=threads, batch_size=batch_size, orderly=orderly, pop=pop, **tuning)
+        super().__init__(options)
         self._handlers: dict[str, Handler] = {}
 
     def subscribe(self, topic: str, expression: str | Sql, handler: Handler) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, Unpack
 
-from libramq.client.blocking_client import BlockingClient
+from libramq.client.blocking_client import BlockingClient, blocking
 from libramq.client.network_thread import Latch
 from libramq.client.producing import producer as asynchronous_producer
 from libramq.client.producing.producer import check_hand_over, hand_over, is_full, report_failure
@@ -31,7 +31,7 @@ T = TypeVar("T")
 TAKEN_IN_MAX: Final = 1_000
 
 
-class Producer(BlockingClient):
+class Producer(BlockingClient[asynchronous_producer.Producer]):
     """Sends messages; see libramq.client.Producer for the options.
 
     Callbacks and selectors run on the producer's thread, where they may call only `send_nowait`.
@@ -41,7 +41,7 @@ class Producer(BlockingClient):
 
     def __init__(self, **options: Unpack[ProducerOptions]) -> None:
         super().__init__("producer")
-        self._producer = asynchronous_producer.Producer(**options)
+        self._client = asynchronous_producer.Producer(**options)
         self._handed_over: deque[tuple[Message, Callback | None, MessageQueue | None, QueueSelector | None]]
         self._handed_over = deque()
         self._announced = False
@@ -51,19 +51,19 @@ class Producer(BlockingClient):
     @property
     def group(self) -> str:
         """Return the producer group."""
-        return self._producer.group
+        return self._client.group
 
     @property
     def client_id(self) -> str:
         """Return the id by which brokers know this client."""
-        return self._producer.client_id
+        return self._client.client_id
 
     async def _start(self) -> None:
-        await self._producer.start()
+        await self._client.start()
 
     async def _stop(self) -> None:
         self._take(len(self._handed_over))
-        await self._producer.stop()
+        await self._client.stop()
 
     def stop(self) -> None:
         """Send the buffered messages, unregister from the brokers, and close."""
@@ -92,7 +92,7 @@ class Producer(BlockingClient):
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Send a message and wait until the broker has stored it."""
-        send = partial(self._producer.send, message, queue=queue, selector=selector, timeout_ms=timeout_ms)
+        send = partial(self._client.send, message, queue=queue, selector=selector, timeout_ms=timeout_ms)
         return self._wait_in_order("send", send, queue, selector)
 
     def request(
@@ -104,26 +104,12 @@ class Producer(BlockingClient):
         timeout_ms: int | None = None,
     ) -> MessageExt:
         """Send a message as a request, and return the reply that a consumer of its topic sends."""
-        reply = partial(
-            self._producer.request, message, queue=queue, selector=selector, timeout_ms=timeout_ms
-        )
+        reply = partial(self._client.request, message, queue=queue, selector=selector, timeout_ms=timeout_ms)
         return self._wait_in_order("request", reply, queue, selector)
 
-    def reply(
-        self,
-        request: MessageExt,
-        body: bytes,
-        *,
-        tags: str | None = None,
-        keys: str | Sequence[str] = (),
-        properties: dict[str, str] | None = None,
-        timeout_ms: int | None = None,
-    ) -> None:
-        """Reply to a message that a client sent as a request."""
-        replied = self._producer.reply(
-            request, body, tags=tags, keys=keys, properties=properties, timeout_ms=timeout_ms
-        )
-        self._wait("reply", replied)
+    reply = blocking(asynchronous_producer.Producer.reply)
+    recall = blocking(asynchronous_producer.Producer.recall)
+    publish_queues = blocking(asynchronous_producer.Producer.publish_queues)
 
     @contextlib.contextmanager
     def transaction(
@@ -135,20 +121,16 @@ class Producer(BlockingClient):
         timeout_ms: int | None = None,
     ) -> Iterator[Transaction]:
         """Send a message that is delivered only if the block succeeds."""
-        begin = self._producer._begin_transaction(message, queue, selector, timeout_ms)
+        begin = self._client._begin_transaction(message, queue, selector, timeout_ms)
         transaction = self._wait("transaction", begin)
         try:
             with deciding(transaction):
                 yield transaction
         finally:
             try:
-                self._wait("transaction", self._producer._run.transactions.end(transaction))
+                self._wait("transaction", self._client._run.transactions.end(transaction))
             except LocalProtocolError as error:  # Stopped within the block; its own error counts.
                 log_unknown_end(transaction, error)
-
-    def recall(self, handle: str, *, timeout_ms: int | None = None) -> None:
-        """Take back a message that waits for its time, by its SendResult's recall_handle."""
-        self._wait("recall", self._producer.recall(handle, timeout_ms=timeout_ms))
 
     def send_batch(
         self,
@@ -158,14 +140,14 @@ class Producer(BlockingClient):
         timeout_ms: int | None = None,
     ) -> list[SendResult]:
         """Send messages of one topic together."""
-        send = partial(self._producer.send_batch, messages, queue=queue, timeout_ms=timeout_ms)
+        send = partial(self._client.send_batch, messages, queue=queue, timeout_ms=timeout_ms)
         return self._wait_in_order("send_batch", send, queue)
 
     def send_oneway(
         self, message: Message, *, queue: MessageQueue | None = None, selector: QueueSelector | None = None
     ) -> None:
         """Send a message without waiting for a response: it may be lost."""
-        send = partial(self._producer.send_oneway, message, queue=queue, selector=selector)
+        send = partial(self._client.send_oneway, message, queue=queue, selector=selector)
         self._wait_in_order("send_oneway", send, queue, selector)
 
     def send_nowait(
@@ -184,11 +166,11 @@ class Producer(BlockingClient):
         thread = None if life is None else life.thread
         if thread is None or thread.is_parents:
             thread = self._running("send_nowait")
-        self._producer.check(message)
+        self._client.check(message)
         check_hand_over(message, callback, queue)
         message = snapshot(message)
         if thread.is_current:
-            if len(self._handed_over) >= TAKEN_IN_MAX or is_full(self._producer):
+            if len(self._handed_over) >= TAKEN_IN_MAX or is_full(self._client):
                 raise BufferFull(
                     "the send buffer is full, and a callback or selector, which runs on the "
                     "producer's own thread, cannot wait for room"
@@ -215,13 +197,9 @@ class Producer(BlockingClient):
 
         async def flush() -> None:
             self._take(len(self._handed_over))
-            await self._producer.flush()
+            await self._client.flush()
 
         self._wait("flush", flush())
-
-    def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues to which a topic's messages can be sent, in route order."""
-        return self._wait("publish_queues", self._producer.publish_queues(topic))
 
     def _wait_in_order(
         self,
@@ -252,16 +230,16 @@ class Producer(BlockingClient):
         for _ in range(count):
             handed_over = self._handed_over.popleft()
             try:
-                hand_over(self._producer, *handed_over)
+                hand_over(self._client, *handed_over)
             except BaseException as error:  # A user's selector may raise anything, SystemExit included.
-                report_failure(self._producer, handed_over[1], error)
-        if not self._producer.has_room and self._room is None and self._thread is not None:
+                report_failure(self._client, handed_over[1], error)
+        if not self._client.has_room and self._room is None and self._thread is not None:
             self._room = Latch()
             self._thread.run(self._reopen())
 
     async def _reopen(self) -> None:
         try:
-            await self._producer.wait_for_room()
+            await self._client.wait_for_room()
         finally:
             self._has_room()
 

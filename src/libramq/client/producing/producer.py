@@ -8,44 +8,34 @@ Upstream: client/producer/DefaultMQProducer.java.
 """
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Self
+from typing import Self, Unpack
 
 from libramq.client.awaiting import answer_of
 from libramq.client.identity import Identity, name_server_addresses
+from libramq.client.options import check_names
 from libramq.client.producing.accumulator import split, unique_ids
-from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff
 from libramq.client.producing.producer_network import wanted_queue
 from libramq.client.producing.producer_run import ProducerRun
-from libramq.client.producing.producer_settings import (
-    BUFFER_BYTES_MAX,
-    HEARTBEAT_MS,
-    RETRIES,
-    ROUTE_REFRESH_MS,
-    SEND_TIMEOUT_MS,
-    ProducerSettings,
-)
+from libramq.client.producing.producer_settings import GROUP, ProducerOptions, settings_of
 from libramq.client.producing.queue_selector import QueueSelector, check_queue
 from libramq.client.producing.requests import reply_topic
 from libramq.client.producing.send_pipeline import Callback
 from libramq.client.producing.send_request import check_batch, content_of, prepare_batch, prepare_one
 from libramq.client.producing.send_result import SendResult
-from libramq.client.producing.transactions import CheckTransaction, Transaction, deciding
-from libramq.clock import Clock, SystemClock
+from libramq.client.producing.transactions import Transaction, deciding
+from libramq.clock import SystemClock
 from libramq.errors import BufferFull, ConfigError
-from libramq.message.message import BODY_BYTES_MAX, Message, MessageExt
+from libramq.message.message import Message, MessageExt
 from libramq.message.names import validate_group
 from libramq.message.queue import MessageQueue
 from libramq.message.recall_handle import decode_recall_handle
 from libramq.message.validation import validate
-from libramq.remoting.credentials import Credentials
 from libramq.remoting.headers import RecallMessageHeader
 from libramq.rpc.broker_calls import recall_message
 from libramq.transport.access import Access
-from libramq.transport.tls import Tls
 
 
 class Producer:
@@ -59,59 +49,24 @@ class Producer:
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     """
 
-    def __init__(
-        self,
-        *,
-        group: str = "LIBRA_PRODUCER",
-        namesrv: str | Sequence[str] | None = None,
-        send_timeout_ms: int = SEND_TIMEOUT_MS,
-        retries: int = RETRIES,
-        retry_when_not_safe: bool = False,
-        latency_fault: bool = False,
-        back_off_table: Sequence[BackOff] = BACK_OFF_TABLE,
-        body_bytes_max: int = BODY_BYTES_MAX,
-        compress_over_bytes: int = 4096,
-        default_topic_queue_nums: int = 4,
-        route_refresh_ms: int = ROUTE_REFRESH_MS,
-        heartbeat_ms: int = HEARTBEAT_MS,
-        linger_ms: float = 1,
-        buffer_bytes_max: int = BUFFER_BYTES_MAX,
-        check_transaction: CheckTransaction | None = None,
-        credentials: Credentials | None = None,
-        tls: Tls | None = None,
-        clock: Clock | None = None,
-        randomness: random.Random | None = None,
-    ) -> None:
-        self.group = validate_group(group)
-        addresses = name_server_addresses(namesrv)
-        self._clock = clock or SystemClock()
+    def __init__(self, **options: Unpack[ProducerOptions]) -> None:
+        check_names(options, ProducerOptions.__annotations__, "Producer")
+        self.group = validate_group(options.setdefault("group", GROUP))
+        addresses = name_server_addresses(options.get("namesrv"))
+        self._clock = options.get("clock") or SystemClock()
         self._identity = Identity(addresses, self._clock)
-        self._settings = ProducerSettings(
-            group=group,
-            client_id="",  # Of the run: `Identity`.
-            send_timeout_ms=send_timeout_ms,
-            retries=retries,
-            retry_when_not_safe=retry_when_not_safe,
-            latency_fault=latency_fault,
-            back_off_table=back_off_table,
-            body_bytes_max=body_bytes_max,
-            compress_over_bytes=compress_over_bytes,
-            default_topic_queue_nums=default_topic_queue_nums,
-            route_refresh_ms=route_refresh_ms,
-            heartbeat_ms=heartbeat_ms,
-            linger_ms=linger_ms,
-            buffer_bytes_max=buffer_bytes_max,
-        )
-        if check_transaction is not None and not callable(check_transaction):
-            raise ConfigError(f"check_transaction is a function, not {check_transaction!r}")
+        self._settings = settings_of(options)
+        check = options.get("check_transaction")
+        if check is not None and not callable(check):
+            raise ConfigError(f"check_transaction is a function, not {check!r}")
         self._run = ProducerRun(
             self._settings,
             name_server_addresses=addresses,
             identity=self._identity,
-            access=Access(credentials, tls),
+            access=Access(options.get("credentials"), options.get("tls")),
             clock=self._clock,
-            randomness=randomness,
-            check=check_transaction,
+            randomness=options.get("randomness"),
+            check=check,
         )
 
     @property

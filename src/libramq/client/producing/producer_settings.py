@@ -5,10 +5,10 @@ Upstream: client/producer/DefaultMQProducer.java, ClientConfig.java.
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, TypedDict
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Final, TypedDict
 
-from libramq.client.options import instance_of, whole_number
+from libramq.client.options import Within, check_numbers, instance_of
 from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff
 from libramq.client.producing.send_request import SendSettings
 from libramq.client.producing.transactions import CheckTransaction
@@ -42,6 +42,8 @@ class ProducerOptions(TypedDict, total=False):
     randomness: random.Random | None
 
 
+#: Ours: the group of producers that have none.
+GROUP: Final = "LIBRA_PRODUCER"
 #: DefaultMQProducer.sendMsgTimeout and retryTimesWhenSendFailed.
 SEND_TIMEOUT_MS: Final = 3_000
 RETRIES: Final = 2
@@ -57,19 +59,18 @@ class ProducerSettings(SendSettings):
     """The settings of a producer; see `Producer`. Raises ConfigError for invalid values."""
 
     client_id: str
-    send_timeout_ms: int = SEND_TIMEOUT_MS
-    retries: int = RETRIES
+    send_timeout_ms: Annotated[int, Within(1)] = SEND_TIMEOUT_MS
+    retries: Annotated[int, Within(0)] = RETRIES
     retry_when_not_safe: bool = False
     latency_fault: bool = False
     back_off_table: Sequence[BackOff] = BACK_OFF_TABLE
-    route_refresh_ms: int = ROUTE_REFRESH_MS
-    heartbeat_ms: int = HEARTBEAT_MS
+    route_refresh_ms: Annotated[int, Within(1)] = ROUTE_REFRESH_MS
+    heartbeat_ms: Annotated[int, Within(1)] = HEARTBEAT_MS
     linger_ms: float = 1
-    buffer_bytes_max: int = BUFFER_BYTES_MAX
+    buffer_bytes_max: Annotated[int, Within(1)] = BUFFER_BYTES_MAX
 
     def __post_init__(self) -> None:
-        for name, low in _LOWEST.items():
-            whole_number(name, getattr(self, name), low)
+        check_numbers(self)
         instance_of("retry_when_not_safe", self.retry_when_not_safe, bool, "True or False")
         instance_of("latency_fault", self.latency_fault, bool, "True or False")
         instance_of("back_off_table", self.back_off_table, Sequence, "a sequence of BackOff(…)")
@@ -80,13 +81,8 @@ class ProducerSettings(SendSettings):
             raise ConfigError(f"linger_ms is a number of milliseconds, 0 or more, not {linger_ms!r}")
 
 
-_LOWEST: Final = {
-    "send_timeout_ms": 1,
-    "retries": 0,
-    "body_bytes_max": 1,
-    "compress_over_bytes": 0,
-    "default_topic_queue_nums": 1,
-    "route_refresh_ms": 1,
-    "heartbeat_ms": 1,
-    "buffer_bytes_max": 1,
-}
+def settings_of(options: ProducerOptions) -> ProducerSettings:
+    """Return the settings among a producer's options; the client id is that of the run (`Identity`)."""
+    known = {each.name for each in fields(ProducerSettings)}
+    found: dict[str, Any] = {name: value for name, value in options.items() if name in known}
+    return ProducerSettings(client_id="", **found)

@@ -5,8 +5,9 @@ Upstream: DefaultMQProducerImpl.sendKernelImpl, MessageBatch.java, MessageClient
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
+from libramq.client.options import Within
 from libramq.client.producing.accumulator import (
     BATCH_BYTES_MAX,
     WAIT_VALUE,
@@ -38,9 +39,9 @@ class SendSettings:
     """The fields that all requests of a producer share."""
 
     group: str
-    default_topic_queue_nums: int = 4
-    compress_over_bytes: int = 4096
-    body_bytes_max: int = BODY_BYTES_MAX
+    default_topic_queue_nums: Annotated[int, Within(1)] = 4
+    compress_over_bytes: Annotated[int, Within(0)] = 4096
+    body_bytes_max: Annotated[int, Within(1)] = BODY_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
