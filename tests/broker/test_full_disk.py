@@ -23,7 +23,7 @@ from libramq.remoting.command import Command
 from libramq.store.log.append import StoreMessage
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.virtual_time import VirtualTime
-from libramq.wire.kafka.apis.create_topics import CreatableTopic, CreateTopicsRequest
+from libramq.wire.kafka.apis.topics import CreatableTopic, CreateTopicsRequest
 from libramq.wire.kafka.error_code import ErrorCode
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer, ManualClock

@@ -8,7 +8,6 @@ from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.node import Node
 from libramq.protocols.kafka.translator import KafkaTranslator
 from libramq.wire.kafka.api import API_VERSIONS, APIS
-from libramq.wire.kafka.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from libramq.wire.kafka.apis.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic
 from libramq.wire.kafka.apis.produce import (
     ProducedPartition,
@@ -16,6 +15,7 @@ from libramq.wire.kafka.apis.produce import (
     ProduceRequest,
     ProduceTopic,
 )
+from libramq.wire.kafka.apis.topics import CreatableTopic, CreateTopicsRequest
 from libramq.wire.kafka.frame import FrameReader
 from libramq.wire.kafka.primitives import Reader, encode_int16, encode_int32
 from libramq.wire.kafka.record_batch import Record, decode_batch, encode_batch, encode_headers

@@ -9,18 +9,25 @@ from libramq.codes import RequestCode
 from libramq.codes import ResponseCode as C
 from libramq.remoting.headers import GroupBeginHeader, ResetOffsetHeader
 from libramq.runtime import performer
-from libramq.wire.kafka.apis.consumer_group_describe import ConsumerGroupDescribeRequest
-from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
-from libramq.wire.kafka.apis.describe_groups import DescribedGroup, DescribeGroupsRequest
-from libramq.wire.kafka.apis.join_group import JoinGroupProtocol
-from libramq.wire.kafka.apis.list_groups import ListGroupsRequest
-from libramq.wire.kafka.apis.offset_commit import CommittedPartition, CommittedTopic, OffsetCommitRequest
-from libramq.wire.kafka.apis.offset_delete import (
+from libramq.wire.kafka.apis.classic_groups import JoinGroupProtocol
+from libramq.wire.kafka.apis.group_admin import (
+    DeleteGroupsRequest,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+)
+from libramq.wire.kafka.apis.modern_groups import ConsumerGroupDescribeRequest
+from libramq.wire.kafka.apis.offsets import (
+    CommittedPartition,
+    CommittedTopic,
+    OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
+    OffsetFetchRequest,
+    WantedGroup,
+    WantedTopic,
 )
-from libramq.wire.kafka.apis.offset_fetch import OffsetFetchRequest, WantedGroup, WantedTopic
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.primitives import encode_int16, encode_int32
 from libramq.wire.kafka.subscription import subscribed_topics

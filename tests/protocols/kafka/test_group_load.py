@@ -18,13 +18,22 @@ from libramq.protocols.kafka.held_heartbeats import MODERN_HOLD_MS
 from libramq.remoting.body.kafka_cluster import PeerGroupsBody, PeerHandoverBody
 from libramq.rpc import peer_calls
 from libramq.rpc.question import Question
-from libramq.wire.kafka.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from libramq.wire.kafka.apis.describe_groups import DescribeGroupsRequest
-from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest
-from libramq.wire.kafka.apis.leave_group import LeaveGroupRequest, LeavingMember
-from libramq.wire.kafka.apis.offset_commit import CommittedPartition, CommittedTopic, OffsetCommitRequest
-from libramq.wire.kafka.apis.offset_fetch import OffsetFetchRequest, WantedGroup, WantedTopic
-from libramq.wire.kafka.apis.sync_group import SyncGroupRequest
+from libramq.wire.kafka.apis.classic_groups import (
+    HeartbeatRequest,
+    LeaveGroupRequest,
+    LeavingMember,
+    SyncGroupRequest,
+)
+from libramq.wire.kafka.apis.group_admin import DescribeGroupsRequest
+from libramq.wire.kafka.apis.modern_groups import ConsumerGroupHeartbeatRequest
+from libramq.wire.kafka.apis.offsets import (
+    CommittedPartition,
+    CommittedTopic,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    WantedGroup,
+    WantedTopic,
+)
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.schema import Request
 from tests.broker.clusters import group_at

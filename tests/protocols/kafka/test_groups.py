@@ -13,19 +13,29 @@ from libramq.groups.cluster_view import ClusterView
 from libramq.protocols.kafka.api10_groups import THAW_MS
 from libramq.protocols.kafka.api11_classic_groups import MEMBERS_RETURN_MS
 from libramq.remoting import headers as h
-from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest
-from libramq.wire.kafka.apis.find_coordinator import FindCoordinatorRequest
-from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest
-from libramq.wire.kafka.apis.join_group import JoinGroupProtocol, JoinGroupRequest, JoinGroupResponse
-from libramq.wire.kafka.apis.leave_group import LeaveGroupRequest, LeavingMember
-from libramq.wire.kafka.apis.offset_commit import CommittedPartition, CommittedTopic, OffsetCommitRequest
-from libramq.wire.kafka.apis.offset_delete import (
+from libramq.wire.kafka.apis.classic_groups import (
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeavingMember,
+    SyncGroupAssignment,
+    SyncGroupRequest,
+)
+from libramq.wire.kafka.apis.handshake import ApiVersionsRequest
+from libramq.wire.kafka.apis.offsets import (
+    CommittedPartition,
+    CommittedTopic,
+    OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
+    OffsetFetchRequest,
+    WantedGroup,
+    WantedTopic,
 )
-from libramq.wire.kafka.apis.offset_fetch import OffsetFetchRequest, WantedGroup, WantedTopic
-from libramq.wire.kafka.apis.sync_group import SyncGroupAssignment, SyncGroupRequest
 from libramq.wire.kafka.error_code import ErrorCode
 from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation

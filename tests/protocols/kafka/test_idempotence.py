@@ -12,9 +12,8 @@ from libramq.batches.kafka_batch import PRODUCER
 from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.api22_producers import FILE_NAME
 from libramq.protocols.kafka.idempotent_producers import BATCHES_MAX
-from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
-from libramq.wire.kafka.apis.init_producer_id import InitProducerIdRequest
-from libramq.wire.kafka.apis.produce import ProducedPartition
+from libramq.wire.kafka.apis.produce import InitProducerIdRequest, ProducedPartition
+from libramq.wire.kafka.apis.topics import DeleteTopicsRequest
 from libramq.wire.kafka.error_code import ErrorCode
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer

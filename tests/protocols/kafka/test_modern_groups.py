@@ -16,19 +16,23 @@ from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.api68_modern_groups import HEARTBEAT_MS, WAITING_HEARTBEAT_MS
 from libramq.protocols.kafka.held_heartbeats import MODERN_HOLD_MS
 from libramq.protocols.kafka.node import KafkaNodes, id_of
-from libramq.wire.kafka.apis.consumer_group_describe import ConsumerGroupDescribeRequest
-from libramq.wire.kafka.apis.consumer_group_heartbeat import (
+from libramq.wire.kafka.apis.classic_groups import LeaveGroupRequest, LeavingMember
+from libramq.wire.kafka.apis.group_admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
+from libramq.wire.kafka.apis.modern_groups import (
+    ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
-from libramq.wire.kafka.apis.describe_groups import DescribeGroupsRequest
-from libramq.wire.kafka.apis.leave_group import LeaveGroupRequest, LeavingMember
-from libramq.wire.kafka.apis.list_groups import ListGroupsRequest
-from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
-from libramq.wire.kafka.apis.offset_commit import CommittedPartition, CommittedTopic, OffsetCommitRequest
-from libramq.wire.kafka.apis.offset_fetch import OffsetFetchRequest, WantedGroup, WantedTopic
+from libramq.wire.kafka.apis.offsets import (
+    CommittedPartition,
+    CommittedTopic,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    WantedGroup,
+    WantedTopic,
+)
 from libramq.wire.kafka.error_code import ErrorCode
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer

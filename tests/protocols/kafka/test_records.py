@@ -25,15 +25,15 @@ from libramq.protocols.kafka import api01_fetch as fetching
 from libramq.protocols.kafka import api02_list_offsets as list_offsets
 from libramq.remoting.headers import TopicHeader
 from libramq.runtime import performer
-from libramq.wire.kafka.apis.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-)
-from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
 from libramq.wire.kafka.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from libramq.wire.kafka.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from libramq.wire.kafka.apis.produce import ProducePartition, ProduceRequest, ProduceTopic
+from libramq.wire.kafka.apis.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+)
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import DECOMPRESSED_BYTES_MAX, GZIP, HEADER_BYTES, RECORDS_MAX
 from tests.broker.brokers import answer

@@ -20,10 +20,9 @@ from libramq.formats.access import PolicyEntryInfo, PolicyInfo, UserInfo
 from libramq.kernel.connection import Principal
 from libramq.protocols.kafka.server import KafkaServer
 from libramq.transport.server_tls import encryption
-from libramq.wire.kafka.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from libramq.wire.kafka.apis.handshake import SaslAuthenticateRequest, SaslHandshakeRequest
 from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
-from libramq.wire.kafka.apis.sasl_authenticate import SaslAuthenticateRequest
-from libramq.wire.kafka.apis.sasl_handshake import SaslHandshakeRequest
+from libramq.wire.kafka.apis.modern_groups import ConsumerGroupHeartbeatRequest
 from libramq.wire.kafka.error_code import ErrorCode
 from tests.broker.brokers import Conversation
 from tests.interop.ports import free_broker_port

@@ -7,25 +7,26 @@ import pytest
 
 from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.kernel.effect import Thread
-from libramq.wire.kafka.apis.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
-from libramq.wire.kafka.apis.create_partitions import (
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-)
-from libramq.wire.kafka.apis.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsPartitionResult,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-)
-from libramq.wire.kafka.apis.describe_configs import BROKER, TOPIC
-from libramq.wire.kafka.apis.incremental_alter_configs import (
+from libramq.wire.kafka.apis.configs import (
+    BROKER,
+    TOPIC,
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementalConfig,
 )
 from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
+from libramq.wire.kafka.apis.topics import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from libramq.wire.kafka.error_code import ErrorCode
 from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation

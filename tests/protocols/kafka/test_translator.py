@@ -20,11 +20,9 @@ from libramq.protocols.kafka.translator import DECODED_AT_ONCE_BYTES_MAX
 from libramq.remoting.body.kafka_cluster import PeerNode
 from libramq.store.config import FlushDiskType
 from libramq.wire.kafka.api import API_VERSIONS, APIS
-from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from libramq.wire.kafka.apis.create_topics import CreatableTopic, CreateTopicsRequest, TopicSetting
-from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
-from libramq.wire.kafka.apis.describe_configs import DescribeConfigsRequest, DescribedResource
+from libramq.wire.kafka.apis.configs import DescribeConfigsRequest, DescribedResource
 from libramq.wire.kafka.apis.fetch import FetchPartition, FetchRequest, FetchTopic
+from libramq.wire.kafka.apis.handshake import ApiVersionsRequest, ApiVersionsResponse
 from libramq.wire.kafka.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from libramq.wire.kafka.apis.metadata import (
     MetadataPartition,
@@ -32,6 +30,12 @@ from libramq.wire.kafka.apis.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
     MetadataTopic,
+)
+from libramq.wire.kafka.apis.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    TopicSetting,
 )
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.primitives import Reader, encode_int16, encode_int32

@@ -14,32 +14,37 @@ from libramq.protocols.kafka.api11_classic_groups import MEMBERS_RETURN_MS
 from libramq.protocols.kafka.api19_topics import SETTINGS_MAX
 from libramq.runtime import performer
 from libramq.wire.kafka.api import APIS
-from libramq.wire.kafka.apis.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
-from libramq.wire.kafka.apis.create_topics import CreatableTopic, CreateTopicsRequest
-from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
-from libramq.wire.kafka.apis.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-)
-from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
-from libramq.wire.kafka.apis.describe_configs import TOPIC
-from libramq.wire.kafka.apis.describe_groups import DescribeGroupsRequest
-from libramq.wire.kafka.apis.find_coordinator import FindCoordinatorRequest
-from libramq.wire.kafka.apis.incremental_alter_configs import (
+from libramq.wire.kafka.apis.classic_groups import FindCoordinatorRequest, LeaveGroupRequest, LeavingMember
+from libramq.wire.kafka.apis.configs import (
+    TOPIC,
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementalConfig,
 )
-from libramq.wire.kafka.apis.leave_group import LeaveGroupRequest, LeavingMember
-from libramq.wire.kafka.apis.offset_commit import CommittedPartition, CommittedTopic, OffsetCommitRequest
-from libramq.wire.kafka.apis.offset_delete import (
+from libramq.wire.kafka.apis.group_admin import DeleteGroupsRequest, DescribeGroupsRequest
+from libramq.wire.kafka.apis.offsets import (
+    CommittedPartition,
+    CommittedTopic,
+    OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
+    OffsetFetchRequest,
+    WantedGroup,
+    WantedTopic,
 )
-from libramq.wire.kafka.apis.offset_fetch import OffsetFetchRequest, WantedGroup, WantedTopic
 from libramq.wire.kafka.apis.produce import ProducePartition, ProduceRequest, ProduceTopic
+from libramq.wire.kafka.apis.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+)
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.schema import Request
 from tests.auth.guards import Guard

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
+from pkgutil import iter_modules
 from types import UnionType
 from typing import Any
 from uuid import UUID
@@ -27,7 +28,7 @@ from libramq.wire.kafka.api import APIS
 from libramq.wire.kafka.primitives import ELEMENTS_MAX, Reader, encode_uvarint, encode_varint
 from libramq.wire.kafka.schema import Message, decode, encode
 
-#: Module of the API, its first and last version, and the first flexible one.
+#: The API as kio names its module, its first and last version, and the first flexible one.
 MODULES = {
     "produce": (3, 9, 9),
     "fetch": (4, 12, 12),
@@ -67,11 +68,18 @@ def kinds() -> Iterator[Any]:
                 yield pytest.param(name, version, side, version >= flexible, id=f"{name}-{version}-{side}")
 
 
+#: Every message by its name, whichever module of `apis` has it.
+KINDS = {
+    name: kind
+    for module in iter_modules(apis.__path__)
+    for name, kind in vars(importlib.import_module(f"{apis.__name__}.{module.name}")).items()
+    if isinstance(kind, type) and issubclass(kind, Message)
+}
+
+
 def ours(module: str, side: str) -> type[Message]:
-    found = importlib.import_module(f"{apis.__name__}.{module}")
     name = "".join(part.title() for part in module.split("_")) + side.title()
-    kind: type[Message] = getattr(found, name)
-    return kind
+    return KINDS[name]
 
 
 def theirs(module: str, version: int, side: str) -> type[Any]:

@@ -1,5 +1,5 @@
 """Kafka's protocol: its requests as calls of a broker's services.
 
 A module of requests is numbered by the lowest key of its APIs, and begins with their names and keys; only
-ApiVersions (18) is in `translator`. What each version brought is in `wire/kafka/apis`, one API a file.
+ApiVersions (18) is in `translator`. What each version brought is in `wire/kafka/apis`.
 """

@@ -24,25 +24,21 @@ from libramq.message.queue import MessageQueue
 from libramq.protocols.kafka.answers import Results, Slot
 from libramq.protocols.kafka.api10_groups import KafkaGroups
 from libramq.protocols.kafka.refusals import code_for, code_of
-from libramq.wire.kafka.apis.offset_commit import (
+from libramq.wire.kafka.apis.offsets import (
     CommitResult,
     CommitResults,
     CommittedPartition,
     CommittedTopic,
+    FoundGroup,
+    FoundPartition,
+    FoundTopic,
     OffsetCommitRequest,
     OffsetCommitResponse,
-)
-from libramq.wire.kafka.apis.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
-)
-from libramq.wire.kafka.apis.offset_fetch import (
-    FoundGroup,
-    FoundPartition,
-    FoundTopic,
     OffsetFetchRequest,
     OffsetFetchResponse,
     WantedGroup,

@@ -17,13 +17,13 @@ from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.api11_classic_groups import ClassicGroups
 from libramq.protocols.kafka.api68_modern_groups import ModernGroups
 from libramq.protocols.kafka.broker_groups import BrokerGroups
-from libramq.wire.kafka.apis.find_coordinator import (
+from libramq.wire.kafka.apis.classic_groups import (
     GROUP,
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    LeaveGroupRequest,
 )
-from libramq.wire.kafka.apis.leave_group import LeaveGroupRequest
 from libramq.wire.kafka.error_code import ErrorCode
 
 #: Ours: how long what a broker reads after it stood still may have lain in its sockets.

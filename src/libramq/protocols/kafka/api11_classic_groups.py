@@ -45,10 +45,16 @@ from libramq.protocols.kafka.held_heartbeats import CLASSIC_HOLD_MS_MAX, HOLDS_P
 from libramq.protocols.kafka.rebalances import ClassicRebalances
 from libramq.protocols.kafka.refusals import GROUP_CODES
 from libramq.secret_bits import SecretBits
-from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
-from libramq.wire.kafka.apis.join_group import JoinGroupMember, JoinGroupRequest, JoinGroupResponse
-from libramq.wire.kafka.apis.leave_group import LeavingMember
-from libramq.wire.kafka.apis.sync_group import SyncGroupRequest, SyncGroupResponse
+from libramq.wire.kafka.apis.classic_groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupMember,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeavingMember,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.subscription import CONSUMER, assigned_partitions, owned_partitions
 

@@ -27,7 +27,19 @@ from libramq.kernel.connection import Principal
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.node import id_of
-from libramq.wire.kafka.apis.consumer_group_describe import (
+from libramq.wire.kafka.apis.group_admin import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from libramq.wire.kafka.apis.modern_groups import (
     CONSUMER_MEMBER,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -36,18 +48,6 @@ from libramq.wire.kafka.apis.consumer_group_describe import (
     DescribedConsumerGroupMember,
     DescribedTopicPartitions,
 )
-from libramq.wire.kafka.apis.delete_groups import (
-    DeletableGroupResult,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-)
-from libramq.wire.kafka.apis.describe_groups import (
-    DescribedGroup,
-    DescribedGroupMember,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-)
-from libramq.wire.kafka.apis.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.subscription import CONSUMER
 

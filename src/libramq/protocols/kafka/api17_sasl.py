@@ -20,9 +20,13 @@ from libramq.kernel.connection import ANONYMOUS, Connection, Principal
 from libramq.kernel.purgatory import Parked, Purgatory
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Slot
-from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest
-from libramq.wire.kafka.apis.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from libramq.wire.kafka.apis.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from libramq.wire.kafka.apis.handshake import (
+    ApiVersionsRequest,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from libramq.wire.kafka.error_code import ErrorCode
 
 if TYPE_CHECKING:

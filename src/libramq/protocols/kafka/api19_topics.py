@@ -40,51 +40,45 @@ from libramq.protocols.kafka.answers import Results, Slot
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.store.message_store import MessageStore
-from libramq.wire.kafka.apis.alter_configs import (
+from libramq.wire.kafka.apis.configs import (
+    BROKER,
+    SET,
+    TOPIC,
+    TYPE_LONG,
+    TYPE_STRING,
     AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribedConfigs,
+    DescribedResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalConfig,
+    Setting,
 )
-from libramq.wire.kafka.apis.create_partitions import (
+from libramq.wire.kafka.apis.topics import (
+    HIGH_WATERMARK,
+    CreatableTopic,
+    CreatedTopic,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
-)
-from libramq.wire.kafka.apis.create_topics import (
-    CreatableTopic,
-    CreatedTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
-)
-from libramq.wire.kafka.apis.delete_records import (
-    HIGH_WATERMARK,
+    DeletedTopic,
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
-)
-from libramq.wire.kafka.apis.delete_topics import DeletedTopic, DeleteTopicsRequest, DeleteTopicsResponse
-from libramq.wire.kafka.apis.describe_configs import (
-    BROKER,
-    TOPIC,
-    TYPE_LONG,
-    TYPE_STRING,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    DescribedConfigs,
-    DescribedResource,
-    Setting,
-)
-from libramq.wire.kafka.apis.incremental_alter_configs import (
-    SET,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementalAlterConfigsResponse,
-    IncrementalConfig,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
 )
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.schema import Message

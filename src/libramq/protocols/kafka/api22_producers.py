@@ -35,7 +35,7 @@ from libramq.secret_bits import SecretBits
 from libramq.store.log.log_scan import LogScan
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles
-from libramq.wire.kafka.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from libramq.wire.kafka.apis.produce import InitProducerIdRequest, InitProducerIdResponse
 from libramq.wire.kafka.error_code import ErrorCode
 
 log = get_logger(__name__)

@@ -43,13 +43,13 @@ from libramq.protocols.kafka.rebalances import ModernRebalances
 from libramq.protocols.kafka.refusals import GROUP_CODES
 from libramq.protocols.kafka.topic_patterns import TOPICS_MAX, TooManyPatterns, TopicPatterns
 from libramq.secret_bits import SecretBits
-from libramq.wire.kafka.apis.consumer_group_heartbeat import (
+from libramq.wire.kafka.apis.classic_groups import LeavingMember
+from libramq.wire.kafka.apis.modern_groups import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from libramq.wire.kafka.apis.leave_group import LeavingMember
 from libramq.wire.kafka.error_code import ErrorCode
 
 log = get_logger(__name__)

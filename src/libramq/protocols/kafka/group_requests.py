@@ -30,7 +30,7 @@ from libramq.protocols.kafka.held_heartbeats import HeldHeartbeat, HeldHeartbeat
 from libramq.protocols.kafka.presence import Presence, Who
 from libramq.protocols.kafka.rebalances import Rebalances
 from libramq.protocols.kafka.refusals import GROUP_CODES
-from libramq.wire.kafka.apis.leave_group import (
+from libramq.wire.kafka.apis.classic_groups import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     LeavingMember,

@@ -36,7 +36,7 @@ from libramq.protocols.kafka.node import KafkaNodes, Node, TopicIds
 from libramq.protocols.kafka.rebalances import ClassicRebalances, ModernRebalances
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
 from libramq.wire.kafka.api import API_VERSIONS, APIS, Call, UnservedVersion, decode_call
-from libramq.wire.kafka.apis.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from libramq.wire.kafka.apis.handshake import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.frame import encode_answer
 from libramq.wire.kafka.schema import Request, encode

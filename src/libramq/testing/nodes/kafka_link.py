@@ -16,7 +16,7 @@ from libramq.testing.machine.network import Network, SimulatedDialer
 from libramq.testing.machine.process import Process
 from libramq.testing.machine.virtual_time import Event
 from libramq.wire.kafka.api import API_VERSIONS, APIS, Api
-from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest
+from libramq.wire.kafka.apis.handshake import ApiVersionsRequest
 from libramq.wire.kafka.primitives import Reader, encode_int16, encode_int32
 from libramq.wire.kafka.schema import Message, Request, decode, encode
 

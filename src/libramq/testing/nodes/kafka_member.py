@@ -26,11 +26,7 @@ from libramq.testing.machine.process import Process
 from libramq.testing.machine.virtual_time import Event
 from libramq.testing.nodes.kafka_link import JAVA, LIBRDKAFKA, KafkaLink
 from libramq.testing.world import World
-from libramq.wire.kafka.apis.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    TopicPartitions,
-)
+from libramq.wire.kafka.apis.classic_groups import FindCoordinatorRequest, FindCoordinatorResponse
 from libramq.wire.kafka.apis.fetch import (
     FetchedPartition,
     FetchPartition,
@@ -38,15 +34,17 @@ from libramq.wire.kafka.apis.fetch import (
     FetchResponse,
     FetchTopic,
 )
-from libramq.wire.kafka.apis.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from libramq.wire.kafka.apis.offset_commit import (
+from libramq.wire.kafka.apis.modern_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
     CommittedTopic,
     OffsetCommitRequest,
     OffsetCommitResponse,
-)
-from libramq.wire.kafka.apis.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     WantedGroup,

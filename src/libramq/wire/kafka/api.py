@@ -7,34 +7,36 @@ by ids. Metadata has both: members of KIP-848's groups know topics by ids.
 from typing import Final, NamedTuple
 
 from libramq.errors import RemoteProtocolError
-from libramq.wire.kafka.apis.alter_configs import AlterConfigsRequest
-from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest
-from libramq.wire.kafka.apis.consumer_group_describe import ConsumerGroupDescribeRequest
-from libramq.wire.kafka.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from libramq.wire.kafka.apis.create_partitions import CreatePartitionsRequest
-from libramq.wire.kafka.apis.create_topics import CreateTopicsRequest
-from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
-from libramq.wire.kafka.apis.delete_records import DeleteRecordsRequest
-from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
-from libramq.wire.kafka.apis.describe_configs import DescribeConfigsRequest
-from libramq.wire.kafka.apis.describe_groups import DescribeGroupsRequest
+from libramq.wire.kafka.apis.classic_groups import (
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from libramq.wire.kafka.apis.configs import (
+    AlterConfigsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
 from libramq.wire.kafka.apis.fetch import FetchRequest
-from libramq.wire.kafka.apis.find_coordinator import FindCoordinatorRequest
-from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest
-from libramq.wire.kafka.apis.incremental_alter_configs import IncrementalAlterConfigsRequest
-from libramq.wire.kafka.apis.init_producer_id import InitProducerIdRequest
-from libramq.wire.kafka.apis.join_group import JoinGroupRequest
-from libramq.wire.kafka.apis.leave_group import LeaveGroupRequest
-from libramq.wire.kafka.apis.list_groups import ListGroupsRequest
+from libramq.wire.kafka.apis.group_admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from libramq.wire.kafka.apis.handshake import (
+    ApiVersionsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
 from libramq.wire.kafka.apis.list_offsets import ListOffsetsRequest
 from libramq.wire.kafka.apis.metadata import MetadataRequest
-from libramq.wire.kafka.apis.offset_commit import OffsetCommitRequest
-from libramq.wire.kafka.apis.offset_delete import OffsetDeleteRequest
-from libramq.wire.kafka.apis.offset_fetch import OffsetFetchRequest
-from libramq.wire.kafka.apis.produce import ProduceRequest
-from libramq.wire.kafka.apis.sasl_authenticate import SaslAuthenticateRequest
-from libramq.wire.kafka.apis.sasl_handshake import SaslHandshakeRequest
-from libramq.wire.kafka.apis.sync_group import SyncGroupRequest
+from libramq.wire.kafka.apis.modern_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
+from libramq.wire.kafka.apis.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
+from libramq.wire.kafka.apis.produce import InitProducerIdRequest, ProduceRequest
+from libramq.wire.kafka.apis.topics import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+)
 from libramq.wire.kafka.frame import RequestHeader, encode_answer, read_client_id, read_header
 from libramq.wire.kafka.primitives import Reader
 from libramq.wire.kafka.schema import Message, Request, decode, encode

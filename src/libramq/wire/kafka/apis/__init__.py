@@ -1,1 +1,1 @@
-"""Kafka's requests and answers, one API a file."""
+"""Kafka's requests and answers, by kind."""

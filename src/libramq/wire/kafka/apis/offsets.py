@@ -1,0 +1,169 @@
+"""The requests of committed offsets: OffsetCommit, OffsetFetch, OffsetDelete."""
+
+from typing import Annotated
+
+from libramq.wire.kafka.schema import (
+    Boolean,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    NullableString,
+    Request,
+    String,
+    Versions,
+)
+
+
+# OffsetCommit (8). 5 dropped the retention time, 6 added leader epochs, 7 static members; 8 is flexible; 9
+# knows the epochs of KIP-848, with the same fields.
+class CommittedPartition(Message, frozen=True, kw_only=True):
+    """An offset to be committed: the next one to read."""
+
+    partition_index: Int32
+    committed_offset: Int64
+    committed_leader_epoch: Annotated[Int32, Versions(6)] = -1
+    committed_metadata: NullableString = None
+
+
+class CommittedTopic(Message, frozen=True, kw_only=True):
+    """A topic's offsets."""
+
+    name: String
+    partitions: tuple[CommittedPartition, ...]
+
+
+class OffsetCommitRequest(Request, frozen=True, kw_only=True):
+    """Commits offsets. generation -1: of nobody's membership."""
+
+    group_id: String
+    generation_id_or_member_epoch: Int32 = -1
+    member_id: String = ""
+    group_instance_id: Annotated[NullableString, Versions(7)] = None
+    retention_time_ms: Annotated[Int64, Versions(2, 4)] = -1
+    topics: tuple[CommittedTopic, ...]
+
+
+class CommitResult(Message, frozen=True, kw_only=True):
+    """The result of one commit."""
+
+    partition_index: Int32
+    error_code: Int16 = 0
+
+
+class CommitResults(Message, frozen=True, kw_only=True):
+    """The results of a topic's commits."""
+
+    name: String
+    partitions: tuple[CommitResult, ...]
+
+
+class OffsetCommitResponse(Message, frozen=True, kw_only=True):
+    """The results, in the order of the request."""
+
+    throttle_time_ms: Annotated[Int32, Versions(3)] = 0
+    topics: tuple[CommitResults, ...]
+
+
+# OffsetFetch (9): the committed offsets of groups. Null topics ask for all (from 2 on); 6 is flexible; 8
+# asks for several groups at once, and 9 names the member that asks (KIP-848).
+class WantedTopic(Message, frozen=True, kw_only=True):
+    """A topic's partitions."""
+
+    name: String
+    partition_indexes: tuple[Int32, ...]
+
+
+class WantedGroup(Message, frozen=True, kw_only=True):
+    """A group's topics; None: all. member_epoch: -1 where nobody's membership is meant."""
+
+    group_id: String
+    member_id: Annotated[NullableString, Versions(9)] = None
+    member_epoch: Annotated[Int32, Versions(9)] = -1
+    topics: tuple[WantedTopic, ...] | None = None
+
+
+class OffsetFetchRequest(Request, frozen=True, kw_only=True):
+    """Asks for committed offsets."""
+
+    group_id: Annotated[String, Versions(0, 7)] = ""
+    topics: Annotated[tuple[WantedTopic, ...] | None, Versions(0, 7)] = None
+    groups: Annotated[tuple[WantedGroup, ...], Versions(8)] = ()
+    require_stable: Annotated[Boolean, Versions(7)] = False
+
+
+class FoundPartition(Message, frozen=True, kw_only=True):
+    """A committed offset; -1 where there is none."""
+
+    partition_index: Int32
+    committed_offset: Int64 = -1
+    committed_leader_epoch: Annotated[Int32, Versions(5)] = -1
+    metadata: NullableString = ""
+    error_code: Int16 = 0
+
+
+class FoundTopic(Message, frozen=True, kw_only=True):
+    """A topic's committed offsets."""
+
+    name: String
+    partitions: tuple[FoundPartition, ...]
+
+
+class FoundGroup(Message, frozen=True, kw_only=True):
+    """A group's committed offsets."""
+
+    group_id: String
+    topics: tuple[FoundTopic, ...] = ()
+    error_code: Int16 = 0
+
+
+class OffsetFetchResponse(Message, frozen=True, kw_only=True):
+    """The offsets, in the order of the request."""
+
+    throttle_time_ms: Annotated[Int32, Versions(3)] = 0
+    topics: Annotated[tuple[FoundTopic, ...], Versions(0, 7)] = ()
+    error_code: Annotated[Int16, Versions(2, 7)] = 0
+    groups: Annotated[tuple[FoundGroup, ...], Versions(8)] = ()
+
+
+# OffsetDelete (47): a group's committed offsets in some partitions go.
+class OffsetDeleteRequestPartition(Message, frozen=True, kw_only=True):
+    """A partition."""
+
+    partition_index: Int32
+
+
+class OffsetDeleteRequestTopic(Message, frozen=True, kw_only=True):
+    """A topic's partitions."""
+
+    name: String
+    partitions: tuple[OffsetDeleteRequestPartition, ...]
+
+
+class OffsetDeleteRequest(Request, frozen=True, kw_only=True):
+    """Deletes committed offsets."""
+
+    group_id: String
+    topics: tuple[OffsetDeleteRequestTopic, ...]
+
+
+class OffsetDeleteResponsePartition(Message, frozen=True, kw_only=True):
+    """The result for a partition's offset."""
+
+    partition_index: Int32
+    error_code: Int16 = 0
+
+
+class OffsetDeleteResponseTopic(Message, frozen=True, kw_only=True):
+    """The results for a topic's offsets."""
+
+    name: String
+    partitions: tuple[OffsetDeleteResponsePartition, ...]
+
+
+class OffsetDeleteResponse(Message, frozen=True, kw_only=True):
+    """The results, in the order of the request."""
+
+    error_code: Int16 = 0
+    throttle_time_ms: Int32 = 0
+    topics: tuple[OffsetDeleteResponseTopic, ...] = ()

@@ -1,0 +1,188 @@
+"""The requests that administer topics: CreateTopics, DeleteTopics, DeleteRecords, CreatePartitions."""
+
+from typing import Annotated, Final
+
+from libramq.wire.kafka.schema import (
+    Boolean,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    NullableString,
+    Remark,
+    Request,
+    String,
+    Versions,
+)
+
+
+# CreateTopics (19). 4 allows the broker's defaults (-1); 5 is flexible and answers what was created; 7
+# answers an id.
+class ReplicaAssignment(Message, frozen=True, kw_only=True):
+    """The brokers of a partition."""
+
+    partition_index: Int32
+    broker_ids: tuple[Int32, ...]
+
+
+class TopicSetting(Message, frozen=True, kw_only=True):
+    """A setting of a topic."""
+
+    name: String
+    value: NullableString
+
+
+class CreatableTopic(Message, frozen=True, kw_only=True):
+    """A topic to be created."""
+
+    name: String
+    num_partitions: Int32
+    replication_factor: Int16
+    assignments: tuple[ReplicaAssignment, ...] = ()
+    configs: tuple[TopicSetting, ...] = ()
+
+
+class CreateTopicsRequest(Request, frozen=True, kw_only=True):
+    """Creates topics, or only checks whether they could be."""
+
+    topics: tuple[CreatableTopic, ...]
+    timeout_ms: Int32 = 0
+    validate_only: Annotated[Boolean, Versions(1)] = False
+
+
+class CreatedSetting(Message, frozen=True, kw_only=True):
+    """A setting of a topic that was created."""
+
+    name: String
+    value: NullableString
+    read_only: Boolean
+    config_source: Int8
+    is_sensitive: Boolean
+
+
+class CreatedTopic(Message, frozen=True, kw_only=True):
+    """A topic that was created, or why it was not."""
+
+    name: String
+    error_code: Int16 = 0
+    error_message: Annotated[Remark, Versions(1)] = None
+    num_partitions: Annotated[Int32, Versions(5)] = -1
+    replication_factor: Annotated[Int16, Versions(5)] = -1
+    configs: Annotated[tuple[CreatedSetting, ...] | None, Versions(5)] = None
+
+
+class CreateTopicsResponse(Message, frozen=True, kw_only=True):
+    """The results, in the order of the request."""
+
+    throttle_time_ms: Annotated[Int32, Versions(2)] = 0
+    topics: tuple[CreatedTopic, ...]
+
+
+# DeleteTopics (20). 4 is flexible, 5 answers messages; 6 names topics by ids.
+class DeleteTopicsRequest(Request, frozen=True, kw_only=True):
+    """Deletes topics."""
+
+    topic_names: tuple[String, ...]
+    timeout_ms: Int32 = 0
+
+
+class DeletedTopic(Message, frozen=True, kw_only=True):
+    """A topic that was deleted, or why it was not."""
+
+    name: String
+    error_code: Int16 = 0
+    error_message: Annotated[Remark, Versions(5)] = None
+
+
+class DeleteTopicsResponse(Message, frozen=True, kw_only=True):
+    """The results, in the order of the request."""
+
+    throttle_time_ms: Annotated[Int32, Versions(1)] = 0
+    responses: tuple[DeletedTopic, ...]
+
+
+# DeleteRecords (21): partitions begin at a later record. 2 is flexible.
+#: Up to the end.
+HIGH_WATERMARK: Final = -1
+
+
+class DeleteRecordsPartition(Message, frozen=True, kw_only=True):
+    """A partition, and where it shall begin."""
+
+    partition_index: Int32
+    offset: Int64
+
+
+class DeleteRecordsTopic(Message, frozen=True, kw_only=True):
+    """A topic's partitions."""
+
+    name: String
+    partitions: tuple[DeleteRecordsPartition, ...]
+
+
+class DeleteRecordsRequest(Request, frozen=True, kw_only=True):
+    """Deletes the first records of partitions."""
+
+    topics: tuple[DeleteRecordsTopic, ...]
+    timeout_ms: Int32 = 60_000
+
+
+class DeleteRecordsPartitionResult(Message, frozen=True, kw_only=True):
+    """The new beginning of a partition."""
+
+    partition_index: Int32
+    low_watermark: Int64 = -1
+    error_code: Int16 = 0
+
+
+class DeleteRecordsTopicResult(Message, frozen=True, kw_only=True):
+    """The results for a topic's partitions."""
+
+    name: String
+    partitions: tuple[DeleteRecordsPartitionResult, ...]
+
+
+class DeleteRecordsResponse(Message, frozen=True, kw_only=True):
+    """The results, in the order of the request."""
+
+    throttle_time_ms: Int32 = 0
+    topics: tuple[DeleteRecordsTopicResult, ...]
+
+
+# CreatePartitions (37): topics get more partitions. 2 is flexible.
+class CreatePartitionsAssignment(Message, frozen=True, kw_only=True):
+    """The brokers of a new partition."""
+
+    broker_ids: tuple[Int32, ...]
+
+
+class CreatePartitionsTopic(Message, frozen=True, kw_only=True):
+    """A topic, and how many partitions it shall have."""
+
+    name: String
+    count: Int32
+    assignments: tuple[CreatePartitionsAssignment, ...] | None = None
+
+
+class CreatePartitionsRequest(Request, frozen=True, kw_only=True):
+    """Asks for more partitions."""
+
+    topics: tuple[CreatePartitionsTopic, ...]
+    timeout_ms: Int32 = 60_000
+    validate_only: Boolean = False
+
+
+class CreatePartitionsTopicResult(Message, frozen=True, kw_only=True):
+    """The result for a topic."""
+
+    name: String
+    error_code: Int16 = 0
+    error_message: Remark = None
+
+
+class CreatePartitionsResponse(Message, frozen=True, kw_only=True):
+    """The results, in the order of the request."""
+
+    throttle_time_ms: Int32 = 0
+    results: tuple[CreatePartitionsTopicResult, ...]
