@@ -38,9 +38,10 @@ def test_a_group_fits_in_80_columns():
     screen.print(table(COLUMNS, [row().cells(WallMs(NOON_MS + 60_000))]))
     lines = [line.rstrip() for line in screen.file.getvalue().splitlines() if line.strip()]
     assert lines[2:] == [
-        " billing        3      36  1,204  settled  12:00:00 member_joined",
-        "                                           10.0.0.1@26622, worker-1; moved 12",
-        "                                           (minimum 12), worst pause 31 ms",
+        " billing        3      36  1,204     0  settled  12:00:00 member_joined",
+        "                                                 10.0.0.1@26622, worker-1;",
+        "                                                 moved 12 (minimum 12), worst",
+        "                                                 pause 31 ms",
     ]
 
 

@@ -13,7 +13,7 @@ from libramq.clock import Clock, SystemClock
 from libramq.errors import BrokerError, ConfigError, LibraError, RouteNotFound
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
-from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX, groups_of
+from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX, dlq_topic, groups_of
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ClientConnection, ConsumerConnection, GroupDiagnosis
 from libramq.transport.access import OPEN, Access
@@ -91,6 +91,7 @@ def group_rebalances(
 class GroupState:
     """One group now. diagnoses: the problems that its brokers report.
 
+    dead_letters: how many it has; None: unknown.
     protocol, generation, strategy: of a group whose members speak another protocol than RocketMQ's.
     """
 
@@ -100,6 +101,7 @@ class GroupState:
     lag: int
     last: Rebalance | None
     diagnoses: Sequence[GroupDiagnosis] = ()
+    dead_letters: int | None = 0
     protocol: str | None = None
     generation: int | None = None
     strategy: str | None = None
@@ -160,7 +162,17 @@ class GroupWatch:
             lag=sum(max(0, offset.behind) for offset in stats.values()),
             last=last,
             diagnoses=connected.diagnoses,
+            dead_letters=await self._dead_letters(group),
             protocol=connected.protocol,
             generation=connected.generation,
             strategy=connected.strategy,
         )
+
+    async def _dead_letters(self, group: str) -> int | None:
+        try:
+            ends = await self._admin.topic_stats(dlq_topic(group))
+        except RouteNotFound:
+            return 0  # None of its messages has ever become one.
+        except LibraError:
+            return None
+        return sum(each.max_offset - each.min_offset for each in ends.values())

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from libramq.cli import bench, options, store
+from libramq.cli import bench, dlq, options, store
 from libramq.cli.admin import commands as admin
 from libramq.cli.failure import EXIT_FAILED, failure_line
 from libramq.cli.groups import commands as groups
@@ -52,6 +52,7 @@ def libra(
 
 app.add_typer(admin.app, name="admin")
 app.add_typer(bench.app, name="bench")
+app.add_typer(dlq.app, name="dlq")
 app.add_typer(groups.app, name="groups")
 app.add_typer(lab.app, name="lab")
 app.add_typer(pipeline.app, name="pipeline")

@@ -91,6 +91,7 @@ class PushConsumerOptions(GroupConsumerOptions, total=False):
     batch_size: int
     orderly: bool
     pop: bool
+    dead_letter_errors: bool
     consume_timeout_ms: int
     max_reconsume_times: int
     persist_ms: int

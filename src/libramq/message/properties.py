@@ -83,6 +83,11 @@ CRC32: Final = "__CRC32#"
 NO_SUBSCRIBER_SINCE: Final = "LIBRA_NO_SUBSCRIBER_SINCE"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+#: Ours: what the handler of a dead letter raised last.
+ERROR_TYPE: Final = "LIBRA_ERROR_TYPE"
+ERROR_TEXT: Final = "LIBRA_ERROR_TEXT"
+#: Ours: the dead letter that this message was sent again from: `%DLQ%G:broker:queue:offset`.
+REPLAYED_FROM: Final = "LIBRA_REPLAYED_FROM"
 
 # MessageConst.STRING_HASH_SET: the names that putUserProperty refuses.
 RESERVED: Final = frozenset({

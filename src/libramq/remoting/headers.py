@@ -98,6 +98,7 @@ class SendBackHeader(Header):
     """CONSUMER_SEND_MSG_BACK: redeliver this message later. lb_uncounted: it was no attempt.
 
     lb_pass_on_ms: the member has no handler for its topic; one that subscribes gets it now, for so long.
+    lb_error_type, lb_error_text: what its handler raised; a dead letter has them as properties.
     """
 
     offset: Long
@@ -108,6 +109,8 @@ class SendBackHeader(Header):
     max_reconsume_times: Int | None = None
     lb_uncounted: bool | None = None
     lb_pass_on_ms: Int | None = None
+    lb_error_type: str | None = None
+    lb_error_text: str | None = None
 
 
 class EndTransactionHeader(Header):

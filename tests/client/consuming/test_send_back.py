@@ -1,5 +1,7 @@
 """Tests of the send-back and of the copy that replaces it."""
 
+from dataclasses import replace
+
 import pytest
 
 from libramq.client.consuming.consumer_settings import ConsumerSettings
@@ -10,7 +12,9 @@ from libramq.client.consuming.handling.send_back import (
     delay_level,
     retry_copy,
     send_back_header,
+    what_follows,
 )
+from libramq.client.consuming.queues.owned_queue import HandlerError
 from libramq.client.producing.send_request import send_call
 from libramq.message.properties import properties_from_text
 from libramq.message.queue import MessageQueue
@@ -71,3 +75,32 @@ def test_a_copy_of_a_rejected_message_exceeds_the_maximum_attempts():
     """The broker therefore puts it among the dead letters."""
     copy = retry_copy(message(7), SETTINGS, DEAD_LETTER)
     assert copy.reconsume_times > copy.max_reconsume_times
+
+
+@pytest.mark.parametrize(
+    ("attempts", "log"),
+    [
+        ((0,), "its messages are redelivered later"),
+        ((2,), "its message becomes a dead letter in %DLQ%g"),
+        ((2, 3), "its messages become dead letters in %DLQ%g"),
+        ((0, 2, 1), "1 of its 3 messages become dead letters in %DLQ%g, others come again"),
+    ],
+)
+def test_the_log_says_what_becomes_of_a_failed_handlers_messages(attempts, log):
+    """The last attempt is not followed by another one."""
+    failed = [message(number) for number in range(len(attempts))]
+    for each, times in zip(failed, attempts, strict=True):
+        each.reconsume_times = times
+    assert what_follows(failed, replace(SETTINGS, max_reconsume_times=2)) == log
+
+
+def test_only_the_last_attempt_takes_the_error_along():
+    """It is for the dead letter; retries are handled again."""
+    error = HandlerError.of(ValueError("x\x01y"))
+    failed = message(7)
+    assert send_back_header(failed, SETTINGS, CHOSEN_BY_BROKER, error=error).lb_error_type is None
+    failed.reconsume_times = 16
+    sent = send_back_header(failed, SETTINGS, CHOSEN_BY_BROKER, error=error)
+    assert (sent.lb_error_type, sent.lb_error_text) == ("ValueError", "x y")
+    silent = replace(SETTINGS, dead_letter_errors=False)
+    assert send_back_header(failed, silent, DEAD_LETTER, error=error).lb_error_text is None

@@ -40,6 +40,9 @@ NO_SUBSCRIBER_MS_MAX: Final = 24 * 60 * 60 * 1000
 #: Ours: how often a retry without a subscriber is looked at: level 5 is a minute.
 WAIT_LEVEL: Final = 5
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_ERROR: Final = (p.ERROR_TYPE, p.ERROR_TEXT)
+#: Ours: what our clients send at most; others' texts are cut.
+ERROR_CHARACTERS_MAX: Final = 512
 _UNSTORABLE: Final = (p.NUL, p.NAME_VALUE_SEPARATOR, p.PROPERTY_SEPARATOR)
 
 
@@ -105,7 +108,7 @@ class SentBack(NamedTuple):
     """A message that a consumer of a group could not handle.
 
     origin_id: by which the consumer knows it, if not empty. times_max: attempts before it is a dead letter;
-    None or less than 0: the group's.
+    None or less than 0: the group's. error: what its handler raised, as properties of a dead letter.
     """
 
     group: SubscriptionGroupConfig
@@ -113,6 +116,7 @@ class SentBack(NamedTuple):
     origin_id: str
     times_max: int | None
     wall_ms: WallMs
+    error: Mapping[str, str] = NOTHING
 
     @property
     def topic(self) -> str:
@@ -201,11 +205,14 @@ class SendingBack:
             properties.pop(name, None)
         if target.delay_level:
             properties[p.DELAY] = str(target.delay_level)
+        elif target.config.topic_name == names.dlq_topic(group.group_name):
+            added = {**added, **sent.error}
         again = stored_again(
             message,
             target.config.topic_name,
             target.queue_id,
             {**properties, **added},
+            expendable=_ERROR,
             reconsume_times=message.reconsume_times + is_counted,
         )
         if target.delay_level:
@@ -214,6 +221,16 @@ class SendingBack:
         if not result.is_ok:
             raise self._log.refused(result)
         return result.end if self._log.must_wait else 0
+
+
+def error_properties(kind: str | None, text: str | None) -> dict[str, str]:
+    """Return what a handler raised as properties; what separates properties becomes a space."""
+    found = {}
+    for name, value in zip(_ERROR, (kind, text), strict=True):
+        kept = "".join(" " if each in _UNSTORABLE else each for each in (value or "")[:ERROR_CHARACTERS_MAX])
+        if kept:
+            found[name] = kept
+    return found
 
 
 def _is_meant(message: MessageExt, origin_id: str) -> bool:

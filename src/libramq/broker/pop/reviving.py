@@ -158,12 +158,17 @@ class Reviving:
         if message.reconsume_times == 0 or p.FIRST_POP_TIME not in properties:
             properties[p.FIRST_POP_TIME] = str(check_point.pop_time_ms)
         topic, queue_id = self._target(message, check_point, group, wall_ms)
+        expendable: tuple[str, ...] = (p.FIRST_POP_TIME,)
+        if topic == names.dlq_topic(check_point.group):
+            properties.setdefault(p.RETRY_TOPIC, names.popped_topic(check_point.topic, check_point.group))
+            properties.setdefault(p.ORIGIN_MESSAGE_ID, message.offset_id)
+            expendable = (p.FIRST_POP_TIME, p.RETRY_TOPIC, p.ORIGIN_MESSAGE_ID)
         return stored_again(
             message,
             topic,
             queue_id,
             properties,
-            expendable=(p.FIRST_POP_TIME,),
+            expendable=expendable,
             reconsume_times=message.reconsume_times + (not check_point.is_unseen),
         )
 

@@ -11,7 +11,7 @@ from libramq.cli.groups.history import as_json, causes, duration, member_names
 from libramq.clock import WallMs
 from libramq.groups.rebalance_history import RebalanceState
 
-COLUMNS: Final = ("group", "members", "queues", "lag", "state", "last rebalance")
+COLUMNS: Final = ("group", "members", "queues", "lag", "dead", "state", "last rebalance")
 MEMBER_COLUMNS: Final = ("group", "client id", "static name", "queues", "topic broker ids")
 
 
@@ -35,7 +35,8 @@ class GroupRow(GroupState):
     def cells(self, wall_ms: WallMs) -> list[str]:
         """Return the cells of COLUMNS."""
         numbers = [f"{number:,}" for number in (len(self.members), self.queue_count, self.lag)]
-        return [self.group, *numbers, self._state.value, self._last(wall_ms)]
+        dead = "?" if self.dead_letters is None else f"{self.dead_letters:,}"
+        return [self.group, *numbers, dead, self._state.value, self._last(wall_ms)]
 
     def member_cells(self) -> list[list[str]]:
         """Return the cells of MEMBER_COLUMNS, one list for each member."""
@@ -57,6 +58,7 @@ class GroupRow(GroupState):
             "members": len(self.members),
             "queues": self.queue_count,
             "lag": self.lag,
+            "deadLetters": self.dead_letters,
             "state": self._state.value,
             "protocol": self.protocol,
             "generation": self.generation,

@@ -74,6 +74,7 @@ class ConsumerSettings:
     queues, and is no member of the group.
     pop: the member pops messages and owns no queues. invisible_ms: for how long others do not get what it
     popped, unless it extends that; it does while a handler runs.
+    dead_letter_errors: a dead letter has what its handler raised, as properties.
     instance_id: the name of a static member, which keeps its queues when it restarts within its session.
     group_strategy: the name of the coordinator's strategy.
     """
@@ -111,6 +112,7 @@ class ConsumerSettings:
     suspend_ms: Annotated[int, Within(10, 30_000)] = SUSPEND_MS
     pop: bool = False
     invisible_ms: Annotated[int, Within(INVISIBLE_MS_MIN, INVISIBLE_MS_MAX)] = INVISIBLE_MS
+    dead_letter_errors: bool = True
     fetches: bool = False
     has_assigned_hook: bool = False
     auto_commit: bool = True
@@ -126,7 +128,7 @@ class ConsumerSettings:
     def __post_init__(self) -> None:
         validate_group(self.group)
         check_numbers(self)
-        for name in ("orderly", "broadcasting", "auto_commit", "pop"):
+        for name in ("orderly", "broadcasting", "auto_commit", "pop", "dead_letter_errors"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is True or False, not {getattr(self, name)!r}")
         if self.pop:
@@ -152,6 +154,10 @@ class ConsumerSettings:
         if self.max_reconsume_times != -1:
             return self.max_reconsume_times
         return RECONSUME_TIMES_MAX if self.orderly else 16
+
+    def is_last_attempt(self, reconsume_times: int) -> bool:
+        """Return whether a message that came so many times again becomes a dead letter if it fails."""
+        return not self.broadcasting and reconsume_times >= self.retries_max
 
     @property
     def is_member(self) -> bool:

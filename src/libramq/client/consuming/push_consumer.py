@@ -15,6 +15,7 @@ from typing import Any, Unpack
 from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer
 from libramq.client.consuming.handling.handlers import Handler, Handlers, check_handler, in_order
+from libramq.client.consuming.handling.send_back import what_follows
 from libramq.client.consuming.member_network import MemberNetwork
 from libramq.client.consuming.pop.pop_network import PopNetwork
 from libramq.client.options import (
@@ -52,6 +53,8 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
     pop: the member owns no queues; it takes the next messages of any queue, and acknowledges each (POP). No
     message waits behind another one that is slow, and nothing is rebalanced. Order is not kept. invisible_ms:
     others handle what a killed member held after this time (60 s); it is extended while a handler runs.
+    dead_letter_errors: at LibraMQ's brokers a dead letter has the type of what its handler raised last, and
+    the first 512 characters of the text, as properties. False: it does not, as texts may tell too much.
     broadcasting: every member gets every message and keeps its own offsets in a file below local_offsets;
     messages whose handler fails are dropped. instance_name: the name of the file, besides the address.
     on_assigned, on_revoked, on_lost: called with queues on the loop that the consumer was started on, one
@@ -103,7 +106,13 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
         handlers = self._handlers
         if self._settings.orderly:
             handlers = {topic: in_order(handler) for topic, handler in handlers.items()}
-        return partial(Handlers, handlers, concurrency=self._settings.threads)
+        settings = self._settings
+        return partial(
+            Handlers,
+            handlers,
+            concurrency=settings.threads,
+            follows=lambda messages: what_follows(messages, settings),
+        )
 
     async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
         """Leave the group: running handlers finish, their messages are committed, brokers are notified.

@@ -8,7 +8,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from libramq.broker.files.message_log import MessageLog
-from libramq.broker.messages.redelivery import DELAY_OF_BROKER, FIRST_DELAY_LEVEL, SendingBack, SentBack
+from libramq.broker.messages.redelivery import (
+    DELAY_OF_BROKER,
+    FIRST_DELAY_LEVEL,
+    SendingBack,
+    SentBack,
+    error_properties,
+)
 from libramq.broker.processor.client_calls import CalledClient, ClientCalls
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import BrokerError
@@ -49,6 +55,7 @@ class SendBack:
         )
         if sent is None:
             return SUCCESS
+        sent = sent._replace(error=error_properties(header.lb_error_type, header.lb_error_text))
         if header.lb_pass_on_ms is not None:
             return self._pass_on(request, sent, header.lb_pass_on_ms)
         is_counted = not header.lb_uncounted

@@ -30,7 +30,13 @@ from typing import Final
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
-from libramq.client.consuming.handling.send_back import CHOSEN_BY_BROKER, DEAD_LETTER, delay_level
+from libramq.client.consuming.handling.send_back import (
+    CHOSEN_BY_BROKER,
+    DEAD_LETTER,
+    delay_level,
+    log_dead_letter,
+    log_rejected,
+)
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.pulling.delivering import Delivering
@@ -132,17 +138,15 @@ class Consumption:
     ) -> Effects:
         found: Effects = []
         for message, after_ms in retries:
+            if self._settings.is_last_attempt(message.reconsume_times):
+                log_dead_letter(message, self._settings.group, delivery.error)
             found += self._send_back(delivery, message, delay_level(after_ms), now_ms)
         return found
 
     def _reject(self, delivery: Delivery, messages: Iterable[MessageExt], now_ms: MonotonicMs) -> Effects:
         found: Effects = []
         for message in messages:
-            log.warning(
-                "a handler rejected a message; it becomes a dead letter",
-                topic=message.topic,
-                message_id=message.message_id,
-            )
+            log_rejected(message, self._settings.group)
             found += self._send_back(delivery, message, DEAD_LETTER, now_ms)
         return found
 
@@ -249,7 +253,8 @@ class OrderlyConsumption(Consumption):
         found: Effects = []
         again, delays_ms = [], []
         for message, after_ms in retries:
-            if message.reconsume_times >= self._settings.retries_max:
+            if self._settings.is_last_attempt(message.reconsume_times):
+                log_dead_letter(message, self._settings.group, delivery.error)
                 owned.work.sending_back += 1
                 found += self._send_copy(delivery, message, CHOSEN_BY_BROKER, now_ms)
             else:

@@ -29,30 +29,33 @@ from libramq.message.message import MessageExt, handed_out
 log = get_logger(__name__)
 
 
-def log_failure(messages: Sequence[MessageExt], topic: str) -> None:
-    """Log the exception that a handler has just raised; never raises itself."""
+REDELIVERED: Final = "its messages are redelivered later"
+
+
+def log_failure(messages: Sequence[MessageExt], topic: str, follows: str = REDELIVERED) -> None:
+    """Log the exception that a handler has just raised, and what follows; never raises itself."""
     error = sys.exception()
     about = {"topic": topic, "messages": len(messages)}
     try:
         if isinstance(error, InvalidResult):  # Its text is enough, without a traceback.
             log.error(
-                "messages of a failed handler are redelivered later",
+                f"a handler failed; {follows}",
                 reason=str(error),
                 messages=len(messages),
             )
             return
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
-            log.warning("a handler was cancelled; its messages are redelivered later", **about)
+            log.warning(f"a handler was cancelled; {follows}", **about)
             return
         if isinstance(error, SystemExit):
             about["remedy"] = "to end the program, have its main task stop the consumer"
         log.exception(
-            "a handler failed; its messages are redelivered later",
+            f"a handler failed; {follows}",
             message_id=messages[0].message_id,
             **about,
         )
     except Exception:  # The exception cannot even be formatted.
-        log.error("a handler failed; its messages are redelivered later", error=type(error).__name__, **about)
+        log.error(f"a handler failed; {follows}", error=type(error).__name__, **about)
 
 
 #: Ours: an event loop that ends has ended by then, and its tasks are not known to end with it before.
@@ -73,8 +76,10 @@ class HandlerTasks:
         loop: asyncio.AbstractEventLoop,
         report: Callable[[Delivery, Ending], None],
         loop_closed: Callable[[], None],
+        follows: Callable[[Sequence[MessageExt]], str] = lambda _: REDELIVERED,
     ) -> None:
         self._handlers = dict(handlers)
+        self._follows = follows
         self._count = count
         self._loop = loop
         self._report = report
@@ -150,7 +155,7 @@ class HandlerTasks:
             ending = ending_of(await awaited(self._handlers[topic]([*handed])), messages, handed)
         except BaseException as error:
             delivery.raised(error)
-            log_failure(messages, topic)
+            log_failure(messages, topic, self._follows(messages))
             if is_from_outside(error):
                 raise
         finally:
@@ -179,8 +184,10 @@ class HandlerThreads:
         loop: asyncio.AbstractEventLoop,
         report: Callable[[Delivery, Ending], None],
         loop_closed: Callable[[], None],
+        follows: Callable[[Sequence[MessageExt]], str] = lambda _: REDELIVERED,
     ) -> None:
         self._handlers = dict(handlers)
+        self._follows = follows
         self._count = count
         self._loop = loop
         self._report = report
@@ -314,7 +321,7 @@ class HandlerThreads:
             return ending_of(returned, messages, handed)
         except BaseException as error:  # SystemExit too: it ends the handler, not the thread.
             delivery.raised(error)
-            log_failure(messages, topic)
+            log_failure(messages, topic, self._follows(messages))
             if self._loop.is_closed():
                 self._loop_closed()
                 return HandlerOutcome.SKIPPED
@@ -377,16 +384,30 @@ class Handlers:
         loop: asyncio.AbstractEventLoop,
         report: Callable[[Delivery, Ending], None],
         loop_closed: Callable[[], None],
+        follows: Callable[[Sequence[MessageExt]], str] = lambda _: REDELIVERED,
     ) -> None:
-        """report: called from any thread with each ending. loop_closed: called when the loop is closed."""
+        """report: called from any thread with each ending. loop_closed: called when the loop is closed.
+
+        follows: what becomes of the messages of a failed handler, for the log.
+        """
         self._report = report
         self._topics = frozenset(handlers)
         self._on_loop = {topic for topic, handler in handlers.items() if is_async(handler)}
         self._threads = HandlerThreads(
-            handlers, count=concurrency, loop=loop, report=report, loop_closed=loop_closed
+            handlers,
+            count=concurrency,
+            loop=loop,
+            report=report,
+            loop_closed=loop_closed,
+            follows=follows,
         )
         self._tasks = HandlerTasks(
-            handlers, count=concurrency, loop=loop, report=report, loop_closed=loop_closed
+            handlers,
+            count=concurrency,
+            loop=loop,
+            report=report,
+            loop_closed=loop_closed,
+            follows=follows,
         )
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:

@@ -4,15 +4,20 @@ Upstream: DefaultMQPushConsumerImpl.sendMessageBack, sendMessageBackAsNormalMess
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Final
 
 from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.queues.owned_queue import HandlerError
 from libramq.client.producing.send_request import Prepared, SendSettings
+from libramq.logs import get_logger
 from libramq.message import properties as names
 from libramq.message.message import MessageExt
-from libramq.message.names import retry_topic
+from libramq.message.names import dlq_topic, retry_topic
 from libramq.message.properties import properties_to_text
 from libramq.remoting.headers import SendBackHeader
+
+log = get_logger(__name__)
 
 #: MixAll.CLIENT_INNER_PRODUCER_GROUP.
 INNER_PRODUCER: Final = SendSettings(group="CLIENT_INNER_PRODUCER")
@@ -28,6 +33,9 @@ DELAY_LEVELS_MS: Final = tuple(
 #: CONSUMER_SEND_MSG_BACK: the broker chooses by the number of attempts, or makes it a dead letter.
 CHOSEN_BY_BROKER: Final = 0
 DEAD_LETTER: Final = -1
+_SEPARATORS: Final = str.maketrans(
+    dict.fromkeys((names.NUL, names.NAME_VALUE_SEPARATOR, names.PROPERTY_SEPARATOR), " ")
+)
 _PULL_ONLY: Final = (names.MIN_OFFSET, names.MAX_OFFSET, names.TRANSACTION_PREPARED)
 
 
@@ -45,8 +53,10 @@ def send_back_header(
     *,
     is_counted: bool = True,
     pass_on_ms: int = 0,
+    error: HandlerError | None = None,
 ) -> SendBackHeader:
     """Return the request by which the broker redelivers its stored message, or makes it a dead letter."""
+    kept = _kept(message, settings, delay_level, error)
     return SendBackHeader(
         offset=message.physical_offset,
         group=settings.group,
@@ -56,10 +66,14 @@ def send_back_header(
         max_reconsume_times=settings.retries_max,
         lb_uncounted=None if is_counted else True,
         lb_pass_on_ms=pass_on_ms or None,
+        lb_error_type=kept.get(names.ERROR_TYPE),
+        lb_error_text=kept.get(names.ERROR_TEXT),
     )
 
 
-def retry_copy(message: MessageExt, settings: ConsumerSettings, delay_level: int) -> Prepared:
+def retry_copy(
+    message: MessageExt, settings: ConsumerSettings, delay_level: int, *, error: HandlerError | None = None
+) -> Prepared:
     """Return a copy for the group's retry topic, as the broker would make it.
 
     After too many attempts it becomes a dead letter.
@@ -67,6 +81,7 @@ def retry_copy(message: MessageExt, settings: ConsumerSettings, delay_level: int
     properties = {name: value for name, value in message.properties.items() if name not in _PULL_ONLY}
     properties.setdefault(names.ORIGIN_MESSAGE_ID, message.message_id)
     properties[names.RETRY_TOPIC] = message.topic
+    properties |= _kept(message, settings, delay_level, error)
     properties[names.DELAY] = str(
         delay_level if delay_level > 0 else FIRST_RETRY_LEVEL + message.reconsume_times
     )
@@ -78,4 +93,51 @@ def retry_copy(message: MessageExt, settings: ConsumerSettings, delay_level: int
         flag=message.flag,
         reconsume_times=message.reconsume_times + 1,
         max_reconsume_times=0 if delay_level == DEAD_LETTER else settings.retries_max,
+    )
+
+
+def _kept(
+    message: MessageExt, settings: ConsumerSettings, delay_level: int, error: HandlerError | None
+) -> dict[str, str]:
+    """Return the properties of a dead letter that say what its handler raised; none for other messages."""
+    is_dead = delay_level == DEAD_LETTER or settings.is_last_attempt(message.reconsume_times)
+    if error is None or not is_dead or not settings.dead_letter_errors:
+        return {}
+    kind, text = (each.translate(_SEPARATORS) for each in error)
+    return {names.ERROR_TYPE: kind, names.ERROR_TEXT: text}
+
+
+def log_rejected(message: MessageExt, group: str) -> None:
+    """Log that a handler made a message a dead letter."""
+    log.warning(
+        f"a handler rejected a message; it becomes a dead letter in {dlq_topic(group)}",
+        topic=message.topic,
+        message_id=message.message_id,
+    )
+
+
+def log_dead_letter(message: MessageExt, group: str, error: HandlerError | None) -> None:
+    """Log that a message has failed for the last time; error: what its handler raised, if it did."""
+    about = {} if error is None else {"error": error.kind, "reason": error.text}
+    log.error(
+        f"a message failed for the last time; it becomes a dead letter in {dlq_topic(group)}",
+        topic=message.topic,
+        message_id=message.message_id,
+        attempts=message.reconsume_times + 1,
+        **about,
+    )
+
+
+def what_follows(messages: Sequence[MessageExt], settings: ConsumerSettings) -> str:
+    """Return what becomes of the messages of a failed handler, for the log."""
+    if settings.broadcasting:
+        return "its messages are dropped: a broadcasting group has no redelivery"
+    last = sum(settings.is_last_attempt(message.reconsume_times) for message in messages)
+    if not last:
+        return "its messages are redelivered later"
+    topic = dlq_topic(settings.group)
+    if last < len(messages):
+        return f"{last} of its {len(messages)} messages become dead letters in {topic}, others come again"
+    return (
+        f"its {'message becomes a dead letter' if last == 1 else 'messages become dead letters'} in {topic}"
     )

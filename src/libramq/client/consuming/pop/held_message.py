@@ -9,7 +9,7 @@ Upstream: impl/consumer/PopProcessQueue.java; that it is postponed is ours.
 from collections.abc import Callable, Sequence
 from enum import Enum
 
-from libramq.client.consuming.queues.owned_queue import Delivery
+from libramq.client.consuming.queues.owned_queue import Delivery, HandlerError
 from libramq.client.popping.pop_round import Place
 from libramq.clock import MonotonicMs
 from libramq.message.message import MessageExt
@@ -26,7 +26,7 @@ class Outcome(Enum):
 class HeldMessage:
     """One message. until_ms: when the broker makes it visible again, as far as we know."""
 
-    __slots__ = ("delay_ms", "is_gone", "is_pending", "message", "outcome", "place", "until_ms")
+    __slots__ = ("delay_ms", "error", "is_gone", "is_pending", "message", "outcome", "place", "until_ms")
 
     def __init__(self, message: MessageExt, place: Place, until_ms: MonotonicMs) -> None:
         self.message = message
@@ -38,10 +38,12 @@ class HeldMessage:
         self.is_gone = False
         self.outcome: Outcome | None = None
         self.delay_ms = 0
+        #: What its handler raised last.
+        self.error: HandlerError | None = None
 
 
 class PopDelivery(Delivery):
-    """Popped messages for one call of a handler. The handler's thread calls `begin`; the core all else."""
+    """Popped messages for one call of a handler; who calls what is as for `Delivery`."""
 
     __slots__ = ("_monotonic_ms", "held", "may_begin", "popped_ms")
 
@@ -58,6 +60,7 @@ class PopDelivery(Delivery):
         self.popped_ms = popped_ms
         self.started = False
         self.began_ms = MonotonicMs(0)
+        self.error = None
         #: Written by the core before it reads `started`; `begin` does it in the opposite order.
         self.may_begin = may_begin
         self._monotonic_ms = monotonic_ms

@@ -19,7 +19,12 @@ from typing import Final
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.consumption import REDELIVER_MS
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
-from libramq.client.consuming.handling.send_back import DELAY_LEVELS_MS, FIRST_RETRY_LEVEL
+from libramq.client.consuming.handling.send_back import (
+    DELAY_LEVELS_MS,
+    FIRST_RETRY_LEVEL,
+    log_dead_letter,
+    log_rejected,
+)
 from libramq.client.consuming.pop.effect import Postpone
 from libramq.client.consuming.pop.held_message import HeldMessage, Outcome, PopDelivery
 from libramq.client.consuming.pop.settling import Settling
@@ -232,17 +237,15 @@ class Holding:
     def _settle(self, delivery: PopDelivery, ending: Ending, now_ms: MonotonicMs) -> None:
         # A pop takes messages of several queues, and of the retry topic: their offsets are not unique.
         left = {id(each.message): each for each in delivery.held}
+        for each in delivery.held:
+            each.error = delivery.error
         retries: Sequence[tuple[MessageExt, int | None]] = ()
         if isinstance(ending, NotDone):
             retries = ending.retries
             for message, within_ms in ending.busy:
                 self._wait(left.pop(id(message)), within_ms, now_ms)
             for message in ending.rejects:
-                log.warning(
-                    "a handler rejected a message; it becomes a dead letter",
-                    topic=message.topic,
-                    message_id=message.message_id,
-                )
+                log_rejected(message, self._settings.group)
                 self._settling.settle(left.pop(id(message)), Outcome.REJECT, now_ms)
         elif ending is not HandlerOutcome.SUCCESS:
             retries = [(message, None) for message in delivery.messages]
@@ -260,7 +263,8 @@ class Holding:
 
     def _retry(self, held: HeldMessage, after_ms: int | None, now_ms: MonotonicMs) -> None:
         attempts = held.message.reconsume_times
-        if attempts >= self._settings.retries_max:
+        if self._settings.is_last_attempt(attempts):
+            log_dead_letter(held.message, self._settings.group, held.error)
             self._settling.settle(held, Outcome.REJECT, now_ms)
             return
         delay_ms = RETRY_DELAYS_MS[min(attempts, len(RETRY_DELAYS_MS) - 1)] if after_ms is None else after_ms

@@ -228,7 +228,7 @@ class PopNetwork(MemberNetwork[PopEffect]):
                 log.warning("a dead letter was refused", reason=str(outcome))
             return self.core.dead_letter_made(effect, outcome, now_ms)
 
-        header = send_back_header(effect.held.message, self._settings, DEAD_LETTER)
+        header = send_back_header(effect.held.message, self._settings, DEAD_LETTER, error=effect.held.error)
         self.ask(effect.address, broker_calls.send_back(header), answered, SETTLE_TIMEOUT_MS)
 
     def _send_heartbeat(self, effect: fx.SendHeartbeat) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from operator import lt
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from libramq.client.consuming.queues.lease import Lease
 from libramq.client.consuming.queues.state import OURS, QueueState
@@ -272,16 +272,39 @@ class PullCursor:
         self.handled_before = handled_before
 
 
-class Delivery:
-    """Messages passed to one call of a handler. The handler's thread calls `begin`; the core all else."""
+#: Ours: a type's name is shorter; of a text the beginning says what it is about.
+ERROR_CHARACTERS_MAX: Final = 512
 
-    __slots__ = ("began_ms", "messages", "owned", "started")
+
+class HandlerError(NamedTuple):
+    """An exception of a handler: the name of its type, and the beginning of its text."""
+
+    kind: str
+    text: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """Return the description of an exception, whose text may not even be formatted."""
+        kind = type(error)
+        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        try:
+            text = str(error)
+        except Exception:
+            text = ""
+        return cls(f"{module}{kind.__qualname__}"[:ERROR_CHARACTERS_MAX], text[:ERROR_CHARACTERS_MAX])
+
+
+class Delivery:
+    """Messages passed to one call of a handler. Its thread calls `begin` and `raised`; the core all else."""
+
+    __slots__ = ("began_ms", "error", "messages", "owned", "started")
 
     def __init__(self, owned: "OwnedQueue", messages: Sequence[MessageExt]) -> None:
         self.owned = owned
         self.messages = messages
         self.started = False
         self.began_ms = MonotonicMs(0)
+        self.error: HandlerError | None = None
 
     def begin(self) -> bool:
         """Return whether the handler may run: only while its queue is being read, and the lease holds.
@@ -308,7 +331,8 @@ class Delivery:
         """Have its messages ignored from now on."""
 
     def raised(self, error: BaseException) -> None:
-        """Note what the handler raised; the log has it, and the message is redelivered."""
+        """Note what the handler raised; the log has it, and so has a dead letter."""
+        self.error = HandlerError.of(error)
 
 
 @dataclass(slots=True, eq=False)

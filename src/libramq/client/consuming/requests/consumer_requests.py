@@ -213,6 +213,7 @@ class ConsumerRequests:
             effect.delay_level,
             is_counted=effect.is_counted,
             pass_on_ms=effect.pass_on_ms,
+            error=effect.delivery.error,
         )
         timeout_ms = effect.pass_on_ms + SEND_BACK_TIMEOUT_MS
         self._ask(effect.address, calls.send_back(header), answered, timeout_ms)
@@ -222,7 +223,7 @@ class ConsumerRequests:
             ok = not isinstance(outcome, LibraError)
             return self._core.consumption.copy_sent(effect, now_ms, ok=ok)
 
-        prepared = retry_copy(effect.message, self._settings, effect.delay_level)
+        prepared = retry_copy(effect.message, self._settings, effect.delay_level, error=effect.delivery.error)
         call = send_call(prepared, effect.queue, INNER_PRODUCER, born_ms=self._clock.wall_ms())
         self._ask(effect.address, call, answered, SEND_BACK_TIMEOUT_MS)
 

@@ -1,0 +1,239 @@
+"""The dlq commands: a group's dead letters, listed, shown, sent again to their topics, and exported."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from libramq.cli import options
+from libramq.cli.printable import printable
+from libramq.errors import ConfigError, LibraError
+
+if TYPE_CHECKING:
+    from libramq.admin.dead_letters import DeadLetter, DeadLetters
+
+COLUMNS: Final = ("died", "message id", "topic", "attempts", "keys", "error")
+#: Ours: as many lines as one looks through.
+LISTED: Final = 50
+#: Ours: what a group's members handle besides their other messages.
+RATE: Final = 1_000
+#: How often progress is printed.
+PROGRESS_SECONDS: Final = 1.0
+PRODUCER_GROUP: Final = "LIBRA_DLQ_REPLAY"
+
+app = typer.Typer(help="Look at a group's dead letters, and send them again.", no_args_is_help=True)
+
+Ids = Annotated[list[str] | None, typer.Argument(help="Message ids, as `libra dlq list` prints them.")]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since", help="Only those that died then or later: yyyy-MM-dd#HH:mm:ss:SSS, or milliseconds."
+    ),
+]
+
+
+@app.callback()
+def dlq() -> None:
+    """Look at a group's dead letters, and send them again."""
+
+
+@app.command("list", no_args_is_help=True)
+def list_(
+    group: options.Group,
+    namesrv: options.Namesrv = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many, counted from the newest.")] = LISTED,
+    json: options.Json = False,
+) -> None:
+    """List a group's newest dead letters: what failed, how often, and why."""
+    from libramq.cli import output
+
+    with _dead_letters(namesrv, group) as letters:
+        count = letters.count()
+        found = letters.newest(limit)
+    if json:
+        output.print_json([_row(letter) for letter in found])
+    elif not found:
+        print(f"group {group} has no dead letters")
+    else:
+        output.print_table(COLUMNS, map(_cells, found))
+        if count > len(found):
+            print(f"the newest {len(found)} of {count:,}; --limit shows more")
+
+
+@app.command(no_args_is_help=True)
+def show(
+    group: options.Group,
+    ids: Annotated[list[str], typer.Argument(help="Message ids, as `libra dlq list` prints them.")],
+    namesrv: options.Namesrv = None,
+) -> None:
+    """Print dead letters with their bodies and properties, as JSON."""
+    from libramq.cli import output
+
+    with _dead_letters(namesrv, group) as letters:
+        found = list(letters.read(ids=set(ids)))
+    _refuse_unknown(group, set(ids), found)
+    output.print_json([_row(letter, is_whole=True) for letter in found])
+
+
+@app.command(no_args_is_help=True)
+def export(
+    group: options.Group,
+    namesrv: options.Namesrv = None,
+    since: Since = None,
+    file: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The file to write; standard output by default.")
+    ] = None,
+) -> None:
+    """Write all dead letters with their bodies, as a line of JSON each."""
+    import json
+
+    from libramq.cli.printable import printable_json
+
+    count = 0
+    with _dead_letters(namesrv, group) as letters:
+        lines = (
+            json.dumps(_row(letter, is_whole=True), ensure_ascii=False)
+            for letter in letters.read(since_ms=_since_ms(since))
+        )
+        if file is None:
+            for line in lines:
+                print(printable_json(line))
+            return
+        with file.open("x", encoding="utf-8") as out:
+            for count, line in enumerate(lines, start=1):  # noqa: B007 # How many there were.
+                out.write(f"{line}\n")
+    print(f"wrote {count:,} dead letters of {group} to {file}")
+
+
+@app.command(no_args_is_help=True)
+def replay(
+    group: options.Group,
+    ids: Ids = None,
+    namesrv: options.Namesrv = None,
+    every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    since: Since = None,
+    topic: Annotated[
+        str | None, typer.Option("-t", "--topic", help="Where to send them, if not where they came from.")
+    ] = None,
+    rate: Annotated[int, typer.Option("--rate", min=1, help="At most so many messages a second.")] = RATE,
+    json: options.Json = False,
+) -> None:
+    """Send dead letters again to the topics they came from, where every group gets them.
+
+    They stay among the dead letters; a message that is sent again names its dead letter in its property
+    LIBRA_REPLAYED_FROM.
+    """
+    from libramq.admin.dead_letters import replay as send_again
+    from libramq.cli import output
+    from libramq.cli.access import client_options
+    from libramq.sync import Producer
+
+    if [bool(ids), every, since is not None].count(True) != 1:
+        raise ConfigError("name the message ids to send again, or give --since or --all")
+    wanted = set(ids or ())
+    progress = _Progress(group)
+    with (
+        _dead_letters(namesrv, group) as letters,
+        Producer(group=PRODUCER_GROUP, namesrv=options.name_servers(namesrv), **client_options()) as producer,
+    ):
+        found: Iterable[DeadLetter] = letters.read(since_ms=_since_ms(since), ids=wanted)
+        if wanted:
+            found = list(found)
+            _refuse_unknown(group, wanted, found)
+        try:
+            send_again(progress.begun(found), producer, topic=topic, rate=rate, sent=progress.sent)
+        except (KeyboardInterrupt, LibraError) as error:
+            progress.interrupted(error)
+            raise
+    if json:
+        output.print_json({"group": group, "sent": progress.count, "topics": dict(progress.topics(topic))})
+    else:
+        where = ", ".join(f"{count:,} to {name}" for name, count in sorted(progress.topics(topic).items()))
+        print(f"sent {progress.count:,} dead letters of {group} again" + (f": {where}" if where else ""))
+
+
+class _Progress:
+    """The messages sent again so far, and a line about them each second on standard error."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._current: DeadLetter | None = None
+        self._topics: Counter[str] = Counter()
+        self._printed_s = time.monotonic()
+        self.count = 0
+
+    def begun(self, letters: "Iterable[DeadLetter]") -> "Iterator[DeadLetter]":
+        for self._current in letters:
+            yield self._current
+
+    def sent(self, letter: "DeadLetter") -> None:
+        self.count += 1
+        self._topics[letter.topic or ""] += 1
+        now_s = time.monotonic()
+        if now_s - self._printed_s >= PROGRESS_SECONDS:
+            self._printed_s = now_s
+            print(f"{self.count:,} sent again", file=sys.stderr, flush=True)
+
+    def topics(self, topic: str | None) -> Counter[str]:
+        """Return how many were sent to each topic; topic: the one that was named for all."""
+        return Counter({topic: self.count}) if topic and self.count else self._topics
+
+    def interrupted(self, error: BaseException) -> None:
+        """Note how to go on, for whoever reads the error."""
+        if self._current is not None and self.count:
+            at_ms = self._current.message.store_timestamp_ms
+            hint = (
+                f"{self.count:,} were sent again; libra dlq replay -g {self._group} --since {at_ms} goes on"
+            )
+            if isinstance(error, KeyboardInterrupt):
+                print(f"libra: {printable(hint)}", file=sys.stderr)
+            else:
+                error.add_note(f"({hint})")
+
+
+def _dead_letters(namesrv: str | None, group: str) -> "DeadLetters":
+    from libramq.admin.dead_letters import DeadLetters
+    from libramq.cli.access import access
+
+    return DeadLetters(options.name_servers(namesrv), group, access=access())
+
+
+def _since_ms(text: str | None) -> int:
+    return 0 if text is None else options.timestamp_of(text)
+
+
+def _refuse_unknown(group: str, wanted: set[str], found: "Iterable[DeadLetter]") -> None:
+    ids = wanted - {letter.message_id for letter in found}
+    if ids:
+        raise ConfigError(
+            f"group {group} has no dead letter {', '.join(sorted(ids))}; see libra dlq list -g {group}"
+        )
+
+
+def _cells(letter: "DeadLetter") -> list[str]:
+    message = letter.message
+    died = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(message.store_timestamp_ms / 1000))
+    keys = " ".join(message.keys)
+    attempts = str(message.reconsume_times)
+    return [died, letter.message_id, letter.topic or "?", attempts, keys or "–", letter.error or "–"]
+
+
+def _row(letter: "DeadLetter", *, is_whole: bool = False) -> dict[str, Any]:
+    """Return a dead letter for programs; is_whole: with its properties and body."""
+    from libramq.cli.message_row import message_row
+
+    message = letter.message
+    row: dict[str, Any] = {
+        "messageId": letter.message_id,
+        "originTopic": letter.topic,
+        "diedTimestamp": message.store_timestamp_ms,
+        "attempts": message.reconsume_times,
+        "tags": message.tags,
+        "keys": list(message.keys),
+        "error": letter.error,
+    }
+    return message_row(message) | row if is_whole else row
