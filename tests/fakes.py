@@ -75,6 +75,7 @@ class FakePeer:
         self.address = address
         self.number = next(NUMBERS)
         self.principal = ANONYMOUS
+        self.is_authenticated = False
         self.certificate_names: tuple[str, ...] = ()
         self.is_open = True
         self.close_reason: str | None = None

@@ -58,7 +58,7 @@ def sample(**fields: object) -> Sample:
         ),
         0,
     )
-    return Sample(**(nothing | {"diagnoses": {}} | fields))  # type: ignore[arg-type]
+    return Sample(**(nothing | {"diagnoses": {}, "refused": {}} | fields))  # type: ignore[arg-type]
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:

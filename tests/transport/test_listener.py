@@ -131,18 +131,18 @@ def test_a_first_byte_may_be_late_and_alone(loop, served):
     run_on(loop, scenario)
 
 
-def test_a_connection_without_a_first_byte_is_closed_as_an_idle_one(loop, served):
+def test_a_connection_without_a_first_byte_is_closed(loop, served):
     async def scenario() -> None:
         clock = ManualClock()
         echo = Echo()
         server, port = await serve_both(echo, served, clock)
         silent = await Client.connect(port)
         await until(lambda: server.connection_count == 1)
-        clock.advance(server_module.IDLE_MS_MAX)
-        server._close_idle()
+        clock.advance(server_module.FIRST_BYTE_MS_MAX)
+        server._close_late()
         assert server.connection_count == 1
         clock.advance(1)
-        server._close_idle()
+        server._close_late()
         assert await silent.is_ended()
         assert server.connection_count == 0
         assert not echo.peers

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from libramq import logs
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError
 from libramq.kernel.engine import Engine, Hooks
@@ -18,8 +19,8 @@ from libramq.runtime import outgoing, performer
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
-from libramq.transport import admission
 from libramq.transport import server as server_module
+from libramq.transport.admission import Census, ConnectionLimits, Limit
 from libramq.transport.server import Handler, Peer, Server
 from tests.fakes import ManualClock, ManualThreads
 from tests.transport.loops import LOOPS, run_on, until
@@ -101,8 +102,11 @@ class Client:
             await self.writer.wait_closed()
 
 
-async def serve(handler: Handler, clock: object = None) -> tuple[Server, int]:
-    server = Server(handler, (clock or SystemClock()).monotonic_ms)  # type: ignore[attr-defined]
+async def serve(
+    handler: Handler, clock: object = None, *, census: Census | None = None
+) -> tuple[Server, int]:
+    clock = clock or SystemClock()
+    server = Server(handler, clock.monotonic_ms, census=census)  # type: ignore[attr-defined]
     return server, await server.listen("127.0.0.1", 0)
 
 
@@ -395,11 +399,10 @@ def test_stopping_does_not_wait_for_peers_that_do_not_read(loop, monkeypatch):
     run_on(loop, scenario)
 
 
-def test_connections_are_limited(loop, monkeypatch):
-    monkeypatch.setattr(admission, "CONNECTIONS_MAX", 2)
-
+def test_connections_are_limited(loop):
     async def scenario() -> None:
-        server, port = await serve(Echo())
+        census = Census(ConnectionLimits(connections_max=2))
+        server, port = await serve(Echo(), census=census)
         clients = [await Client.connect(port) for _ in range(2)]
         for client in clients:
             assert await client.ask() == b"hi"
@@ -409,8 +412,153 @@ def test_connections_are_limited(loop, monkeypatch):
         await until(lambda: server.connection_count < 2)
         again = await Client.connect(port)
         assert await again.ask() == b"hi"
+        assert census.refused == {Limit.CONNECTIONS: 1}
         for client in (refused, clients[1], again):
             await client.close()
+        await server.close()
+        assert census.count == 0
+
+    run_on(loop, scenario)
+
+
+def test_one_address_does_not_take_all_connections_of_several_servers(loop, caplog):
+    async def scenario() -> None:
+        census = Census(ConnectionLimits(per_address_max=3))
+        servers = [await serve(Echo(), census=census) for _ in range(2)]
+        (_, one), (_, another) = servers
+        clients = [await Client.connect(port) for port in (one, another, one)]
+        for client in clients:
+            assert await client.ask() == b"hi"
+        for port in (one, another) * 10:
+            refused = await Client.connect(port)
+            assert await refused.is_ended()
+            await refused.close()
+        assert census.refused == {Limit.ADDRESS: 20}
+        lines = [each.message for each in caplog.records if "too many" in each.message]
+        assert len(lines) == 2 * logs.LINES_MAX
+        elsewhere = Client(*await asyncio.open_connection("127.0.0.1", one, local_addr=("127.0.0.2", 0)))
+        assert await elsewhere.ask() == b"hi"
+        await clients[0].close()
+        await until(lambda: census.count == 3)
+        again = await Client.connect(another)
+        assert await again.ask() == b"hi"
+        for client in (*clients, elsewhere, again):
+            await client.close()
+        for server, _ in servers:
+            await server.close()
+
+    run_on(loop, scenario)
+
+
+def test_the_oldest_that_is_not_authenticated_makes_room(loop):
+    """Of the address that has most of them: an honest client of another one keeps its connection."""
+
+    async def scenario() -> None:
+        echo = Echo()
+        census = Census(ConnectionLimits(unauthenticated_max=4))
+        server, port = await serve(echo, census=census)
+        signed_in = await Client.connect(port)
+        assert await signed_in.ask() == b"hi"
+        echo.peers[0].is_authenticated = True
+        honest = Client(*await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)))
+        assert await honest.ask() == b"hi"
+        silent = [await Client.connect(port) for _ in range(8)]
+        assert await silent[-1].ask() == b"hi"
+        for client in silent[:5]:
+            assert await client.is_ended()
+        for client in (signed_in, honest, *silent[5:]):
+            assert await client.ask() == b"hi"
+        assert census.refused == {Limit.UNAUTHENTICATED: 5}
+        for client in (signed_in, honest, *silent):
+            await client.close()
+        await server.close()
+        assert census.count == 0
+
+    run_on(loop, scenario)
+
+
+def test_a_connection_without_a_first_byte_is_closed(loop):
+    async def scenario() -> None:
+        clock = ManualClock()
+        server, port = await serve(Echo(), clock)
+        silent, quiet = await Client.connect(port), await Client.connect(port)
+        assert await quiet.ask() == b"hi"
+        await until(lambda: server.connection_count == 2)
+        clock.advance(server_module.FIRST_BYTE_MS_MAX)
+        server._close_late()
+        assert server.connection_count == 2
+        clock.advance(1)
+        server._close_late()
+        assert await silent.is_ended()
+        assert await quiet.ask() == b"hi"
+        await silent.close()
+        await quiet.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+def test_a_frame_has_a_limited_time_and_a_large_one_more(loop):
+    """A byte a second is within the time of silence for ever."""
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        server, port = await serve(Echo(), clock)
+        slow, large = await Client.connect(port), await Client.connect(port)
+        small_frame, large_frame = slow.frame(bytes(1_000)), large.frame(bytes(1_000_000))
+        large.writer.write(large_frame[:-1])
+        for count in range(1, 31):
+            slow.writer.write(small_frame[count - 1 : count])
+            await until(lambda count=count: server._unfinished.total_bytes == count + len(large_frame) - 1)  # type: ignore[misc]
+            clock.advance(1_000)
+            server._close_late()
+        clock.advance(1 + 30 // server_module.FRAME_BYTES_A_MS)
+        server._close_late()
+        assert await slow.is_ended()
+        large.writer.write(large_frame[-1:])
+        assert len((await large.read(1))[0].body) == 1_000_000
+        large.writer.write(large_frame[:-1])
+        await until(lambda: server._unfinished.total_bytes == len(large_frame) - 1)
+        clock.advance(server_module.FRAME_MS_MAX + len(large_frame) // server_module.FRAME_BYTES_A_MS)
+        server._close_late()
+        assert server.connection_count == 1
+        clock.advance(1)
+        server._close_late()
+        assert await large.is_ended()
+        await slow.close()
+        await large.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+def test_a_client_that_reads_nothing_is_ended_and_one_that_reads_slowly_is_not(loop):
+    """It may go on sending, and have less unread than what makes the server read no more."""
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        echo = Echo(bytes(server_module.WRITE_BUFFER_BYTES_HIGH))
+        server, port = await serve(echo, clock)
+        stuck, slow = await Client.connect(port), await Client.connect(port)
+        for client in (stuck, slow):
+            client.writer.transport.pause_reading()
+            client.writer.write(client.frame())
+        await until(lambda: len(echo.batches) == 2 and all(peer.unsent_bytes for peer in echo.peers))
+        await until(lambda: not any(peer.leaving_bytes for peer in echo.peers))
+        server._close_idle()
+        for _ in range(3):
+            left = echo.peers[1].unsent_bytes
+            slow.writer.transport.resume_reading()
+            while echo.peers[1].unsent_bytes == left:
+                await slow.reader.read(1 << 20)
+            slow.writer.transport.pause_reading()
+            clock.advance(server_module.WRITE_MS_MAX // 3)
+            stuck.writer.write(stuck.frame()[:0])
+            server._close_idle()
+        await until(lambda: server.connection_count == 1)
+        assert [peer.is_open for peer in echo.peers] == [False, True]
+        slow.writer.transport.abort()
+        stuck.writer.transport.abort()
         await server.close()
 
     run_on(loop, scenario)
@@ -427,7 +575,8 @@ def test_connections_leave_descriptors_to_files_and_a_shortage_is_logged_once(lo
         while filling[-1] <= highest * 1.5:
             filling.append(os.open(os.devnull, os.O_RDONLY))
         limit = filling[-1] + 30
-        server = Server(Echo(), SystemClock().monotonic_ms, descriptors_max=limit)
+        census = Census(descriptors_max=limit)
+        server = Server(Echo(), SystemClock().monotonic_ms, census=census)
         port = await server.listen("127.0.0.1", 0)
         clients = [await Client.connect(port) for _ in range(40)]
         answered = []

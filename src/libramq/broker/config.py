@@ -21,6 +21,12 @@ from libramq.remoting.credentials import Credentials
 from libramq.remoting.frame import HEADER_BYTES_MAX
 from libramq.store.config import IN_MEMORY_BYTES
 from libramq.transport.address import check_announced, split_address
+from libramq.transport.admission import (
+    CONNECTIONS_MAX,
+    PER_ADDRESS_MAX,
+    UNAUTHENTICATED_MAX,
+    ConnectionLimits,
+)
 from libramq.transport.tls_options import TlsOptions
 
 #: MessageStoreConfig.setTimerPrecisionMs; other values are rounded there.
@@ -135,6 +141,23 @@ class BrokerConfig:
         10911,
         "listenPort",
         "The port to listen on. Old clients use a second one, two below it (the VIP channel).",
+    )
+    max_connections: int = option(  # Ours alone, as the next two.
+        CONNECTIONS_MAX,
+        "maxConnections",
+        "The most connections of clients, on all ports together; further ones are closed. See "
+        "[Limits](security.md#limits).",
+    )
+    max_connections_per_address: int = option(
+        PER_ADDRESS_MAX,
+        "maxConnectionsPerAddress",
+        "The most of these from one IPv4 address or IPv6 network (/64).",
+    )
+    max_unauthenticated_connections: int = option(
+        UNAUTHENTICATED_MAX,
+        "maxUnauthenticatedConnections",
+        "With `authenticationEnabled`: the most whose client has not proven who it is; the oldest of the "
+        "address with most of them makes room for another.",
     )
     kafka_listen_port: int = option(  # Ours alone.
         0, "kafkaListenPort", "The port for Kafka's clients; 0: none. See [Kafka clients](kafka.md)."
@@ -651,6 +674,16 @@ class BrokerConfig:
     def brokers_secret(self) -> bytes | None:
         """Return the secret that all brokers of the cluster know."""
         return self.credentials.secret_key.encode() if self.credentials is not None else None
+
+    @property
+    def connection_limits(self) -> ConnectionLimits:
+        """Return the limits of clients' connections."""
+        must_authenticate = self.authentication_enabled and not self.authorization_dry_run
+        return ConnectionLimits(
+            connections_max=self.max_connections,
+            per_address_max=self.max_connections_per_address,
+            unauthenticated_max=self.max_unauthenticated_connections if must_authenticate else None,
+        )
 
     @property
     def serves_metrics(self) -> bool:

@@ -23,7 +23,7 @@ _GROUP: Final = "consumer_group"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A snapshot of a broker. diagnoses: the kinds found, by group."""
+    """A snapshot of a broker. refused: connections, by limit; diagnoses: the kinds found, by group."""
 
     messages_in: int
     messages_out: int
@@ -31,6 +31,7 @@ class Sample:
     bytes_out: int
     held_pulls: int
     connections: int
+    refused: Mapping[str, int]
     longest_turn_us: int
     diagnoses: Mapping[str, Collection[str]]
 
@@ -49,7 +50,7 @@ class Metrics:
         }
         self._sampled = dict.fromkeys(self._totals, 0)
         self._held_pulls = Gauge("libra_held_pulls", "Pulls that wait for messages.", registry=registry)
-        self._connections = Gauge("libra_connections", "Open connections.", registry=registry)
+        self._add_connections()
         self._longest_turn = Gauge(
             "libra_longest_turn_seconds",
             "The longest that one event kept the loop from all others, since the last sample.",
@@ -99,6 +100,16 @@ class Metrics:
             "libra_group_queues_unowned", "Queues that no member read when all was settled."
         )
 
+    def _add_connections(self) -> None:
+        self._connections = Gauge("libra_connections", "Open connections.", registry=self.registry)
+        self._refused = Counter(
+            "libra_connections_refused_total",
+            "Clients' connections that were refused, or ended, for a limit.",
+            ["limit"],
+            registry=self.registry,
+        )
+        self._refused_before: dict[str, int] = {}
+
     def record(self, event: RebalanceEvent) -> None:
         """Count a rebalance event."""
         group = self._label(event.group)
@@ -128,6 +139,9 @@ class Metrics:
             self._sampled[name] = total
         self._held_pulls.set(sample.held_pulls)
         self._connections.set(sample.connections)
+        for limit, total in sample.refused.items():
+            self._refused.labels(limit).inc(max(0, total - self._refused_before.get(limit, 0)))
+            self._refused_before[limit] = total
         self._longest_turn.set(sample.longest_turn_us / 1e6)
         found = {(self._label(group), kind) for group, kinds in sample.diagnoses.items() for kind in kinds}
         for group, kind in found:

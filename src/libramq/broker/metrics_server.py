@@ -6,6 +6,7 @@ metrics.
 
 import email.parser
 import re
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -22,11 +23,15 @@ from libramq.kernel.longest_turn import METRICS
 from libramq.kernel.work import InThread, Work
 from libramq.logs import get_logger
 from libramq.runtime.performer import Performer
+from libramq.transport.admission import Census, ConnectionLimits, Limit
 from libramq.transport.server import Server
 from libramq.transport.tls import TlsByFirstByte
 
 log = get_logger(__name__)
 
+#: Ours: Prometheus keeps one for each of its servers. Nobody authenticates here, so the oldest of the address
+#: with most makes room, and whoever keeps all of them only ends its own.
+CONNECTIONS_MAX: Final = 128
 #: Ours: a scraper sends some 300 bytes.
 HEAD_BYTES_MAX: Final = 16 * 1024
 #: A line may end without a carriage return, says RFC 9112, 2.2.
@@ -136,7 +141,14 @@ class MetricsServer:
         """Listen; ConfigError if the port is not available."""
         translator = MetricsTranslator(broker.kernel.effects, make_wsgi_app(self._metrics.registry))
         entrance = performer.entrance(translator)
-        self._server = Server(entrance, broker.kernel.clock.monotonic_ms, reader=HeadReader, tls=self._tls)
+        limits = ConnectionLimits(connections_max=2 * CONNECTIONS_MAX, unauthenticated_max=CONNECTIONS_MAX)
+        self._server = Server(
+            entrance,
+            broker.kernel.clock.monotonic_ms,
+            reader=HeadReader,
+            census=Census(limits),
+            tls=self._tls,
+        )
         try:
             await self._server.listen(self._host, self._port)
         except ConfigError as error:
@@ -154,8 +166,8 @@ class MetricsServer:
         """Count a rebalance event."""
         self._metrics.record(event)
 
-    def sample(self, broker: Broker, connection_count: int) -> None:
-        """Set the broker's current values."""
+    def sample(self, broker: Broker, connection_count: int, refused: Mapping[Limit, int]) -> None:
+        """Set the broker's current values. refused: connections, by the limit that they exceeded."""
         store = broker.store.statistics()
         self._metrics.sample(
             Sample(
@@ -165,6 +177,7 @@ class MetricsServer:
                 bytes_out=store.get_bytes,
                 held_pulls=len(broker.held),
                 connections=connection_count,
+                refused={str(limit): count for limit, count in refused.items()},
                 longest_turn_us=broker.engine.longest_turn.take_us(METRICS),
                 diagnoses=broker.members.health.kinds(),
             )

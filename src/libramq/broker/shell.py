@@ -27,7 +27,7 @@ from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
 from libramq.transport.access import Access
 from libramq.transport.address import check_bind_address, is_loopback
-from libramq.transport.admission import for_slaves
+from libramq.transport.admission import Census, ConnectionLimits, for_slaves
 from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
 from libramq.transport.server import Reader, Server
 from libramq.transport.server_tls import encryption as encryption_of
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+#: Ours: of slaves, of which a master has 16, and of those that have not proven to be one (64).
+HA_CONNECTIONS_MAX: Final = 128
 #: Ours: how often metrics are sampled, if they are served.
 METRICS_MS: Final = 1_000
 
@@ -65,6 +67,8 @@ class BrokerServer:
         self._authorizer = authorizer
         self._random = randomness or random.Random()
         self._servers: list[Server] = []
+        #: Of clients, of all protocols; slaves and readers of metrics are counted apart.
+        self._census = Census(config.connection_limits)
         self._listening: asyncio.Task[None] | None = None
         self._has_listened = asyncio.Event()
         self._threads = WorkerThreads()
@@ -93,11 +97,12 @@ class BrokerServer:
         translator: Translator,
         reader: Callable[[], Reader],
         is_allowed: Callable[[str], bool] = lambda _: True,
-        descriptors_max: int | None = None,
+        census: Census | None = None,
     ) -> Server:
         """Return a server of another protocol, once started, encrypted as the broker's own.
 
-        The caller has to close it before `stop`. See `tests/stranger`.
+        census: of its connections, if they are not counted with those of clients. The caller
+        has to close it before `stop`. See `tests/stranger`.
         """
         assert self._performer is not None, "the broker has not started"
         return Server(
@@ -105,7 +110,7 @@ class BrokerServer:
             self._clock.monotonic_ms,
             reader=reader,
             is_allowed=is_allowed,
-            descriptors_max=descriptors_max,
+            census=census or self._census,
             tls=self._encryption.incoming,
         )
 
@@ -208,13 +213,21 @@ class BrokerServer:
         assert self._performer is not None
         host = self._config.bind_address
         servers = {
-            number: Server(self._performer, self._clock.monotonic_ms, tls=self._encryption.incoming)
+            number: Server(
+                self._performer,
+                self._clock.monotonic_ms,
+                census=self._census,
+                tls=self._encryption.incoming,
+            )
             for number in self._config.client_ports
         }
         if self._config.ha_listen_port and not self._config.is_slave:  # A slave has no slaves.
             replication = self.broker.replication
             servers[self._config.ha_listen_port] = self.server(
-                replication.service, ReportReader, replication.is_allowed, for_slaves()
+                replication.service,
+                ReportReader,
+                replication.is_allowed,
+                Census(ConnectionLimits(connections_max=HA_CONNECTIONS_MAX), descriptors_max=for_slaves()),
             )
         for number, server in servers.items():
             self._servers.append(server)
@@ -242,7 +255,8 @@ class BrokerServer:
         assert self._metrics is not None
         loop = asyncio.get_running_loop()
         self._metrics_timer = loop.call_later(METRICS_MS / 1000, self._sample_metrics)
-        self._metrics.sample(self.broker, sum(server.connection_count for server in self._servers))
+        count = sum(server.connection_count for server in self._servers)
+        self._metrics.sample(self.broker, count, self._census.refused)
 
 
 def _fetch_name_servers(url: str) -> tuple[str, ...]:

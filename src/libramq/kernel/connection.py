@@ -32,6 +32,8 @@ class Connection(Protocol):
 
     #: Who the client is, where it proves that once for all its requests: by SASL or a certificate.
     principal: Principal
+    #: Whether the client has proven who it is at any time, which spares it a limit and allows nothing.
+    is_authenticated: bool
     #: The names in the certificate with which it has proven that (subjectAltName); none without TLS.
     certificate_names: tuple[str, ...]
 

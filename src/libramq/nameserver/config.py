@@ -10,6 +10,7 @@ from typing import Any, Final
 from libramq.codes import ResponseCode
 from libramq.errors import ConfigError, broker_error
 from libramq.formats.properties_file import property_line, shown, whole_number
+from libramq.transport.admission import CONNECTIONS_MAX, PER_ADDRESS_MAX, ConnectionLimits
 
 
 def _option(name: str, default: Any, about: str, *, changes: bool = True) -> Any:
@@ -31,6 +32,18 @@ class NameServerConfig:
         False,
         "Requests that change the name server (KV configuration, write permission, options, topics) must be "
         "signed by the user of `initAuthenticationUser`. Routes are answered to anyone.",
+        changes=False,
+    )
+    max_connections: int = _option(  # Ours alone, as the next one.
+        "maxConnections",
+        CONNECTIONS_MAX,
+        "The most connections; further ones are closed. See [Limits](security.md#limits).",
+        changes=False,
+    )
+    max_connections_per_address: int = _option(
+        "maxConnectionsPerAddress",
+        PER_ADDRESS_MAX,
+        "The most of these from one IPv4 address or IPv6 network (/64).",
         changes=False,
     )
     kv_config_path: str = _option(
@@ -69,8 +82,17 @@ class NameServerConfig:
         "enableTopicList", True, "Clients may list the topics of a cluster, and unit topics."
     )
 
+    @property
+    def connection_limits(self) -> ConnectionLimits:
+        """Return the limits of connections. Routes are answered to anyone, so nobody has to authenticate."""
+        return ConnectionLimits(
+            connections_max=self.max_connections, per_address_max=self.max_connections_per_address
+        )
+
 
 PORT_MAX: Final = 65_535
+#: Of the numbers that are no ports.
+_COUNTS: Final = ("maxConnections", "maxConnectionsPerAddress")
 #: DefaultRequestProcessor.initConfigBlackList: names that no request may change.
 BLACK_LIST: Final = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
 
@@ -116,6 +138,10 @@ def _value(name: str, text: str) -> object:
     default = _FIELDS[name].default
     if type(default) is int:
         number = whole_number(text)
+        if name in _COUNTS:
+            if number is None or number < 1:
+                raise ConfigError(f"{name}={shown(text)}; a number is needed, 1 or more")
+            return number
         if number is None or not 0 <= number <= PORT_MAX:
             raise ConfigError(f"{name}={shown(text)}; a port is needed, 0 to {PORT_MAX}")
         return number

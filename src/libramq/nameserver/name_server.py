@@ -18,6 +18,7 @@ from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
 from libramq.transport.access import Access
 from libramq.transport.address import check_bind_address, join_address
+from libramq.transport.admission import Census
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.server import Server
 from libramq.transport.tls import PLAIN, Encryption
@@ -71,7 +72,8 @@ class NameServer:
             monotonic_ms=clock.monotonic_ms,
             listen=lambda listening: listening(),
         )
-        self._server = Server(self.performer, clock.monotonic_ms, tls=encryption.incoming)
+        census = Census((config or NameServerConfig()).connection_limits)
+        self._server = Server(self.performer, clock.monotonic_ms, census=census, tls=encryption.incoming)
 
     @property
     def address(self) -> str:

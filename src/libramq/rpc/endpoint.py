@@ -158,6 +158,7 @@ class Endpoint:
             fields = signed_fields(command)
             try:
                 request.principal = authenticator.by_signature(request.peer, fields, command.body)
+                request.peer.is_authenticated = True
             except Exception as error:
                 if code not in unsigned:
                     return failure(error, request)

@@ -55,6 +55,7 @@ class DialedConnection:
         self.address = address
         self.number = next(NUMBERS)
         self.principal = ANONYMOUS
+        self.is_authenticated = False
         self.certificate_names: tuple[str, ...] = ()
         self.unsent_bytes = self.leaving_bytes = 0
         self._stream = stream

@@ -1,22 +1,48 @@
 """Admission: which connections are accepted, before a byte of theirs is read, and how many.
 
+    in all, from one address      past it the new one is closed: those that are open have work
+    not authenticated             past it the oldest of the address with the most makes room
+
+An honest client authenticates with its first requests, so it is among the newest, and seldom of the address
+that has the most; behind clients that never authenticate, a new one would find no room for as long as they
+like. Without authentication nobody can be told apart but by address.
+
 The kernel gives the lowest free number to each new descriptor, so a new socket's number shows how many are
 open: a bound on it limits all servers of the process together, and leaves the rest to files.
 """
 
 import contextlib
+import ipaddress
 import resource
+from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
 
+from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError
 from libramq.filesystem import DESCRIPTORS_IDLE
-from libramq.logs import get_logger
+from libramq.logs import BoundedLog, get_logger
+from libramq.transport.address import is_loopback
 
 log = get_logger(__name__)
 
 #: Ours; NettyServerConfig has no limit and runs into the operating system's.
 CONNECTIONS_MAX: Final = 20_000
+#: Ours: half of these, so that one host, or a network of hosts behind one, leaves as many to all others.
+PER_ADDRESS_MAX: Final = CONNECTIONS_MAX // 2
+#: Ours: and never more than this share of what there are descriptors for; this machine's programs excepted,
+#: which may have all: a laptop's hard limit may be low, and its clients are all at 127.0.0.1.
+ADDRESS_SHARE: Final = 1 / 2
+#: Ours: a client authenticates within some round trips; as many connect while a packet crosses a continent.
+UNAUTHENTICATED_MAX: Final = 1_000
+#: Ours: and never more than this share of what there are descriptors for.
+UNAUTHENTICATED_SHARE: Final = 1 / 4
+#: Ours: this share of them ends together, so that each new one does not look through all.
+MADE_ROOM_SHARE: Final = 1 / 20
+#: Ours: a household's or a server's network, of whose addresses its owner may use any (RFC 6177).
+IPV6_PREFIX: Final = 64
 #: Ours: a shortage is over when this share of the connections at its beginning is left.
 ROOM_SHARE: Final = 0.9
 #: Ours: three times CONNECTIONS_MAX; an unlimited hard limit is not used as it is.
@@ -75,39 +101,190 @@ def for_slaves() -> int:
     return clients if soft == resource.RLIM_INFINITY else clients + (soft - clients) // SLAVES_DIVISOR
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """The most connections: in all, from one address, and of clients that have not authenticated themselves.
+
+    unauthenticated_max: None: no client has to.
+    """
+
+    connections_max: int = CONNECTIONS_MAX
+    per_address_max: int = PER_ADDRESS_MAX
+    unauthenticated_max: int | None = None
+
+
+class Limit(StrEnum):
+    """A limit that connections are refused or ended for; the label of a metric."""
+
+    NOT_ALLOWED = "not_allowed"
+    CONNECTIONS = "connections"
+    ADDRESS = "address"
+    UNAUTHENTICATED = "unauthenticated"
+    FIRST_BYTE = "first_byte"
+    FRAME = "frame"
+    WRITE = "write"
+    IDLE = "idle"
+
+
+class Occupant(Protocol):
+    """A connection that has been made."""
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Return whether its client has proven who it is."""
+        ...
+
+
+class Place:
+    """The place of an accepted connection. end: ends it, with a reason; None while it is being made."""
+
+    __slots__ = ("address", "end", "host", "occupant")
+
+    def __init__(self, address: str, host: str) -> None:
+        self.address = address
+        self.host = host
+        self.end: Callable[[str], None] | None = None
+        self.occupant: Occupant | None = None
+
+
+class Census:
+    """The connections of one or several servers, by address, and their limits.
+
+    descriptors_max: the number from which on no connection may have a descriptor; by default the process's
+    limit less what files need.
+    """
+
+    def __init__(self, limits: ConnectionLimits | None = None, *, descriptors_max: int | None = None) -> None:
+        self.limits = limits or ConnectionLimits()
+        self._descriptors_max = descriptors_max
+        self.count = 0
+        #: How many were refused or ended, by limit.
+        self.refused: Counter[Limit] = Counter()
+        self._by_host: Counter[str] = Counter()
+        #: Those that are not known to be authenticated, by address, the oldest first.
+        self._unauthenticated: dict[str, dict[Place, None]] = {}
+        self._unauthenticated_count = 0
+
+    @property
+    def descriptors_max(self) -> int:
+        """Return the number from which on no connection may have a descriptor."""
+        return for_connections() if self._descriptors_max is None else self._descriptors_max
+
+    def limit_of(self, address: str, descriptors: int) -> Limit | None:
+        """Return which limit leaves no room for another connection from an address."""
+        if self.count >= self.limits.connections_max:
+            return Limit.CONNECTIONS
+        count_max = self.limits.per_address_max
+        if not is_loopback(address.rpartition(":")[0]):
+            room = min(self.limits.connections_max, descriptors)
+            count_max = min(count_max, max(1, int(room * ADDRESS_SHARE)))
+        return Limit.ADDRESS if self._by_host[host_key(address)] >= count_max else None
+
+    def add(self, address: str, descriptors: int) -> Place:
+        """Return the place of another connection; old ones that are not authenticated make room for it."""
+        place = Place(address, host_key(address))
+        self.count += 1
+        self._by_host[place.host] += 1
+        if self.limits.unauthenticated_max is not None:
+            count_max = self.limits.unauthenticated_max
+            count_max = max(1, min(count_max, int(descriptors * UNAUTHENTICATED_SHARE)))
+            if self._unauthenticated_count >= count_max:
+                self._make_room(count_max)
+            self._unauthenticated.setdefault(place.host, {})[place] = None
+            self._unauthenticated_count += 1
+        return place
+
+    def remove(self, place: Place) -> None:
+        """Record the end of a connection."""
+        self.count -= 1
+        self._by_host[place.host] -= 1
+        if not self._by_host[place.host]:
+            del self._by_host[place.host]
+        self._forget(place)
+
+    def _forget(self, place: Place) -> None:
+        of_host = self._unauthenticated.get(place.host)
+        if of_host is not None and place in of_host:
+            del of_host[place]
+            self._unauthenticated_count -= 1
+            if not of_host:
+                del self._unauthenticated[place.host]
+
+    def _count_of(self, host: str) -> int:
+        return len(self._unauthenticated[host])
+
+    def _make_room(self, count_max: int) -> None:
+        """Forget those that are authenticated by now; where they are too few, end the oldest others."""
+        for place in [each for of_host in self._unauthenticated.values() for each in of_host]:
+            if place.occupant is not None and place.occupant.is_authenticated:
+                self._forget(place)
+        if self._unauthenticated_count < count_max:
+            return
+        left = count_max - max(1, int(count_max * MADE_ROOM_SHARE))
+        while self._unauthenticated_count > left:
+            host = max(self._unauthenticated, key=self._count_of)
+            oldest = next(iter(self._unauthenticated[host]))
+            self._forget(oldest)
+            if oldest.end is not None:
+                self.refused[Limit.UNAUTHENTICATED] += 1
+                oldest.end(f"{count_max} clients have not authenticated themselves, and it is the oldest")
+
+
+def host_key(address: str) -> str:
+    """Return what the limits take for one address: an IPv4 address, or a network of IPv6 ones."""
+    host = address.rpartition(":")[0]
+    if ":" not in host:
+        return host
+    try:
+        parsed = ipaddress.IPv6Address(host.strip("[]"))
+    except ValueError:
+        return host
+    mapped = parsed.ipv4_mapped
+    return str(mapped or ipaddress.ip_network((int(parsed) >> 64 << 64, IPV6_PREFIX)))
+
+
 class Admission:
     """The connections of a server, counted from `accept` to their end.
 
-    is_allowed: returns whether an address may connect. descriptors_max: the number from which on no
-    connection may have a descriptor; by default the process's limit less what files need.
+    is_allowed: returns whether an address may connect. census: counts them with those of other servers.
     """
 
-    def __init__(self, is_allowed: Callable[[str], bool], descriptors_max: int | None = None) -> None:
+    def __init__(
+        self, is_allowed: Callable[[str], bool], census: Census, monotonic_ms: Callable[[], MonotonicMs]
+    ) -> None:
         self._is_allowed = is_allowed
-        self._descriptors_max = descriptors_max
+        self.census = census
+        self._warn = BoundedLog(log.warning, monotonic_ms)
         self._refused_count = 0
         self._full_count = 0
         #: How many are open.
         self.count = 0
 
-    def admit(self, address: str, descriptor: int) -> bool:
-        """Count a new connection, or return False: it is refused."""
+    def admit(self, address: str, descriptor: int) -> Place | None:
+        """Return the place of a new connection, or None: it is refused."""
         if not self._is_allowed(address):
-            log.warning("a connection is refused: its address is not allowed", peer=address)
-            return False
-        limit = for_connections() if self._descriptors_max is None else self._descriptors_max
-        if self.count >= CONNECTIONS_MAX or descriptor >= limit:
-            self.refuse(address, limit)
-            return False
+            self._warn("a connection is refused: its address is not allowed", peer=address)
+            self.census.refused[Limit.NOT_ALLOWED] += 1
+            return None
+        descriptors = self.census.descriptors_max
+        limit = self.census.limit_of(address, descriptors)
+        if limit is Limit.ADDRESS:
+            self._warn("a connection is refused: its address has too many", peer=address)
+            self.census.refused[limit] += 1
+            return None
+        if limit is not None or descriptor >= descriptors:
+            self.refuse(address, descriptors)
+            return None
         # A low descriptor alone says little: a file that was closed had it.
         if self._refused_count and self.count < self._full_count * ROOM_SHARE:
             log.warning("connections are accepted again", refused=self._refused_count)
             self._refused_count = 0
         self.count += 1
-        return True
+        return self.census.add(address, descriptors)
 
     def refuse(self, address: str, limit: int) -> None:
         """Record a connection that is refused for want of room; a shortage is logged once."""
+        self.census.refused[Limit.CONNECTIONS] += 1
         if not self._refused_count:
             log.warning(
                 "connections are refused: too many connections or files; raise the limit (ulimit -n)",
@@ -118,6 +295,7 @@ class Admission:
         self._full_count = self.count
         self._refused_count += 1
 
-    def ended(self) -> None:
+    def ended(self, place: Place) -> None:
         """Record the end of a connection that was admitted."""
         self.count -= 1
+        self.census.remove(place)

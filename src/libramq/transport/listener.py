@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError, LibraError, ProtocolError
-from libramq.logs import get_logger
-from libramq.transport.admission import Admission, for_connections
+from libramq.logs import BoundedLog, get_logger
+from libramq.transport.admission import Admission, Limit, Place, for_connections
 from libramq.transport.handshakes import Handshakes
 from libramq.transport.tls import TlsByFirstByte
 
@@ -42,7 +42,7 @@ SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.E
 class Listener:
     """Accepts connections, from any of a host's addresses, within the limits of an admission.
 
-    protocol: makes what serves a connection, from its address, and the context if it begins a TLS handshake;
+    protocol: makes what serves a connection, from its place, and the context if it begins a TLS handshake;
     it reports the end to the admission.
     tls: without it every connection is plain, and its protocol is made at once.
     """
@@ -50,7 +50,7 @@ class Listener:
     def __init__(
         self,
         admission: Admission,
-        protocol: "Callable[[str, ssl.SSLContext | None], asyncio.BaseProtocol]",
+        protocol: "Callable[[Place, ssl.SSLContext | None], asyncio.BaseProtocol]",
         monotonic_ms: Callable[[], MonotonicMs],
         handshakes: Handshakes,
         tls: TlsByFirstByte | None = None,
@@ -61,13 +61,14 @@ class Listener:
         self._tls = tls
         self._handshakes = handshakes
         #: Connections that wait for their turn to begin a handshake.
-        self._waiting: set[socket.socket] = set()
+        self._waiting: dict[socket.socket, Place] = {}
         self._listening: list[socket.socket] = []
         #: Without it, a connection that gets no descriptor could not be refused, either.
         self._spare_descriptor: int | None = None
         self._retry: asyncio.TimerHandle | None = None
         #: Connections without a first byte, and since when.
-        self._silent: dict[socket.socket, MonotonicMs] = {}
+        self._silent: dict[socket.socket, tuple[MonotonicMs, Place]] = {}
+        self._log = BoundedLog(log.info, monotonic_ms)
         self._connecting: dict[asyncio.Task[None], socket.socket] = {}
 
     async def listen(self, host: str, port: int) -> int:
@@ -111,9 +112,9 @@ class Listener:
     def _accept(self, listening: socket.socket) -> None:
         try:
             for accepted, peer in _accepted(listening):
-                address = _text(peer)
-                if self._admission.admit(address, accepted.fileno()):
-                    self._admitted(accepted, address)
+                place = self._admission.admit(_text(peer), accepted.fileno())
+                if place is not None:
+                    self._admitted(accepted, place)
                 else:
                     accepted.close()
         except OSError:
@@ -151,15 +152,16 @@ class Listener:
             os.close(self._spare_descriptor)
             self._spare_descriptor = None
 
-    def _admitted(self, accepted: socket.socket, address: str) -> None:
+    def _admitted(self, accepted: socket.socket, place: Place) -> None:
         accepted.setblocking(False)
         if self._tls is None:
-            self._connect(accepted, address)
+            self._connect(accepted, place)
         else:
-            self._silent[accepted] = self._monotonic_ms()
-            asyncio.get_running_loop().add_reader(accepted, self._look, accepted, address)
+            self._silent[accepted] = self._monotonic_ms(), place
+            place.end = lambda _: self._give_up(accepted)
+            asyncio.get_running_loop().add_reader(accepted, self._look, accepted, place)
 
-    def _look(self, accepted: socket.socket, address: str) -> None:
+    def _look(self, accepted: socket.socket, place: Place) -> None:
         try:
             first = accepted.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -174,62 +176,64 @@ class Listener:
         try:
             context = self._tls(first[0])
         except ProtocolError as error:
-            log.info("a connection is refused", peer=address, reason=str(error))
-            self._end(accepted)
+            self._log("a connection is refused", peer=place.address, reason=str(error))
+            self._end(accepted, place)
             return
         if context is None:
-            self._connect(accepted, address)
+            self._connect(accepted, place)
         else:
-            self._waiting.add(accepted)
-            self._handshakes.wait(
-                lambda: self._begin(accepted, address, context), lambda: self._abandon(accepted)
-            )
+            self._waiting[accepted] = place
+            place.end = lambda _: self._abandon(accepted)
+            self._handshakes.wait(lambda: self._begin(accepted, context), lambda: self._abandon(accepted))
 
-    def _begin(self, accepted: socket.socket, address: str, context: "ssl.SSLContext") -> None:
-        if accepted in self._waiting:  # Else the listener has closed.
-            self._waiting.remove(accepted)
-            self._connect(accepted, address, context)
+    def _begin(self, accepted: socket.socket, context: "ssl.SSLContext") -> None:
+        place = self._waiting.pop(accepted, None)
+        if place is not None:  # Else it was given up, or the listener has closed.
+            self._connect(accepted, place, context)
 
     def _abandon(self, accepted: socket.socket) -> None:
-        if accepted in self._waiting:
-            self._waiting.remove(accepted)
-            self._end(accepted)
+        place = self._waiting.pop(accepted, None)
+        if place is not None:
+            self._end(accepted, place)
 
     def _connect(
-        self, accepted: socket.socket, address: str, context: "ssl.SSLContext | None" = None
+        self, accepted: socket.socket, place: Place, context: "ssl.SSLContext | None" = None
     ) -> None:
-        task = asyncio.get_running_loop().create_task(self._make(accepted, address, context))
+        place.end = None
+        task = asyncio.get_running_loop().create_task(self._make(accepted, place, context))
         self._connecting[task] = accepted
         task.add_done_callback(self._connecting.pop)
 
-    async def _make(self, accepted: socket.socket, address: str, context: "ssl.SSLContext | None") -> None:
+    async def _make(self, accepted: socket.socket, place: Place, context: "ssl.SSLContext | None") -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._protocol(address, context), accepted
+                lambda: self._protocol(place, context), accepted
             )
         except Exception as error:  # Whatever a loop raises for a connection that has ended.
-            log.info(
-                "a connection could not be made", peer=address, reason=str(error) or type(error).__name__
-            )
-            self._end(accepted)
+            reason = str(error) or type(error).__name__
+            self._log("a connection could not be made", peer=place.address, reason=reason)
+            self._end(accepted, place)
 
-    def _end(self, accepted: socket.socket) -> None:
+    def _end(self, accepted: socket.socket, place: Place) -> None:
         accepted.close()
-        self._admission.ended()
+        self._admission.ended(place)
 
     def _forget_silent(self, accepted: socket.socket) -> None:
         asyncio.get_running_loop().remove_reader(accepted)
         del self._silent[accepted]
 
     def _give_up(self, accepted: socket.socket) -> None:
+        _, place = self._silent[accepted]
         self._forget_silent(accepted)
-        self._end(accepted)
+        self._end(accepted, place)
 
     def close_silent(self, before_ms: MonotonicMs) -> None:
         """Close connections that were accepted before a time and have sent no first byte."""
-        for accepted, since_ms in list(self._silent.items()):
-            if since_ms < before_ms:
-                self._give_up(accepted)
+        for accepted, (since_ms, _) in list(self._silent.items()):
+            if since_ms >= before_ms:
+                break  # The oldest come first.
+            self._admission.census.refused[Limit.FIRST_BYTE] += 1
+            self._give_up(accepted)
 
     async def close(self) -> None:
         """Stop listening; connections that are being made are made, or refused, when this returns."""
@@ -243,7 +247,7 @@ class Listener:
         for accepted in list(self._silent):
             self._give_up(accepted)
         while self._waiting:
-            self._end(self._waiting.pop())
+            self._end(*self._waiting.popitem())
         await asyncio.gather(*self._connecting)
 
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 from libramq.clock import MonotonicMs
 from libramq.errors import ProtocolError
 from libramq.kernel.connection import ANONYMOUS, NUMBERS, Connection
-from libramq.logs import get_logger
+from libramq.logs import BoundedLog, get_logger
 from libramq.remoting.connection import FrameReader
-from libramq.transport.admission import Admission
+from libramq.transport.admission import Admission, Census, Limit, Place
 from libramq.transport.handshakes import Handshakes
 from libramq.transport.large_transfers import (
     LARGE_BYTES,
@@ -101,15 +101,23 @@ class ServerConnection(asyncio.Protocol):
         "address",
         "certificate_names",
         "closing_since_ms",
+        "has_read",
+        "is_authenticated",
         "last_read_ms",
         "number",
+        "place",
         "principal",
+        "progress",
+        "resumed_ms",
+        "written_bytes",
     )
 
-    def __init__(self, server: "Server", address: str, context: "ssl.SSLContext | None" = None) -> None:
+    def __init__(self, server: "Server", place: Place, context: "ssl.SSLContext | None" = None) -> None:
         self._server = server
         self._tls = TlsChannel(context) if context is not None else None
-        self.address = address
+        self.place = place
+        place.occupant = self
+        self.address = place.address
         self._reader = server.reader()
         self._transport: asyncio.Transport | None = None
         self._is_congested = self._is_paused = self._waits_to_read_on = False
@@ -119,7 +127,13 @@ class ServerConnection(asyncio.Protocol):
         self.number = next(NUMBERS)
         self.principal = ANONYMOUS
         self.certificate_names: tuple[str, ...] = ()
-        self.last_read_ms = server.monotonic_ms()
+        self.is_authenticated = False
+        #: Whether a byte of a request has come.
+        self.has_read = False
+        self.written_bytes = 0
+        #: How many bytes had left when it was looked at, and since when no more have; None: none waited.
+        self.progress: tuple[int, MonotonicMs] | None = None
+        self.last_read_ms = self.resumed_ms = server.monotonic_ms()
         self.closing_since_ms: MonotonicMs | None = None
 
     @property
@@ -132,6 +146,7 @@ class ServerConnection(asyncio.Protocol):
         # uvloop's is not a subclass, but behaves like one.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
+        self.place.end = self.abort
         if self._tls is None:
             self._begin()
         else:
@@ -172,6 +187,7 @@ class ServerConnection(asyncio.Protocol):
             self._transport.close()
 
     def _received(self, data: bytes) -> None:
+        self.has_read = True
         try:
             requests = self._reader.receive(data)
         except ProtocolError as error:
@@ -217,7 +233,7 @@ class ServerConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Read again: the client reads its replies."""
         self._is_congested = False
-        self.last_read_ms = self._server.monotonic_ms()
+        self.last_read_ms = self.resumed_ms = self._server.monotonic_ms()
         self._server.handler.writable(self)
         self._read_or_not()
 
@@ -249,6 +265,7 @@ class ServerConnection(asyncio.Protocol):
     def resume_reading(self) -> None:
         """Read again, unless the client must read first."""
         self._is_paused = False
+        self.resumed_ms = self._server.monotonic_ms()
         self._server.holds_none_waiting(self)
         self._read_or_not()
 
@@ -259,6 +276,10 @@ class ServerConnection(asyncio.Protocol):
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
+
+    def is_read_since(self, before_ms: MonotonicMs) -> bool:
+        """Return whether what comes has been read since a time, so that the client is to blame."""
+        return not self._is_paused and not self._is_congested and self.resumed_ms < before_ms
 
     @property
     def unsent_bytes(self) -> int:
@@ -284,6 +305,7 @@ class ServerConnection(asyncio.Protocol):
         transport = self._transport
         if not data or transport is None or transport.is_closing():
             return
+        self.written_bytes += len(data)
         if self._large_write is not None:
             self._large_write.add(data)
         elif len(data) < LARGE_BYTES or not may_be_sliced(transport):
@@ -311,7 +333,7 @@ class ServerConnection(asyncio.Protocol):
     def close(self, reason: str) -> None:
         """Close the connection after all written data has left; at the latest after CLOSING_MS_MAX."""
         if self._transport is not None and not self._transport.is_closing():
-            log.info("connection closed", peer=self.address, reason=reason)
+            self._server.log("connection closed", peer=self.address, reason=reason)
             self._begin_closing()
             self._transport.close()
 
@@ -327,21 +349,45 @@ class ServerConnection(asyncio.Protocol):
     def abort(self, reason: str) -> None:
         """Close the connection now, dropping data that has not left yet."""
         if self._transport is not None:
-            log.info("connection aborted", peer=self.address, reason=reason)
+            self._server.log("connection aborted", peer=self.address, reason=reason)
             self._transport.abort()
+
+    def unread_since_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
+        """Return since when, as far as was looked, nothing has left of what waits; None: nothing waits.
+
+        A client that reads something is alive, even if nothing is read from it until it has read the rest.
+        """
+        unsent_bytes = self.unsent_bytes
+        if not unsent_bytes:
+            self.progress = None
+            return None
+        left = self.written_bytes - unsent_bytes
+        if self.progress is None or self.progress[0] != left:
+            self.progress = left, now_ms
+        return self.progress[1]
 
 
 #: Ours: how long a closing connection may take to deliver what was written before.
 CLOSING_MS_MAX: Final = 1_000
 #: NettyServerConfig.serverChannelMaxIdleTimeSeconds.
 IDLE_MS_MAX: Final = 120_000
+#: Ours: clients connect when they have a request; as for a handshake (Netty's handshakeTimeoutMillis).
+FIRST_BYTE_MS_MAX: Final = 10_000
+#: Ours: how long a frame may take from its first byte to its last, and for each of its bytes: 16 KiB/s. One
+#: byte a second holds a connection, and what has come of a frame, for as long as its client likes.
+FRAME_MS_MAX: Final = 30_000
+FRAME_BYTES_A_MS: Final = 16
+#: Ours: how long a client may read nothing of its answers, about half as long as it may send nothing.
+WRITE_MS_MAX: Final = 60_000
+#: Ours: how often first bytes and frames are awaited no longer.
+LATE_CHECK_MS: Final = 2_000
 
 
 class Server:
     """The connections to one port.
 
     reader: makes what cuts a connection's bytes into requests; RocketMQ's frames by default.
-    is_allowed, descriptors_max: see `Admission`. tls: see `Listener`.
+    is_allowed, census: see `Admission`. tls: see `Listener`.
     """
 
     def __init__(
@@ -351,16 +397,21 @@ class Server:
         *,
         reader: Callable[[], Reader] = FrameReader,
         is_allowed: Callable[[str], bool] = lambda _: True,
-        descriptors_max: int | None = None,
+        census: Census | None = None,
         tls: TlsByFirstByte | None = None,
     ) -> None:
         self.reader = reader
-        self._admission = Admission(is_allowed, descriptors_max)
+        self._census = census or Census()
+        self._admission = Admission(is_allowed, self._census, monotonic_ms)
+        self.log = BoundedLog(log.info, monotonic_ms)
+        #: Connections that have sent nothing yet, or had not when it was looked last, the oldest first.
+        self._new: dict[ServerConnection, MonotonicMs] = {}
+        self._late_check: asyncio.TimerHandle | None = None
         #: Those of its TLS connections.
         self.handshakes = Handshakes(monotonic_ms)
         self._listener = Listener(
             self._admission,
-            lambda address, context: ServerConnection(self, address, context),
+            lambda place, context: ServerConnection(self, place, context),
             monotonic_ms,
             self.handshakes,
             tls,
@@ -392,6 +443,7 @@ class Server:
         self._is_closing = False  # It may have been closed before.
         port = await self._listener.listen(host, port)
         self._idle_check = asyncio.get_running_loop().call_later(IDLE_MS_MAX / 4000, self._close_idle)
+        self._late_check = asyncio.get_running_loop().call_later(LATE_CHECK_MS / 1000, self._close_late)
         return port
 
     def connected(self, connection: ServerConnection) -> bool:
@@ -399,6 +451,7 @@ class Server:
         if self._is_closing:
             return False
         self._connections.add(connection)
+        self._new[connection] = self.monotonic_ms()
         self.handler.connected(connection)
         return True
 
@@ -445,7 +498,8 @@ class Server:
         self.handshakes.ended(connection)
         self._unfinished.forget(connection)
         self.holds_none_waiting(connection)
-        self._admission.ended()
+        self._new.pop(connection, None)
+        self._admission.ended(connection.place)
         if not self._admission.count:
             self._all_closed.set()
         if connection in self._connections:
@@ -455,8 +509,9 @@ class Server:
     async def close(self) -> None:
         """Stop listening and close every connection."""
         self._is_closing = True
-        if self._idle_check is not None:
-            self._idle_check.cancel()
+        for check in (self._idle_check, self._late_check):
+            if check is not None:
+                check.cancel()
         if self._stuck_check is not None:
             self._stuck_check.cancel()
         await self._listener.close()
@@ -478,14 +533,43 @@ class Server:
 
     def _close_idle(self) -> None:
         now_ms = self.monotonic_ms()
-        self._listener.close_silent(now_ms - IDLE_MS_MAX)
+        refused = self._census.refused
         for connection in list(self._connections):
-            closing_since_ms = connection.closing_since_ms
+            closing_since_ms, unread_since_ms = (
+                connection.closing_since_ms,
+                connection.unread_since_ms(now_ms),
+            )
             if closing_since_ms is not None and now_ms - closing_since_ms >= CLOSING_MS_MAX:
                 connection.abort("the peer does not read what was written before the end")
-            elif now_ms - connection.last_read_ms > IDLE_MS_MAX:
+            elif unread_since_ms is not None and now_ms - unread_since_ms >= WRITE_MS_MAX:
+                refused[Limit.WRITE] += 1
+                connection.abort(f"the peer has read nothing of its answers for {WRITE_MS_MAX} ms")
+            elif unread_since_ms is None and now_ms - connection.last_read_ms > IDLE_MS_MAX:
+                refused[Limit.IDLE] += 1
                 connection.close(f"nothing read for {IDLE_MS_MAX} ms")
         self._idle_check = asyncio.get_running_loop().call_later(IDLE_MS_MAX / 4000, self._close_idle)
+
+    def _close_late(self) -> None:
+        """End connections whose first byte, or the rest of whose frame, is overdue."""
+        now_ms = self.monotonic_ms()
+        self._listener.close_silent(now_ms - FIRST_BYTE_MS_MAX)
+        late = []
+        for connection, since_ms in self._new.items():
+            if now_ms - since_ms <= FIRST_BYTE_MS_MAX:
+                break
+            late.append(connection)
+        for connection in late:
+            del self._new[connection]
+            if not connection.has_read:
+                self._census.refused[Limit.FIRST_BYTE] += 1
+                connection.close(f"no byte within {FIRST_BYTE_MS_MAX} ms")
+        for connection in self._unfinished.late(now_ms):
+            if not connection.is_read_since(now_ms - FRAME_MS_MAX):
+                continue
+            self._census.refused[Limit.FRAME] += 1
+            self._unfinished.forget(connection)
+            connection.give_up_frame(f"a frame is unfinished after {FRAME_MS_MAX} ms")
+        self._late_check = asyncio.get_running_loop().call_later(LATE_CHECK_MS / 1000, self._close_late)
 
 
 C = TypeVar("C")
@@ -519,6 +603,14 @@ class UnfinishedFrames(Generic[C]):
             since_ms = now_ms if before is None or is_another else before[1]
             self._held[connection] = size, since_ms
         return self._worst(now_ms) if self.total_bytes > UNFINISHED_BYTES_MAX else []
+
+    def late(self, now_ms: MonotonicMs) -> list[C]:
+        """Return the connections whose frame has not come in time."""
+        return [
+            each
+            for each, (size, since_ms) in self._held.items()
+            if now_ms - since_ms > FRAME_MS_MAX + size // FRAME_BYTES_A_MS
+        ]
 
     def forget(self, connection: C) -> None:
         """Drop a connection's input."""

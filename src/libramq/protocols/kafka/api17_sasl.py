@@ -110,6 +110,7 @@ class Sasl:
                 return "it has not signed in; set its security.protocol"
             try:
                 connection.principal = access.by_certificate(connection)
+                connection.is_authenticated = True
             except BrokerError as refused:
                 return refused.remark
         if access.may_go_on(connection.principal):
@@ -148,6 +149,7 @@ class Sasl:
             return
         if principal is not None:
             connection.principal = principal
+            connection.is_authenticated = True
             del self._under_way[connection]
         slot.answer(SaslAuthenticateResponse(auth_bytes=data))
 

@@ -204,7 +204,15 @@ class _Way:
 class ServerEnd:
     """The server's end of a connection; a `transport.server_connection.Peer`."""
 
-    __slots__ = ("_connection", "address", "certificate_names", "is_open", "number", "principal")
+    __slots__ = (
+        "_connection",
+        "address",
+        "certificate_names",
+        "is_authenticated",
+        "is_open",
+        "number",
+        "principal",
+    )
 
     #: How many bytes have not left: none, the network accepts all at once.
     unsent_bytes = leaving_bytes = 0
@@ -215,6 +223,7 @@ class ServerEnd:
         self.number = next(NUMBERS)
         self.principal = ANONYMOUS
         self.certificate_names: tuple[str, ...] = ()
+        self.is_authenticated = False
         #: Whether the server believes that data written now can still arrive.
         self.is_open = True
 
