@@ -27,6 +27,7 @@ from libramq.groups.coordinator import transitions as group_transitions
 from libramq.nameserver.config import NameServerConfig
 from libramq.transport.tls_options import OPTIONS
 
+from . import limits as limits_table
 from . import requests
 
 DOCS: Final = Path(__file__).resolve().parent.parent.parent / "docs"
@@ -83,6 +84,15 @@ def request_codes() -> str:
 def mqadmin_commands() -> str:
     """Return a table of mqadmin's commands, and where each stands."""
     return _table(("command", "codes", "here", "`libra admin`", ""), requests.command_rows())
+
+
+def limits() -> str:
+    """Return a table of the limits that clients meet."""
+    header = ("", "default", "option", "past it")
+    parts = []
+    for part in limits_table.LIMITS:
+        parts.append(f"**{part}**\n\n" + _table(header, limits_table.rows(part)))
+    return "\n".join(parts)
 
 
 def metrics() -> str:
@@ -171,6 +181,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "tls-options": tls_options,
     "request-codes": request_codes,
     "mqadmin-commands": mqadmin_commands,
+    "limits": limits,
     "metrics": metrics,
     "owned-queue": owned_queue,
     "coordinated-group": coordinated_group,
