@@ -6,7 +6,7 @@
     ├── InvalidMessage              a message that no broker would take (empty, too large, reserved property)
     ├── InvalidResult               a handler's return value does not say which messages are done
     ├── BufferFull                  the producer's send buffer is full
-    ├── SubscriptionsDiffer         members of one group have different subscriptions: some messages are lost
+    ├── SubscriptionsDiffer         members of a group have different tags: it passes over some messages
     ├── HandlerTooSlow              a handler exceeds max_processing_ms; others get its member's queues
     ├── CommitFailed                offsets were not committed: their queue has moved to another member
     ├── LoopClosed                  the event loop was closed before its consumer was stopped
@@ -115,7 +115,7 @@ class BufferFull(LibraError):
 
 
 class SubscriptionsDiffer(LibraError):
-    """Members of one coordinated group have different subscriptions to a topic: some messages are lost."""
+    """Members of one coordinated group have different subscriptions to a topic: it passes over some."""
 
 
 class HandlerTooSlow(LibraError):

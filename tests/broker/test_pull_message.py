@@ -5,6 +5,7 @@ import tracemalloc
 
 import pytest
 
+from libramq.broker.groups.pull import TAG_CHARACTERS_MAX, TagExpressions
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats.tables import SubscriptionGroupConfig
@@ -274,6 +275,18 @@ def test_a_group_that_may_not_broadcast_is_refused(talk, peer):
     talk.ask(peer, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
     talk.beat(peer, "alice", message_model="BROADCASTING")
     assert talk.pull(peer, sys_flag=0).code == C.NO_PERMISSION
+    assert talk.pull(peer).code == C.NO_PERMISSION
+
+
+def test_tag_expressions_are_parsed_once_and_the_oldest_are_forgotten():
+    expressions = TagExpressions()
+    codes = expressions.codes("red || blue")
+    assert codes == {java_hash("red"), java_hash("blue")}
+    assert expressions.codes("red || blue") is codes
+    long = "a" * (TAG_CHARACTERS_MAX // 2)
+    assert [expressions.codes(f"{long}{end}") == {java_hash(f"{long}{end}")} for end in "bc"] == [True, True]
+    assert expressions.codes("red || blue") == codes
+    assert expressions.codes("red || blue") is not codes
 
 
 # Filters.

@@ -51,6 +51,42 @@ def consumer(cluster: Cluster, group: str, topic: str, inbox: Inbox, tags: str |
     return member
 
 
+@pytest.mark.parametrize(
+    ("wide", "narrow"),
+    [("A || B", "A"), (Sql("TAGS IN ('A', 'B')"), Sql("TAGS = 'A'"))],
+    ids=["tags", "SQL92"],
+)
+def test_an_idle_member_with_fewer_tags_takes_nothing(
+    cluster: Cluster, wide: str | Sql, narrow: str | Sql
+) -> None:
+    """Pulls carry their own expression; the broker's is the newest heartbeat's, here the idle member's."""
+    topic, group = cluster.fresh_name("Tags"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 1)
+    inboxes = [Inbox(), Inbox()]
+    members = [
+        PushConsumer(group=group, namesrv=cluster.namesrv, consume_from="earliest", instance_name=name)
+        for name in ("a-reader", "b-idle")
+    ]
+    for member, expression, inbox in zip(members, (wide, narrow), inboxes, strict=True):
+        member.subscribe(topic, expression, inbox)
+    with members[0] as reader:
+        cluster.send(topic=topic, body="first", tags="A")
+        inboxes[0].wait_count(1)
+        with members[1], Admin(namesrv=cluster.namesrv) as admin:
+
+            def is_idle_members() -> bool:
+                table = admin.consumer_connection(group).subscription_table
+                return table[topic].sub_string == getattr(narrow, "expression", narrow)
+
+            cluster.wait_until(is_idle_members, "the idle member is not known", within_s=PATIENCE_S)
+            for number in range(10):
+                cluster.send(topic=topic, body=str(number), tags="AB"[number % 2])
+            inboxes[0].wait_count(11)
+            assert [queue.queue_id for queue in reader.assignment() if queue.topic == topic] == [0]
+    assert [message.body.decode() for message in inboxes[0].messages[1:]] == list("0123456789")
+    assert not inboxes[1].messages
+
+
 def test_what_we_send_arrives_at_javas_consumer(cluster: Cluster) -> None:
     """However it was sent, a message arrives complete and with the id that the send returned."""
     topic = cluster.fresh_name("Ours")

@@ -196,7 +196,8 @@ def _subscriptions(group: GroupSeen) -> Iterable[Diagnosis]:
         what = (
             "retries go through the broker to members that subscribe to their topics, one at a time"
             if group.is_coordinated
-            else "queues go to members that do not read them, and the latest tags apply to all"
+            else "queues go to members that do not read them; Apache's clients get what any member's newest "
+            "tags select, LibraMQ's what their own do, and the rest is passed over"
         )
         conflict = (
             f"{_named(lots, '; ')}: {what}; give all members the same subscriptions, or separate groups"

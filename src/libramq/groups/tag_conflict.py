@@ -1,7 +1,7 @@
 """The tag conflict: members of one group that subscribe to different tags of one topic.
 
-A queue is read by one member, and messages it did not subscribe to are skipped for the whole group: two
-members with the tags `a` and `b` each lose some of the other's messages.
+A queue is read by one member at a time, which gets what its own expression selects, and passes over the rest
+for the whole group: members with the tags `a` and `b` each miss what lies in the other's queues.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,8 +35,8 @@ def tag_conflict(members: Iterable[tuple[str, Mapping[str, str]]]) -> str:
         return ""
     more = f" (and {len(conflicts) - NAMED_MAX} more topics)" if len(conflicts) > NAMED_MAX else ""
     return (
-        f"{'; '.join(conflicts[:NAMED_MAX])}{more}: a queue is read by one member, and messages it did not "
-        "subscribe to are lost to the group; give all members the same expression, or separate groups"
+        f"{'; '.join(conflicts[:NAMED_MAX])}{more}: each gets what its own expression selects of its "
+        "queues, and the group passes over the rest; give all members the same expression, or separate groups"
     )
 
 

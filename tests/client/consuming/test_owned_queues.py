@@ -187,15 +187,6 @@ def test_a_broker_that_answers_again_is_pulled_from_at_once():
     assert [each for each in talk.at(1_099) if isinstance(each, fx.Pull)] == []
 
 
-@pytest.mark.parametrize("code", [24, 25])
-def test_a_broker_without_our_subscription_gets_a_heartbeat(code):
-    """It restarted, or the pull overtook the heartbeat."""
-    talk = Conversation().pulling()
-    talk.pulled(q(0), broker_error(code, "subscription"))
-    assert [effect.address for effect in talk.of(fx.SendHeartbeat)] == ["a:1"]
-    assert len(talk.at(100)) == 1
-
-
 def test_the_broker_may_suggest_a_slave():
     """After a failure the member pulls from the master again."""
     talk = Conversation().joined(1, route_=route(1, slaves=True))

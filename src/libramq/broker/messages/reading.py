@@ -178,6 +178,8 @@ class Reading:
         self._requirements.queue_to_read(pull.topic, pull.queue_id, pull.waiter.connection.address)
         self._requirements.topic_allowed(pull.group, pull.topic)
         if pull.expression is not None:
+            if not group.consume_broadcast_enable:
+                self._filters.check_is_shared(pull.group)
             wanted = self._filters.own(pull.expression, pull.expression_type)
         else:
             wanted = self._filters.subscribed(

@@ -43,8 +43,6 @@ class KnownBrokers:
         self._route_missing_ms = ROUTE_MISSING_MS
         self._started: Now | None = None
         self._version = 0
-        #: The version of the subscriptions as they were declared first. They do not change; the version does.
-        self.first_version = 0
         self._looked_at_ms: MonotonicMs | None = None
         self._lease_ended = False
         self._known: frozenset[str] = frozenset()
@@ -57,7 +55,7 @@ class KnownBrokers:
     def start(self, now: Now) -> Effects:
         """Start by fetching the routes."""
         self._started = now
-        self._version = self.first_version = int(now.wall_ms)
+        self._version = int(now.wall_ms)
         self._heartbeats_due.at(now.monotonic_ms + self._settings.heartbeat_ms)
         return self.look()
 

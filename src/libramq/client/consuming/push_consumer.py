@@ -65,8 +65,8 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
     client has its instance_id), NoPermission, FilterRefused (a broker does not filter by SQL92),
     RequestCodeNotSupported (a broker before 5.0 has no POP), HandlerTooSlow, RequestTimeout (the
     coordinator has not answered for session_ms), SubscriptionsDiffer (members of the group subscribe to
-    different messages of a topic, and the group loses some). The consumer
-    continues when the problem is over; `wait_closed` raises the first two meanwhile.
+    different messages of a topic: each gets its own of its queues, and the group passes over the rest). The
+    consumer continues when the problem is over; `wait_closed` raises the first two meanwhile.
     The others are fields of ConsumerSettings, each a whole number.
     """
 

@@ -41,11 +41,8 @@ THROTTLED_MS: Final = 50
 BROKER_BUSY_MS: Final = 20
 #: pullTimeDelayMillsWhenException.
 PULL_FAILED_MS: Final = 1_000
-#: Ours: a heartbeat and this pull were in flight at the same time.
-NOT_SUBSCRIBED_YET_MS: Final = 100
 #: Ours: the routes are asked for about so often while they do not name a broker that we read from.
 BROKER_MISSING_MS: Final = 1_000
-_NOT_SUBSCRIBED: Final = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
 _MIB: Final = 1024 * 1024
 
 
@@ -257,11 +254,6 @@ class Pulling:
             log.warning("what was pulled is pulled again", queue=str(owned.queue), reason=str(error))
             owned.cursor.accepts_damaged, owned.cursor.broker_id = True, 0
             return self.pull(owned, now_ms)
-        elif code in _NOT_SUBSCRIBED:
-            self._later(owned, now_ms, NOT_SUBSCRIBED_YET_MS)
-            address = self._routes.reader(owned.queue.broker_name, owned.cursor.broker_id)
-            if address is not None:
-                return self._known_brokers.heartbeats([address])
         else:
             log_failed_request(log, "pull failed", error, queue=str(owned.queue))
             cursor = owned.cursor

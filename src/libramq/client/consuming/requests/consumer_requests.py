@@ -164,21 +164,20 @@ class ConsumerRequests:
         selector = self._subscriptions.get(queue.topic, EVERYTHING)
         kind = kind_of(selector)
         is_by_sql = kind == SQL92
-        # Of a program that is no member the broker knows no subscription: each pull has it.
-        has_subscription = self._settings.assigns
         header = PullMessageHeader(
             consumer_group=self._settings.group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             queue_offset=effect.offset,
             max_msg_nums=effect.count_max,
-            sys_flag=calls.PULL_SUSPEND | (calls.PULL_SUBSCRIPTION if has_subscription else 0),
-            subscription=selector.expression if has_subscription else None,
+            # Without it brokers filter by their group's newest heartbeat, which may be another member's.
+            sys_flag=calls.PULL_SUSPEND | calls.PULL_SUBSCRIPTION,
+            subscription=selector.expression,
             commit_offset=0,
             suspend_timeout_millis=HOLD_MS,
             max_msg_bytes=self._settings.pull_batch_bytes,
             expression_type=kind,
-            sub_version=self._core.known_brokers.first_version if is_by_sql and not has_subscription else 0,
+            sub_version=0,
             lb_member=effect.claim.member if effect.claim else None,
             lb_queue_epoch=effect.claim.epoch if effect.claim else None,
             lb_topic_start=effect.topic_start or None,
