@@ -33,6 +33,7 @@ from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown import CodeBlockParser
 
 SERVERS: Final = "libra up"
+OWN_SERVERS: Final = "libra nameserver -c"
 #: What is printed for the directory that the reader is in.
 HERE: Final = "/home/you/shop"
 SHELL_SECONDS: Final = 300
@@ -177,11 +178,12 @@ def _matches(shown: str, printed: str) -> bool:
 
 
 def run_all(paths: Iterator[Path], *, is_writing: bool) -> None:
-    """Run documents one after another, with the same servers."""
+    """Run documents one after another, with the same servers; one that starts its own gets no others."""
     servers = Servers()
     try:
         for path in paths:
-            if f"```sh\n{SERVERS}" not in path.read_text():  # It tells the reader that they are up.
+            text = path.read_text()
+            if f"```sh\n{SERVERS}" not in text and OWN_SERVERS not in text:  # It says that they are up.
                 servers.start()
             Execution(path, servers, is_writing=is_writing).run()
     finally:
