@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,21 @@ from libramq.clock import SystemClock
 from libramq.filesystem import LocalFileSystem
 from libramq.formats.access import PolicyEntryInfo, PolicyInfo, UserInfo
 from libramq.kernel.connection import Principal
+from libramq.logs import LINES_MAX
+from libramq.protocols.kafka.api17_sasl import REFUSAL_MS
 from libramq.protocols.kafka.server import KafkaServer
 from libramq.transport.server_tls import encryption
 from libramq.wire.kafka.apis.handshake import SaslAuthenticateRequest, SaslHandshakeRequest
 from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
 from libramq.wire.kafka.apis.modern_groups import ConsumerGroupHeartbeatRequest
+from libramq.wire.kafka.apis.offsets import (
+    CommittedPartition,
+    CommittedTopic,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from libramq.wire.kafka.error_code import ErrorCode
 from tests.broker.brokers import Conversation
 from tests.interop.ports import free_broker_port
@@ -271,6 +282,38 @@ class TestPolicies:
         assert "seen" not in peer.talk.broker.tables.topics
         assert "mine" in peer.talk.broker.tables.topics
 
+    def test_who_may_not_use_a_topic_does_not_learn_whether_it_exists(self, peer: KafkaPeer):
+        peer.talk.create_topic("hidden", queues=1)
+        denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        for name, partition in (("hidden", 0), ("hidden", 7), ("absent", 0)):
+            assert peer.produce(record(), topic=name, partition=partition).error_code == denied
+            commit = OffsetCommitRequest(
+                group_id="g",
+                topics=(
+                    CommittedTopic(
+                        name=name,
+                        partitions=(CommittedPartition(partition_index=partition, committed_offset=0),),
+                    ),
+                ),
+            )
+            assert peer.ask(commit).topics[0].partitions[0].error_code == denied
+
+    def test_offsets_are_deleted_in_topics_that_one_may_read(self, peer: KafkaPeer):
+        users, talk = peer.talk.broker.tables.users, peer.talk
+        entries = [PolicyEntryInfo(resource="Group:g", actions=["Sub", "Delete"], decision="Allow")]
+        users.set_policies("User:alice", [PolicyInfo(entries=entries)])
+        for name in ("mine", "hidden"):
+            talk.create_topic(name, queues=1)
+        topics = [
+            OffsetDeleteRequestTopic(name=name, partitions=(OffsetDeleteRequestPartition(partition_index=0),))
+            for name in ("mine", "hidden", "absent")
+        ]
+        talk.broker.groups.require("g", talk.clock.wall_ms())
+        answer = peer.ask(OffsetDeleteRequest(group_id="g", topics=tuple(topics)))
+        denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert answer.error_code == ErrorCode.NONE
+        assert [each.partitions[0].error_code for each in answer.topics] == [0, denied, denied]
+
 
 class TestRequests:
     """Single requests, in the wrong order and of the wrong size."""
@@ -333,31 +376,75 @@ class TestRequests:
         assert peer.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1).error_code == 0
         first = peer.ask(SaslAuthenticateRequest(auth_bytes=b"n,,n=alice,r=x"), 2)
         assert first.auth_bytes.startswith(b"r=x")
-        wrong = peer.ask(SaslAuthenticateRequest(auth_bytes=b"c=biws,r=x,p=AAAA"), 2)
-        assert wrong.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-        assert not peer.is_open
+        peer.tell(SaslAuthenticateRequest(auth_bytes=b"c=biws,r=x,p=AAAA"), 2)
+        handshake = SaslHandshakeRequest(mechanism="SCRAM-SHA-256")
+        message = SaslAuthenticateRequest(auth_bytes=b"n")
+        for request, version in ((handshake, 1), (message, 2)):
+            peer.tell(request, version)
+        assert refused(kafka, peer) == [
+            ErrorCode.SASL_AUTHENTICATION_FAILED,
+            ErrorCode.ILLEGAL_SASL_STATE,
+            ErrorCode.ILLEGAL_SASL_STATE,
+        ]
+
+    @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+    def test_scram_does_not_tell_which_names_there_are(self, kafka: KafkaEndpoint, mechanism: str):
+        """Not by the message, nor by its salt, which is the same each time and another for each name."""
+        kafka.talk.broker.tables.users.create(UserInfo(username="bob", password="bob-secret"))
+        kafka.talk.broker.tables.users.update(UserInfo(username="bob", user_status="disable"))
+        salts: dict[str, set[str]] = {}
+        for name in ("alice", "bob", "eve", "trent", chr(0xFDFA) * 300) * 2:
+            peer = kafka.peer()
+            peer.ask(SaslHandshakeRequest(mechanism=mechanism), 1)
+            first = peer.ask(SaslAuthenticateRequest(auth_bytes=f"n,,n={name},r=abc".encode()), 2)
+            nonce, salt, iterations = first.auth_bytes.decode().split(",")
+            assert nonce.startswith("r=abc")
+            assert (len(nonce), len(salt), iterations) == (69, 46, "i=4096")
+            salts.setdefault(name, set()).add(salt)
+            proof = b64encode(bytes(32 if mechanism.endswith("256") else 64)).decode()
+            peer.tell(SaslAuthenticateRequest(auth_bytes=f"c=biws,{nonce},p={proof}".encode()), 2)
+            assert refused(kafka, peer) == [ErrorCode.SASL_AUTHENTICATION_FAILED]
+        assert all(len(each) == 1 for each in salts.values())
+        assert len(set.union(*salts.values())) == len(salts)
 
     @pytest.mark.parametrize(
         "message",
-        [
-            f"n,,n={chr(0xFDFA) * 300},r=abc".encode(),  # Of 18 letters each, once it is prepared.
-            b"n,,n=alice,r=" + b"x" * 1024,
-            b"n,,n=nobody,r=x",
-        ],
-        ids=["no user's name", "a long nonce", "an unknown user"],
+        [b"n,,n=alice,r=" + b"x" * 1024, b"n,,n=" + chr(0xFDFA).encode() * 400 + b",r=x"],
+        ids=["a long nonce", "a long name"],
     )
-    def test_scramp_sees_short_messages_of_users_only(self, kafka: KafkaEndpoint, message: bytes):
+    def test_scramp_sees_short_messages_only(self, kafka: KafkaEndpoint, message: bytes):
         peer = kafka.peer()
         peer.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
-        reply = peer.ask(SaslAuthenticateRequest(auth_bytes=message), 2)
-        assert reply.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-        assert not peer.is_open
+        peer.tell(SaslAuthenticateRequest(auth_bytes=message), 2)
+        assert refused(kafka, peer) == [ErrorCode.SASL_AUTHENTICATION_FAILED]
 
     @pytest.mark.parametrize("message", [b"\xff", b"", b"n,,", b"y,,n=alice,r=x", b"n,,n=alice", b"p" * 500])
     def test_what_is_no_message_of_scram(self, kafka: KafkaEndpoint, message: bytes):
         peer = kafka.peer()
         peer.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
-        reply = peer.ask(SaslAuthenticateRequest(auth_bytes=message), 2)
-        if reply.error_code:
-            assert reply.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        peer.tell(SaslAuthenticateRequest(auth_bytes=message), 2)
+        if not peer.answers():
+            assert refused(kafka, peer) == [ErrorCode.SASL_AUTHENTICATION_FAILED]
+
+    def test_wrong_passwords_are_refused_later_and_logged_at_a_bounded_rate(
+        self, kafka: KafkaEndpoint, caplog: pytest.LogCaptureFixture
+    ):
+        """Who guesses over many connections would take the time of all others."""
+        for _ in range(50):
+            peer = kafka.peer()
+            peer.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
+            peer.tell(SaslAuthenticateRequest(auth_bytes=b"n"), 2)
+            kafka.talk.advance(REFUSAL_MS - 1)
+            assert peer.is_open
+            assert peer.answers() == []
+            kafka.talk.advance(1)
             assert not peer.is_open
+        assert sum("could not sign in" in each.message for each in caplog.records) == LINES_MAX
+
+
+def refused(kafka: KafkaEndpoint, peer: KafkaPeer) -> list[int]:
+    """Return the errors that a client is answered with before its connection ends."""
+    assert peer.is_open
+    kafka.talk.advance(REFUSAL_MS)
+    assert not peer.is_open
+    return [each.error_code for each in peer.answers()]

@@ -240,3 +240,16 @@ def test_the_number_of_patterns_is_bounded(
     assert answer is not None
     assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert Member(endpoint, "c").join("orders-.*") is None, "a known one takes no room"
+
+
+def test_a_refused_heartbeat_takes_no_room_for_patterns(
+    endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch, member: Member
+):
+    """Who is refused anyway could keep all others from subscribing."""
+    monkeypatch.setattr(topic_patterns, "PATTERNS_MAX", 3)
+    for number in range(10):
+        stranger = Member(endpoint, f"stranger-{number}")
+        answer = stranger.beat(member_epoch=5, subscribed_topic_regex=f"x{number}", rebalance_timeout_ms=1)
+        assert answer is not None
+        assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert Member(endpoint, "b").join("another") is None

@@ -18,7 +18,7 @@ from libramq.broker.cluster.nodes import is_visible
 from libramq.broker.messages.drafts import Draft
 from libramq.broker.messages.sending import Sending
 from libramq.errors import BrokerError, InvalidName
-from libramq.kernel.connection import Connection
+from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import InThread, Work
@@ -107,14 +107,16 @@ class Produces:
         if request.acks not in (-1, 0, 1):
             _Production(request, slot).refuse_all(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}")
             return
+        denied = self._denied(request, slot.principal)
         whole = {topic.name for topic in request.topics if self._store.is_in_batches(topic.name)}
         cost = sum(
             (checking_cost if topic.name in whole else unpacking_cost)(partition.records or b"")
             for topic in request.topics
+            if topic.name not in denied
             for partition in topic.partitions
         )
         queues = {
-            (topic_at, partition_at): self._nodes.queue(topic.name, partition.index)
+            (topic_at, partition_at): denied.get(topic.name) or self._nodes.queue(topic.name, partition.index)
             for topic_at, topic in enumerate(request.topics)
             for partition_at, partition in enumerate(topic.partitions)
         }
@@ -123,6 +125,16 @@ class Produces:
             self._append(request, slot, decode())
         else:
             slot.proceed(self._decoded_first(request, slot, decode))
+
+    def _denied(self, request: ProduceRequest, principal: Principal) -> Mapping[str, ErrorCode]:
+        """Return the topics that a client may not send to: it learns nothing of them, nor is it decoded."""
+        denied = {}
+        for name in {topic.name for topic in request.topics}:
+            try:
+                require_permission(self._authorizer, Send(principal, name))
+            except BrokerError as refused:
+                denied[name] = code_of(refused)
+        return denied
 
     def _decoded_first(
         self, request: ProduceRequest, slot: Slot, decode: Callable[[], Mapping[Place, Found]]
@@ -205,7 +217,9 @@ def _decode(
             data = partition.records or b""
             queue_id = queues[topic_at, partition_at]
             if isinstance(queue_id, ErrorCode):
-                remark = f"partition {partition.index} of {topic.name} is not at this broker"
+                is_denied = queue_id is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                why = "you may not send to it" if is_denied else "it is not at this broker"
+                remark = f"partition {partition.index} of {topic.name}: {why}"
                 batches[topic_at, partition_at] = Refused(queue_id, remark)
                 continue
             try:

@@ -144,11 +144,11 @@ class OffsetRequests:
         """Commit to a queue of this broker; check what goes to others."""
         if len((partition.committed_metadata or "").encode()) > METADATA_BYTES_MAX:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
-        queue = self._nodes.place(topic, partition.partition_index) if is_visible(topic) else None
-        if queue is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
             self._groups.require_may_read(group, topic, slot.principal)
+            queue = self._nodes.place(topic, partition.partition_index) if is_visible(topic) else None
+            if queue is None:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if self._nodes.is_own(queue):
                 self._group_offsets.commit_own(slot.connection, group, queue, partition.committed_offset)
         except BrokerError as refused:
@@ -301,6 +301,9 @@ class OffsetRequests:
         for topic, group in groupby(step, key=itemgetter(0)):
             indexes = [index for _, index in group]
             code = refusal or ErrorCode.NONE
+            # Upstream: KafkaApis.handleOffsetDeleteRequest requires Read on each topic.
+            if code is ErrorCode.NONE and not self._groups.may_read(name, topic, principal):
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             if code is ErrorCode.NONE and topic in read:
                 code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             if code is ErrorCode.NONE:

@@ -1,15 +1,20 @@
 """SaslHandshake (17), SaslAuthenticate (36): a client signs in, once for its connection.
 
     SaslHandshake ─► mechanism ─► SaslAuthenticate, once or twice ─► Connection.principal
-                                                    └─► the wrong password: an error, and the connection ends
+                                                    └─► the wrong password: soon an error, and the end
+
+A name that no user has, or a disabled one, is answered as one with another password is, with a salt that is
+the same each time (RFC 5802, section 9, as PostgreSQL's servers do): nobody learns which names there are.
 
 The users are those of RocketMQ's clients (`auth/users.py`). PLAIN sends the password itself, so it is there
 only where all connections are encrypted. Upstream: SaslServerAuthenticator.java.
 """
 
+import hmac
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +22,11 @@ from libramq.auth.access_control import AccessControl
 from libramq.auth.users import User
 from libramq.errors import BrokerError, ConfigError
 from libramq.kernel.connection import ANONYMOUS, Connection, Principal
-from libramq.kernel.purgatory import Parked, Purgatory
-from libramq.logs import get_logger
+from libramq.kernel.parts import Kernel
+from libramq.kernel.purgatory import Parked
+from libramq.logs import BoundedLog, get_logger
 from libramq.protocols.kafka.answers import Slot
+from libramq.secret_bits import SecretBits
 from libramq.wire.kafka.apis.handshake import (
     ApiVersionsRequest,
     SaslAuthenticateRequest,
@@ -41,7 +48,13 @@ UNKNOWN_FRAME_BYTES_MAX: Final = 16 * 1024
 #: Ours: a name of 255 characters, escaped, and a nonce. To prepare 16 KiB (RFC 4013) takes scramp a second.
 SCRAM_BYTES_MAX: Final = 1024
 #: RFC 5802, section 7: client-first-message, without channel binding.
-_FIRST: Final = re.compile(r"[ny],(?:a=[^,]*)?,n=([^,]*),r=[^,]+")
+_FIRST: Final = re.compile(r"([ny],(?:a=[^,]*)?,n=)([^,]*)(,r=[^,]+)")
+#: In place of a name that no user has, which is not even prepared.
+_NOBODY: Final = "nobody"
+#: As long as those of scramp.
+_SALT_BYTES: Final = 32
+#: Kafka's connection.failed.authentication.delay.ms: who guesses passwords takes no time from others.
+REFUSAL_MS: Final = 100
 #: What a client may request before it has signed in.
 BEFORE: Final = (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateRequest)
 #: RFC 7677, section 4; it takes 2 ms, once for each user and mechanism.
@@ -54,7 +67,7 @@ class _Refused(Exception):
 
 @dataclass(slots=True)
 class _SignIn:
-    """A client's attempt. name: whom it claims to be, by SCRAM.
+    """A client's attempt. name: whom it claims to be, by SCRAM; is_refused: it is about to be ended.
 
     servers: of SCRAM, one for each password of the user. They send the same message, with one salt and one
     nonce, and the client's proof fits one of them.
@@ -63,6 +76,7 @@ class _SignIn:
     mechanism: str
     servers: "Sequence[tuple[bytes, ScramServer]]" = ()
     name: str = ""
+    is_refused: bool = False
 
 
 class Sasl:
@@ -72,7 +86,13 @@ class Sasl:
     """
 
     def __init__(
-        self, access: AccessControl | None, purgatory: Purgatory, *, has_plain: bool, is_voluntary: bool
+        self,
+        access: AccessControl | None,
+        kernel: Kernel,
+        secret_bits: SecretBits,
+        *,
+        has_plain: bool,
+        is_voluntary: bool,
     ) -> None:
         if access is not None and find_spec("scramp") is None:
             raise ConfigError(
@@ -80,11 +100,16 @@ class Sasl:
             )
         self._access = access
         self._is_voluntary = is_voluntary
-        self._purgatory = purgatory
+        self._purgatory = kernel.purgatory
+        self._deadlines = kernel.deadlines
+        self._clock = kernel.clock
+        self._secret = secret_bits.token_hex(_SALT_BYTES).encode()
+        self._warn = BoundedLog(log.warning, kernel.clock.monotonic_ms)
         self._mechanisms = (*SCRAM, PLAIN) if has_plain else SCRAM
         self._under_way: dict[Connection, _SignIn] = {}
         #: What SCRAM knows of users' passwords, by name and mechanism; with the passwords that it is of.
         self._keys: dict[tuple[str, str], tuple[tuple[bytes, ...], Sequence[Any]]] = {}
+        self._keys_of_nobody: dict[str, Any] = {}
 
     def apis(self) -> Mapping[type, Any]:
         """Return the requests that it serves."""
@@ -120,7 +145,9 @@ class Sasl:
     def handshake(self, request: SaslHandshakeRequest, slot: Slot) -> None:
         """17: begin to sign in by a mechanism."""
         connection = slot.connection
-        if self._access is None or connection.principal is not ANONYMOUS:
+        attempt = self._under_way.get(connection)
+        is_refused = attempt is not None and attempt.is_refused
+        if self._access is None or connection.principal is not ANONYMOUS or is_refused:
             slot.answer(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
         elif request.mechanism not in self._mechanisms or not self._purgatory.has_room(connection):
             code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
@@ -135,17 +162,16 @@ class Sasl:
         """36: take one message of the mechanism; the connection ends with the first wrong one."""
         connection = slot.connection
         attempt = self._under_way.get(connection)
-        if attempt is None or self._access is None:
+        if attempt is None or self._access is None or attempt.is_refused:
             slot.answer(SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
             return
         try:
             data, principal = self._step(attempt, connection, request.auth_bytes)
         except _Refused:
-            log.warning("a Kafka client could not sign in", peer=connection.address, by=attempt.mechanism)
-            text = f"Authentication failed: wrong user or password for {attempt.mechanism}"
-            code = ErrorCode.SASL_AUTHENTICATION_FAILED
-            slot.answer(SaslAuthenticateResponse(error_code=code, error_message=text))
-            slot.drop("it could not sign in")
+            self._warn("a Kafka client could not sign in", peer=connection.address, by=attempt.mechanism)
+            attempt.is_refused = True
+            refuse = slot.guarded(partial(_refuse, slot, attempt.mechanism))
+            self._deadlines.set(self._clock.monotonic_ms() + REFUSAL_MS, lambda _: refuse())
             return
         if principal is not None:
             connection.principal = principal
@@ -178,9 +204,16 @@ class Sasl:
         assert self._access is not None
         try:
             if not attempt.servers:
-                user = self._claimed(text)
-                attempt.name = user.name
-                attempt.servers = self._servers(ScramMechanism(attempt.mechanism), user)
+                mechanism = ScramMechanism(attempt.mechanism)
+                found = _FIRST.match(text)
+                name = found[2].replace("=2C", ",").replace("=3D", "=") if found is not None else ""
+                user = self._access.enabled_user(name)
+                if user is not None:
+                    attempt.name = name
+                    attempt.servers = self._servers(mechanism, user)
+                else:
+                    text = _FIRST.sub(rf"\1{_NOBODY}\3", text, count=1)
+                    attempt.servers = ((b"", self._server_of_nobody(mechanism, name)),)
                 answers = [_first_answer(server, text) for _, server in attempt.servers]
                 return answers[0].encode(), None
         except (ScramException, KeyError, ValueError):
@@ -197,15 +230,15 @@ class Sasl:
             return final, self._access.signed_in(connection, signing, secret)
         raise _Refused
 
-    def _claimed(self, first: str) -> User:
-        """Return the user who signs in; raise _Refused if none may: names of others are not even prepared."""
-        assert self._access is not None
-        found = _FIRST.match(first)
-        name = found[1].replace("=2C", ",").replace("=3D", "=") if found is not None else ""
-        user = self._access.enabled_user(name)
-        if user is None:
-            raise _Refused
-        return user
+    def _server_of_nobody(self, mechanism: Any, name: str) -> "ScramServer":
+        """Return a server of SCRAM whose password nobody knows, with the salt of a name."""
+        keys = self._keys_of_nobody.get(mechanism.name)
+        if keys is None:
+            keys = mechanism.make_auth_info(self._secret.decode(), iteration_count=ITERATIONS)
+            self._keys_of_nobody[mechanism.name] = keys
+        data = f"{mechanism.name} {name}".encode(errors="surrogatepass")
+        salt = hmac.digest(self._secret, data, "sha256")[:_SALT_BYTES]
+        return mechanism.make_server(lambda _: (salt, *keys[1:]))
 
     def _servers(self, mechanism: Any, user: User) -> "Sequence[tuple[bytes, ScramServer]]":
         """Return a server of SCRAM for each password of a user; all send the same salt and nonce."""
@@ -229,3 +262,10 @@ class Sasl:
 def _first_answer(server: "ScramServer", first: str) -> str:
     server.set_client_first(first)
     return str(server.get_server_first())
+
+
+def _refuse(slot: Slot, mechanism: str) -> None:
+    text = f"Authentication failed: wrong user or password for {mechanism}"
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+    slot.answer(SaslAuthenticateResponse(error_code=code, error_message=text))
+    slot.drop("it could not sign in")

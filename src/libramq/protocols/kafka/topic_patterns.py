@@ -66,19 +66,23 @@ class TopicPatterns:
         self._uses = uses
         self._fit = fit
         self._used: dict[str, _Used] = {}
+        #: The last one that was required.
+        self._required: TopicPattern | None = None
         self._due = kernel.deadlines.new(self._look, "topic patterns")
 
     def __len__(self) -> int:
         return len(self._used)
 
     def require(self, pattern: str) -> None:
-        """Raise InvalidPattern where a pattern cannot be used, TooManyPatterns where there is no room."""
+        """Raise InvalidPattern where a pattern cannot be used, TooManyPatterns where there is no room.
+
+        It takes none before a group uses it: most of what is refused is so for other reasons.
+        """
         if pattern in self._used:
             return
         if len(self._used) >= PATTERNS_MAX:
             raise TooManyPatterns
-        self._used[pattern] = _Used(TopicPattern(pattern))
-        self._due.at(self._clock.monotonic_ms() + TOPICS_LOOK_MS)
+        self._required = TopicPattern(pattern)
 
     def use(self, pattern: str, group: str, principal: Principal | None, *, is_known: bool) -> None:
         """Find the topics for a group, now or soon; the pattern was required before.
@@ -86,13 +90,21 @@ class TopicPatterns:
         principal: of a member; None: none has been heard yet, and the group keeps the topics that it has.
         is_known: the group has those that fitted last.
         """
-        used = self._used[pattern]
+        used = self._used.get(pattern) or self._add(pattern)
         if is_known and used.groups.get(group) is not None:
             return
         used.groups[group] = principal
         if used.topics is not None and principal is not None:
             self._fit(group, pattern, used.topics, principal)
         self._go_through(used)
+
+    def _add(self, pattern: str) -> _Used:
+        required = self._required
+        if required is None or required.pattern != pattern:
+            required = TopicPattern(pattern)
+        used = self._used[pattern] = _Used(required)
+        self._due.at(self._clock.monotonic_ms() + TOPICS_LOOK_MS)
+        return used
 
     def _go_through(self, used: _Used) -> None:
         """Have a thread go through the names of topics, unless it has."""

@@ -81,7 +81,8 @@ class KafkaTranslator:
         )
         self._sasl = Sasl(
             broker.access,
-            broker.kernel.purgatory,
+            broker.kernel,
+            secret_bits,
             has_plain=broker.config.tls.mode == "enforcing",
             is_voluntary=broker.config.authorization_dry_run,
         )
