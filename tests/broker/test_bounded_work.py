@@ -29,7 +29,7 @@ from libramq.remoting.body.consumers import ConsumeStats, LockBatchBody, LockBat
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.rpc import outcome
 from libramq.rpc import request as request_module
-from libramq.runtime import large_requests
+from libramq.runtime import busy
 from libramq.runtime.outgoing import OFFERED_BEHIND_BYTES_MAX
 from libramq.runtime.performer import TURN_US_MAX
 from libramq.store.log.append import MessageRun, RunResult
@@ -327,8 +327,8 @@ def test_large_heartbeats_are_decoded_a_few_at_a_time(talk, monkeypatch):
     )
     command = talk.command(R.HEART_BEAT, None, data)
     cost = len(command.body) * request_module.DECODED_BYTES_PER_BYTE
-    assert cost > large_requests.USUAL_BYTES_MAX
-    at_most = large_requests.HUGE_LANE_BYTES // cost
+    assert cost > busy.USUAL_BYTES_MAX
+    at_most = busy.HUGE_LANE_BYTES // cost
     peers = [FakePeer(f"10.0.0.{number}:1") for number in range(at_most + 4)]
     for peer in peers:
         talk.give(peer, command)

@@ -14,7 +14,7 @@ from libramq.nameserver.displacement import PROBE_MS
 from libramq.nameserver.route_info import RouteInfo
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials
-from libramq.runtime import large_requests
+from libramq.runtime import busy
 from libramq.runtime.performer import TURN_US_MAX
 from tests.fakes import FakePeer
 from tests.nameserver.tables import header, register, table
@@ -131,9 +131,9 @@ def decoded_tables() -> int:
 
 def test_large_registrations_are_decoded_one_after_the_other(crowd, monkeypatch):
     """Twenty of 50,000 topics used to take 713 MB: all were decoded before the first one was applied."""
-    monkeypatch.setattr(large_requests, "USUAL_BYTES_MAX", 0)
-    monkeypatch.setattr(large_requests, "HUGE_LANE_BYTES", 1)
-    crowd.performer._large = large_requests.LargeRequests()
+    monkeypatch.setattr(busy, "USUAL_BYTES_MAX", 0)
+    monkeypatch.setattr(busy, "HUGE_LANE_BYTES", 1)
+    crowd.performer._large = busy.LargeRequests()
     before = decoded_tables()
     peers = [FakePeer(f"10.0.1.{number}:40000") for number in range(6)]
     for number, peer in enumerate(peers):

@@ -4,7 +4,7 @@ import pytest
 from tests.fakes import FakePeer
 
 from libramq.kernel.work import UnderWay
-from libramq.runtime.large_requests import HUGE_LANE_BYTES, USUAL_BYTES_MAX, USUAL_LANE_BYTES, LargeRequests
+from libramq.runtime.busy import HUGE_LANE_BYTES, USUAL_BYTES_MAX, USUAL_LANE_BYTES, LargeRequests
 
 HALF = HUGE_LANE_BYTES // 2
 

@@ -13,7 +13,7 @@ from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.longest_turn import METRICS, RUNTIME_INFO
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import Callback, InThread, Room
-from libramq.runtime.large_requests import HUGE_LANE_BYTES
+from libramq.runtime.busy import HUGE_LANE_BYTES
 from libramq.runtime.outgoing import (
     OFFERED_BEHIND_BYTES_MAX,
     SHARE_BYTES,

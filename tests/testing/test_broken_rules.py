@@ -26,10 +26,10 @@ from libramq.client.consuming.committing.local_offset_store import LocalOffsetSt
 from libramq.client.consuming.ownership.claims import Claims
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.pop import pop_network
-from libramq.client.consuming.pulling.delivering import Delivering
+from libramq.client.consuming.pulling.pulling import Delivering
 from libramq.client.consuming.queues.lease import Lease
 from libramq.client.consuming.queues.owned_queue import HeldMessages
-from libramq.client.consuming.requests.member_requests import MemberRequests
+from libramq.client.consuming.requests.consumer_requests import MemberRequests
 from libramq.client.routing.routes import RouteTable
 from libramq.errors import RemoteError
 from libramq.fencing import Opened

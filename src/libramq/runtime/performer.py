@@ -34,8 +34,7 @@ from libramq.kernel.effect import (
 from libramq.kernel.engine import Engine, Translator
 from libramq.kernel.work import InThread, Room, UnderWay
 from libramq.logs import get_logger
-from libramq.runtime.busy import Busy
-from libramq.runtime.large_requests import LargeRequests
+from libramq.runtime.busy import Busy, LargeRequests
 from libramq.runtime.outgoing import UNSENT_BYTES_HIGH, Outgoing, Unread
 from libramq.runtime.seams import Channel, Link, Seams, Timer, Timers
 

@@ -6,8 +6,13 @@ from hypothesis import strategies as st
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.queues.lease import Lease
-from libramq.client.consuming.queues.owned_queue import CatchUpPace, Delivery, HeldMessages, OwnedQueue
-from libramq.client.consuming.queues.state import QueueState
+from libramq.client.consuming.queues.owned_queue import (
+    CatchUpPace,
+    Delivery,
+    HeldMessages,
+    OwnedQueue,
+    QueueState,
+)
 from libramq.message.queue import MessageQueue
 from tests.client.consuming.conversation import Conversation, found, nothing, q
 from tests.client.consuming.examples import message

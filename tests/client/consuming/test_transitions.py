@@ -6,7 +6,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.transitions import ALL, ENDING, TABLE
-from libramq.client.consuming.queues.state import LETTERS, OURS, QueueState
+from libramq.client.consuming.queues.owned_queue import LETTERS, OURS, QueueState
 from libramq.errors import LocalProtocolError
 from tests.client.consuming.conversation import Conversation, found, q
 from tests.client.consuming.coordinated import NOT_YET_GRANTED, Member, assigned

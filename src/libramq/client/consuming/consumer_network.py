@@ -15,8 +15,7 @@ from libramq.client.consuming.fetching.fetching import FetchRequest
 from libramq.client.consuming.member_network import MemberNetwork, Seams, log_failure
 from libramq.client.consuming.ownership.event import OffsetAnswered
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
-from libramq.client.consuming.requests.consumer_requests import ConsumerRequests
-from libramq.client.consuming.requests.member_requests import MemberRequests
+from libramq.client.consuming.requests.consumer_requests import ConsumerRequests, MemberRequests
 from libramq.client.routing.publish_info import subscribe_queues
 from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError, LibraError, NameServerUnavailable, RouteNotFound

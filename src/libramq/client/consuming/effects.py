@@ -7,6 +7,7 @@ lost and taken again is recognised as stale.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
 from libramq.client.consuming.consumer_settings import PULL_BATCH_SIZE
 from libramq.client.consuming.queues.owned_queue import Delivery
@@ -18,6 +19,9 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import GroupJoinBody, GroupPollBody, QueueGrant
 from libramq.remoting.body.heartbeat import HeartbeatData
 from libramq.remoting.headers import GroupJoinHeader
+from libramq.rpc.call import Call
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +353,25 @@ Effect = (
     | Stopped
 )
 Effects = list[Effect]
+#: The functions that perform effects, by the type of the effect that each takes.
+Performers = dict[type[Any], Callable[[Any], None]]
+
+
+class Ask(Protocol):
+    """Make a request; its answer or error goes to the core, with the time.
+
+    takes_late: so does an answer that comes after the timeout, if it comes.
+    """
+
+    def __call__(
+        self,
+        address: str,
+        call: Call[T],
+        answered: Callable[[T | LibraError, MonotonicMs], Sequence[Effect]],
+        timeout_ms: int,
+        *,
+        takes_late: bool = False,
+    ) -> None: ...
 
 
 def merged(effects: Effects) -> Effects:

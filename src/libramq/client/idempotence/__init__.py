@@ -10,8 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from libramq.client.idempotence.idempotent import idempotent
-from libramq.client.idempotence.memory_store import MemoryStore
-from libramq.client.idempotence.store import ClaimResult, Store
+from libramq.client.idempotence.store import ClaimResult, MemoryStore, Store
 
 if TYPE_CHECKING:
     from libramq.client.idempotence.redis_store import RedisStore as RedisStore

@@ -16,9 +16,9 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.local_offset_store import DIRECTORY, LocalOffsetStore
 from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.effects import Ask
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.queues.owned_queue import Delivery
-from libramq.client.consuming.requests.ask import Ask
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import Fenced, LibraError

@@ -14,8 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Generic, Self, TypeVar
 
 from libramq.client.consuming.pulling.pulled_records import PulledRecords, queue_offset_at
-from libramq.client.consuming.queues.owned_queue import Delivery, HeldMessages, OwnedQueue
-from libramq.client.consuming.queues.state import QueueState
+from libramq.client.consuming.queues.owned_queue import Delivery, HeldMessages, OwnedQueue, QueueState
 from libramq.errors import ConfigError
 from libramq.message.message import MessageExt
 

@@ -15,9 +15,8 @@ from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.membership.rebalancing import Rebalancing
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.pulling.delivering import Delivering
-from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
-from libramq.client.consuming.queues.state import POSITIONED, QueueState
+from libramq.client.consuming.pulling.pulling import Delivering
+from libramq.client.consuming.queues.owned_queue import POSITIONED, Delivery, OwnedQueue, QueueState
 from libramq.clock import MonotonicMs
 from libramq.errors import CommitFailed, Fenced, LibraError, LocalProtocolError, NotYetGranted
 from libramq.message.message import MessageExt

@@ -39,8 +39,8 @@ from libramq.client.consuming.handling.send_back import (
 )
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.pulling.delivering import Delivering
 from libramq.client.consuming.pulling.duplicates import Duplicates
+from libramq.client.consuming.pulling.pulling import Delivering
 from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger

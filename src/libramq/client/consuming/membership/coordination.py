@@ -25,9 +25,8 @@ from libramq.client.consuming.ownership.locks import Locks
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.pulling.duplicates import Duplicates
 from libramq.client.consuming.queues.lease import FOREVER
-from libramq.client.consuming.queues.owned_queue import Delivery
+from libramq.client.consuming.queues.owned_queue import Delivery, QueueState
 from libramq.client.consuming.queues.queue_table import QueueTable
-from libramq.client.consuming.queues.state import QueueState
 from libramq.clock import MonotonicMs
 from libramq.errors import (
     HandlerTooSlow,

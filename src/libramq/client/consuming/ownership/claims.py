@@ -21,8 +21,7 @@ from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.offset_actions import begin_at_committed, load, load_later
 from libramq.client.consuming.ownership.ownership import Ownership, Released
 from libramq.client.consuming.ownership.release_actions import lose
-from libramq.client.consuming.queues.owned_queue import NO_CLAIM, OwnedQueue, QueueClaim, reserved
-from libramq.client.consuming.queues.state import QueueState
+from libramq.client.consuming.queues.owned_queue import NO_CLAIM, OwnedQueue, QueueClaim, QueueState, reserved
 from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError, Fenced, LibraError, NotYetGranted
 from libramq.fencing import Attempts, Claim, Opened

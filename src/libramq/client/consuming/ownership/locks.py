@@ -18,8 +18,13 @@ from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.offset_actions import load
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.release_actions import lose
-from libramq.client.consuming.queues.owned_queue import LockStatus, OwnedQueue, QueueLock
-from libramq.client.consuming.queues.state import POSITIONED, QueueState
+from libramq.client.consuming.queues.owned_queue import (
+    POSITIONED,
+    LockStatus,
+    OwnedQueue,
+    QueueLock,
+    QueueState,
+)
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.logs import get_logger

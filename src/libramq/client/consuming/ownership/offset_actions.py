@@ -1,4 +1,4 @@
-"""The actions of offsets: where a queue is read from, and what follows when the broker refuses an offset.
+"""The actions of reading: where a queue is read from, when it rests, and what follows a refused offset.
 
 A queue that was just assigned to us begins by its committed offset:
 
@@ -20,8 +20,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.queues.owned_queue import OwnedQueue
-from libramq.client.consuming.queues.state import POSITIONED, QueueState
+from libramq.client.consuming.queues.owned_queue import POSITIONED, OwnedQueue, QueueState
 from libramq.client.options import ConsumeFrom
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
@@ -266,3 +265,44 @@ def _move(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms: Monotonic
         return [*own.commits.commit([owned]), *take_anew(own, owned, now_ms)]
     awaited = own.commits.last(owned)
     return take_anew(own, owned, now_ms) if awaited is None else list(awaited)
+
+
+def pause(own: Ownership, owned: OwnedQueue, event: ev.Paused, now_ms: MonotonicMs) -> Effects:
+    """Start no more handlers and pulls, if the user has paused this queue."""
+    own.read(owned)
+    return []
+
+
+def resume(own: Ownership, owned: OwnedQueue, event: ev.Resumed, now_ms: MonotonicMs) -> Effects:
+    """Continue, if no other pause is left."""
+    own.read(owned)
+    if owned.state is not QueueState.READING:
+        return []
+    owned.cursor.last_ms = now_ms
+    return own.pulling.go_on(owned, now_ms)
+
+
+def go_on(own: Ownership, owned: OwnedQueue, event: ev.Continued, now_ms: MonotonicMs) -> Effects:
+    """Start the handlers that were held, and pull."""
+    return own.pulling.go_on(owned, now_ms)
+
+
+def seek_later(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> Effects:
+    """Begin at the offset that the program wants, whatever is committed."""
+    owned.cursor.sought_offset = event.offset
+    return []
+
+
+def seek(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> Effects:
+    """Drop what was pulled, and continue at another offset."""
+    owned.drop_pulled()
+    owned.work.finished = event.offset
+    own.offsets.sought(owned.queue, event.offset)
+    own.pulling.move(owned, event.offset)
+    return own.pulling.pull(owned, now_ms)
+
+
+def seek_at_once(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> Effects:
+    """Search no further for the offset to continue at."""
+    own.read(owned)
+    return seek(own, owned, event, now_ms)

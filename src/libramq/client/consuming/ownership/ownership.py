@@ -24,9 +24,8 @@ from libramq.client.consuming.ownership.event import (
     Taken,
 )
 from libramq.client.consuming.pulling.pulling import Pulling
-from libramq.client.consuming.queues.owned_queue import OwnedQueue
+from libramq.client.consuming.queues.owned_queue import OwnedQueue, QueueState
 from libramq.client.consuming.queues.queue_table import QueueTable
-from libramq.client.consuming.queues.state import QueueState
 from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs

@@ -12,8 +12,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import Ownership, Released
-from libramq.client.consuming.queues.owned_queue import OwnedQueue
-from libramq.client.consuming.queues.state import QueueState
+from libramq.client.consuming.queues.owned_queue import OwnedQueue, QueueState
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 from libramq.remoting.body.coordination import QueueGrant

@@ -13,11 +13,9 @@ from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import claims, locks
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership import offset_actions as offsets
-from libramq.client.consuming.ownership import reading_actions as reading
 from libramq.client.consuming.ownership import release_actions as release
 from libramq.client.consuming.ownership.ownership import Action, Cell, Ownership, Transitions
-from libramq.client.consuming.queues.owned_queue import OwnedQueue
-from libramq.client.consuming.queues.state import LETTERS, QueueState
+from libramq.client.consuming.queues.owned_queue import LETTERS, OwnedQueue, QueueState
 from libramq.clock import MonotonicMs
 
 N, L, W, O, R, P, D, F, S, M, G, V, E, Z = QueueState  # noqa: E741
@@ -140,18 +138,18 @@ TABLE: Final[Transitions] = {
         **_stay(offsets.keep_pulled, D, F),
     },
     ev.Sought: {
-        **_stay(reading.seek_later, L, W, O),
-        **_stay(reading.seek, R, P, D, F),
-        S: _to(reading.seek_at_once, R, P),
+        **_stay(offsets.seek_later, L, W, O),
+        **_stay(offsets.seek, R, P, D, F),
+        S: _to(offsets.seek_at_once, R, P),
         **_stay(ignore, *ENDING),
     },
     ev.OffsetSet: {
         **IGNORED,
         **{state: _to(offsets.move, state, M, Z) for state in (O, R, P, D, S)},
     },
-    ev.Paused: {**IGNORED, R: _to(reading.pause, R, P)},
-    ev.Resumed: {**IGNORED, P: _to(reading.resume, P, R)},
-    ev.Continued: {**IGNORED, R: _to(reading.go_on, R)},
+    ev.Paused: {**IGNORED, R: _to(offsets.pause, R, P)},
+    ev.Resumed: {**IGNORED, P: _to(offsets.resume, P, R)},
+    ev.Continued: {**IGNORED, R: _to(offsets.go_on, R)},
     # The end.
     ev.Unassigned: {
         L: _to(release.revoke_unlocked, Z),

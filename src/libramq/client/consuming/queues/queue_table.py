@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from libramq.client.consuming.queues.lease import Lease
-from libramq.client.consuming.queues.owned_queue import Delivery, HeldMessages, OwnedQueue
-from libramq.client.consuming.queues.state import QueueState
+from libramq.client.consuming.queues.owned_queue import Delivery, HeldMessages, OwnedQueue, QueueState
 from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 

@@ -5,15 +5,16 @@ Upstream: impl/MQClientAPIImpl.java.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
+from libramq.client.consuming.effects import Ask, Performers
 from libramq.client.consuming.handling.send_back import INNER_PRODUCER, retry_copy, send_back_header
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.pulling.pulled_records import PulledRecords
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
-from libramq.client.consuming.requests.ask import Ask, Performers
 from libramq.client.producing.send_request import send_call
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
@@ -29,10 +30,12 @@ from libramq.message.queue import MessageQueue
 from libramq.message.record import damaged_records
 from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc import broker_calls as calls
+from libramq.rpc import group_calls
 from libramq.rpc.call import Call
 from libramq.transport.access import REQUEST_TIMEOUT_MS
 from libramq.transport.outages import log_failed_request
 
+T = TypeVar("T")
 log = get_logger(__name__)
 
 #: DefaultMQPushConsumerImpl: how long the broker may hold a pull, and how long we wait for it.
@@ -261,3 +264,85 @@ class ConsumerRequests:
 
         call = calls.unlock_batch(self._settings.group, self._settings.client_id, list(effect.queues))
         self._ask(effect.address, call, answered, LOCK_TIMEOUT_MS)
+
+
+#: Ours: a lost release is requested again by the response to the next poll.
+RELEASE_TIMEOUT_MS: Final = 3_000
+
+
+class MemberRequests:
+    """Sends the requests: one method per effect."""
+
+    def __init__(self, group: str, core: PushConsumerCore, ask: Ask) -> None:
+        self._group = group
+        self._core = core
+        self._ask = ask
+
+    def performers(self) -> Performers:
+        """Return the method that sends the request of each effect."""
+        return {
+            fx.PollGroup: self._poll,
+            fx.OpenQueue: self._open,
+            fx.ReleaseQueues: self._release,
+            fx.FindGroup: self._find,
+            fx.JoinGroup: self._join,
+            fx.LeaveGroup: self._leave,
+        }
+
+    def _find(self, effect: fx.FindGroup) -> None:
+        self._ask(
+            effect.address,
+            group_calls.find_group(self._group),
+            partial(self._core.coordination.found, effect),
+            effect.timeout_ms,
+        )
+
+    def _join(self, effect: fx.JoinGroup) -> None:
+        self._ask(
+            effect.address,
+            group_calls.join_group(effect.header, effect.body),
+            partial(self._core.coordination.joined, effect),
+            effect.timeout_ms,
+        )
+
+    def _poll(self, effect: fx.PollGroup) -> None:
+        self._ask(
+            effect.address,
+            group_calls.poll_group(self._group, effect.member, effect.epoch, effect.body, effect.hold_ms),
+            partial(self._core.coordination.polled, effect),
+            effect.timeout_ms,
+            takes_late=True,
+        )
+
+    def _release(self, effect: fx.ReleaseQueues) -> None:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+            if outcome is not None:
+                log_failed_request(log, "queues not released", outcome, queues=len(effect.queues))
+            return ()
+
+        call = group_calls.release_queues(
+            self._group,
+            effect.member,
+            effect.queues,
+            uncommitted=effect.uncommitted,
+            leaving=effect.leaving,
+            slow=effect.slow,
+        )
+        self._ask(effect.address, call, answered, RELEASE_TIMEOUT_MS)
+
+    def _leave(self, effect: fx.LeaveGroup) -> None:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+            if outcome is not None:  # Our session will expire.
+                log.warning("the coordinator could not be notified of our leaving", reason=str(outcome))
+            return self._core.group_left()
+
+        call = group_calls.leave_group(self._group, effect.member, effect.reason, effect.queues)
+        self._ask(effect.address, call, answered, LEAVE_TIMEOUT_MS)
+
+    def _open(self, effect: fx.OpenQueue) -> None:
+        self._ask(
+            effect.address,
+            group_calls.open_queue(self._group, effect.queue, effect.claim.member, effect.claim.epoch),
+            partial(self._core.claims.opened, effect),
+            OFFSET_TIMEOUT_MS,
+        )

@@ -4,10 +4,13 @@ How a batch is written once is in `libramq.spark.pipeline.batches`.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import msgspec
+from pyspark.sql import functions as f
+from pyspark.sql.window import Window
 
 from libramq.errors import ConfigError
 from libramq.spark.bodies.bodies import from_message
@@ -22,11 +25,12 @@ from libramq.spark.pipeline.plan import OnProgress, Plan, RunResult, TablePlan
 from libramq.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from libramq.spark.pipeline.delta_table import DeltaTable
     from libramq.spark.pipeline.iceberg_table import IcebergTable
     from libramq.spark.pipeline.parquet_table import ParquetTable
+
 
 #: Ours: 20 MB of small messages, 0.5 s of reading.
 BATCH_MESSAGES: Final = 200_000
@@ -234,7 +238,7 @@ class Ingest:
 
     def _write(self, messages: "DataFrame", batch: Batch) -> None:
         """Write one batch to the table, unless it is there."""
-        from libramq.spark.pipeline.ingest.duplicates import without_duplicates
+        from libramq.spark.pipeline.ingest.ingest import without_duplicates
 
         table = self._table()
         if self._config.dedup == "none" and self._bodies is None:
@@ -344,3 +348,51 @@ def _body_columns(config: IngestConfig) -> BodyColumns | None:
             raise ConfigError(f"body = {config.body!r} takes no columns, schema or message")
         return None
     return BodyColumns(config.body, config.columns, config.schema, config.message)
+
+
+Identity = Literal["unique_id", "key"]
+
+
+class Table(Protocol):
+    """The table with the earlier rows."""
+
+    def rows_of(self, spark: "SparkSession", first: date, last: date) -> "DataFrame | None": ...
+
+
+def without_duplicates(batch: "DataFrame", table: Table, identity: Identity, within_ms: int) -> "DataFrame":
+    """Return a batch's rows whose id came neither earlier in it nor in the table, within a time.
+
+    Of several in one batch, the one stored first stays. A message without a key is never a duplicate by key.
+    """
+    known = batch.withColumn("_id", _id(identity))
+    same = Window.partitionBy("topic", "_id").orderBy("timestamp", "broker", "queueId", "offset")
+    since = f.unix_millis("timestamp") - f.unix_millis(f.lag("timestamp").over(same))
+    first = known.withColumn("_since", since).where(f"_since is null or _since > {within_ms}").drop("_since")
+    before = _rows_around(batch, table, within_ms)
+    if before is None:
+        return first.drop("_id")
+    there = before.select(
+        f.col("topic").alias("_topic"), _id(identity).alias("_there"), f.unix_millis("timestamp").alias("_at")
+    )
+    is_again = (
+        (f.col("topic") == f.col("_topic"))
+        & (f.col("_id") == f.col("_there"))
+        & (f.abs(f.unix_millis("timestamp") - f.col("_at")) <= within_ms)
+    )
+    return first.join(there, is_again, "left_anti").drop("_id")
+
+
+def _id(identity: Identity) -> "Column":
+    if identity == "unique_id":
+        return f.col("msgId")
+    place = f.concat_ws(":", f.lit("\0"), "broker", "queueId", "offset")  # No key begins with it.
+    return f.coalesce(f.nullif("key", f.lit("")), place)
+
+
+def _rows_around(batch: "DataFrame", table: Table, within_ms: int) -> "DataFrame | None":
+    """Return the table's rows of the days in which duplicates of the batch may lie."""
+    bounds = batch.select(f.to_date(f.min("timestamp")), f.to_date(f.max("timestamp"))).first()
+    if bounds is None or bounds[0] is None:
+        return None
+    around = timedelta(days=within_ms // 86_400_000 + 1)
+    return table.rows_of(batch.sparkSession, bounds[0] - around, bounds[1] + around)
