@@ -26,7 +26,7 @@ from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Dialer, Seams
 from libramq.store.flush import run_flush
 from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, raise_it
-from tests.store.stores import Disk
+from tests.store.stores import Disk, plan_flush
 
 
 class QuestionKeeper(Performer):
@@ -118,7 +118,7 @@ class Conversation:
     def flush(self) -> None:
         """Flush everything to the disk, and answer the requests that waited for that."""
         self.threads.run_all(Thread.FLUSH)
-        plan = self.broker.store.plan_flush(self.clock.monotonic_ms(), thorough=True)
+        plan = plan_flush(self.broker.store, self.clock.monotonic_ms(), thorough=True)
         if plan is not None:
             run_flush(self.disk, plan)
             self.broker.store.complete_flush(plan)

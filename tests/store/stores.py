@@ -4,11 +4,13 @@ import errno
 import shutil
 from pathlib import Path
 
+from libramq.clock import MonotonicMs
 from libramq.filesystem import DiskUsage
 from libramq.message import MessageExt, decode_records, tag_code
 from libramq.message.ids import encode_host
 from libramq.message.properties import encode_properties
 from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
+from libramq.store.flush import FlushPlan
 from libramq.store.log.append import MessageRun
 from libramq.store.retention import Retention
 from tests.fakes import ManualClock, OwnFiles, done
@@ -123,9 +125,17 @@ def remove_old_files(store: MessageStore, count_max: int = 10) -> int:
         disk.space = space
 
 
+def plan_flush(store: MessageStore, now_ms: int, *, thorough: bool = False) -> FlushPlan | None:
+    """Return what is due of the log and the queues together, as if one thread did all flushes."""
+    if not store._is_open or store._refusal.is_final:
+        return None
+    plan = store._flusher.plan(MonotonicMs(now_ms), store._last_store_timestamp_ms, thorough=thorough)
+    return store._planned(plan)
+
+
 def flush(store: MessageStore, now_ms: int = 1 << 40) -> None:
     """Flush everything to the disk, as the shell does."""
-    plan = store.plan_flush(now_ms, thorough=True)
+    plan = plan_flush(store, now_ms, thorough=True)
     if plan is not None:
         run_flush(store._filesystem, plan)
         store.complete_flush(plan)

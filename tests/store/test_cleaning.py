@@ -25,6 +25,7 @@ from tests.store.stores import (
     kill,
     message,
     open_store,
+    plan_flush,
     remove_old_files,
 )
 
@@ -118,7 +119,7 @@ def test_unwritten_units_are_searched_in_memory(tmp_path: Path):
     store = filled(tmp_path)
     for number in range(30):
         store.append_batch([message(b"%03d" % number + b"." * 400, "Late")])
-    plan = store.plan_flush(1 << 40, thorough=True)
+    plan = plan_flush(store, 1 << 40, thorough=True)
     assert plan is not None
     store.complete_flush(plan)
     assert remove_old_files(store, 100) > 0

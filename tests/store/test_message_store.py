@@ -25,6 +25,7 @@ from tests.store.stores import (
     make_store,
     message,
     open_store,
+    plan_flush,
     read_all,
     remove_old_files,
 )
@@ -296,7 +297,7 @@ def test_nothing_is_readable_before_it_is_flushed_under_sync_flush(tmp_path: Pat
     assert (store.max_offset("T", 0), store.drain_touched()) == (0, {})
     assert store.read("T", 0, 0, 32).status is ReadStatus.NO_MESSAGE_IN_QUEUE
     assert store.message_at(0) is None
-    plan = store.plan_flush(0)
+    plan = plan_flush(store, 0)
     assert plan is not None
     second = store.append_batch([message("three")])
     run_flush(store._filesystem, plan)
@@ -316,7 +317,7 @@ def test_a_failed_fsync_is_final(tmp_path: Path):
     clock = ManualClock()
     store = open_store(tmp_path, disk=disk, clock=clock, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     store.append_batch([message("one")])
-    plan = store.plan_flush(0)
+    plan = plan_flush(store, 0)
     assert plan is not None
     disk.fails_sync = True
     with pytest.raises(SyncFailed, match="broken") as failed:
@@ -326,7 +327,7 @@ def test_a_failed_fsync_is_final(tmp_path: Path):
     assert store.append_batch([message("two")])[0].status is AppendStatus.SERVICE_NOT_AVAILABLE
     clock.advance(1 << 40)
     assert store.append_batch([message("two")])[0].status is AppendStatus.SERVICE_NOT_AVAILABLE
-    assert store.plan_flush(1 << 40, thorough=True) is None
+    assert plan_flush(store, 1 << 40, thorough=True) is None
     assert store.max_offset("T", 0) == 0
     assert "flushed" in (store.statistics().failure or "")
     store.close()
@@ -374,24 +375,24 @@ def test_a_flush_is_due_by_time_and_by_pages(tmp_path: Path):
     disk = Disk()
     store = open_store(tmp_path, disk=disk, mapped_file_size_commit_log=1 << 20)
     now_ms = 1_000_000
-    plan = store.plan_flush(now_ms)  # The first call is beyond every interval.
+    plan = plan_flush(store, now_ms)  # The first call is beyond every interval.
     if plan is not None:
         store.complete_flush(plan)
     store.append_batch([message(b"x" * 100)])
-    assert store.plan_flush(now_ms + 600) is None  # Not four pages.
+    assert plan_flush(store, now_ms + 600) is None  # Not four pages.
     store.append_batch([message(b"x" * 17_000)])
-    plan = store.plan_flush(now_ms + 1_200)
+    plan = plan_flush(store, now_ms + 1_200)
     assert plan is not None
     store.complete_flush(plan)
     assert store.flushed_offset == store.visible_offset
     store.append_batch([message(b"x" * 17_000)])
-    assert store.plan_flush(now_ms + 1_300) is None  # Not half a second.
-    plan = store.plan_flush(now_ms + 1_700)
+    assert plan_flush(store, now_ms + 1_300) is None  # Not half a second.
+    plan = plan_flush(store, now_ms + 1_700)
     assert plan is not None
     store.complete_flush(plan)
     store.append_batch([message("little")])
-    assert store.plan_flush(now_ms + 2_000) is None
-    plan = store.plan_flush(now_ms + 12_000)
+    assert plan_flush(store, now_ms + 2_000) is None
+    plan = plan_flush(store, now_ms + 12_000)
     assert plan is not None
     assert plan.commit_log_end == store.visible_offset
     store.close()
@@ -557,7 +558,7 @@ def test_the_store_agrees_with_plain_lists(tmp_path: Path, seed: int):
                 assert result.queue_offset == len(model.setdefault(key, []))
                 model[key].append(sent.body)
         elif action < 0.8:
-            plan = store.plan_flush(clock.monotonic_ms(), thorough=rng.random() < 0.2)
+            plan = plan_flush(store, clock.monotonic_ms(), thorough=rng.random() < 0.2)
             if plan is not None:
                 run_flush(store._filesystem, plan)
                 store.complete_flush(plan)

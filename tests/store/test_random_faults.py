@@ -24,7 +24,7 @@ from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.process import PowerCut
 from libramq.testing.machine.virtual_time import VirtualTime
 from tests.quick import quick
-from tests.store.stores import kill, read_all
+from tests.store.stores import kill, plan_flush, read_all
 
 FILE_SIZE = 8192
 #: Bytes of a record that a check covers: size, magic, physical offset, body length, and the body's first.
@@ -122,7 +122,7 @@ class Run:
         self.note_durable()
 
     def flush_all(self) -> None:
-        plan = self.store.plan_flush(self.time.monotonic_ms(), thorough=True)
+        plan = plan_flush(self.store, self.time.monotonic_ms(), thorough=True)
         if plan is not None:
             run_flush(self.disk, plan)
             self.store.complete_flush(plan)

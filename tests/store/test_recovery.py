@@ -165,6 +165,7 @@ from libramq.store import MessageStore
 from libramq.store import StoreConfig
 from libramq.store import StoreMessage
 from libramq.store import run_flush
+from tests.store.stores import plan_flush
 filesystem, clock = LocalFileSystem(), SystemClock()
 sizes = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 2000}
 config = StoreConfig(root=Path(sys.argv[1]), **sizes)
@@ -182,7 +183,7 @@ while True:
     sys.stdout.write("\\n".join(lines) + "\\n")
     sys.stdout.flush()
     if rng.random() < 0.1:
-        plan = store.plan_flush(clock.monotonic_ms(), thorough=rng.random() < 0.3)
+        plan = plan_flush(store, clock.monotonic_ms(), thorough=rng.random() < 0.3)
         if plan is not None:
             run_flush(filesystem, plan)
             store.complete_flush(plan)

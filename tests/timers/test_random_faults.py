@@ -25,7 +25,7 @@ from libramq.timers.request import TimerOptions
 from libramq.timers.timer_directory import TimerDirectory
 from libramq.timers.timer_files import TimerFiles
 from tests.quick import quick
-from tests.store.stores import kill, read_all
+from tests.store.stores import kill, plan_flush, read_all
 from tests.timers.no_pop import NoPop
 
 ROOT = Path("/store")
@@ -109,7 +109,7 @@ class Run:
         self.check()
 
     def flush(self) -> None:
-        plan = self.store.plan_flush(self.time.monotonic_ms(), thorough=True)
+        plan = plan_flush(self.store, self.time.monotonic_ms(), thorough=True)
         if plan is not None:
             run_flush(self.disk, plan)
             self.store.complete_flush(plan)

@@ -1,7 +1,7 @@
 """The message store: commit log and consume queues as one.
 
     append_batch → records in the log, units in the queues      (one write)
-    plan_flush → run_flush in a thread → complete_flush         (durable)
+    plan_log_flush, plan_queue_flush → run_flush in a thread → complete_flush    (durable)
     read ← bounded by `visible_offset`
 
 `visible_offset` alone bounds reads and wakes held ones: it is the end of the written data under ASYNC_FLUSH,
@@ -262,13 +262,6 @@ class MessageStore(StoreContents):
             raise StoreError(f"{self.config.root} cannot be flushed: {self.failure}")
         self._flush_everything()
         self._show_what_is_safe()
-
-    def plan_flush(self, now_ms: MonotonicMs, *, thorough: bool = False) -> FlushPlan | None:
-        """Return the flush due at this (monotonic) time, or None; also writes out pending units."""
-        if not self._is_open or self._refusal.is_final:
-            return None
-        plan = self._flusher.plan(now_ms, self._last_store_timestamp_ms, thorough=thorough)
-        return self._planned(plan)
 
     def plan_log_flush(self, now_ms: MonotonicMs) -> FlushPlan | None:
         """Return the flush that is due of the log alone; raises OSError if its files cannot be opened."""
