@@ -76,6 +76,19 @@ def secured(tmp_path: Path):
     made.close()
 
 
+def test_who_may_read_as_a_group_creates_retry_topics_of_existing_topics_only(secured: Secured):
+    """These are the group's, so its members may send to them; any number of names would be created."""
+    secured.make("alice")
+    assert secured.allow("Group:G", actions="Sub").code == C.SUCCESS
+    before = [each.topic_name for each in secured.broker.tables.topics]
+    for number in range(3):
+        assert secured.sends(ALICE, f"%RETRY%G+x{number}").code == C.TOPIC_NOT_EXIST
+    assert [each.topic_name for each in secured.broker.tables.topics] == before
+    assert secured.sends(ROOT, "T").code == C.SUCCESS
+    assert secured.sends(ALICE, "%RETRY%G+T").code == C.SUCCESS
+    assert secured.sends(ALICE, "%RETRY%G").code == C.SUCCESS
+
+
 def test_the_first_user_makes_others_and_policies_let_them_work(secured: Secured):
     assert secured.sends(ALICE).remark == "User:alice is not found."
     assert secured.make("alice").code == C.SUCCESS

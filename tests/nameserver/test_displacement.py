@@ -1,5 +1,6 @@
 """Which registrations displace a live broker at the name server, and which do not."""
 
+import msgspec
 import pytest
 
 from libramq.codes import RequestCode, ResponseCode
@@ -7,7 +8,7 @@ from libramq.formats.document import encode_body
 from libramq.nameserver.displacement import PROBE_MS
 from libramq.remoting.body.cluster import RegisterBrokerBody
 from libramq.remoting.command import Command, reply_to
-from libramq.remoting.credentials import Credentials, sign
+from libramq.remoting.credentials import Credentials, sign, sign_for
 from libramq.remoting.headers import (
     BrokerHeartbeatHeader,
     Header,
@@ -20,6 +21,7 @@ from tests.fakes import FakePeer
 from tests.nameserver.tables import header, table
 from tests.nameserver.test_processor import Server
 
+NAME_SERVER = "10.0.0.1:9876"
 PAIR = Credentials("libra", "only brokers know this")
 #: Registrations that displace broker-a at 10.0.0.1:10911.
 THEFTS = {
@@ -51,7 +53,7 @@ class Registry(Server):
         """Send a registration; the answer may arrive later."""
         body = encode_body(RegisterBrokerBody(topic_config_serialize_wrapper=table(*(topics or ("T", "U")))))
         request = Command(code=RequestCode.REGISTER_BROKER, ext=encode_header(what), body=body, opaque=77)
-        self.performer.received(peer, [request if by is None else sign(request, by)])
+        self.performer.received(peer, [request if by is None else sign_for(request, by, NAME_SERVER)])
 
     def answers(self, peer: FakePeer) -> list[Command]:
         taken = [command for command in peer.replies if command.is_response]
@@ -223,7 +225,16 @@ def test_nobody_keeps_a_silent_broker_alive_or_ends_it(code: RequestCode, what: 
     request = Command(code=code, ext=encode_header(what), body=body, opaque=78)
     registry.performer.received(registry.owner, [request])
     assert registry.answers(registry.owner)[0].code == ResponseCode.NO_PERMISSION
+    others = {RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER, RequestCode.BROKER_HEARTBEAT} - {
+        code
+    }
+    for other in others:  # A heartbeat that somebody has recorded could end its broker's registration.
+        recorded = sign_for(msgspec.structs.replace(request, code=other), PAIR, NAME_SERVER)
+        registry.performer.received(registry.owner, [msgspec.structs.replace(recorded, code=code)])
+        assert registry.answers(registry.owner)[0].code == ResponseCode.NO_PERMISSION
     registry.performer.received(registry.owner, [sign(request, PAIR)])
+    assert registry.answers(registry.owner)[0].code == ResponseCode.NO_PERMISSION
+    registry.performer.received(registry.owner, [sign_for(request, PAIR, NAME_SERVER)])
     assert registry.answers(registry.owner)[0].code == ResponseCode.SUCCESS
 
 

@@ -190,6 +190,11 @@ class TopicTable:
         is_retry = topic.startswith(names.RETRY_PREFIX)
         # POP's second form of these has a character that no other name may have.
         names.validate_topic(topic.replace("+", "_", 1) if is_retry else topic)
+        _, mark, popped = topic.partition("+")
+        if mark and popped not in self._topics:  # Who may read as a group may write to its retry topics.
+            raise broker_error(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{popped}] not exist, so {topic} does not"
+            )
         template = self._topics.get(default_topic)
         if is_retry:
             retry = TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)

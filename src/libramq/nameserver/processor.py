@@ -26,7 +26,7 @@ from libramq.nameserver.registration import check_topics, decode_registration, d
 from libramq.nameserver.route_info import BrokerAddress, RouteInfo
 from libramq.remoting import headers as h
 from libramq.remoting.body.cluster import KVTable, TopicList
-from libramq.remoting.credentials import Credentials, is_signed
+from libramq.remoting.credentials import Credentials, is_signed_for
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import INLINE_BODY_BYTES_MAX, Processor, Request
 
@@ -184,7 +184,7 @@ class NameServerProcessor:
 
     def _require_broker(self, request: Request) -> None:
         """Raise BrokerError for a broker's request that no broker of the cluster has signed."""
-        if self._credentials is not None and not is_signed(request.command, self._credentials):
+        if self._credentials is not None and not is_signed_for(request.command, self._credentials, None):
             raise broker_error(ResponseCode.NO_PERMISSION, UNSIGNED)
 
     def topic_route(self, request: Request) -> Outcome:
