@@ -74,7 +74,7 @@ def test_a_java_consumer_locks_and_commits_at_the_acting_slave(tmp_path: Path) -
             within_s=2 * PATIENCE_S,
         )
         cluster.wait_until(  # A slave copies topics from its master once a minute.
-            lambda: wire.ask(slave.address, wire.GET_TOPIC_CONFIG, {"topic": topic}).header["code"] == 0,
+            lambda: wire.has_topic(slave.address, topic),
             "the topic at the slave",
             within_s=2 * PATIENCE_S,
         )
@@ -122,6 +122,7 @@ def test_a_java_consumer_locks_and_commits_at_our_acting_slave(tmp_path: Path) -
             lambda: (
                 addresses(cluster, topic) == ({"0": master, "1": slave}, 6)
                 and end_of_queue(slave, topic) == COUNT
+                and wire.has_topic(slave, topic)
             ),
             "everything at the slave",
             within_s=2 * PATIENCE_S,
@@ -286,7 +287,7 @@ def test_a_java_producer_ends_at_another_master_what_was_open_at_a_lost_one(tmp_
         consumer = cluster.consumer(group, topic)
         slave = f"127.0.0.1:{servers.ports['slave']}"
         cluster.wait_until(
-            lambda: end_of_queue(slave, "RMQ_SYS_TRANS_HALF_TOPIC") == 1,
+            lambda: end_of_queue(slave, "RMQ_SYS_TRANS_HALF_TOPIC") == 1 and wire.has_topic(slave, topic),
             "the half message at the slave",
             within_s=PATIENCE_S,
         )

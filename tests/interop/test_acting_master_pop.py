@@ -72,7 +72,9 @@ def test_what_a_lost_master_had_popped_is_redelivered_by_another_once(tmp_path: 
         wait_handled(cluster, named("m", COUNT), first)
         cluster.wait_until(
             lambda: (
-                passed_on(slave).place >= 0 and end_of_queue(slave, JOURNAL) == end_of_queue(master, JOURNAL)
+                passed_on(slave).place >= 0
+                and end_of_queue(slave, JOURNAL) == end_of_queue(master, JOURNAL)
+                and wire.has_topic(slave, topic)
             ),
             "the journal at the slave",
             within_s=PATIENCE_S,

@@ -20,10 +20,6 @@ COUNT, INVISIBLE_MS = 10, 10_000
 ACTING = {"enableSlaveActingMaster": "true", "slaveReadEnable": "true"}
 
 
-def has_topic(address: str, topic: str) -> bool:
-    return wire.ask(address, wire.GET_TOPIC_CONFIG, {"topic": topic}).header["code"] == 0
-
-
 def knows_mode(store: Path, group: str) -> bool:
     """Return whether a slave has copied that a group pops."""
     file = store / "config" / "messageRequestMode.json"
@@ -55,7 +51,7 @@ def test_a_java_consumer_pops_at_our_slave_what_apaches_master_had(tmp_path: Pat
             lambda: (
                 addresses(cluster, topic) == ({"0": master.address, "1": slave}, 6)
                 and end_of_queue(slave, topic) == COUNT
-                and has_topic(slave, topic)
+                and wire.has_topic(slave, topic)
                 and has_group(slave, group)
                 and knows_mode(tmp_path / "slave" / "store", group)
             ),

@@ -105,7 +105,9 @@ def test_apaches_slave_copies_our_master_and_serves_after_its_death(stack: ExitS
     end = end_of(ours)
     assert log_of(theirs, end) == log_of(ours, end)
     cluster.wait_until(lambda: "1" in ids_of(servers.namesrv), "a slave", within_s=PATIENCE_S)
-    cluster.wait_until(lambda: knows(slave.address, topic), "the topic at the slave", within_s=PATIENCE_S)
+    cluster.wait_until(
+        lambda: wire.has_topic(slave.address, topic), "the topic at the slave", within_s=PATIENCE_S
+    )
     shown = cluster.admin("haStatus", "-b", cluster.broker_address)
     words = shown.split()
     assert words[words.index("#MasterCommitLogMaxOffset") + 1] == str(end), shown
@@ -116,11 +118,6 @@ def test_apaches_slave_copies_our_master_and_serves_after_its_death(stack: ExitS
     consumer = cluster.consumer(group, topic, tags="*")
     wait_numbers(consumer, within_s=3 * PATIENCE_S)
     consumer.finish()
-
-
-def knows(address: str, topic: str) -> bool:
-    """Return whether a slave knows a topic. It asks its master every few seconds."""
-    return wire.ask(address, wire.GET_TOPIC_CONFIG, {"topic": topic}).header["code"] == 0
 
 
 @pytest.mark.parametrize("kind", ["apache", "libra"])
@@ -158,7 +155,7 @@ def test_our_slave_copies_a_master_and_serves_when_that_is_gone(
     end = end_of(theirs)
     assert log_of(ours, end) == log_of(theirs, end)
     slave = f"127.0.0.1:{servers.ports['slave']}"
-    cluster.wait_until(lambda: knows(slave, topic), "the topic at the slave", within_s=PATIENCE_S)
+    cluster.wait_until(lambda: wire.has_topic(slave, topic), "the topic at the slave", within_s=PATIENCE_S)
     if kind == "apache":
         master.process.kill()
     else:
@@ -353,7 +350,7 @@ def test_a_member_reads_on_from_the_slave_and_commits_when_the_master_is_back(
         return may_go_on.wait(PATIENCE_S)
 
     slave = f"127.0.0.1:{servers.ports['slave']}"
-    cluster.wait_until(lambda: knows(slave, "Read"), "the topic at the slave", within_s=PATIENCE_S)
+    cluster.wait_until(lambda: wire.has_topic(slave, "Read"), "the topic at the slave", within_s=PATIENCE_S)
     member = PushConsumer(
         group="readers",
         namesrv=servers.namesrv,

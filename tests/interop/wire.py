@@ -113,6 +113,11 @@ def loads_loose(body: bytes) -> Any:
     return json.loads(re.sub(r"([{,])(\d+):", r'\1"\2":', body.decode()))
 
 
+def has_topic(address: str, topic: str) -> bool:
+    """Return whether a broker knows a topic; a slave learns it later than the messages."""
+    return ask(address, GET_TOPIC_CONFIG, {"topic": topic}).header["code"] == 0
+
+
 def brokers_of(namesrv: str, tls: ssl.SSLContext | None = None) -> dict[str, Any]:
     """Return the data of every broker that the name server knows, by name."""
     answer = ask(namesrv, GET_BROKER_CLUSTER_INFO, tls=tls)
