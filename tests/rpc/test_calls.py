@@ -127,7 +127,6 @@ def test_a_call_makes_a_new_command_each_time():
 def test_name_server_calls_read_their_answers():
     reply = Command(code=0, body=encode_body(TopicList(topic_list=["T"])))
     assert name_server_calls.all_topics().result(reply, where="") == ["T"]
-    assert name_server_calls.topics_by_cluster("C").result(reply, where="") == ["T"]
     reply = Command(code=0, body=encode_body(KVTable(table={"a": "b"})))
     assert admin_calls.RUNTIME_INFO.result(reply, where="") == {"a": "b"}
     route = name_server_calls.topic_route("T")

@@ -11,7 +11,7 @@ from libramq.clock import MonotonicMs
 from libramq.message import names
 from libramq.message.queue import MessageQueue
 from libramq.testing.cluster import PopPlan
-from libramq.testing.history import Commit, KafkaCommit, Violation
+from libramq.testing.history import Commit, KafkaCommit, StoredMessage, Violation
 from libramq.testing.invariants import pops
 from libramq.testing.invariants.delays import DelayedMessagesComeOnce
 from libramq.testing.invariants.kafka_groups import KafkaCommitsAreKept, KafkaConsumedAtLeastOnce
@@ -81,8 +81,8 @@ def test_only_queues_that_a_broker_names_are_read_again_after_a_reset():
     cluster = Simulation(1, scenario=replace(draw_scenario(1), pops=pops)).cluster
     replays = ResetsReplay(cluster)
     left_out = MessageQueue("T", "broker-a", 1)
-    replays.stored(QUEUE, 0, 0, "named", MonotonicMs(0))
-    replays.stored(left_out, 0, 0, "left out", MonotonicMs(0))
+    replays.stored(StoredMessage(QUEUE, 0, 0, "named", MonotonicMs(0)))
+    replays.stored(StoredMessage(left_out, 0, 0, "left out", MonotonicMs(0)))
     replays.pops_set_back("G", "T", "broker-a", None)
     replays.pops_set_back("G", "T", "broker-a", [QUEUE])
     assert not replays.is_met()

@@ -341,11 +341,6 @@ class Records:
         """Return each record's physical offset."""
         return self._head["physical_offset"].astype(np.int64)  # type: ignore[no-any-return]
 
-    @property
-    def queue_ids(self) -> Positions:
-        """Return the queue of each record."""
-        return self._head["queue_id"].astype(np.int64)  # type: ignore[no-any-return]
-
     def has_good_crcs(self) -> bool:
         """Return whether every body, as it is stored, matches its checksum."""
         view, (starts, ends) = memoryview(self._data), self._body

@@ -15,7 +15,6 @@ from libramq.remoting.body.cluster import ClusterInfo, RegisterBrokerBody, Topic
 from libramq.remoting.command import Command
 from libramq.remoting.headers import (
     BrokerHeartbeatHeader,
-    ClusterHeader,
     RegisterBrokerHeader,
     RouteHeader,
     TopicHeader,
@@ -59,15 +58,6 @@ def all_topics() -> Call[list[str]]:
     return header_call(
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
         None,
-        lambda reply: decode_body(reply.body, TopicList).topic_list,
-    )
-
-
-def topics_by_cluster(cluster: str) -> Call[list[str]]:
-    """Return the names of the topics that a cluster's brokers have."""
-    return header_call(
-        RequestCode.GET_TOPICS_BY_CLUSTER,
-        ClusterHeader(cluster=cluster),
         lambda reply: decode_body(reply.body, TopicList).topic_list,
     )
 

@@ -150,11 +150,6 @@ class LargeRequests:
         self._usual = _Lane(USUAL_LANE_BYTES)
         self._huge = _Lane(HUGE_LANE_BYTES)
 
-    @property
-    def taken_bytes(self) -> int:
-        """Return what the requests under way are expected to take."""
-        return self._usual.taken_bytes + self._huge.taken_bytes
-
     def take(self, work: UnderWay) -> bool:
         """Take room now, or make the request wait; return whether it may begin."""
         return self._lane(work).take(work)

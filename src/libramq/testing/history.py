@@ -8,7 +8,7 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.queues.owned_queue import Delivery
@@ -138,17 +138,20 @@ class Commit:
         self.may_be_lost = False
 
 
+class StoredMessage(NamedTuple):
+    """A producer's message that was acknowledged, by a request of this time."""
+
+    queue: MessageQueue
+    offset: int
+    physical_offset: int
+    message_id: str
+    requested_ms: MonotonicMs
+
+
 class Watcher:
     """Receives all facts; an invariant overrides the methods it needs."""
 
-    def stored(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        physical_offset: int,
-        message_id: str,
-        requested_ms: MonotonicMs,
-    ) -> None:
+    def stored(self, message: StoredMessage) -> None:
         """A producer's message was acknowledged."""
 
     def deferred(self, broker: str, topic: str, message_id: str, requested_ms: MonotonicMs) -> None:
@@ -260,11 +263,10 @@ class Watcher:
         """A member's commit was answered; codes are empty if it was not."""
 
 
-class History(Watcher):
-    """The log, and its watchers."""
+class Log(Watcher):
+    """The log: a line for each fact that explains others, and counts."""
 
     def __init__(self, time: VirtualTime, lines_kept: int | None) -> None:
-        self.watchers: list[Watcher] = []
         self.lines: deque[str] = deque(maxlen=lines_kept)
         self.checksum = 0
         self.stored_count = 0
@@ -272,6 +274,120 @@ class History(Watcher):
         #: How often each kind of event happened.
         self.happenings: Counter[Happening] = Counter()
         self._time = time
+
+    def note(self, who: str, what: str) -> None:
+        """Add a line."""
+        line = f"{self._time.elapsed_ms:>7} {who}: {what}"
+        self.lines.append(line)
+        self.checksum = zlib.crc32(line.encode(), self.checksum)
+
+    def happened(self, what: Happening, about: str = "") -> None:
+        """Count an event; about: its subject."""
+        if not self.happenings[what]:
+            self.note("first", f"{what}: {about}" if about else what)
+        self.happenings[what] += 1
+
+    def stored(self, message: StoredMessage) -> None:
+        queue, offset, _, message_id, _ = message
+        self.stored_count += 1
+        self.note(queue.broker_name, f"stored {message_id} at {_named(queue)}:{offset}")
+
+    def deferred(self, broker: str, topic: str, message_id: str, requested_ms: MonotonicMs) -> None:
+        self.stored_count += 1
+        self.note(broker, f"keeps {message_id} of {topic} for later")
+
+    def pops_set_back(
+        self, group: str, topic: str, broker: str, queues: Collection[MessageQueue] | None
+    ) -> None:
+        if queues is not None:
+            self.note(group, f"is set back in {len(queues)} queues of {topic}@{broker}")
+
+    def slave_ended(self, name: str, durable_to: int | None) -> None:
+        self.note(name, "killed" if durable_to is None else "power cut")
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        self.note(name, "killed" if durable_to is None else f"power cut, durable to {durable_to}")
+
+    def broker_recovered(self, name: str, broker: "Broker") -> None:
+        self.note(name, f"runs, log ends at {broker.store.visible_offset}")
+
+    def topic_deleted(self, name: str, topic: str) -> None:
+        self.note(name, f"{topic} is deleted")
+
+    def commit_requested(self, group: str, queue: MessageQueue, commit: Commit) -> None:
+        self.note(group, f"commit {_named(queue)}:{commit.offset}")
+
+    def commit_acknowledged(self, group: str, queue: MessageQueue, commit: Commit) -> None:
+        commit.answered_ms = self._time.now_ms
+
+    def offset_read(
+        self, group: str, queue: MessageQueue, offset: int | None, requested_ms: MonotonicMs
+    ) -> None:
+        self.note(group, f"offset of {_named(queue)} is {offset}")
+
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
+        self.note(claim.member, f"opened {_named(queue)} under {claim.epoch}")
+
+    def handled(self, member: HandlingMember, delivery: Delivery, outcome: HandlerOutcome) -> None:
+        self.handled_count += len(delivery.messages)
+        offsets = ",".join(str(message.queue_offset) for message in delivery.messages)
+        self.note(member.name, f"{outcome.value} {_named(delivery.owned.queue)}:{offsets}")
+
+    def disturbed(self, what: str) -> None:
+        self.note("fault", what)
+
+    def kafka_beat(self, beat: "KafkaBeat") -> None:
+        owned = "" if beat.owned is None else f" with {_numbered(beat.owned)}"
+        self.note(beat.member, f"{beat.group} heartbeat {beat.epoch} to {beat.broker}{owned}")
+
+    def kafka_answered(
+        self, beat: "KafkaBeat", code: int, epoch: int, assigned: "KafkaPartitions | None"
+    ) -> None:
+        what = "" if assigned is None else f", {_numbered(assigned)}"
+        self.note(beat.broker, f"{beat.group} answers {beat.member}: {code or epoch}{what}")
+
+    def kafka_owns(self, group: str, member: str, partitions: "KafkaPartitions") -> None:
+        self.note(member, f"has {_numbered(partitions)}")
+
+    def kafka_position(
+        self,
+        group: str,
+        member: str,
+        broker: str,
+        partition: "KafkaPartition",
+        position: int,
+        sent_ms: MonotonicMs,
+    ) -> None:
+        self.note(member, f"reads {partition.topic}-{partition.number} from {position} on")
+
+    def kafka_handled(
+        self, group: str, broker: str, partition: "KafkaPartition", begin: int, end: int
+    ) -> None:
+        self.handled_count += end - begin
+        self.note(group, f"read {partition.topic}-{partition.number}:{begin}-{end} at {broker}")
+
+    def kafka_out_of_range(self, member: str, broker: str, partition: "KafkaPartition", offset: int) -> None:
+        self.note(broker, f"has nothing at {partition.topic}-{partition.number}:{offset}")
+
+    def kafka_commit(self, commit: "KafkaCommit") -> None:
+        offsets = " ".join(f"{each.topic}-{each.number}:{at}" for each, at in commit.offsets.items())
+        self.note(commit.member, f"commits {offsets} to {commit.broker} under {commit.epoch}")
+
+    def kafka_committed(self, commit: "KafkaCommit", codes: "Mapping[KafkaPartition, int]") -> None:
+        wrong = sorted({code for code in codes.values() if code})
+        if wrong:
+            self.note(commit.broker, f"refuses the commit of {commit.member} under {commit.epoch}: {wrong}")
+
+    def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
+        self.note(member, f"{what} {' '.join(_named(queue) for queue in queues)}")
+
+
+class History(Log):
+    """The log, and its watchers: each fact is logged, and passed to those that take it."""
+
+    def __init__(self, time: VirtualTime, lines_kept: int | None) -> None:
+        super().__init__(time, lines_kept)
+        self.watchers: list[Watcher] = []
         self._by_fact: dict[str, list[Callable[..., None]]] = {}
         self._watcher_count = 0
 
@@ -287,197 +403,21 @@ class History(Watcher):
             found = self._by_fact[fact] = [getattr(one, fact) for one in takers]
         return found
 
-    def note(self, who: str, what: str) -> None:
-        """Add a line."""
-        line = f"{self._time.elapsed_ms:>7} {who}: {what}"
-        self.lines.append(line)
-        self.checksum = zlib.crc32(line.encode(), self.checksum)
 
-    def happened(self, what: Happening, about: str = "") -> None:
-        """Count an event; about: its subject."""
-        if not self.happenings[what]:
-            self.note("first", f"{what}: {about}" if about else what)
-        self.happenings[what] += 1
+def _passed_on(fact: str) -> Callable[..., None]:
+    log = getattr(Log, fact)
 
-    def stored(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        physical_offset: int,
-        message_id: str,
-        requested_ms: MonotonicMs,
-    ) -> None:
-        self.stored_count += 1
-        self.note(queue.broker_name, f"stored {message_id} at {_named(queue)}:{offset}")
-        for notify in self._watching("stored"):
-            notify(queue, offset, physical_offset, message_id, requested_ms)
+    def happen(self: History, *arguments: Any, **named: Any) -> None:
+        log(self, *arguments, **named)
+        for notify in self._watching(fact):
+            notify(*arguments, **named)
 
-    def deferred(self, broker: str, topic: str, message_id: str, requested_ms: MonotonicMs) -> None:
-        self.stored_count += 1
-        self.note(broker, f"keeps {message_id} of {topic} for later")
-        for notify in self._watching("deferred"):
-            notify(broker, topic, message_id, requested_ms)
+    return happen
 
-    def popped(self, group: str, topic: str, broker: str, message_id: str, arrived_ms: MonotonicMs) -> None:
-        for notify in self._watching("popped"):
-            notify(group, topic, broker, message_id, arrived_ms)
 
-    def acknowledged(self, group: str, topic: str, message_id: str, by: str | None = None) -> None:
-        for notify in self._watching("acknowledged"):
-            notify(group, topic, message_id, by)
-
-    def pops_set_back(
-        self, group: str, topic: str, broker: str, queues: Collection[MessageQueue] | None
-    ) -> None:
-        if queues is not None:
-            self.note(group, f"is set back in {len(queues)} queues of {topic}@{broker}")
-        for notify in self._watching("pops_set_back"):
-            notify(group, topic, broker, queues)
-
-    def slave_ended(self, name: str, durable_to: int | None) -> None:
-        self.note(name, "killed" if durable_to is None else "power cut")
-        for notify in self._watching("slave_ended"):
-            notify(name, durable_to)
-
-    def rolled_back(self, message_id: str) -> None:
-        for notify in self._watching("rolled_back"):
-            notify(message_id)
-
-    def broker_died(self, name: str, durable_to: int | None) -> None:
-        self.note(name, "killed" if durable_to is None else f"power cut, durable to {durable_to}")
-        for notify in self._watching("broker_died"):
-            notify(name, durable_to)
-
-    def broker_recovered(self, name: str, broker: "Broker") -> None:
-        self.note(name, f"runs, log ends at {broker.store.visible_offset}")
-        for notify in self._watching("broker_recovered"):
-            notify(name, broker)
-
-    def topic_deleted(self, name: str, topic: str) -> None:
-        self.note(name, f"{topic} is deleted")
-        for notify in self._watching("topic_deleted"):
-            notify(name, topic)
-
-    def commit_requested(self, group: str, queue: MessageQueue, commit: Commit) -> None:
-        self.note(group, f"commit {_named(queue)}:{commit.offset}")
-        for notify in self._watching("commit_requested"):
-            notify(group, queue, commit)
-
-    def commit_acknowledged(self, group: str, queue: MessageQueue, commit: Commit) -> None:
-        commit.answered_ms = self._time.now_ms
-        for notify in self._watching("commit_acknowledged"):
-            notify(group, queue, commit)
-
-    def offset_read(
-        self, group: str, queue: MessageQueue, offset: int | None, requested_ms: MonotonicMs
-    ) -> None:
-        self.note(group, f"offset of {_named(queue)} is {offset}")
-        for notify in self._watching("offset_read"):
-            notify(group, queue, offset, requested_ms)
-
-    def session_renewed(self, member: str, requested_ms: MonotonicMs) -> None:
-        for notify in self._watching("session_renewed"):
-            notify(member, requested_ms)
-
-    def opened(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
-        self.note(claim.member, f"opened {_named(queue)} under {claim.epoch}")
-        for notify in self._watching("opened"):
-            notify(group, queue, claim, requested_ms)
-
-    def pulled(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
-        for notify in self._watching("pulled"):
-            notify(group, queue, claim, requested_ms)
-
-    def changed_at_slave(self, group: str, queue: MessageQueue, what: str, claim: Claim | None) -> None:
-        for notify in self._watching("changed_at_slave"):
-            notify(group, queue, what, claim)
-
-    def delivered(self, member: HandlingMember, delivery: Delivery) -> None:
-        for notify in self._watching("delivered"):
-            notify(member, delivery)
-
-    def handling_began(self, member: HandlingMember, delivery: Delivery) -> None:
-        for notify in self._watching("handling_began"):
-            notify(member, delivery)
-
-    def handled(self, member: HandlingMember, delivery: Delivery, outcome: HandlerOutcome) -> None:
-        self.handled_count += len(delivery.messages)
-        offsets = ",".join(str(message.queue_offset) for message in delivery.messages)
-        self.note(member.name, f"{outcome.value} {_named(delivery.owned.queue)}:{offsets}")
-        for notify in self._watching("handled"):
-            notify(member, delivery, outcome)
-
-    def rebalance_recorded(self, broker: str, event: RebalanceEvent) -> None:
-        for notify in self._watching("rebalance_recorded"):
-            notify(broker, event)
-
-    def disturbed(self, what: str) -> None:
-        self.note("fault", what)
-        for notify in self._watching("disturbed"):
-            notify(what)
-
-    def kafka_beat(self, beat: "KafkaBeat") -> None:
-        owned = "" if beat.owned is None else f" with {_numbered(beat.owned)}"
-        self.note(beat.member, f"{beat.group} heartbeat {beat.epoch} to {beat.broker}{owned}")
-        for notify in self._watching("kafka_beat"):
-            notify(beat)
-
-    def kafka_answered(
-        self, beat: "KafkaBeat", code: int, epoch: int, assigned: "KafkaPartitions | None"
-    ) -> None:
-        what = "" if assigned is None else f", {_numbered(assigned)}"
-        self.note(beat.broker, f"{beat.group} answers {beat.member}: {code or epoch}{what}")
-        for notify in self._watching("kafka_answered"):
-            notify(beat, code, epoch, assigned)
-
-    def kafka_owns(self, group: str, member: str, partitions: "KafkaPartitions") -> None:
-        self.note(member, f"has {_numbered(partitions)}")
-        for notify in self._watching("kafka_owns"):
-            notify(group, member, partitions)
-
-    def kafka_position(
-        self,
-        group: str,
-        member: str,
-        broker: str,
-        partition: "KafkaPartition",
-        position: int,
-        sent_ms: MonotonicMs,
-    ) -> None:
-        self.note(member, f"reads {partition.topic}-{partition.number} from {position} on")
-        for notify in self._watching("kafka_position"):
-            notify(group, member, broker, partition, position, sent_ms)
-
-    def kafka_handled(
-        self, group: str, broker: str, partition: "KafkaPartition", begin: int, end: int
-    ) -> None:
-        self.handled_count += end - begin
-        self.note(group, f"read {partition.topic}-{partition.number}:{begin}-{end} at {broker}")
-        for notify in self._watching("kafka_handled"):
-            notify(group, broker, partition, begin, end)
-
-    def kafka_out_of_range(self, member: str, broker: str, partition: "KafkaPartition", offset: int) -> None:
-        self.note(broker, f"has nothing at {partition.topic}-{partition.number}:{offset}")
-        for notify in self._watching("kafka_out_of_range"):
-            notify(member, broker, partition, offset)
-
-    def kafka_commit(self, commit: "KafkaCommit") -> None:
-        offsets = " ".join(f"{each.topic}-{each.number}:{at}" for each, at in commit.offsets.items())
-        self.note(commit.member, f"commits {offsets} to {commit.broker} under {commit.epoch}")
-        for notify in self._watching("kafka_commit"):
-            notify(commit)
-
-    def kafka_committed(self, commit: "KafkaCommit", codes: "Mapping[KafkaPartition, int]") -> None:
-        wrong = sorted({code for code in codes.values() if code})
-        if wrong:
-            self.note(commit.broker, f"refuses the commit of {commit.member} under {commit.epoch}: {wrong}")
-        for notify in self._watching("kafka_committed"):
-            notify(commit, codes)
-
-    def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
-        self.note(member, f"{what} {' '.join(_named(queue) for queue in queues)}")
-        for notify in self._watching("owners_changed"):
-            notify(member, what, queues)
+for _fact in vars(Watcher):
+    if not _fact.startswith("_"):
+        setattr(History, _fact, _passed_on(_fact))
 
 
 def _named(queue: MessageQueue) -> str:

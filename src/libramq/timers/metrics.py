@@ -37,10 +37,6 @@ class TimerMetrics:
         self._counts[topic] = TimerCount(count=max(0, count + number), time_stamp=int(wall_ms))
         self._version = self._version.next(wall_ms)
 
-    def forget(self, topic: str) -> None:
-        """Forget a topic that was deleted."""
-        self._counts.pop(topic, None)
-
     def content(self) -> TimerMetricsFile:
         """Return the content of the file."""
         return TimerMetricsFile(timing_count=dict(self._counts), data_version=self._version)

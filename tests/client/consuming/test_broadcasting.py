@@ -94,4 +94,4 @@ def test_leaving_writes_offsets_and_unregisters():
     assert talk.effects == [
         fx.StoreOffsets(((q(0), 1),)), fx.Revoked((q(0),)), fx.Unregister(("a:1",)),
     ]  # fmt: skip
-    assert talk.core.phase is Phase.LEAVING
+    assert talk.core._phase is Phase.LEAVING

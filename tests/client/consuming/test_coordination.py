@@ -970,7 +970,7 @@ def test_a_graceful_stop_commits_leaves_and_unregisters():
     assert talk.commit_answered(commit) == [fx.LeaveGroup("a:1", "m1", "member_left", grants(q(0)))]
     assert talk._(talk.core.group_left()) == [fx.Unregister(("a:1",))]
     assert talk.core.unregistered() == [fx.Stopped()]
-    assert talk.core.phase is Phase.STOPPED
+    assert talk.core._phase is Phase.STOPPED
 
 
 def test_idle_queues_are_released_while_a_slow_handler_runs():

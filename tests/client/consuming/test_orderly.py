@@ -360,7 +360,7 @@ def test_leaving_has_a_deadline_whatever_does_not_answer():
     talk.stop(timeout_ms=1000)
     talk.at(1000)
     talk.at(5000)
-    assert talk.core.phase is Phase.LEAVING
+    assert talk.core._phase is Phase.LEAVING
 
 
 def test_a_queue_whose_offset_was_refused_is_not_announced_twice():

@@ -294,7 +294,7 @@ def test_leaving_drains_commits_and_says_goodbye_in_this_order():
     assert talk.effects == [fx.CommitOffset(q(0), talk.generation(q(0)), 2, "a:1"), fx.Revoked((q(0),))]
     assert talk.commit_answered(talk.effects[0]) == [fx.Unregister(("a:1",))]
     assert talk.core.unregistered() == [fx.Stopped()]
-    assert talk.core.phase is Phase.STOPPED
+    assert talk.core._phase is Phase.STOPPED
 
 
 def test_leaving_has_a_deadline():

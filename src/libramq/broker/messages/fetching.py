@@ -90,11 +90,6 @@ class Fetching:
         self._parked: dict[_Held, None] = {}
         self._waking = Each(kernel.work, self._wake)
 
-    @property
-    def held_count(self) -> int:
-        """Return on how many queues fetches wait."""
-        return len(self._held)
-
     def fetch(self, fetch: Fetch, now_ms: MonotonicMs) -> None:
         """Answer a fetch by its waiter, now or later."""
         self._read(fetch, now_ms + min(max(fetch.hold_ms, 0), SUSPEND_MS_MAX), now_ms)

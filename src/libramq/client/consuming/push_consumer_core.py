@@ -90,11 +90,6 @@ class PushConsumerCore:
         return self._timers.next_due_ms
 
     @property
-    def phase(self) -> Phase:
-        """Return the phase of its life."""
-        return self._phase
-
-    @property
     def begins_handlers(self) -> bool:
         """Return whether handlers may begin: the consumer is neither paused nor stopping."""
         return self._phase is Phase.RUNNING and not self.table.is_all_paused

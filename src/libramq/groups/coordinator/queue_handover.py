@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from libramq.clock import MonotonicMs
-from libramq.fencing import MODE_EPOCHS, Attempts, Claim, Claims
+from libramq.fencing import MODE_EPOCHS, Attempts, Claims
 from libramq.groups.queue_holdings import Holding, QueueHoldings
 from libramq.message.queue import MessageQueue
 
@@ -56,19 +56,10 @@ class QueueHandover(QueueHoldings):
             handover.to_notify[holding.member] = None
         return handover
 
-    def claims(self) -> dict[MessageQueue, Claim]:
-        """Return the holder of each queue."""
-        return {queue: Claim(holding.member, holding.epoch) for queue, holding in self.holdings.items()}
-
     @property
     def is_complete(self) -> bool:
         """Return whether every queue is at its target."""
         return not self.revoked and not self.unheld
-
-    def owned(self, member: str) -> list[MessageQueue]:
-        """Return a member's queues, longest held first: if some have to move, those stay."""
-        held = self.of(member)
-        return sorted(held, key=lambda queue: (held[queue].granted_at_ms, held[queue].epoch, queue))
 
     def retarget(
         self,

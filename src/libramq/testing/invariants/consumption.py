@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.queues.owned_queue import Delivery
-from libramq.clock import MonotonicMs, WallMs
+from libramq.clock import WallMs
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
-from libramq.testing.history import HandlingMember
+from libramq.testing.history import HandlingMember, StoredMessage
 from libramq.testing.invariants.invariant import Invariant
 
 if TYPE_CHECKING:
@@ -142,14 +142,8 @@ class ConsumedAtLeastOnce(Invariant):
         self._ends_before: dict[MessageQueue, int] = {}
         self._failed: set[str] = set()
 
-    def stored(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        physical_offset: int,
-        message_id: str,
-        requested_ms: MonotonicMs,
-    ) -> None:
+    def stored(self, message: StoredMessage) -> None:
+        queue, offset, physical_offset, message_id, requested_ms = message
         if self.cluster.may_have_lost(queue.broker_name, requested_ms):
             return
         if self.cluster.was_deleted(queue, requested_ms):

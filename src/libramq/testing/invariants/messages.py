@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 from libramq.broker.broker import Broker
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.queues.owned_queue import Delivery
-from libramq.clock import MonotonicMs, WallMs
+from libramq.clock import WallMs
 from libramq.message.names import dlq_topic, retry_topic
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 from libramq.store.reading.read import ReadStatus
 from libramq.testing.happening import Happening
-from libramq.testing.history import HandlingMember
+from libramq.testing.history import HandlingMember, StoredMessage
 from libramq.testing.invariants.invariant import Invariant
 
 if TYPE_CHECKING:
@@ -34,14 +34,8 @@ class AcknowledgedMessageSurvives(Invariant):
             lambda: defaultdict(dict)
         )
 
-    def stored(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        physical_offset: int,
-        message_id: str,
-        requested_ms: MonotonicMs,
-    ) -> None:
+    def stored(self, message: StoredMessage) -> None:
+        queue, offset, physical_offset, message_id, requested_ms = message
         if self.cluster.may_have_lost(queue.broker_name, requested_ms):
             return
         if self.cluster.was_deleted(queue, requested_ms):

@@ -10,6 +10,7 @@ from libramq.message import names
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
+from libramq.testing.history import StoredMessage
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.messages import messages_in
 from libramq.testing.invariants.progress import messages_of
@@ -35,14 +36,8 @@ class PoppedAtLeastOnce(Invariant):
         self._awaited: dict[str, set[str]] = defaultdict(set)
         self._done: dict[tuple[str, str], set[str]] = defaultdict(set)
 
-    def stored(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        physical_offset: int,
-        message_id: str,
-        requested_ms: MonotonicMs,
-    ) -> None:
+    def stored(self, message: StoredMessage) -> None:
+        queue, _, _, message_id, requested_ms = message
         is_lost = self.cluster.cuts_ms and not self.cluster.is_sync
         if self.cluster.popping() and not is_lost and not self.cluster.was_deleted(queue, requested_ms):
             self._awaited[queue.topic].add(message_id)
@@ -147,14 +142,8 @@ class ResetsReplay(Invariant):
         self._stored: dict[MessageQueue, set[str]] = defaultdict(set)
         self._replays: list[_Replay] = []
 
-    def stored(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        physical_offset: int,
-        message_id: str,
-        requested_ms: MonotonicMs,
-    ) -> None:
+    def stored(self, message: StoredMessage) -> None:
+        queue, _, _, message_id, requested_ms = message
         # A power cut may have come before the producer heard of it.
         is_gone = self.cluster.may_have_lost(queue.broker_name, requested_ms)
         if self.cluster.popping() and not is_gone and not self.cluster.was_deleted(queue, requested_ms):

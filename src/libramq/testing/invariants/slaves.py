@@ -7,6 +7,7 @@ from libramq.clock import MonotonicMs
 from libramq.fencing import Claim
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
+from libramq.testing.history import StoredMessage
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.messages import messages_in
 
@@ -211,14 +212,8 @@ class PromotionsLoseNothing(Invariant):
             lambda: defaultdict(dict)
         )
 
-    def stored(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        physical_offset: int,
-        message_id: str,
-        requested_ms: MonotonicMs,
-    ) -> None:
+    def stored(self, message: StoredMessage) -> None:
+        queue, offset, _, message_id, requested_ms = message
         name = queue.broker_name
         if not self.cluster.waits_for_slaves or name not in self.cluster.slaves:
             return

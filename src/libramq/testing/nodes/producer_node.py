@@ -18,6 +18,7 @@ from libramq.message import Message
 from libramq.message.ids import decode_offset_id
 from libramq.message.message import MessageExt
 from libramq.message.properties import UNIQ_KEY
+from libramq.testing.history import StoredMessage
 from libramq.testing.machine.network import SimulatedDialer
 from libramq.testing.machine.process import Process
 from libramq.testing.machine.seams import SimulatedTimers
@@ -109,14 +110,6 @@ class SimulatedProducer:
         """Begin no more messages; pending ones are sent until they are acknowledged."""
         self.is_stopped = True
 
-    def leave(self) -> None:
-        """Begin no more messages, and end as a program does that closes its producer."""
-        self.stop()
-        self.process.do(lambda: self._network.stop(self._closed))
-
-    def _closed(self, _: None) -> None:
-        self.process.after(0, self.kill)
-
     def kill(self) -> None:
         """Kill it, as by SIGKILL."""
         if self.process.is_alive:
@@ -166,11 +159,11 @@ class SimulatedProducer:
                 self.process.after(0, deferred)
                 return
             physical_offset = decode_offset_id(outcome.offset_message_id).physical_offset
-            stored = partial(
-                self._world.history.stored,
-                outcome.queue, outcome.queue_offset, physical_offset, message_id, requested_ms,
-            )  # fmt: skip
-            self.process.after(0, stored)  # An invariant's exception must not reach the producer.
+            stored = StoredMessage(
+                outcome.queue, outcome.queue_offset, physical_offset, message_id, requested_ms
+            )
+            # Later: an invariant's exception must not reach the producer.
+            self.process.after(0, partial(self._world.history.stored, stored))
 
         def found(info: TopicPublishInfo | LibraError) -> None:
             if isinstance(info, LibraError):
