@@ -1,14 +1,17 @@
 """`libra up --secure`: encrypted, with a first user, from the first start on."""
 
+import json
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from libramq.formats.properties_file import property_line, read_properties
 from tests.cli.commands import end, libra, one_line, start
+from tests.interop.cluster import Cluster
 from tests.interop.ports import free_broker_port, free_port
 
 
@@ -51,12 +54,36 @@ def test_only_users_may_do_anything_and_they_stay(tmp_path: Path, monkeypatch: p
             assert "NO_PERMISSION" in refused.err, refused
             kept = libra("admin", "wipeWritePerm", "-n", namesrv, "-b", "broker-a")
             assert "NO_PERMISSION" in kept.out + kept.err, kept
+            audit_is_refused = libra("admin", "audit", "-n", namesrv)
+            assert "NO_PERMISSION" in audit_is_refused.err, audit_is_refused
+        monkeypatch.setenv("LIBRA_ACCESS", str(access))
+        shown = audited(namesrv, "created")
+        assert [(each["user"], each["request"], each["resources"]) for each in shown] == [
+            ("admin", "AUTH_CREATE_USER", ["User:reader"])
+        ]
+        refused_users = {each["user"] for each in audited(namesrv, "refused")}
+        assert refused_users == {None, "reader"}
+        table = libra("admin", "audit", "-n", namesrv, "-u", "admin", "-m", "1").out
+        assert "AUTH_CREATE_USER" in table or "signedIn" in table
     authority, password = access.with_name("ca.pem").read_bytes(), access.read_bytes()
     monkeypatch.setenv("LIBRA_ACCESS", str(access))
     with secured(data) as namesrv:
         found = libra("tail", "-n", namesrv, "-t", "T", "--from", "earliest", "--count", "1")
         assert "hello" in found.out
     assert (access.with_name("ca.pem").read_bytes(), access.read_bytes()) == (authority, password)
+
+
+def audited(namesrv: str, kind: str) -> list[dict[str, Any]]:
+    """Return the events of a kind; refusals are there after a second."""
+    found: list[dict[str, Any]] = []
+
+    def has_some() -> bool:
+        done = libra("admin", "audit", "-n", namesrv, "-k", kind, "--json")
+        found[:] = json.loads(done.out or "[]")
+        return bool(found)
+
+    Cluster.wait_until(has_some, kind, within_s=30)
+    return found
 
 
 @pytest.mark.parametrize("what", ["readable", "a link", "planted in an open directory"])

@@ -27,7 +27,7 @@ from libramq.remoting.credentials import Credentials, is_signed_for, sign, sign_
 from libramq.rpc.endpoint import Endpoint, PeerChecks, Signatures
 from libramq.rpc.outcome import SUCCESS, Outcome
 from libramq.rpc.request import Processors, Request
-from libramq.rpc.requests import REQUESTS
+from libramq.rpc.requests import BROKER_REQUESTS, REQUESTS
 from libramq.rpc.responder import Responder
 from tests.fakes import FakePeer, ManualClock, done
 from tests.rpc.test_authorization import request, touched
@@ -150,3 +150,20 @@ def test_a_code_without_a_row_is_refused_whoever_asks():
     server = Server()
     for command in (Command(code=29_999), sign_for(Command(code=29_999), BROKERS, ADDRESS)):
         assert server.answers(command) == C.REQUEST_CODE_NOT_SUPPORTED
+
+
+#: Not an operator's: of members, of brokers among themselves, of name servers; or a commit as any other.
+NOT_AUDITED = {
+    R.UPDATE_CONSUMER_OFFSET, R.RESET_MASTER_FLUSH_OFFSET, R.NOTIFY_MIN_BROKER_ID_CHANGE,
+    R.EXCHANGE_BROKER_HA_INFO,
+}  # fmt: skip
+
+
+def test_every_change_of_an_operator_is_audited():
+    """Each row whose request needs Create, Update or Delete has a kind of event, or is one of these."""
+    for code in map(R, BROKER_REQUESTS):
+        row = REQUESTS[code]
+        actions = {action for each in what(code) for action in each.actions}
+        is_change = bool(actions & {"Create", "Update", "Delete"})
+        is_audited = is_change and not row.from_broker and code not in NOT_AUDITED
+        assert (row.changes is not None) == is_audited, code.name

@@ -100,7 +100,8 @@ def resources(operation: Operation) -> Iterator[tuple[Resource, Actions]]:
 
 _PUB: Final[Actions] = (Action.PUB,)
 _SUB: Final[Actions] = (Action.SUB,)
-_ANY_USE: Final[Actions] = (Action.PUB, Action.SUB, Action.GET)
+#: Any of these is enough to look a topic up.
+LOCATING: Final[Actions] = (Action.PUB, Action.SUB, Action.GET)
 
 
 def _named(operation: Operation) -> Iterator[tuple[Resource, Actions]]:
@@ -118,7 +119,7 @@ def _named(operation: Operation) -> Iterator[tuple[Resource, Actions]]:
             for consumer_group, topics in operation.consumers.items():
                 yield from _consumed(consumer_group, topics, _SUB)
         case Locate():
-            yield topic(operation.topic), _ANY_USE
+            yield topic(operation.topic), LOCATING
         case Manage():
             actions = (operation.action,) if operation.also is None else (operation.action, operation.also)
             for resource in operation.resources:

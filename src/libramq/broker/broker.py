@@ -80,7 +80,12 @@ class Broker(Base):
         if self.authenticator is None:
             return None
         config = self.config
-        return Signatures(self.authenticator, config.authentication_whitelist, config.authorization_whitelist)
+        return Signatures(
+            self.authenticator,
+            config.authentication_whitelist,
+            config.authorization_whitelist,
+            self.audit,
+        )
 
     def _access_control(self, config: BrokerConfig, files: BrokerFiles) -> AccessControl:
         """Return the access control by the table of users, which has the first one from now on."""

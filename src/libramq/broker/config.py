@@ -303,6 +303,12 @@ class BrokerConfig:
         "authorizationDryRun",
         "With both: log what would be refused, and refuse only changes of the cluster and its users.",
     )
+    audit_enabled: bool = option(  # Ours alone.
+        True,
+        "auditEnabled",
+        "With `authenticationEnabled`: record changes, sign-ins and refusals in the topic `LIBRA_AUDIT`. See "
+        "[Security](security.md#audit).",
+    )
     #: An operator's decision about a damaged store, for one start: in a file, it would remain.
     damaged: str | None = None
 
@@ -684,6 +690,11 @@ class BrokerConfig:
             per_address_max=self.max_connections_per_address,
             unauthenticated_max=self.max_unauthenticated_connections if must_authenticate else None,
         )
+
+    @property
+    def is_audited(self) -> bool:
+        """Return whether changes, sign-ins and refusals are recorded."""
+        return self.audit_enabled and self.authentication_enabled
 
     @property
     def serves_metrics(self) -> bool:

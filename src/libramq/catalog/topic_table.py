@@ -51,6 +51,7 @@ class TopicRules:
     cluster_name: str = "DefaultCluster"
     topics_max: int = TOPICS_MAX
     has_light: bool = False  # enableLmq: every name of a light topic is a topic.
+    has_audit: bool = False
 
 
 class TopicTable:
@@ -274,6 +275,8 @@ def system_topics(rules: TopicRules) -> list[TopicConfig]:
         (f"{rules.cluster_name}_{names.REPLY_TOPIC_POSTFIX}", 1, read_write),
         (names.REBALANCE_EVENTS_TOPIC, 1, PERM_READ),
     ]
+    if rules.has_audit:
+        numbers.append((names.AUDIT_TOPIC, 1, PERM_READ))
     if rules.auto_create_topic_enable:
         queues = rules.default_topic_queue_nums
         numbers.append((names.AUTO_CREATE_TOPIC, queues, read_write | PERM_INHERIT))

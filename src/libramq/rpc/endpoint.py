@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from libramq.auth.access_control import host_of
+from libramq.auth.audit import Audit
 from libramq.auth.authenticator import Authenticator
 from libramq.auth.authorizer import Authorizer, require_permission
+from libramq.auth.signature import ACCESS_KEY
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
-from libramq.errors import broker_error
-from libramq.kernel.connection import Connection
+from libramq.errors import NoPermission, broker_error
+from libramq.kernel.connection import ANONYMOUS, Connection, Principal
 from libramq.remoting.command import FLAG_RESPONSE, Command
 from libramq.remoting.credentials import signed_fields
 from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refusal
@@ -29,6 +32,8 @@ Answered = Callable[[Connection, Command, MonotonicMs], None]
 #: Ours: neighbours that are processed together, in 7 µs each, or 40 if they are timer or half messages; with
 #: 256, the pings of others took 0.2 s beside twenty connections.
 BATCH_MAX: Final = 64
+#: The protocol, as the audit names it.
+PROTOCOL: Final = "RocketMQ"
 
 
 class PeerChecks(NamedTuple):
@@ -46,11 +51,15 @@ NO_PEER_CHECKS: Final = PeerChecks()
 
 
 class Signatures(NamedTuple):
-    """Checks of signatures: by whom; the codes of requests without one, and of those without permission."""
+    """Checks of signatures: by whom; the codes of requests without one, and of those without permission.
+
+    audit: records changes, sign-ins and refusals.
+    """
 
     authenticator: Authenticator
     unsigned: frozenset[int] = frozenset()
     unrestricted: frozenset[int] = frozenset()
+    audit: Audit | None = None
 
 
 class Endpoint:
@@ -84,8 +93,9 @@ class Endpoint:
         if at_slave is not None:  # Which decides about each request.
             served = (code for code in batches if REQUESTS[code].at_slave is AtSlave.SERVE)
             self._batch_processors = {code: batches[code] for code in served}
+        self._audit = audit = signatures.audit if signatures is not None else None
         #: Whether a processor gets every request that it serves.
-        self._is_unchecked = self._permits_everything and at_slave is None
+        self._is_unchecked = self._permits_everything and at_slave is None and audit is None
         self._answered = answered
         self._signatures = signatures
         self._is_of_cluster, self._require_peer = peers
@@ -154,14 +164,17 @@ class Endpoint:
         if row.has_version and (remark := version_refusal(row.code.name, command.ext)) is not None:
             return Reply(ResponseCode.VERSION_NOT_SUPPORTED, remark, {VERSION_FIELD: str(VERSION)})
         if self._signatures is not None:
-            authenticator, unsigned, unrestricted = self._signatures
+            authenticator, unsigned, unrestricted, _ = self._signatures
             fields = signed_fields(command)
             try:
                 request.principal = authenticator.by_signature(request.peer, fields, command.body)
                 request.peer.is_authenticated = True
             except Exception as error:
                 if code not in unsigned:
+                    self._note_refusal(request, error)
                     return failure(error, request)
+            if self._audit is not None and not _is_anyone(request.principal):
+                self._audit.signed(request.principal, PROTOCOL)
             if code in unrestricted:
                 request.principal = replace(request.principal, is_unrestricted=True)
         return None
@@ -179,10 +192,35 @@ class Endpoint:
 
     def _process(self, request: Request) -> Outcome:
         """Process a request with its header and body, if it is permitted."""
-        if not self._permits_everything:
-            self._authorise(request)
-        outcome = self._at_slave(request) if self._at_slave is not None else None
-        return self._processors[request.command.code](request) if outcome is None else outcome
+        try:
+            if not self._permits_everything:
+                self._authorise(request)
+            outcome = self._at_slave(request) if self._at_slave is not None else None
+            if outcome is None:
+                outcome = self._processors[request.command.code](request)
+        except NoPermission as refused:
+            self._note_refusal(request, refused)
+            raise
+        if self._audit is not None:
+            self._note_change(self._audit, request, outcome)
+        return outcome
+
+    def _note_change(self, audit: Audit, request: Request, outcome: Outcome) -> None:
+        """Record what a request changes, unless it has failed."""
+        row = REQUESTS[request.command.code]
+        has_failed = isinstance(outcome, Reply) and outcome.code != ResponseCode.SUCCESS
+        if row.changes is not None and not has_failed:
+            named = row.changed(request.principal, request.header, request.body)
+            audit.changed(row.changes, request.principal, row.code.name, named)
+
+    def _note_refusal(self, request: Request, error: Exception) -> None:
+        """Record that a request was refused, by whomever it claims to be signed."""
+        if self._audit is not None and isinstance(error, NoPermission):
+            code, host = request.command.code, host_of(request.peer)
+            name = request.command.ext.get(ACCESS_KEY)
+            if not _is_anyone(request.principal):
+                name = request.principal.name
+            self._audit.refused(name, host, REQUESTS[code].code.name, error.remark)
 
     def _authorise(self, request: Request) -> None:
         """Raise BrokerError if a request touches what its principal may not."""
@@ -200,6 +238,7 @@ class Endpoint:
                 if not self._permits_everything:
                     self._authorise(request)
             except Exception as error:
+                self._note_refusal(request, error)
                 refused[position] = failure(error, request)
         if refused:
             requests = [request for position, request in enumerate(requests) if position not in refused]
@@ -211,6 +250,11 @@ class Endpoint:
             return outcomes
         others = iter(outcomes)
         return [refused.get(position) or next(others) for position in range(count)]
+
+
+def _is_anyone(principal: Principal) -> bool:
+    """Return whether a principal is nobody in particular, or another broker of the cluster."""
+    return principal is ANONYMOUS or principal.is_unrestricted
 
 
 def _too_large(row: Row, command: Command) -> str:

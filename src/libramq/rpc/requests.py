@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from libramq.auth.audit import Kind
 from libramq.auth.operation import Consume, Manage, Membership, Operation, Send, SendBack
 from libramq.auth.resource import Action as A
 from libramq.auth.resource import Resource, cluster, group, topic
@@ -68,7 +69,8 @@ class Row:
     before its signature and its sender's host are checked. has_version: it belongs to the group protocol
     (group_version.py). reads_cold: it may read files that are not in memory. is_recorded: it is answered when
     its change is in a journal on the disk. is_forwarded: a slave forwards it to a master that only name
-    servers have lost.
+    servers have lost. changes: what an operator does with it, for the audit (`auth/audit.py`); None: nothing,
+    or brokers send it to each other.
     """
 
     code: R
@@ -82,6 +84,16 @@ class Row:
     is_recorded: bool = False
     at_slave: AtSlave = AtSlave.SERVE
     is_forwarded: bool = False
+    changes: Kind | None = None
+
+    def changed(self, principal: Principal, header: Any, body: Any) -> Collection[str]:
+        """Return what a request changes, as the audit names it."""
+        user = getattr(header, "username", None)
+        subject = (body.subject if isinstance(body, AclInfo) else None) or getattr(header, "subject", None)
+        if user or subject:
+            return [subject or f"User:{user}"]
+        operation = self.operation(principal, header, body)
+        return [str(each) for each in operation.resources] if isinstance(operation, Manage) else []
 
 
 def _send(principal: Principal, header: h.SendMessageHeader, body: bytes) -> Operation:
@@ -278,9 +290,12 @@ _of_group_protocol = partial(Row, has_version=True, at_slave=_BUSY)
 _in_flight = partial(Row, at_slave=_ACTING, is_forwarded=True)
 
 
-def _of_users(code: R, header: type[h.Header], body_bytes_max: int = 0, body: type[Any] | None = None) -> Row:
+def _of_users(
+    code: R, changes: Kind, header: type[h.Header], body_bytes_max: int = 0, body: type[Any] | None = None
+) -> Row:
     """Return the row of a request that changes users or their policies."""
-    return Row(code, header, _cluster_wide(A.UPDATE), body_bytes_max, body, is_recorded=True)
+    operation = _cluster_wide(A.UPDATE)
+    return Row(code, header, operation, body_bytes_max, body, is_recorded=True, changes=changes)
 
 
 def _from_broker(
@@ -337,8 +352,10 @@ _BROKER_ROWS: Final = (
     # Administration of a broker.
     Row(R.GET_TIMER_CHECK_POINT, h.NoHeader, _cluster_wide(A.GET)),
     Row(R.GET_TIMER_METRICS, h.NoHeader, _cluster_wide(A.GET)),
-    _changing(R.UPDATE_AND_CREATE_TOPIC, h.CreateTopicHeader, _managed(A.CREATE, _of_topic)),
-    _changing(R.DELETE_TOPIC_IN_BROKER, h.TopicHeader, _managed(A.DELETE, _of_topic)),
+    _changing(
+        R.UPDATE_AND_CREATE_TOPIC, h.CreateTopicHeader, _managed(A.CREATE, _of_topic), changes=Kind.CREATED
+    ),
+    _changing(R.DELETE_TOPIC_IN_BROKER, h.TopicHeader, _managed(A.DELETE, _of_topic), changes=Kind.DELETED),
     Row(R.GET_ALL_TOPIC_CONFIG, h.GetAllTopicsHeader, _cluster_wide(A.LIST)),
     Row(R.GET_TOPIC_CONFIG, h.TopicHeader, _managed(A.GET, _of_topic)),
     Row(R.GET_TOPIC_STATS_INFO, h.TopicHeader, _managed(A.GET, _of_topic)),
@@ -350,20 +367,29 @@ _BROKER_ROWS: Final = (
         _managed(A.CREATE, _group_of),
         _CONTROL,
         SubscriptionGroupConfig,
+        changes=Kind.CREATED,
     ),
     _changing(
-        R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader, _managed(A.DELETE, _fields(group, "group_name"))
+        R.DELETE_SUBSCRIPTIONGROUP,
+        h.DeleteGroupHeader,
+        _managed(A.DELETE, _fields(group, "group_name")),
+        changes=Kind.DELETED,
     ),
     Row(R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.GetAllGroupsHeader, _cluster_wide(A.LIST)),
     Row(R.GET_SUBSCRIPTIONGROUP_CONFIG, h.GroupByNameHeader, _managed(A.GET, _of_group)),
-    Row(R.UPDATE_AND_GET_GROUP_FORBIDDEN, h.GroupForbiddenHeader, _managed(A.UPDATE, _group_and_topic)),
+    Row(
+        R.UPDATE_AND_GET_GROUP_FORBIDDEN,
+        h.GroupForbiddenHeader,
+        _managed(A.UPDATE, _group_and_topic),
+        changes=Kind.CHANGED,
+    ),
     Row(R.GET_ALL_CONSUMER_OFFSET, h.NoHeader, _cluster_wide(A.LIST)),
     Row(R.GET_ALL_DELAY_OFFSET, h.NoHeader, _cluster_wide(A.LIST)),
     Row(R.GET_ALL_MESSAGE_REQUEST_MODE, h.NoHeader, _cluster_wide(A.LIST)),
     Row(R.GET_BROKER_HA_STATUS, h.NoHeader, _cluster_wide(A.GET)),
-    Row(R.DELETE_EXPIRED_COMMITLOG, h.NoHeader, _cluster_wide(A.UPDATE)),
-    Row(R.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoHeader, _cluster_wide(A.UPDATE)),
-    Row(R.CLEAN_UNUSED_TOPIC, h.NoHeader, _cluster_wide(A.UPDATE)),
+    Row(R.DELETE_EXPIRED_COMMITLOG, h.NoHeader, _cluster_wide(A.UPDATE), changes=Kind.DELETED),
+    Row(R.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoHeader, _cluster_wide(A.UPDATE), changes=Kind.DELETED),
+    Row(R.CLEAN_UNUSED_TOPIC, h.NoHeader, _cluster_wide(A.UPDATE), changes=Kind.DELETED),
     Row(R.GET_CONSUME_STATS, h.ConsumeStatsHeader, _managed(A.GET, _statistics_of)),
     Row(
         R.INVOKE_BROKER_TO_RESET_OFFSET,
@@ -371,6 +397,7 @@ _BROKER_ROWS: Final = (
         _managed(A.UPDATE, _reset_of),
         is_recorded=True,
         at_slave=_NO_RESET,
+        changes=Kind.RESET,
     ),
     Row(R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader, _managed(A.GET, _of_consumer_group)),
     Row(
@@ -381,7 +408,12 @@ _BROKER_ROWS: Final = (
     Row(R.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicHeader, _managed(A.GET, _of_topic)),
     Row(R.QUERY_TOPICS_BY_CONSUMER, h.GroupByNameHeader, _managed(A.GET, _of_group)),
     _changing(
-        R.UPDATE_AND_CREATE_TOPIC_LIST, h.NoHeader, _managed(A.CREATE, _topics_of), _CONTROL, TopicConfigList
+        R.UPDATE_AND_CREATE_TOPIC_LIST,
+        h.NoHeader,
+        _managed(A.CREATE, _topics_of),
+        _CONTROL,
+        TopicConfigList,
+        changes=Kind.CREATED,
     ),
     _changing(
         R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
@@ -389,8 +421,15 @@ _BROKER_ROWS: Final = (
         _managed(A.CREATE, _groups_of),
         _CONTROL,
         GroupConfigList,
+        changes=Kind.CREATED,
     ),
-    Row(R.CLONE_GROUP_OFFSET, h.CloneOffsetsHeader, _managed(A.UPDATE, _cloned_of), at_slave=_NO_RESET),
+    Row(
+        R.CLONE_GROUP_OFFSET,
+        h.CloneOffsetsHeader,
+        _managed(A.UPDATE, _cloned_of),
+        at_slave=_NO_RESET,
+        changes=Kind.RESET,
+    ),
     Row(R.QUERY_CORRECTION_OFFSET, h.CorrectionOffsetHeader, _managed(A.GET, _corrected_of)),
     Row(R.QUERY_CONSUME_TIME_SPAN, h.GroupAndTopicHeader, _managed(A.GET, _group_and_topic)),
     Row(R.QUERY_SUBSCRIPTION_BY_CONSUMER, h.SubscriptionHeader, _managed(A.GET, _group_and_topic)),
@@ -398,18 +437,25 @@ _BROKER_ROWS: Final = (
     Row(R.GET_BROKER_CONSUME_STATS, h.BrokerConsumeStatsHeader, _cluster_wide(A.LIST)),
     Row(R.GET_ALL_PRODUCER_INFO, h.NoHeader, _cluster_wide(A.LIST)),
     Row(R.VIEW_BROKER_STATS_DATA, h.StatsDataHeader, _cluster_wide(A.GET)),
-    Row(R.RESUME_CHECK_HALF_MESSAGE, h.ResumeCheckHeader, _cluster_wide(A.UPDATE), at_slave=_BUSY),
+    Row(
+        R.RESUME_CHECK_HALF_MESSAGE,
+        h.ResumeCheckHeader,
+        _cluster_wide(A.UPDATE),
+        at_slave=_BUSY,
+        changes=Kind.CHANGED,
+    ),
     Row(R.RESET_MASTER_FLUSH_OFFSET, h.MasterFlushOffsetHeader, _cluster_wide(A.UPDATE)),
     Row(R.NOTIFY_MIN_BROKER_ID_CHANGE, h.LowestIdHeader, _cluster_wide(A.UPDATE)),
     Row(R.EXCHANGE_BROKER_HA_INFO, h.HAInfoHeader, _cluster_wide(A.UPDATE)),
     Row(R.GET_BROKER_CONFIG, h.NoHeader, _cluster_wide(A.GET)),
-    Row(R.UPDATE_BROKER_CONFIG, h.NoHeader, _cluster_wide(A.UPDATE), _CONFIG),
+    Row(R.UPDATE_BROKER_CONFIG, h.NoHeader, _cluster_wide(A.UPDATE), _CONFIG, changes=Kind.CHANGED),
     Row(R.GET_CONSUMER_RUNNING_INFO, h.RunningInfoHeader, _managed(A.GET, _of_consumer_group)),
     Row(
         R.CONSUME_MESSAGE_DIRECTLY,
         h.ConsumeDirectlyHeader,
         _managed(A.UPDATE, _consumed_directly),
         reads_cold=True,
+        changes=Kind.CHANGED,
     ),
     Row(R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, h.ConsumerStatusHeader, _managed(A.GET, _group_and_topic)),
     # Coordinated groups: members, and brokers among themselves.
@@ -417,7 +463,9 @@ _BROKER_ROWS: Final = (
     _of_group_protocol(R.GROUP_POLL, h.GroupPollHeader, _as_member, _CONTROL, groups.GroupPollBody),
     _of_group_protocol(R.GROUP_RELEASE, h.GroupMemberHeader, _as_member, _CONTROL, groups.GroupReleaseBody),
     _of_group_protocol(R.GROUP_LEAVE, h.GroupMemberHeader, _as_member, _CONTROL, groups.GroupLeaveBody),
-    _of_group_protocol(R.GROUP_REMOVE, h.GroupRemoveHeader, _managed(A.UPDATE, _of_consumer_group)),
+    _of_group_protocol(
+        R.GROUP_REMOVE, h.GroupRemoveHeader, _managed(A.UPDATE, _of_consumer_group), changes=Kind.CHANGED
+    ),
     _of_group_protocol(R.GROUP_FIND, h.GroupHeader, _as_member),
     _of_group_protocol(R.GROUP_BEGIN, h.GroupBeginHeader, _consume, reads_cold=True),
     _of_group_protocol(R.OPEN_QUEUE, h.OpenQueueHeader, _consume, reads_cold=True),
@@ -429,6 +477,7 @@ _BROKER_ROWS: Final = (
         _CONTROL,
         MessageRequestModeBody,
         at_slave=AtSlave.REFUSE_CHANGE,
+        changes=Kind.CHANGED,
     ),
     _from_broker(R.PEER_GRANT, A.UPDATE, _TABLE, groups.PeerGrantBody),
     _from_broker(R.PEER_MEMBERS, A.UPDATE, _TABLE, groups.PeerMembersBody),
@@ -446,14 +495,14 @@ _BROKER_ROWS: Final = (
     _from_broker(R.PEER_HANDOVER, A.GET, _CONTROL, kafka_cluster.PeerHandoverBody),
     Row(R.SLAVE_PROGRESS, h.SlaveProgressHeader, _cluster_wide(A.LIST)),
     # Users and policies. mqadmin changes them at slaves too, which copy their master's.
-    _of_users(R.AUTH_CREATE_USER, h.UserHeader, _CONFIG, UserInfo),
-    _of_users(R.AUTH_UPDATE_USER, h.UserHeader, _CONFIG, UserInfo),
-    _of_users(R.AUTH_DELETE_USER, h.UserHeader),
+    _of_users(R.AUTH_CREATE_USER, Kind.CREATED, h.UserHeader, _CONFIG, UserInfo),
+    _of_users(R.AUTH_UPDATE_USER, Kind.CHANGED, h.UserHeader, _CONFIG, UserInfo),
+    _of_users(R.AUTH_DELETE_USER, Kind.DELETED, h.UserHeader),
     Row(R.AUTH_GET_USER, h.UserHeader, _cluster_wide(A.GET)),
     Row(R.AUTH_LIST_USER, h.UserFilterHeader, _cluster_wide(A.GET)),
-    _of_users(R.AUTH_CREATE_ACL, h.SubjectHeader, _CONTROL, AclInfo),
-    _of_users(R.AUTH_UPDATE_ACL, h.SubjectHeader, _CONTROL, AclInfo),
-    _of_users(R.AUTH_DELETE_ACL, h.DeletePoliciesHeader),
+    _of_users(R.AUTH_CREATE_ACL, Kind.CREATED, h.SubjectHeader, _CONTROL, AclInfo),
+    _of_users(R.AUTH_UPDATE_ACL, Kind.CHANGED, h.SubjectHeader, _CONTROL, AclInfo),
+    _of_users(R.AUTH_DELETE_ACL, Kind.DELETED, h.DeletePoliciesHeader),
     Row(R.AUTH_GET_ACL, h.SubjectHeader, _cluster_wide(A.GET)),
     Row(R.AUTH_LIST_ACL, h.PolicyFilterHeader, _cluster_wide(A.GET)),
     Row(R.SLAVE_USERS, h.NoHeader, _cluster_wide(A.LIST)),

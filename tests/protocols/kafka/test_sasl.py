@@ -1,6 +1,7 @@
 """Kafka's real clients sign in: by every mechanism, with and without a right to, while users change."""
 
 import asyncio
+import json
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from libramq.filesystem import LocalFileSystem
 from libramq.formats.access import PolicyEntryInfo, PolicyInfo, UserInfo
 from libramq.kernel.connection import Principal
 from libramq.logs import LINES_MAX
+from libramq.message.names import AUDIT_TOPIC
 from libramq.protocols.kafka.api17_sasl import REFUSAL_MS
 from libramq.protocols.kafka.server import KafkaServer
 from libramq.transport.server_tls import encryption
@@ -440,6 +442,24 @@ class TestRequests:
             kafka.talk.advance(1)
             assert not peer.is_open
         assert sum("could not sign in" in each.message for each in caplog.records) == LINES_MAX
+
+    def test_sign_ins_changes_and_refusals_are_audited(self, kafka: KafkaEndpoint):
+        talk, peer = kafka.talk, kafka.peer()
+        peer.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
+        first = peer.ask(SaslAuthenticateRequest(auth_bytes=b"n,,n=alice,r=x"), 2).auth_bytes.decode()
+        nonce = first.split(",")[0].encode()
+        peer.tell(SaslAuthenticateRequest(auth_bytes=b"c=biws," + nonce + b",p=AAAA"), 2)
+        other = kafka.peer()
+        other.principal = talk.broker.access.by_password(other, "alice", "alice-secret")
+        other.create("made")
+        talk.advance(2_000)
+        talk.tick()
+        events = [json.loads(each.body) for each in talk.messages(AUDIT_TOPIC)]
+        assert [(each["kind"], each["user"], each["request"]) for each in events] == [
+            ("created", "alice", "Kafka"),
+            ("refused", "alice", "SCRAM-SHA-256"),
+        ]
+        assert events[0]["resources"] == ["Topic:made"]
 
 
 def refused(kafka: KafkaEndpoint, peer: KafkaPeer) -> list[int]:

@@ -8,6 +8,7 @@ from libramq.broker.cluster.name_server_list import Fetch, NameServerList
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.replication import Replication
 from libramq.broker.config import BrokerConfig
+from libramq.broker.files.audit_log import AuditLog
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.event_log import EventLog
 from libramq.broker.groups.offset_commits import OffsetCommits
@@ -69,6 +70,8 @@ class Base:
         self.offsets = OffsetCommits(files.ledger, files.store, files.tables.journals, files.at_slave, kernel)
         self.events = EventLog(files.store, kernel, recorded)
         self.name_servers = NameServerList(config, kernel, fetch)
+        self.audit_log = AuditLog(config.broker_name, files.store, kernel) if config.is_audited else None
+        self.audit = self.audit_log.audit if self.audit_log is not None else None
         self.durability = Durability(files.store, files.filesystem, kernel, files.tables.journals)
         self.registration = Registration(config, self.topics, self.name_servers, kernel)
         self.replication = Replication(

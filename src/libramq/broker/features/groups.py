@@ -44,6 +44,8 @@ class GroupFeature(Feature):
             self.consumers.rebalances.catch_up()
         finally:
             self._base.events.close()
+            if self._base.audit_log is not None:
+                self._base.audit_log.close()
 
     def _build_members(self, base: Base) -> None:
         config = base.config

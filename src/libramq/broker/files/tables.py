@@ -140,6 +140,7 @@ class Tables:
             broker_name=self._config.broker_name,
             cluster_name=self._config.cluster_name,
             has_light=self._config.has_light_queues,
+            has_audit=self._config.is_audited,
         )
         ledger = self._ledger("topics.json", TopicConfig)
         table = TopicTable(rules, ledger.load(TopicsFile), record=ledger.append)

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from libramq.admin import audit as audits
     from libramq.admin import messages as lookup
     from libramq.admin import monitoring as monitor
     from libramq.admin import operator
@@ -21,6 +22,7 @@ else:
         def __getattr__(self, name: str) -> object:
             return getattr(import_module(f"libramq.{self._name}"), name)
 
+    audits = _Lazy("admin.audit")
     lookup, monitor, operator = _Lazy("admin.messages"), _Lazy("admin.monitoring"), _Lazy("admin.operator")
     access, message_row = _Lazy("cli.access"), _Lazy("cli.message_row")
     output, running = _Lazy("cli.output"), _Lazy("cli.running")
@@ -29,6 +31,6 @@ else:
     names, calls = _Lazy("message.names"), _Lazy("rpc.admin_calls")
 
 __all__ = [
-    "access", "calls", "document", "documents", "lookup", "message_row", "monitor", "names", "operator",
-    "output", "running", "tables",
+    "access", "audits", "calls", "document", "documents", "lookup", "message_row", "monitor", "names",
+    "operator", "output", "running", "tables",
 ]  # fmt: skip

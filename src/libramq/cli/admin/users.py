@@ -3,14 +3,16 @@
 mqadmin's copyUser is missing: a broker answers no passwords.
 """
 
+import asyncio
 import getpass
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option, Typer
 
-from libramq.cli.admin.frame import Answer, Changed, Operator, Shown, Table, command, plain
-from libramq.cli.admin.lazy import calls, documents
+from libramq.cli.admin.frame import Answer, Changed, Operator, Shown, Table, command, plain, time_text
+from libramq.cli.admin.lazy import access, audits, calls, documents
+from libramq.cli.printable import printable
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -215,6 +217,38 @@ async def copy_acl(
             copied.append(acl.subject or "")
     shown = (f"copy acl of {each} from {source} to {destination} success." for each in copied)
     return Answer({"subjects": copied, "from": source, "to": destination}, *shown)
+
+
+@command(app, "audit", no_args_is_help=False)
+async def audit(
+    *,
+    kind: Annotated[
+        str | None,
+        Option("-k", "--kind", help="Only created, changed, deleted, reset, signedIn or refused."),
+    ] = None,
+    user: Annotated[str | None, Option("-u", "--username", help="Only of this user.")] = None,
+    last: Annotated[int, Option("-m", "--maxNum", min=1, help="How many at most, the newest.")] = 50,
+    admin: Operator,
+) -> Answer:
+    """Show who changed what, who signed in, and who was refused, as brokers with users have recorded it."""
+    found = await asyncio.to_thread(
+        audits.audit_events, admin.namesrv, access.access(), last=last, kind=kind, user=user
+    )
+    shown = [
+        {
+            "time": time_text(event.at_ms),
+            "broker": event.broker,
+            "kind": event.kind,
+            "user": printable(event.user or "–"),
+            "host": event.host,
+            "request": event.request,
+            "about": printable(event.reason or ", ".join(event.resources)),
+            "count": event.count,
+        }
+        for event in found
+    ]
+    columns = "time, broker, kind, user, host: from, request, about, count: times"
+    return Answer([plain(event) for event in found], Table(shown, columns))
 
 
 def _password(typed: str | None) -> str:

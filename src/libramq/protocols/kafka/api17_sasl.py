@@ -18,7 +18,8 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from libramq.auth.access_control import AccessControl
+from libramq.auth.access_control import AccessControl, host_of
+from libramq.auth.audit import Audit
 from libramq.auth.users import User
 from libramq.errors import BrokerError, ConfigError
 from libramq.kernel.connection import ANONYMOUS, Connection, Principal
@@ -67,8 +68,9 @@ class _Refused(Exception):
 
 @dataclass(slots=True)
 class _SignIn:
-    """A client's attempt. name: whom it claims to be, by SCRAM; is_refused: it is about to be ended.
+    """A client's attempt. is_refused: it is about to be ended.
 
+    name: the user that it may be, by SCRAM. claimed: whom it names.
     servers: of SCRAM, one for each password of the user. They send the same message, with one salt and one
     nonce, and the client's proof fits one of them.
     """
@@ -76,6 +78,7 @@ class _SignIn:
     mechanism: str
     servers: "Sequence[tuple[bytes, ScramServer]]" = ()
     name: str = ""
+    claimed: str = ""
     is_refused: bool = False
 
 
@@ -93,12 +96,14 @@ class Sasl:
         *,
         has_plain: bool,
         is_voluntary: bool,
+        audit: Audit | None = None,
     ) -> None:
         if access is not None and find_spec("scramp") is None:
             raise ConfigError(
                 "kafkaListenPort with authenticationEnabled=true needs scramp: pip install 'libramq[kafka]'"
             )
         self._access = access
+        self._audit = audit
         self._is_voluntary = is_voluntary
         self._purgatory = kernel.purgatory
         self._deadlines = kernel.deadlines
@@ -168,6 +173,9 @@ class Sasl:
         try:
             data, principal = self._step(attempt, connection, request.auth_bytes)
         except _Refused:
+            if self._audit is not None:
+                claimed = attempt.claimed or None
+                self._audit.refused(claimed, host_of(connection), attempt.mechanism, "it could not sign in")
             self._warn("a Kafka client could not sign in", peer=connection.address, by=attempt.mechanism)
             attempt.is_refused = True
             refuse = slot.guarded(partial(_refuse, slot, attempt.mechanism))
@@ -177,6 +185,8 @@ class Sasl:
             connection.principal = principal
             connection.is_authenticated = True
             del self._under_way[connection]
+            if self._audit is not None:
+                self._audit.signed_in(principal, attempt.mechanism)
         slot.answer(SaslAuthenticateResponse(auth_bytes=data))
 
     def _step(
@@ -192,6 +202,7 @@ class Sasl:
         if attempt.mechanism == PLAIN:
             _, _, rest = text.partition("\0")
             name, _, password = rest.partition("\0")
+            attempt.claimed = name
             try:
                 return b"", self._access.by_password(connection, name, password)
             except BrokerError:
@@ -207,6 +218,7 @@ class Sasl:
                 mechanism = ScramMechanism(attempt.mechanism)
                 found = _FIRST.match(text)
                 name = found[2].replace("=2C", ",").replace("=3D", "=") if found is not None else ""
+                attempt.claimed = name
                 user = self._access.enabled_user(name)
                 if user is not None:
                     attempt.name = name

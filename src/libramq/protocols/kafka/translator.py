@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from libramq.auth.audit import AuditedAuthorizer
+from libramq.auth.authorizer import Authorizer
 from libramq.broker.broker import Broker
 from libramq.catalog.requirements import Requirements
 from libramq.errors import RemoteProtocolError
@@ -53,6 +55,8 @@ class Services(Protocol):
         """Return the requests that it serves."""
 
 
+#: The protocol, as the audit names it.
+PROTOCOL: Final = "Kafka"
 #: Ours: a request of this size has some thousand elements at most, which takes a few milliseconds.
 DECODED_AT_ONCE_BYTES_MAX: Final = 16 * 1024
 
@@ -79,10 +83,14 @@ class KafkaTranslator:
         self.producers = Producers(
             broker.store, broker.topics, broker.kernel, filesystem, directory, secret_bits
         )
+        self._authorizer: Authorizer = broker.authorizer
+        if broker.audit is not None:
+            self._authorizer = AuditedAuthorizer(broker.authorizer, broker.audit, PROTOCOL)
         self._sasl = Sasl(
             broker.access,
             broker.kernel,
             secret_bits,
+            audit=broker.audit,
             has_plain=broker.config.tls.mode == "enforcing",
             is_voluntary=broker.config.authorization_dry_run,
         )
@@ -98,7 +106,7 @@ class KafkaTranslator:
 
     def _messages(self, broker: Broker, nodes: KafkaNodes, ids: TopicIds) -> Sequence[Services]:
         """Build the services of topics and their messages."""
-        config, kernel, authorizer = broker.config, broker.kernel, broker.authorizer
+        config, kernel, authorizer = broker.config, broker.kernel, self._authorizer
         store, topics, cluster = broker.store, broker.topics, broker.cluster.topics
         creation = CreationOnUse(config, topics, broker.sends.sending.creations, kernel.clock)
         lists = OffsetLists(store, Requirements(topics, broker.groups), authorizer, nodes)
@@ -122,7 +130,7 @@ class KafkaTranslator:
         load = broker.cluster.load
         load.begin()
         every = BrokerGroups(
-            broker.groups, broker.topics, broker.members.coordination, nodes, broker.authorizer, load
+            broker.groups, broker.topics, broker.members.coordination, nodes, self._authorizer, load
         )
         foreign, record = broker.members.consumers.foreign, broker.events.record
         passed_on = broker.cluster.successors, broker.cluster.copies

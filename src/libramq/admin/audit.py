@@ -1,0 +1,62 @@
+"""The audit of a cluster: the newest events that its brokers have recorded, merged by time."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from libramq.auth.audit import AuditEvent, decode_event
+from libramq.client.queue_reader import QueueReader
+from libramq.errors import ConfigError, RouteNotFound
+from libramq.message.names import AUDIT_TOPIC
+from libramq.message.queue import MessageQueue
+from libramq.transport.access import Access
+from libramq.transport.address import split_name_servers
+
+#: Ours: as which group the topic is read; a user with policies needs Sub on it and on the topic.
+READER_GROUP: Final = AUDIT_TOPIC
+#: Ours: how many of each broker's newest events are searched.
+SEARCHED_MAX: Final = 100_000
+#: Ours: how many are read at once, from the newest backwards.
+STRETCH: Final = 1_000
+
+
+def audit_events(
+    namesrv: str, access: Access, *, last: int, kind: str | None = None, user: str | None = None
+) -> list[AuditEvent]:
+    """Return the newest events of all brokers, the oldest first; raises ConfigError if none records any."""
+    reader = QueueReader(split_name_servers(namesrv), group=READER_GROUP, access=access)
+    try:
+        try:
+            queues = reader.queues(AUDIT_TOPIC)
+        except RouteNotFound:
+            raise ConfigError(
+                f"no broker at name server {namesrv} has an audit: it needs authenticationEnabled=true, and "
+                "auditEnabled, which is on by default"
+            ) from None
+        starts, ends = reader.min_offsets(queues), reader.max_offsets(queues)
+        found: list[AuditEvent] = []
+        for queue in queues:
+            of_queue: list[AuditEvent] = []
+            for event in _backwards(reader, queue, starts[queue], ends[queue]):
+                if kind in (None, event.kind) and user in (None, event.user):
+                    of_queue.append(event)
+                    if len(of_queue) == last:
+                        break
+            found += of_queue
+    finally:
+        reader.close()
+    return sorted(found, key=lambda event: event.at_ms)[-last:]
+
+
+def _backwards(reader: QueueReader, queue: MessageQueue, start: int, end: int) -> Iterator[AuditEvent]:
+    """Yield a queue's events, the newest first."""
+    start = max(start, end - SEARCHED_MAX)
+    while end > start:
+        begin = max(start, end - STRETCH)
+        for message in reversed(list(reader.messages(queue, begin, end))):
+            try:
+                yield decode_event(message.body)
+            except msgspec.DecodeError:
+                continue  # Of a later version.
+        end = begin

@@ -1,0 +1,239 @@
+"""The audit: who changed what, who signed in, and who was refused, as events for those who look later.
+
+    created, changed, deleted, reset   each is an event, at the end of the turn
+    signed in, refused                 those of a second that are alike are one event, with their count
+
+A flood of refusals makes some dozen events a second: further kinds of that second are one event together. An
+event has names, and never a body, a password or a signature. Ours; Apache's broker writes a log file.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from libramq.auth.authorizer import Authorizer
+from libramq.auth.operation import LOCATING
+from libramq.auth.resource import Action, Actions, Resource
+from libramq.clock import Clock, MonotonicMs, WallMs
+from libramq.errors import NoPermission
+from libramq.kernel.connection import Principal
+
+VERSION: Final = 1
+#: Ours: after how long events that are alike are written, as one.
+COLLECTED_MS: Final = 1_000
+#: Ours: kinds of events that are kept apart within that time.
+KINDS_MAX: Final = 50
+#: Ours: changes that wait for the end of a turn, which makes a hundred.
+CHANGES_MAX: Final = 10_000
+#: Ours: users and addresses whose requests are signed one by one; and after how long one counts as new.
+SIGNERS_MAX: Final = 10_000
+SIGNED_IN_AGAIN_MS: Final = 3_600_000
+#: Ours: resources that an event names, and characters of whatever a client has sent.
+RESOURCES_MAX: Final = 100
+CHARACTERS_MAX: Final = 255
+#: The reason of those that are not kept apart.
+OTHERS: Final = "more kinds than are kept apart"
+
+
+class Kind(StrEnum):
+    """The kind of an event."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    DELETED = "deleted"
+    RESET = "reset"
+    SIGNED_IN = "signedIn"
+    REFUSED = "refused"
+
+
+class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An event, as the JSON of a message. user: None: it has named none; it is proven unless refused.
+
+    request: its code's name, a protocol, or a mechanism. count: how many were alike in that second, the first
+    one at `at_ms`. resource_count: of all, if not all are named.
+    """
+
+    version: int
+    at_ms: int
+    broker: str
+    kind: Kind
+    user: str | None
+    host: str
+    request: str
+    resources: list[str] = []
+    resource_count: int = 0
+    reason: str | None = None
+    count: int = 1
+
+
+#: What makes refusals and sign-ins alike: kind, user, host, request, reason.
+_Alike = tuple[Kind, str | None, str, str, str | None]
+
+
+@dataclass(slots=True)
+class _Collected:
+    at_ms: WallMs
+    count: int = 1
+
+
+@dataclass(slots=True)
+class _Second:
+    """Events of one second."""
+
+    began_ms: MonotonicMs
+    counts: dict[_Alike, _Collected] = field(default_factory=dict)
+    others: _Collected | None = None
+
+
+class Audit:
+    """Collects events. due: called with the time by which `take` has to be called."""
+
+    def __init__(self, broker: str, clock: Clock, due: Callable[[MonotonicMs], None]) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._due = due
+        self._changes: list[AuditEvent] = []
+        self._second: _Second | None = None
+        #: Until when a user counts as signed in from an address.
+        self._signers: dict[tuple[str, str], MonotonicMs] = {}
+
+    def changed(self, kind: Kind, principal: Principal, request: str, resources: Collection[str]) -> None:
+        """Record a change."""
+        if len(self._changes) >= CHANGES_MAX:
+            self._collect((kind, _shown(principal.name), principal.host, request, OTHERS))
+            return
+        event = AuditEvent(
+            version=VERSION,
+            at_ms=int(self._clock.wall_ms()),
+            broker=self._broker,
+            kind=kind,
+            user=_shown(principal.name),
+            host=principal.host,
+            request=request,
+            resources=[_shown(each) or "" for each in list(resources)[:RESOURCES_MAX]],
+            resource_count=len(resources),
+        )
+        self._changes.append(event)
+        self._due(self._clock.monotonic_ms())
+
+    def signed(self, principal: Principal, protocol: str) -> None:
+        """Record a signed request as a sign-in, unless its user is known to be signed in from there."""
+        signer, now_ms = (principal.name, principal.host), self._clock.monotonic_ms()
+        until_ms = self._signers.get(signer)
+        if until_ms is not None and now_ms < until_ms:
+            return
+        if len(self._signers) >= SIGNERS_MAX:
+            self._signers.clear()
+        self._signers[signer] = now_ms + SIGNED_IN_AGAIN_MS
+        self.signed_in(principal, protocol)
+
+    def signed_in(self, principal: Principal, mechanism: str) -> None:
+        """Record that a user has signed in."""
+        self._collect((Kind.SIGNED_IN, _shown(principal.name), principal.host, mechanism, None))
+
+    def refused(self, user: str | None, host: str, request: str, reason: str) -> None:
+        """Record that a request was refused; user: whom it names, whether that is proven or not."""
+        self._collect((Kind.REFUSED, _shown(user), host, request, _shown(reason)))
+
+    def take(self, now_ms: MonotonicMs, *, all_of_them: bool = False) -> list[AuditEvent]:
+        """Return what is to be written now."""
+        events, self._changes = self._changes, []
+        second = self._second
+        if second is not None:
+            ends_ms = second.began_ms + COLLECTED_MS
+            if all_of_them or now_ms >= ends_ms:
+                self._second = None
+                events += (self._event(alike, collected) for alike, collected in second.counts.items())
+                if second.others is not None:
+                    events.append(self._event((Kind.REFUSED, None, "", "", OTHERS), second.others))
+            else:
+                self._due(ends_ms)
+        return events
+
+    def _collect(self, alike: _Alike) -> None:
+        second = self._second
+        if second is None:
+            now_ms = self._clock.monotonic_ms()
+            second = self._second = _Second(now_ms)
+            self._due(now_ms + COLLECTED_MS)
+        collected = second.counts.get(alike)
+        if collected is not None:
+            collected.count += 1
+        elif len(second.counts) < KINDS_MAX:
+            second.counts[alike] = _Collected(self._clock.wall_ms())
+        elif second.others is not None:
+            second.others.count += 1
+        else:
+            second.others = _Collected(self._clock.wall_ms())
+
+    def _event(self, alike: _Alike, collected: _Collected) -> AuditEvent:
+        kind, user, host, request, reason = alike
+        return AuditEvent(
+            version=VERSION,
+            at_ms=int(collected.at_ms),
+            broker=self._broker,
+            kind=kind,
+            user=user,
+            host=host,
+            request=request,
+            reason=reason,
+            count=collected.count,
+        )
+
+
+class AuditedAuthorizer:
+    """An Authorizer of a protocol whose requests name resources one by one; records what it decides.
+
+    A change is recorded when it is permitted. Looking a topic up is not: lists of topics ask about each.
+    """
+
+    def __init__(self, authorizer: Authorizer, audit: Audit, protocol: str) -> None:
+        self._authorizer = authorizer
+        self._audit = audit
+        self._protocol = protocol
+
+    @property
+    def permits_everything(self) -> bool:
+        """Return False: changes are recorded, whoever may make them."""
+        return False
+
+    def authorize(self, principal: Principal, resource: Resource, actions: Actions) -> None:
+        """Return if any of the actions is permitted; raise errors.NoPermission if none is."""
+        try:
+            self._authorizer.authorize(principal, resource, actions)
+        except NoPermission as refused:
+            if actions is not LOCATING:
+                self._audit.refused(principal.name, principal.host, self._protocol, refused.remark)
+            raise
+        kind = next((CHANGES[each] for each in actions if each in CHANGES), None)
+        if kind is not None:
+            self._audit.changed(kind, principal, self._protocol, [str(resource)])
+
+
+#: What actions do to a resource.
+CHANGES: Final = {
+    Action.CREATE: Kind.CREATED,
+    Action.UPDATE: Kind.CHANGED,
+    Action.DELETE: Kind.DELETED,
+}
+
+
+def encode_event(event: AuditEvent) -> bytes:
+    """Return the JSON of an event."""
+    return msgspec.json.encode(event)
+
+
+def decode_event(data: bytes) -> AuditEvent:
+    """Return the event in a message; raises msgspec.DecodeError for one of another version."""
+    event = msgspec.json.decode(data, type=AuditEvent)
+    if event.version != VERSION:
+        raise msgspec.ValidationError(f"version {event.version}")
+    return event
+
+
+def _shown(text: str | None) -> str | None:
+    """Return a client's text without what JSON cannot have, and not longer than names are."""
+    return None if text is None else text[:CHARACTERS_MAX].encode(errors="replace").decode()

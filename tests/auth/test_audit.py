@@ -1,0 +1,124 @@
+"""The audit: what is recorded at once, what is collected over a second, and what a flood leaves."""
+
+from libramq.auth.audit import (
+    CHARACTERS_MAX,
+    COLLECTED_MS,
+    KINDS_MAX,
+    OTHERS,
+    RESOURCES_MAX,
+    SIGNED_IN_AGAIN_MS,
+    Audit,
+    AuditedAuthorizer,
+    AuditEvent,
+    Kind,
+    decode_event,
+    encode_event,
+)
+from libramq.auth.authorizer import ALLOW_ALL, require_permission
+from libramq.auth.operation import Locate, Manage, Send
+from libramq.auth.resource import Action, topic
+from libramq.clock import MonotonicMs
+from libramq.errors import NoPermission
+from libramq.kernel.connection import Principal
+from tests.auth.guards import Guard
+from tests.fakes import ManualClock
+
+ADA = Principal("ada", "10.0.0.5")
+
+
+class Audited:
+    """An audit, and when it wants to be written."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.due: list[MonotonicMs] = []
+        self.audit = Audit("broker-a", self.clock, self.due.append)
+
+    def after(self, ms: int) -> list[AuditEvent]:
+        self.clock.advance(ms)
+        return self.audit.take(self.clock.monotonic_ms())
+
+
+def test_a_change_is_due_at_once_and_names_what_it_changed():
+    audited = Audited()
+    audited.audit.changed(Kind.DELETED, ADA, "DELETE_TOPIC_IN_BROKER", ["Topic:orders"])
+    assert audited.due == [audited.clock.monotonic_ms()]
+    (event,) = audited.after(0)
+    assert (event.kind, event.user, event.host, event.request) == (
+        "deleted", "ada", "10.0.0.5", "DELETE_TOPIC_IN_BROKER",
+    )  # fmt: skip
+    assert list(event.resources) == ["Topic:orders"]
+    assert decode_event(encode_event(event)) == event
+    assert audited.after(0) == []
+
+
+def test_refusals_that_are_alike_are_one_event_a_second():
+    audited = Audited()
+    for _ in range(1_000):
+        audited.audit.refused("eve", "10.0.0.6", "SEND_MESSAGE_V2", "User:eve is not found.")
+    audited.audit.refused("ada", "10.0.0.5", "SEND_MESSAGE_V2", "no matched policies.")
+    assert audited.after(COLLECTED_MS - 1) == []
+    assert [(each.user, each.count) for each in audited.after(1)] == [("eve", 1_000), ("ada", 1)]
+    audited.audit.refused("eve", "10.0.0.6", "SEND_MESSAGE_V2", "User:eve is not found.")
+    assert [each.count for each in audited.after(COLLECTED_MS)] == [1]
+
+
+def test_a_flood_of_different_refusals_is_bounded():
+    audited = Audited()
+    for number in range(10_000):
+        audited.audit.refused(
+            f"user-{number}", "10.0.0.6", "SEND_MESSAGE_V2", f"User:user-{number} is not found."
+        )
+    events = audited.after(COLLECTED_MS)
+    assert len(events) == KINDS_MAX + 1
+    assert (events[-1].reason, events[-1].count) == (OTHERS, 10_000 - KINDS_MAX)
+
+
+def test_a_signed_request_is_a_sign_in_once_an_hour_for_each_address():
+    audited = Audited()
+    for _ in range(3):
+        audited.audit.signed(ADA, "RocketMQ")
+        audited.audit.signed(Principal("ada", "10.0.0.7"), "RocketMQ")
+    signed_in = [(each.kind, each.host, each.count) for each in audited.after(COLLECTED_MS)]
+    assert signed_in == [("signedIn", "10.0.0.5", 1), ("signedIn", "10.0.0.7", 1)]
+    audited.audit.signed(ADA, "RocketMQ")
+    assert audited.after(SIGNED_IN_AGAIN_MS) == []
+    audited.audit.signed(ADA, "RocketMQ")
+    assert len(audited.after(COLLECTED_MS)) == 1
+
+
+def test_whatever_a_client_sends_is_cut_and_can_be_encoded():
+    audited = Audited()
+    audited.audit.refused("e\ud800" * 5_000, "10.0.0.6", "HEART_BEAT", "\n\x00" * 5_000)
+    audited.audit.changed(
+        Kind.CREATED, ADA, "UPDATE_AND_CREATE_TOPIC_LIST", [f"Topic:{n}" for n in range(5_000)]
+    )
+    events = audited.after(COLLECTED_MS)
+    assert [decode_event(encode_event(each)) for each in events] == events
+    changed, refused = events
+    assert (len(changed.resources), changed.resource_count) == (RESOURCES_MAX, 5_000)
+    assert len(refused.user or "") <= 2 * CHARACTERS_MAX
+    assert len(refused.reason or "") == CHARACTERS_MAX
+
+
+def test_an_authorizer_records_changes_and_refusals_but_no_look_ups():
+    audited = Audited()
+    denied = AuditedAuthorizer(Guard({"Topic:secret"}), audited.audit, "Kafka")
+    for operation in (
+        Send(ADA, "secret"),
+        Locate(ADA, "secret"),
+        Manage(ADA, Action.DELETE, (topic("secret"),)),
+    ):
+        try:
+            require_permission(denied, operation)
+        except NoPermission:
+            continue
+        raise AssertionError(operation)
+    allowed = AuditedAuthorizer(ALLOW_ALL, audited.audit, "Kafka")
+    for action in (Action.CREATE, Action.UPDATE, Action.DELETE, Action.GET):
+        require_permission(allowed, Manage(ADA, action, (topic("orders"),)))
+    assert [each.kind for each in audited.after(0)] == ["created", "changed", "deleted"]
+    assert [(each.kind, each.reason) for each in audited.after(COLLECTED_MS)] == [
+        ("refused", "ada may not Pub Topic:secret"),
+        ("refused", "ada may not Delete Topic:secret"),
+    ]
