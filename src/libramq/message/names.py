@@ -62,6 +62,8 @@ SYSTEM_GROUPS: Final = frozenset({
 })  # fmt: skip
 
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+#: Of ASCII and Latin-1 (C0, DEL, C1): a terminal or a log that shows one obeys it.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def validate_topic(topic: str) -> str:
@@ -72,6 +74,11 @@ def validate_topic(topic: str) -> str:
 def validate_group(group: str) -> str:
     """Return the group if its name is valid; InvalidName otherwise."""
     return validate_name("group", group, GROUP_LENGTH_MAX)
+
+
+def has_controls(text: str) -> bool:
+    """Return whether a text that others get to see has control characters."""
+    return _CONTROLS.search(text) is not None
 
 
 def is_valid_topic(topic: str) -> bool:

@@ -526,3 +526,14 @@ def test_nothing_is_left_of_a_group_without_members(endpoint: KafkaEndpoint, pai
     assert requests.groups.cost_bytes == 0
     endpoint.peer().tell(join_request(), 3)
     assert endpoint.translator.classic_groups.groups.get("G") is not None, "a classic group may have the name"
+
+
+@pytest.mark.parametrize("field", ["member_id", "instance_id", "rack_id"])
+def test_ids_with_control_characters_are_refused(endpoint: KafkaEndpoint, field: str):
+    """Operators list them, on terminals that obey."""
+    fields = {"group_id": "G", "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 1_000}
+    named = {"subscribed_topic_names": ("T",), "topic_partitions": (), field: "evil\x1b[2J"}
+    beat = ConsumerGroupHeartbeatRequest(**(fields | named))  # type: ignore[arg-type]
+    answer = endpoint.peer().ask(beat, 1)
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert "control characters" in answer.error_message

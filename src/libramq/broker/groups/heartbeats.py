@@ -65,6 +65,14 @@ class HeartbeatResult(NamedTuple):
     refused: BrokerError | None
 
 
+def require_client_id(client_id: str) -> None:
+    """Raise BrokerError for a client id that is too long, or that would be obeyed where it is shown."""
+    if not 0 < len(client_id) <= CLIENT_ID_LENGTH_MAX:
+        raise broker_error(ResponseCode.INVALID_PARAMETER, f"a client id of {len(client_id)} characters")
+    if names.has_controls(client_id):
+        raise broker_error(ResponseCode.INVALID_PARAMETER, "a client id has control characters")
+
+
 class Heartbeats:
     """Takes heartbeats. left: called with every connection that has left the last of its groups."""
 
@@ -87,9 +95,7 @@ class Heartbeats:
 
         Raises BrokerError for one that no client would send.
         """
-        id_length = len(heartbeat.client_id)
-        if not 0 < id_length <= CLIENT_ID_LENGTH_MAX:
-            raise broker_error(ResponseCode.INVALID_PARAMETER, f"a client id of {id_length} characters")
+        require_client_id(heartbeat.client_id)
         if len(heartbeat.consumers) + len(heartbeat.producer_groups) > GROUPS_PER_CLIENT_MAX:
             raise broker_error(
                 ResponseCode.INVALID_PARAMETER, f"over {GROUPS_PER_CLIENT_MAX} groups in one heartbeat"

@@ -178,8 +178,6 @@ def operator_of(remove: Remove) -> str:
     if remove.operator is None:
         return remove.host
     _check_text("lbOperator", remove.operator, OPERATOR_LENGTH_MAX)
-    if not remove.operator.isprintable():
-        raise _invalid("lbOperator is printed to terminals; it has no control characters")
     return f"{remove.operator}@{remove.host}"
 
 
@@ -192,6 +190,8 @@ def check_listed(queues: Sized) -> None:
 def _check_text(noun: str, text: str, length_max: int) -> None:
     if not 1 <= len(text) <= length_max:
         raise _invalid(f"{noun} has between 1 and {length_max} characters, not {len(text)}")
+    if names.has_controls(text):
+        raise _invalid(f"{noun} is printed to terminals; it has no control characters")
 
 
 def _invalid(remark: str) -> BrokerError:

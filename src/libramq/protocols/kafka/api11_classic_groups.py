@@ -31,6 +31,7 @@ from libramq.groups.classic.values import (
 from libramq.groups.protocol_groups import Refusal
 from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel
+from libramq.message.names import has_controls
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.group_records import ClassicGroupRecords
@@ -104,7 +105,8 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
             self._all.has_foreign_members(name) or self._all.modern.get(name) is not None
         ):
             refusal = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if len(request.group_instance_id or "") > NAME_CHARACTERS_MAX:
+        instance = request.group_instance_id or ""
+        if len(instance) > NAME_CHARACTERS_MAX or has_controls(instance):
             refusal = ErrorCode.INVALID_REQUEST
         if refusal is not None:
             slot.answer(JoinGroupResponse(error_code=refusal, member_id=request.member_id))

@@ -27,6 +27,7 @@ from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
+from libramq.message.names import has_controls
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.group_records import ModernGroupRecords
@@ -389,6 +390,8 @@ def _what_is_invalid(request: ConsumerGroupHeartbeatRequest, version: int) -> st
     ids = (request.instance_id, request.member_id, request.rack_id)
     if any(len(each or "") > NAME_CHARACTERS_MAX for each in ids):
         return f"ids of members and racks have at most {NAME_CHARACTERS_MAX} characters"
+    if any(has_controls(each or "") for each in ids):
+        return "ids of members and racks have no control characters"
     topics = request.subscribed_topic_names or ()
     if len(topics) > TOPICS_MAX or any(len(each) > NAME_CHARACTERS_MAX for each in topics):
         return f"a member subscribes to {TOPICS_MAX} topics of {NAME_CHARACTERS_MAX} characters at most"

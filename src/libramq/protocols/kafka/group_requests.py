@@ -23,6 +23,7 @@ from libramq.kernel.engine import LATE_MS_MIN
 from libramq.kernel.parts import Kernel
 from libramq.kernel.work import portions
 from libramq.logs import get_logger
+from libramq.message.names import has_controls
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups, G
 from libramq.protocols.kafka.group_records import GroupRecords
@@ -247,7 +248,8 @@ class GroupRequests(ABC, Generic[G]):
 def client_id_of(slot: Slot) -> str:
     """Return the name of a client, as its members have it."""
     client_id = (slot.call.client_id if slot.call is not None else None) or "member"
-    return client_id[:NAME_CHARACTERS_MAX]
+    client_id = client_id[:NAME_CHARACTERS_MAX]
+    return client_id if not has_controls(client_id) else "member"
 
 
 def host_of(connection: Connection) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.heartbeats import require_client_id
 from libramq.codes import RequestCode, ResponseCode
 from libramq.groups.consumer_group import ConsumerGroup
 from libramq.groups.queue_lock import QueueLocks
@@ -40,6 +41,7 @@ class QueueLockRequests:
     def lock(self, request: Request) -> Outcome:
         """Lock queues; the reply names those that the client holds."""
         body: LockBatchBody = request.body
+        require_client_id(body.client_id)
         if len(body.mq_set) > QUEUES_MAX:
             return _too_many(body)
         return self._lock_in_steps(request, body)
