@@ -10,8 +10,7 @@ from libramq.errors import ConnectionLost
 from libramq.kernel.connection import ANONYMOUS, NUMBERS
 from libramq.kernel.effect import Thread
 from libramq.kernel.engine import Engine, Hooks
-from libramq.kernel.longest_turn import METRICS, RUNTIME_INFO
-from libramq.kernel.parts import Kernel
+from libramq.kernel.parts import METRICS, RUNTIME_INFO, Kernel
 from libramq.kernel.work import Callback, InThread, Room
 from libramq.runtime.busy import HUGE_LANE_BYTES
 from libramq.runtime.outgoing import (

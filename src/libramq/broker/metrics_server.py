@@ -19,7 +19,7 @@ from libramq.errors import ConfigError, RemoteProtocolError
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects, Thread
-from libramq.kernel.longest_turn import METRICS
+from libramq.kernel.parts import METRICS
 from libramq.kernel.work import InThread, Work
 from libramq.logs import get_logger
 from libramq.runtime.performer import Performer

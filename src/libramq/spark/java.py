@@ -7,11 +7,14 @@ the module.
 `python -m libramq.spark.java` prints the JAVA_HOME that Spark will get, or fails with a reason.
 """
 
+import hashlib
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +22,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from libramq.errors import ConfigError
-from libramq.spark.directory import spark_directory
 
 JAVA_VERSION_MIN = 17  # Spark 4: "Spark runs on Java 17/21".
 JAVA_ANSWER_SECONDS_MAX = 30
@@ -201,3 +203,27 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def _is_mine(directory: Path) -> bool:
+    """Return whether only this user can write a directory, whose files will be executed."""
+    found = directory.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+
+
+def spark_directory() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME")
+    name = "libramq-" + hashlib.sha256(sys.prefix.encode()).hexdigest()[:16]
+    candidates = [
+        Path(cache) if cache else Path("~/.cache").expanduser(),
+        Path(tempfile.gettempdir()) / f"libramq-{os.getuid()}",
+    ]
+    for parent in candidates:
+        directory = parent / name
+        try:
+            directory.mkdir(parents=True, mode=0o700, exist_ok=True)
+            if _is_mine(directory) and os.access(directory, os.W_OK):
+                return directory
+        except OSError:
+            continue
+    return Path(tempfile.mkdtemp(prefix="libramq-"))

@@ -16,8 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from libramq.spark.directory import spark_directory
-from libramq.spark.java import java_home, output
+from libramq.spark.java import java_home, output, spark_directory
 from libramq.spark.worker_code import package_zip
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ lost and taken again is recognised as stale.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from libramq.client.consuming.consumer_settings import PULL_BATCH_SIZE
@@ -372,22 +372,3 @@ class Ask(Protocol):
         *,
         takes_late: bool = False,
     ) -> None: ...
-
-
-def merged(effects: Effects) -> Effects:
-    """Merge effects: one call of the listener, and one request per broker, not one per queue."""
-    places: dict[tuple[type, str], int] = {}
-    found: Effects = []
-    for effect in effects:
-        if not isinstance(effect, Assigned | Revoked | Lost | UnlockQueues):
-            found.append(effect)
-            continue
-        key = (type(effect), effect.address if isinstance(effect, UnlockQueues) else "")
-        place = places.setdefault(key, len(found))
-        if place == len(found):
-            found.append(effect)
-        else:
-            first = found[place]
-            assert isinstance(first, Assigned | Revoked | Lost | UnlockQueues)
-            found[place] = replace(first, queues=first.queues + effect.queues)
-    return found

@@ -8,7 +8,7 @@ Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceServic
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from libramq.client.consuming import effects as fx
@@ -274,7 +274,26 @@ class PushConsumerCore:
             effects += self.troubles.take()
         if self._persistence.rests and self._phase is Phase.RUNNING:
             self._persistence.settle(now_ms)
-        return fx.merged(effects) if len(effects) > 1 else effects  # After most events there is one at most.
+        return _merged(effects) if len(effects) > 1 else effects  # After most events there is one at most.
+
+
+def _merged(effects: Effects) -> Effects:
+    """Merge effects: one call of the listener, and one request per broker, not one per queue."""
+    places: dict[tuple[type, str], int] = {}
+    found: Effects = []
+    for effect in effects:
+        if not isinstance(effect, fx.QueueChange | fx.UnlockQueues):
+            found.append(effect)
+            continue
+        key = (type(effect), effect.address if isinstance(effect, fx.UnlockQueues) else "")
+        place = places.setdefault(key, len(found))
+        if place == len(found):
+            found.append(effect)
+        else:
+            first = found[place]
+            assert isinstance(first, fx.QueueChange | fx.UnlockQueues)
+            found[place] = replace(first, queues=first.queues + effect.queues)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

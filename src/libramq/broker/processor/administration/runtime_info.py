@@ -14,8 +14,7 @@ from libramq.broker.messages.throughput import Throughput
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import RequestCode
 from libramq.formats.document import encode_body
-from libramq.kernel.longest_turn import RUNTIME_INFO
-from libramq.kernel.parts import Kernel
+from libramq.kernel.parts import RUNTIME_INFO, Kernel
 from libramq.remoting.body.cluster import KVTable
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
