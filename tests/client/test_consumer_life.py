@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from libramq.client import ConsumeFrom, PushConsumer
-from libramq.client.network_share import THREAD_NAME
+from libramq.client.network_thread import THREAD_NAME
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LocalProtocolError, LoopClosed, NoPermission
 from tests.client.fake_cluster import FakeBroker, FakeNameServer

@@ -11,7 +11,7 @@ import pytest
 
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
-from libramq.client import Admin, ConsumeFrom, Producer, PushConsumer, network_share
+from libramq.client import Admin, ConsumeFrom, Producer, PushConsumer, network_thread
 from libramq.client.consuming.membership import membership
 from libramq.clock import SystemClock
 from libramq.errors import MemberReplaced, UnknownMember
@@ -289,7 +289,7 @@ async def test_a_member_that_wakes_up_after_its_session_handles_and_commits_noth
     """Others have read its queues meanwhile. Only messages whose handling it had begun are handled twice."""
     one = await group.join(session_ms=1_000)
     # As in another process: the first one's network thread keeps running.
-    monkeypatch.setattr(network_share, "_shared", network_share.SharedThread())
+    monkeypatch.setattr(network_thread, "_shared", network_thread.SharedThread())
     two = await group.join(session_ms=1_000, threads=1)
     await group.shared(one, two)
     two.block = asyncio.Event()

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 
-from libramq.client.network_share import THREAD_NAME, NetworkShare
+from libramq.client.network_thread import THREAD_NAME, NetworkShare
 from libramq.errors import LocalProtocolError
 
 

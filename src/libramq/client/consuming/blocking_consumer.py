@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from libramq.client.blocking_client import BlockingClient, blocking
 from libramq.client.consuming import consumer as asynchronous_consumer
-from libramq.client.consuming.consumer import FETCH_IN_HOOK, POLL_TIMEOUT_MS
+from libramq.client.consuming.consumer import FETCH_IN_HOOK, POLL_TIMEOUT_MS, check_offsets
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, FetchedMessages
 from libramq.client.consuming.fetching.fetched_batch import BlockingDecodedMessages, Value
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
 from libramq.client.consuming.handling.queue_listener import HOOKS, on_thread
-from libramq.client.consuming.positions import check_offsets
 from libramq.client.consuming.pulling.pulled_records import record_batch
 from libramq.client.options import ConsumerOptions, whole_number
 from libramq.errors import LocalProtocolError

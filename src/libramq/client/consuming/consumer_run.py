@@ -25,8 +25,7 @@ from libramq.client.consuming.handling.handler_result import Ending, HandlerOutc
 from libramq.client.consuming.handling.queue_listener import Hooks, QueueListener
 from libramq.client.consuming.member_network import MemberNetwork
 from libramq.client.consuming.queues.owned_queue import Delivery
-from libramq.client.network_share import NetworkShare
-from libramq.client.network_thread import run_on_thread
+from libramq.client.network_thread import NetworkShare, run_on_thread
 from libramq.errors import LibraError, LocalProtocolError, LoopClosed
 from libramq.logs import get_logger
 from libramq.runtime.seams import Dialer

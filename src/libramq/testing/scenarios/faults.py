@@ -14,7 +14,7 @@ from libramq.clock import MonotonicMs
 from libramq.testing.cluster import Cluster, GroupPlan
 from libramq.testing.happening import Happening
 from libramq.testing.history import KafkaGroupPlan
-from libramq.testing.machine.connection import Weather
+from libramq.testing.machine.network import Weather
 from libramq.testing.nodes.broker_node import SimulatedBroker
 from libramq.testing.nodes.consumer_node import SimulatedConsumer
 from libramq.testing.nodes.kafka_member import SimulatedKafkaMember
