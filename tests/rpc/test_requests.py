@@ -2,7 +2,7 @@
 
 import ast
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,28 @@ def expected() -> Iterator[tuple[RequestCode, str, type]]:
         for service in ast.walk(ast.parse(path.read_text())):
             if isinstance(service, ast.ClassDef):
                 methods = {one.name: one for one in service.body if isinstance(one, ast.FunctionDef)}
-                for table in {"processors", "batch_processors"} & methods.keys():
-                    for code, method in entries(methods[table]):
-                        for part, kind in annotated(methods[method]):
-                            yield code, part, eval(kind, vars(module))
+                for code, method in (*marked(methods), *in_batches(methods)):
+                    for part, kind in annotated(method):
+                        yield code, part, eval(kind, vars(module))
 
 
-def entries(table: ast.FunctionDef) -> Iterator[tuple[RequestCode, str]]:
-    """Yield the codes in a method's dictionaries, and the methods that serve them."""
-    for node in ast.walk(table):
+def marked(methods: Mapping[str, ast.FunctionDef]) -> Iterator[tuple[RequestCode, ast.FunctionDef]]:
+    """Yield the codes that methods are marked with, `@serves(…)`."""
+    for method in methods.values():
+        for mark in method.decorator_list:
+            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "serves":
+                for code in mark.args:
+                    if isinstance(code, ast.Attribute):
+                        yield RequestCode[code.attr], method
+
+
+def in_batches(methods: Mapping[str, ast.FunctionDef]) -> Iterator[tuple[RequestCode, ast.FunctionDef]]:
+    """Yield the codes in the dictionary of `batch_processors`, and the methods that serve them."""
+    for node in ast.walk(methods["batch_processors"]) if "batch_processors" in methods else ():
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Attribute) and isinstance(value, ast.Attribute):
-                    yield RequestCode[key.attr], value.attr
+                    yield RequestCode[key.attr], methods[value.attr]
 
 
 def annotated(method: ast.FunctionDef) -> Iterator[tuple[str, str]]:

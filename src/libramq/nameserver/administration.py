@@ -32,7 +32,7 @@ from libramq.nameserver.route_info import (
 from libramq.remoting import headers as h
 from libramq.remoting.body.cluster import BrokerMemberGroupBody, KVTable, TopicList
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply, reply_rows
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 from libramq.rpc.responder import Responder
 
 log = get_logger(__name__)
@@ -62,6 +62,14 @@ class Settings:
         self.config = config
 
 
+#: The topics with unit flags that each request is for.
+FLAGGED: Final[Mapping[int, Callable[[int], bool]]] = {
+    RequestCode.GET_UNIT_TOPIC_LIST: is_unit,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: has_unit_subscription,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: has_foreign_unit_subscription,
+}
+
+
 class NameServerAdministration:
     """Answers operators' requests. responder: sends the answers that waited for the disk."""
 
@@ -77,28 +85,9 @@ class NameServerAdministration:
         self._changed_by: list[Request] = []
         self._is_writing = False
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the processors by request code."""
-        return {
-            RequestCode.PUT_KV_CONFIG: self.put_value,
-            RequestCode.GET_KV_CONFIG: self.get_value,
-            RequestCode.DELETE_KV_CONFIG: self.delete_value,
-            RequestCode.GET_KVLIST_BY_NAMESPACE: self.values,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: partial(self.set_writable, writable=False),
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: partial(self.set_writable, writable=True),
-            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
-            RequestCode.GET_UNIT_TOPIC_LIST: partial(self.flagged_topics, is_unit),
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: partial(self.flagged_topics, has_unit_subscription),
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: partial(
-                self.flagged_topics, has_foreign_unit_subscription
-            ),
-            RequestCode.GET_BROKER_MEMBER_GROUP: self.member_group,
-            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
-            RequestCode.GET_NAMESRV_CONFIG: self.get_config,
-        }
-
     # KV configuration.
 
+    @serves(RequestCode.PUT_KV_CONFIG)
     def put_value(self, request: Request) -> Outcome:
         """100: set a value."""
         header: h.PutKVHeader = request.header
@@ -106,6 +95,7 @@ class NameServerAdministration:
         log.info("value set", namespace=header.namespace, key=header.key, by=request.peer.address)
         return self._kept(request)
 
+    @serves(RequestCode.GET_KV_CONFIG)
     def get_value(self, request: Request) -> Outcome:
         """101: return a value."""
         header: h.KVHeader = request.header
@@ -115,6 +105,7 @@ class NameServerAdministration:
             return Reply(ResponseCode.QUERY_NOT_FOUND, remark)
         return Reply(ext={"value": value})
 
+    @serves(RequestCode.DELETE_KV_CONFIG)
     def delete_value(self, request: Request) -> Outcome:
         """102: remove a value, if there is one."""
         header: h.KVHeader = request.header
@@ -122,6 +113,7 @@ class NameServerAdministration:
         log.info("value deleted", namespace=header.namespace, key=header.key, by=request.peer.address)
         return self._kept(request)
 
+    @serves(RequestCode.GET_KVLIST_BY_NAMESPACE)
     def values(self, request: Request) -> Outcome:
         """219: return all values of a namespace."""
         header: h.KVNamespaceHeader = request.header
@@ -162,8 +154,10 @@ class NameServerAdministration:
 
     # Routes.
 
-    def set_writable(self, request: Request, *, writable: bool) -> Outcome:
+    @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER, RequestCode.ADD_WRITE_PERM_OF_BROKER)
+    def set_writable(self, request: Request) -> Outcome:
         """205, 327: change the write permission of a broker's topics until it registers them again."""
+        writable = request.command.code == RequestCode.ADD_WRITE_PERM_OF_BROKER
         header: h.BrokerNameHeader = request.header
         return self._set_writable(request, header.broker_name, writable=writable)
 
@@ -175,6 +169,7 @@ class NameServerAdministration:
         )  # fmt: skip
         return Reply(ext={"addTopicCount" if writable else "wipeTopicCount": str(count)})
 
+    @serves(RequestCode.REGISTER_TOPIC_IN_NAMESRV)
     def register_topic(self, request: Request) -> Outcome:
         """217: give a topic a route, as brokers do for static topics."""
         header: h.TopicHeader = request.header
@@ -182,13 +177,15 @@ class NameServerAdministration:
         register_topic(self._tables, header.topic, route.queue_datas)
         return SUCCESS
 
-    def flagged_topics(self, wanted: Callable[[int], bool], request: Request) -> Outcome:
+    @serves(*FLAGGED)
+    def flagged_topics(self, request: Request) -> Outcome:
         """311, 312, 313: return the topics with unit flags."""
         if not self._settings.config.enable_topic_list:
             raise broker_error(ResponseCode.SYSTEM_ERROR, "disable")
-        tables = self._tables
+        tables, wanted = self._tables, FLAGGED[request.command.code]
         return listed_of(list(tables.topics), lambda topics: flagged(tables, topics, wanted))
 
+    @serves(RequestCode.GET_BROKER_MEMBER_GROUP)
     def member_group(self, request: Request) -> Outcome:
         """901: return the addresses of a broker name."""
         header: h.BrokerMemberGroupHeader = request.header
@@ -197,6 +194,7 @@ class NameServerAdministration:
 
     # Its own configuration.
 
+    @serves(RequestCode.UPDATE_NAMESRV_CONFIG)
     def update_config(self, request: Request) -> Outcome:
         """318: change options until the name server stops."""
         try:
@@ -207,6 +205,7 @@ class NameServerAdministration:
         log.info("configuration changed", options=sorted(properties), by=request.peer.address)
         return SUCCESS
 
+    @serves(RequestCode.GET_NAMESRV_CONFIG)
     def get_config(self, _: Request) -> Outcome:
         """319: return the configuration."""
         return Reply(body=config_text(self._settings.config).encode())

@@ -3,7 +3,6 @@
 Upstream: processor/DefaultRequestProcessor.java, ClientRequestProcessor.java.
 """
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -28,7 +27,7 @@ from libramq.remoting import headers as h
 from libramq.remoting.body.cluster import KVTable, TopicList
 from libramq.remoting.credentials import Credentials, is_signed_for
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
-from libramq.rpc.request import INLINE_BODY_BYTES_MAX, Processor, Request
+from libramq.rpc.request import INLINE_BODY_BYTES_MAX, Request, serves
 
 log = get_logger(__name__)
 
@@ -66,21 +65,7 @@ class NameServerProcessor:
         self._settings = settings
         self._credentials = credentials
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the processors by request code."""
-        return {
-            RequestCode.REGISTER_BROKER: self.register_broker,
-            RequestCode.UNREGISTER_BROKER: self.unregister_broker,
-            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
-            RequestCode.BROKER_HEARTBEAT: self.broker_heartbeat,
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.topic_route,
-            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.all_topics,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
-            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_by_cluster,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
-        }
-
+    @serves(RequestCode.REGISTER_BROKER)
     def register_broker(self, request: Request) -> Outcome:
         """103: register a broker and its topics."""
         self._require_broker(request)
@@ -155,6 +140,7 @@ class NameServerProcessor:
         body = encode_body(KVTable(table=order or {}))
         return Reply(ext={name: value for name, value in answer.items() if value}, body=body)
 
+    @serves(RequestCode.UNREGISTER_BROKER)
     def unregister_broker(self, request: Request) -> Outcome:
         """104: unregister a broker."""
         self._require_broker(request)
@@ -164,6 +150,7 @@ class NameServerProcessor:
             log.info("broker unregistered", broker=header.broker_name, address=header.broker_addr)
         return SUCCESS
 
+    @serves(RequestCode.QUERY_DATA_VERSION)
     def query_data_version(self, request: Request) -> Outcome:
         """322: return whether a broker's topic table differs from the registered one."""
         self._require_broker(request)
@@ -175,6 +162,7 @@ class NameServerProcessor:
         changed = "false" if ours == theirs else "true"
         return Reply(ext={"changed": changed}, body=encode_body(ours) if ours is not None else b"")
 
+    @serves(RequestCode.BROKER_HEARTBEAT)
     def broker_heartbeat(self, request: Request) -> Outcome:
         """904: note a sign of life."""
         self._require_broker(request)
@@ -187,6 +175,7 @@ class NameServerProcessor:
         if self._credentials is not None and not is_signed_for(request.command, self._credentials, None):
             raise broker_error(ResponseCode.NO_PERMISSION, UNSIGNED)
 
+    @serves(RequestCode.GET_ROUTEINFO_BY_TOPIC)
     def topic_route(self, request: Request) -> Outcome:
         """105: return where a topic's queues are."""
         header: h.RouteHeader = request.header
@@ -203,22 +192,26 @@ class NameServerProcessor:
         standard = header.accept_standard_json_only or request.command.version >= VERSION_WITH_STANDARD_JSON
         return Reply(body=fastjson.dumps_standard(route) if standard else encode_body(route))
 
+    @serves(RequestCode.GET_BROKER_CLUSTER_INFO)
     def cluster_info(self, _: Request) -> Outcome:
         """106: return all clusters and brokers, always in fastjson's dialect."""
         return Reply(body=encode_body(self._route_info.clusters()))
 
+    @serves(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     def all_topics(self, _: Request) -> Outcome:
         """206: return the names of all topics."""
         if not self._settings.config.enable_all_topic_list:
             raise broker_error(ResponseCode.SYSTEM_ERROR, "disable")
         return listed(self._route_info.topics())
 
+    @serves(RequestCode.DELETE_TOPIC_IN_NAMESRV)
     def delete_topic(self, request: Request) -> Outcome:
         """216: remove a topic's route."""
         header: h.DeleteTopicInNamesrvHeader = request.header
         self._route_info.delete_topic(header.topic, header.cluster_name)
         return SUCCESS
 
+    @serves(RequestCode.GET_TOPICS_BY_CLUSTER)
     def topics_by_cluster(self, request: Request) -> Outcome:
         """224: return the names of one cluster's topics."""
         if not self._settings.config.enable_topic_list:
@@ -226,6 +219,7 @@ class NameServerProcessor:
         header: h.ClusterHeader = request.header
         return listed_of(self._route_info.topics(), partial(self._route_info.of_cluster, header.cluster))
 
+    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     def system_topics(self, _: Request) -> Outcome:
         """304: return the names of clusters and brokers, which are topics too, and a broker's address."""
         info = self._route_info.clusters()

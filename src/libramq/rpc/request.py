@@ -4,7 +4,7 @@ import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -69,12 +69,20 @@ class Processors(NamedTuple):
     in_batches: Mapping[int, BatchProcessor] = MappingProxyType({})
 
 
-class Service(Protocol):
-    """Serves requests singly."""
+F = TypeVar("F", bound=Callable[[Any, Request], Outcome])
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the processors of its requests."""
-        ...
+
+def serves(*codes: int) -> Callable[[F], F]:
+    """Mark the method of a service that serves requests with these codes."""
+
+    def mark(method: F) -> F:
+        setattr(method, _CODES, codes)
+        return method
+
+    return mark
+
+
+_CODES: Final = "serves"
 
 
 class BatchService(Protocol):
@@ -85,9 +93,15 @@ class BatchService(Protocol):
         ...
 
 
-def served_by(services: Iterable[Service]) -> dict[int, Processor]:
+def served_by(services: Iterable[object]) -> dict[int, Processor]:
     """Return the processors of all requests that services serve singly."""
-    return {code: each for service in services for code, each in service.processors().items()}
+    return {
+        code: getattr(service, name)
+        for service in services
+        for kind in type(service).__mro__
+        for name, method in vars(kind).items()
+        for code in getattr(method, _CODES, ())
+    }
 
 
 def failure(error: Exception, request: Request) -> Reply:

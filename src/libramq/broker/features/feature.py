@@ -20,7 +20,7 @@ from libramq.broker.messages.throughput import Throughput
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Hooks
 from libramq.kernel.parts import Kernel
-from libramq.rpc.request import BatchService, Service
+from libramq.rpc.request import BatchService
 from libramq.rpc.responder import Responder
 from libramq.waits import HeldPulls
 
@@ -33,7 +33,7 @@ class Feature:
     listeners    are called with new messages of every topic, topic_listeners with those of one topic
     """
 
-    services: Sequence[Service] = ()
+    services: Sequence[object] = ()
     batch_services: Sequence[BatchService] = ()
     hooks: Hooks = Hooks()
     listeners: Sequence[Listener] = ()

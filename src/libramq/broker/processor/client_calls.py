@@ -39,7 +39,7 @@ from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.remoting.headers import CheckTransactionStateHeader, encode_header
 from libramq.rpc.endpoint import Answered
 from libramq.rpc.outcome import HOLD, Notify, Outcome, Reply
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 from libramq.rpc.responder import Responder
 
 log = get_logger(__name__)
@@ -106,22 +106,16 @@ class ClientCalls:
         self._number = FIRST_NUMBER
         self._turn = 0
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
-        }
-
     # What operators ask.
 
+    @serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
     def running_info(self, request: Request) -> Outcome:
         """Return a member's running info."""
         header: h.RunningInfoHeader = request.header
         ext = _passed_on(request.command)
         return self._call_one(request, header.consumer_group, header.client_id, ext, request.command.body)
 
+    @serves(RequestCode.CONSUME_MESSAGE_DIRECTLY)
     def consume_directly(self, request: Request) -> Outcome:
         """Have a member process one stored message, whatever its group has consumed."""
         header: h.ConsumeDirectlyHeader = request.header
@@ -140,6 +134,7 @@ class ClientCalls:
             ext["groupSysFlag"] = str(group.group_sys_flag)
         return self._call_one(request, header.consumer_group, header.client_id or "", ext, record)
 
+    @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     def consumer_status(self, request: Request) -> Outcome:
         """Return the offsets that members of a group hold, all of them or one."""
         header: h.ConsumerStatusHeader = request.header

@@ -5,7 +5,7 @@ that it reads at its start only; here a name that cannot be changed is refused.
 Upstream: AdminBrokerProcessor.java, common/Configuration.java.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from libramq.formats.properties_file import parse_properties, property_line
 from libramq.formats.tables import DataVersion
 from libramq.logs import get_logger
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 
 log = get_logger(__name__)
 
@@ -48,10 +48,7 @@ class BrokerOptions:
         self._changed = changed
         self._version = DataVersion().next(wall_ms)
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {RequestCode.GET_BROKER_CONFIG: self.get, RequestCode.UPDATE_BROKER_CONFIG: self.update}
-
+    @serves(RequestCode.GET_BROKER_CONFIG)
     def get(self, request: Request) -> Outcome:
         """Return all options but the secrets."""
         values = {
@@ -62,6 +59,7 @@ class BrokerOptions:
         body = "".join(property_line(name, value) for name, value in (FIXED | values).items())
         return Reply(ext={"version": encode_body(self._version).decode()}, body=body.encode())
 
+    @serves(RequestCode.UPDATE_BROKER_CONFIG)
     def update(self, request: Request) -> Outcome:
         """Change options; none of them if one cannot be changed."""
         try:

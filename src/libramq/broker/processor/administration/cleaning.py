@@ -8,7 +8,7 @@ Upstream: AdminBrokerProcessor.java, DefaultMessageStore.java. Its CLEAN_EXPIRED
 last file of a queue, whose numbers then begin at 0 again; here that file stays, and so do the numbers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.old_files import OldFiles
@@ -18,7 +18,7 @@ from libramq.errors import broker_error
 from libramq.kernel.work import Work
 from libramq.message.names import is_light, is_system_topic
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 
 
 class CleaningRequests:
@@ -36,19 +36,13 @@ class CleaningRequests:
         self._old_files = old_files
         self._answer = answer
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_files,
-            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired_queues,
-            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused_topics,
-        }
-
+    @serves(RequestCode.DELETE_EXPIRED_COMMITLOG)
     def delete_expired_files(self, _: Request) -> Outcome:
         """Begin to delete expired files of the log whatever the hour; the reply does not wait for that."""
         self._old_files.delete_expired_now()
         return SUCCESS
 
+    @serves(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
     def clean_expired_queues(self, request: Request) -> Outcome:
         """Remove files of queues that lead nowhere; answered when they are gone."""
 
@@ -60,6 +54,7 @@ class CleaningRequests:
         self._old_files.clean_queues(ended)
         return HOLD
 
+    @serves(RequestCode.CLEAN_UNUSED_TOPIC)
     def clean_unused_topics(self, _: Request) -> Work[Outcome]:
         """Remove the queues of topics that do not exist."""
         for topic in sorted(self._store.topics()):

@@ -3,7 +3,6 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 from libramq.broker.config import BrokerConfig
@@ -24,7 +23,7 @@ from libramq.remoting import headers as h
 from libramq.remoting.body import administration as bodies
 from libramq.remoting.body.consumers import ConsumeStats, OffsetWrapper
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_rows
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 
 #: Ours: queues of all groups in one reply, of some 200 bytes each.
 QUEUES_MAX: Final = 32_768
@@ -55,16 +54,7 @@ class Inspection:
         self._throughput = throughput
         self._in_flight = files.pop.in_flight
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.GET_BROKER_CONSUME_STATS: self.consume_stats,
-            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
-            RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
-            RequestCode.VIEW_BROKER_STATS_DATA: self.stats_data,
-            RequestCode.RESET_MASTER_FLUSH_OFFSET: self.reset_master_flush_offset,
-        }
-
+    @serves(RequestCode.GET_BROKER_CONSUME_STATS)
     def consume_stats(self, request: Request) -> Work[Outcome]:
         """Return the progress of every group, topic by topic."""
         header: h.BrokerConsumeStatsHeader = request.header
@@ -124,6 +114,7 @@ class Inspection:
             yield None
         return table
 
+    @serves(RequestCode.GET_ALL_PRODUCER_INFO)
     def all_producers(self, request: Request) -> Work[Outcome]:
         """Return the connected producers of all groups."""
         wall_ms, monotonic_ms = request.wall_ms, request.monotonic_ms
@@ -141,6 +132,7 @@ class Inspection:
                 yield None
         return reply_rows(lambda: bodies.ProducerTable(data=data), sum(map(len, data.values())))
 
+    @serves(RequestCode.QUERY_CONSUME_QUEUE)
     def consume_queue(self, request: Request) -> Outcome:
         """Return units of a queue: where its messages lie in the log, with their tag codes."""
         header: h.ConsumeQueueHeader = request.header
@@ -165,6 +157,7 @@ class Inspection:
         )
         return Reply(body=encode_body(body))
 
+    @serves(RequestCode.VIEW_BROKER_STATS_DATA)
     def stats_data(self, request: Request) -> Outcome:
         """Return how many messages a topic got, or a group, in the last minute, hour and day."""
         header: h.StatsDataHeader = request.header
@@ -178,6 +171,7 @@ class Inspection:
         body = bodies.BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
         return Reply(body=encode_body(body))
 
+    @serves(RequestCode.RESET_MASTER_FLUSH_OFFSET)
     def reset_master_flush_offset(self, request: Request) -> Outcome:
         """Accept it: a master has nothing to reset, as with Apache's."""
         return SUCCESS

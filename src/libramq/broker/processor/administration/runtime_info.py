@@ -4,7 +4,6 @@ Upstream: AdminBrokerProcessor.prepareRuntimeInfo.
 """
 
 from collections import deque
-from collections.abc import Mapping
 from datetime import date, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,7 +16,7 @@ from libramq.formats.document import encode_body
 from libramq.kernel.parts import RUNTIME_INFO, Kernel
 from libramq.remoting.body.cluster import KVTable
 from libramq.rpc.outcome import Outcome, Reply
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 
 #: StoreStatsService: rates over the last 10 s, 1 min and 10 min, from a sample a second.
 _WINDOWS_S: Final = (10, 60, 600)
@@ -85,10 +84,6 @@ class RuntimeInfo:
         self._day_starts = _DayStarts(self._started_ms, self._sampled)
         self._sample(kernel.clock.monotonic_ms())
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {RequestCode.GET_BROKER_RUNTIME_INFO: self.handle}
-
     def _sample_later(self) -> None:
         """Take a sample a second after the counters changed."""
         if self._deadline.due_ms is not None:
@@ -110,6 +105,7 @@ class RuntimeInfo:
         self._store.when_read = self._sample_later
         self._store.when_changed(self._sample_later)
 
+    @serves(RequestCode.GET_BROKER_RUNTIME_INFO)
     def handle(self, request: Request) -> Outcome:
         """Answer GET_BROKER_RUNTIME_INFO."""
         earliest_ms = self._store.earliest_log_time()  # It may read the disk, so nothing changes before.

@@ -43,7 +43,7 @@ from libramq.remoting.headers import (
     TopicHeader,
 )
 from libramq.rpc.outcome import Outcome, Reply, reply_rows
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 from libramq.transport.server import Peer
 
 #: Ours: 32 topics of a thousand queues, or 4,000 of eight; some 6 MB of reply.
@@ -78,17 +78,7 @@ class Statistics:
         self._foreign = consumers.foreign
         self._in_flight = files.pop.in_flight
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
-            RequestCode.GET_CONSUME_STATS: self.consume_stats,
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.topic_consumers,
-            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.group_topics,
-        }
-
+    @serves(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, request: Request) -> Outcome:
         """Return the first and last offsets of a topic's queues."""
         header: TopicHeader = request.header
@@ -108,6 +98,7 @@ class Statistics:
         puts = self._throughput.puts_per_second(topic)
         return reply_rows(lambda: TopicStatsTable(offset_table=table, topic_put_tps=puts), len(table))
 
+    @serves(RequestCode.GET_CONSUME_STATS)
     def consume_stats(self, request: Request) -> Outcome:
         """Return a group's offsets in each queue of the topics it reads."""
         header: ConsumeStatsHeader = request.header
@@ -159,6 +150,7 @@ class Statistics:
                 if self._store.max_offset(config.topic_name, queue_id) > max(offset, first):
                     yield queue_id
 
+    @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumer_connections(self, request: Request) -> Outcome:
         """Return the connected members of a consumer group, and its problems."""
         header: GroupHeader = request.header
@@ -203,6 +195,7 @@ class Statistics:
             for each in self._health.of(group)
         ]
 
+    @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     def producer_connections(self, request: Request) -> Work[Outcome]:
         """Return the connected members of a producer group."""
         header: ProducerConnectionHeader = request.header
@@ -214,12 +207,14 @@ class Statistics:
             return Reply(ResponseCode.SYSTEM_ERROR, f"the producer group[{header.producer_group}] not exist")
         return reply_rows(lambda: ProducerConnection(connection_set=found), len(found))
 
+    @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     def topic_consumers(self, request: Request) -> Outcome:
         """Return the groups that read a topic."""
         header: TopicHeader = request.header
         groups = self._offsets.groups_of_topic(header.topic) | set(self._consumers.groups_of(header.topic))
         return reply_rows(lambda: GroupList(group_list=sorted(groups)), len(groups))
 
+    @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER)
     def group_topics(self, request: Request) -> Outcome:
         """Return the topics that a group reads."""
         header: GroupByNameHeader = request.header

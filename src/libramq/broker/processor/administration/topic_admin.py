@@ -27,7 +27,7 @@ from libramq.remoting.body.administration import TopicConfigList
 from libramq.remoting.body.cluster import TopicList
 from libramq.remoting.headers import CreateTopicHeader, GetAllTopicsHeader, TopicHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 from libramq.store.message_store import MessageStore
 
 _PERM_MAX = 7
@@ -129,17 +129,7 @@ class TopicAdministration:
         self._address = address
         self._listing = Listing("topic_config_table")
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: self.create,
-            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.create_list,
-            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
-            RequestCode.GET_ALL_TOPIC_CONFIG: self.list_all,
-            RequestCode.GET_TOPIC_CONFIG: self.get,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
-        }
-
+    @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def create(self, request: Request) -> Outcome:
         """Create a topic or change it; it is on disk and at the name servers before the reply."""
         header: CreateTopicHeader = request.header
@@ -168,6 +158,7 @@ class TopicAdministration:
         if before is not None and config.read_queue_nums < before.read_queue_nums:
             yield from self._unread.require_none(before, config.read_queue_nums, request.wall_ms)
 
+    @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
     def create_list(self, request: Request) -> Outcome:
         """Create or change topics: all of them, or none if one is invalid."""
         body: TopicConfigList = request.body
@@ -211,6 +202,7 @@ class TopicAdministration:
         if before is not None and before.read_queue_nums != config.read_queue_nums:
             self._clients.queue_count_changed(config.topic_name, now=request.now)
 
+    @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
     def delete(self, request: Request) -> Outcome:
         """Delete a topic, its queues, the offsets in it, and what waits to be popped again."""
         header: TopicHeader = request.header
@@ -219,6 +211,7 @@ class TopicAdministration:
         self._removal.remove(header.topic, request.wall_ms)
         return SUCCESS
 
+    @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
     def list_all(self, request: Request) -> Outcome:
         """Return all topics with their configuration, or a page of them."""
         header: GetAllTopicsHeader = request.header
@@ -229,11 +222,13 @@ class TopicAdministration:
         )
         return self._listing.answer(table, page, {"totalTopicNum": str(len(self._topics))})
 
+    @serves(RequestCode.GET_TOPIC_CONFIG)
     def get(self, request: Request) -> Outcome:
         """Return one topic's configuration."""
         header: TopicHeader = request.header
         return Reply(body=encode_body(self._topics.require(header.topic)))
 
+    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, request: Request) -> Outcome:
         """Return the broker's own topics."""
         own = [config.topic_name for config in self._topics if self._topics.is_own(config.topic_name)]

@@ -4,7 +4,6 @@ No answer has a password, so mqadmin's copyUser finds none to copy; Apache's bro
 inspect the cluster. Upstream: AdminBrokerProcessor.java, broker/auth/converter/*.java.
 """
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -24,7 +23,7 @@ from libramq.logs import get_logger
 from libramq.remoting import headers as h
 from libramq.remoting.credentials import is_signed_for
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_encoded
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 
 log = get_logger(__name__)
 
@@ -44,22 +43,7 @@ class UserAdministration:
         self._access = access
         self._config = config
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            R.AUTH_CREATE_USER: self.create_user,
-            R.AUTH_UPDATE_USER: self.update_user,
-            R.AUTH_DELETE_USER: self.delete_user,
-            R.AUTH_GET_USER: self.user,
-            R.AUTH_LIST_USER: self.list_users,
-            R.AUTH_CREATE_ACL: self.set_policies,
-            R.AUTH_UPDATE_ACL: self.set_policies,
-            R.AUTH_DELETE_ACL: self.delete_policies,
-            R.AUTH_GET_ACL: self.policies,
-            R.AUTH_LIST_ACL: self.list_policies,
-            R.SLAVE_USERS: self.table,
-        }
-
+    @serves(R.AUTH_CREATE_USER)
     def create_user(self, request: Request) -> Outcome:
         """3001: create a user."""
         info, is_super = self._info(request), self._is_super(request.principal)
@@ -74,6 +58,7 @@ class UserAdministration:
         self._users.create(info)
         return _changed("user created", request, user=info.username)
 
+    @serves(R.AUTH_UPDATE_USER)
     def update_user(self, request: Request) -> Outcome:
         """3002: change a user's password, type or status."""
         info = self._info(request)
@@ -83,6 +68,7 @@ class UserAdministration:
         self._users.update(info)
         return _changed("user changed", request, user=info.username)
 
+    @serves(R.AUTH_DELETE_USER)
     def delete_user(self, request: Request) -> Outcome:
         """3003: remove a user with its policies."""
         header: h.UserHeader = request.header
@@ -90,6 +76,7 @@ class UserAdministration:
         self._users.delete(header.username)
         return _changed("user deleted", request, user=header.username)
 
+    @serves(R.AUTH_GET_USER)
     def user(self, request: Request) -> Outcome:
         """3004: return a user without its password; nothing if there is none."""
         header: h.UserHeader = request.header
@@ -98,11 +85,13 @@ class UserAdministration:
         account = self._users.account(header.username)
         return _answer(account.info(header.username) if account is not None else None)
 
+    @serves(R.AUTH_LIST_USER)
     def list_users(self, request: Request) -> Outcome:
         """3005: return users without their passwords."""
         header: h.UserFilterHeader = request.header
         return _answer(self._users.infos(header.filter) or None)
 
+    @serves(R.AUTH_CREATE_ACL, R.AUTH_UPDATE_ACL)
     def set_policies(self, request: Request) -> Outcome:
         """3006, 3007: add entries to a user's policies; as at Apache's broker the body names whose."""
         self._is_super(request.principal)
@@ -112,6 +101,7 @@ class UserAdministration:
         self._users.set_policies(subject, info.policies or [])
         return _changed("policies changed", request, subject=subject)
 
+    @serves(R.AUTH_DELETE_ACL)
     def delete_policies(self, request: Request) -> Outcome:
         """3008: remove the entry for a resource, or all of a user's."""
         self._is_super(request.principal)
@@ -120,16 +110,19 @@ class UserAdministration:
         self._users.delete_policies(header.subject, kind, header.resource)
         return _changed("policies deleted", request, subject=header.subject, resource=header.resource)
 
+    @serves(R.AUTH_GET_ACL)
     def policies(self, request: Request) -> Outcome:
         """3009: return a user's policies; nothing if it has none."""
         header: h.SubjectHeader = request.header
         return _answer(self._users.acl(header.subject))
 
+    @serves(R.AUTH_LIST_ACL)
     def list_policies(self, request: Request) -> Outcome:
         """3010: return the policies of all users, or of some."""
         header: h.PolicyFilterHeader = request.header
         return _answer(self._users.acls(header.subject_filter, header.resource_filter) or None)
 
+    @serves(R.SLAVE_USERS)
     def table(self, request: Request) -> Outcome:
         """31026: return the whole table, passwords too, to a slave that signs as the cluster's brokers do."""
         credentials = self._config.credentials

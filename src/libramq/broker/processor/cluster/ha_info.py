@@ -9,8 +9,6 @@ Upstream: AdminBrokerProcessor.notifyMinBrokerIdChange, updateBrokerHaInfo, getB
 BrokerPreOnlineService, DefaultHAService.getRuntimeInfo.
 """
 
-from collections.abc import Mapping
-
 from libramq.broker.cluster.slave import Slave
 from libramq.broker.config import BrokerConfig
 from libramq.codes import RequestCode, ResponseCode
@@ -21,7 +19,7 @@ from libramq.remoting.headers import HAInfoHeader, LowestIdHeader, encode_header
 from libramq.replication.ha_service import HAService
 from libramq.rpc.name_server_calls import Master
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 from libramq.store.message_store import MessageStore
 from libramq.transport.address import split_address
 
@@ -35,13 +33,7 @@ class HAInfoRequests:
         #: MessageStore.getBrokerInitMaxOffset.
         self._end_at_start = store.end
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.lowest_id_changed,
-            RequestCode.EXCHANGE_BROKER_HA_INFO: self.exchange,
-        }
-
+    @serves(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE)
     def lowest_id_changed(self, request: Request) -> Outcome:
         """905: have a slave ask its name servers at once, whose answers count; a master ignores it."""
         header: LowestIdHeader = request.header
@@ -49,6 +41,7 @@ class HAInfoRequests:
             self._slave.ask_for_master(header.min_broker_id, header.offline_broker_addr)
         return SUCCESS
 
+    @serves(RequestCode.EXCHANGE_BROKER_HA_INFO)
     def exchange(self, request: Request) -> Outcome:
         """906: answer with the addresses of this master, or take those of the master that sends them."""
         header: HAInfoHeader = request.header
@@ -87,10 +80,7 @@ class HAStatusRequests:
         self._store = store
         self._ha = ha
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {RequestCode.GET_BROKER_HA_STATUS: self.status}
-
+    @serves(RequestCode.GET_BROKER_HA_STATUS)
     def status(self, request: Request) -> Outcome:
         """Return the connected slaves."""
         end = self._store.end

@@ -3,7 +3,6 @@
 Ours; the contracts are in docs/design/coordinated-groups.md and docs/design/kafka-cluster.md.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 from libramq.broker.cluster.cluster import Cluster
@@ -27,7 +26,7 @@ from libramq.message.names import is_valid_group
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body import kafka_cluster
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 
 log = get_logger(__name__)
 
@@ -52,25 +51,13 @@ class PeerRequests:
         self._coordination = coordination
         self._consumers = consumers
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.PEER_GRANT: self.grant,
-            RequestCode.PEER_MEMBERS: self.members,
-            RequestCode.PEER_LIST: self.list,
-            RequestCode.PEER_GATHER: self.gather,
-            RequestCode.PEER_STARTED: self.started,
-            RequestCode.PEER_ASSIGN: self.assign,
-            RequestCode.PEER_ASSIGNMENTS: self.receive_assignments,
-            RequestCode.PEER_REMOVED: self.removed,
-            RequestCode.PEER_REBALANCE: self.rebalance,
-        }
-
+    @serves(RequestCode.PEER_GRANT)
     def grant(self, request: Request) -> Outcome:
         """Apply a coordinator's grants of our queues; reply with the highest epoch our fence has seen."""
         body: bodies.PeerGrantBody = request.body
         return Reply(ext={"lbEpoch": str(self._coordination.granted(body.value()))})
 
+    @serves(RequestCode.PEER_STARTED)
     def started(self, request: Request) -> Outcome:
         """Note a coordinator's report that a rebalance has begun: we record our queues' moves."""
         body: bodies.PeerStartedBody = request.body
@@ -82,6 +69,7 @@ class PeerRequests:
         )
         return SUCCESS
 
+    @serves(RequestCode.PEER_REBALANCE)
     def rebalance(self, request: Request) -> Outcome:
         """Note a coordinator's report on the progress of a rebalance."""
         body: bodies.PeerRebalanceBody = request.body
@@ -93,6 +81,7 @@ class PeerRequests:
                 observed.completed(body.members, uncommitted=[grant.queue for grant in body.uncommitted])
         return SUCCESS
 
+    @serves(RequestCode.PEER_REMOVED)
     def removed(self, request: Request) -> Outcome:
         """Handle another broker's deletion of a topic or a group."""
         body: bodies.PeerRemovedBody = request.body
@@ -100,11 +89,13 @@ class PeerRequests:
         self._cluster.receive_removal(body)
         return SUCCESS
 
+    @serves(RequestCode.PEER_GATHER)
     def gather(self, request: Request) -> Outcome:
         """Return our fence's state of a group to its new coordinator."""
         body: bodies.PeerGatherBody = request.body
         return Reply(body=encode_body(bodies.PeerGathered.of(self._coordination.known_of(body.group))))
 
+    @serves(RequestCode.PEER_MEMBERS)
     def members(self, request: Request) -> Outcome:
         """Take an edge's report of its members; reply whether we have received all its groups."""
         body: bodies.PeerMembersBody = request.body
@@ -113,6 +104,7 @@ class PeerRequests:
             _check_version(table, request)
         return Reply(ext={"lbKnown": "1" if self._cluster.receive_members(body) else "0"})
 
+    @serves(RequestCode.PEER_ASSIGN)
     def assign(self, request: Request) -> Outcome:
         """Decide the queues of a member that queried an edge, if its group is coordinated here."""
         body: bodies.PeerAssignBody = request.body
@@ -123,6 +115,7 @@ class PeerRequests:
         question = QueueQuestion(body.group, body.client_id, body.topic, body.strategy_name)
         return reply_with(self._assigner.decide(question))
 
+    @serves(RequestCode.PEER_ASSIGNMENTS)
     def receive_assignments(self, request: Request) -> Outcome:
         """Receive the assignments of members that query for their queues, from their coordinator."""
         body: bodies.PeerAssignmentsBody = request.body
@@ -132,6 +125,7 @@ class PeerRequests:
         self._consumers.repeat_notifications()
         return SUCCESS
 
+    @serves(RequestCode.PEER_LIST)
     def list(self, request: Request) -> Outcome:
         """Take a coordinator's list of a group's members; our own members are notified if it is news."""
         body: bodies.PeerListBody = request.body
@@ -177,22 +171,14 @@ class PeerNodeRequests:
         self._offsets = offsets
         self._topics = topics
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.PEER_NODE: self.node,
-            RequestCode.PEER_TOPIC: self.topic,
-            RequestCode.PEER_OFFSETS: self.offsets,
-            RequestCode.PEER_GROUPS: self.groups,
-            RequestCode.PEER_HANDOVER: self.handover,
-        }
-
+    @serves(RequestCode.PEER_NODE)
     def node(self, request: Request) -> Outcome:
         """Return this broker as Kafka's clients see it."""
         body: kafka_cluster.PeerNodeBody = request.body
         self._cluster.require_peer(request.peer.address, body.broker_name)
         return Reply(body=encode_body(self._nodes.answer(body.version)))
 
+    @serves(RequestCode.PEER_TOPIC)
     def topic(self, request: Request) -> Outcome:
         """Create, extend or delete a topic for a client of another broker."""
         body: kafka_cluster.PeerTopicBody = request.body
@@ -206,6 +192,7 @@ class PeerNodeRequests:
         self._topics.apply(body.topic, body.queues, body.numbering.value(), attributes)
         return SUCCESS
 
+    @serves(RequestCode.PEER_OFFSETS)
     def offsets(self, request: Request) -> Outcome:
         """Commit, return and delete offsets of a group that another broker coordinates."""
         body: kafka_cluster.PeerOffsetsBody = request.body
@@ -220,12 +207,14 @@ class PeerNodeRequests:
             )
         )
 
+    @serves(RequestCode.PEER_GROUPS)
     def groups(self, request: Request) -> Outcome:
         """Keep copies of groups that this broker coordinates next."""
         body: kafka_cluster.PeerGroupsBody = request.body
         self._cluster.require_peer(request.peer.address, body.broker_name)
         return Reply(ext={"lbKnown": "1" if self._copies.take(body) else "0"})
 
+    @serves(RequestCode.PEER_HANDOVER)
     def handover(self, request: Request) -> Outcome:
         """Send another broker the groups that it coordinates now, and answer whether it has them all.
 

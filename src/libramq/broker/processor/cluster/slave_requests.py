@@ -22,7 +22,7 @@ Upstream: SendMessageProcessor.rejectRequest, PullMessageProcessor.rejectRequest
 AdminBrokerProcessor.validateSlave, resetOffsetInner.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -54,7 +54,7 @@ from libramq.remoting.headers import (
 )
 from libramq.rpc.call import Call
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply, reply_encoded
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 from libramq.rpc.requests import REQUESTS, AtSlave
 from libramq.store.deletions import COPIED_AS
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
@@ -212,25 +212,19 @@ class SlaveTables:
         self._modes, self._delays = files.tables.request_modes, files.delay_answer
         self._slave = slave
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            R.GET_ALL_CONSUMER_OFFSET: self.consumer_offsets,
-            R.GET_ALL_DELAY_OFFSET: self.delay_offsets,
-            R.SLAVE_PROGRESS: self.progress,
-            R.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
-        }
-
+    @serves(R.GET_ALL_CONSUMER_OFFSET)
     def consumer_offsets(self, request: Request) -> Outcome:
         """Return all committed offsets; encoded on a thread, as 400,000 take more than a second."""
         ours = {COMMITS_AHEAD: self._ledger.offsets.ahead.file().commits, COPIED_AS: self._deletions.ends()}
         document = {**self._ledger.document(), **{name: table for name, table in ours.items() if table}}
         return reply_encoded(lambda: fastjson.dumps(document))
 
+    @serves(R.GET_ALL_DELAY_OFFSET)
     def delay_offsets(self, request: Request) -> Outcome:
         """Return the delivered offset of each delay level, and what else a slave has done."""
         return self._delivered(is_moving=self._slave is not None and self._slave.answer_master())
 
+    @serves(R.SLAVE_PROGRESS)
     def progress(self, request: Request) -> Outcome:
         """Return the same to another slave, for which a slave may make way (`Slave.answer_peer`)."""
         header: SlaveProgressHeader = request.header
@@ -241,6 +235,7 @@ class SlaveTables:
     def _delivered(self, *, is_moving: bool) -> Reply:
         return Reply(body=encode_body(self._delays()), ext={ESCAPING_FIELD: "1"} if is_moving else None)
 
+    @serves(R.GET_ALL_MESSAGE_REQUEST_MODE)
     def request_modes(self, request: Request) -> Outcome:
         """Return each group's mode of reading each topic."""
         file = self._modes.file()

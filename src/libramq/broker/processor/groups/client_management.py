@@ -6,7 +6,6 @@ CHECK_TRANSACTION_STATE.
 Upstream: ClientManageProcessor.java, ConsumerManageProcessor.java.
 """
 
-from collections.abc import Mapping
 from functools import lru_cache, partial
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -40,7 +39,7 @@ from libramq.remoting.headers import (
 )
 from libramq.rpc.broker_calls import COORDINATED, LEASE_ENDED
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
-from libramq.rpc.request import Processor, Request, failure
+from libramq.rpc.request import Request, failure, serves
 
 
 class ClientManagement:
@@ -54,15 +53,7 @@ class ClientManagement:
         self._filters = filters
         self._notify = partial(_send_notice, effects, consumers.broker_name)
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.HEART_BEAT: self.heartbeat,
-            RequestCode.UNREGISTER_CLIENT: self.unregister,
-            RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
-        }
-
+    @serves(RequestCode.HEART_BEAT)
     def heartbeat(self, request: Request) -> Work[Outcome]:
         """Apply a client's heartbeat."""
         data: HeartbeatData = request.body
@@ -92,6 +83,7 @@ class ClientManagement:
         )
         return ReplyWhenAnnounced(reply) if result.creates_topic else reply
 
+    @serves(RequestCode.UNREGISTER_CLIENT)
     def unregister(self, request: Request) -> Outcome:
         """Remove a client from its groups."""
         header: UnregisterClientHeader = request.header
@@ -103,6 +95,7 @@ class ClientManagement:
         )
         return SUCCESS
 
+    @serves(RequestCode.CHECK_CLIENT_CONFIG)
     def check_config(self, request: Request) -> Work[Outcome]:
         """Check a client's filter before it subscribes, so that its `start` raises rather than its pulls."""
         body: CheckClientBody = request.body
@@ -112,6 +105,7 @@ class ClientManagement:
             self._filters.check(data.sub_string, data.expression_type)
         return SUCCESS
 
+    @serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     def consumer_list(self, request: Request) -> Outcome:
         """Return the client ids of a group."""
         header: GroupHeader = request.header

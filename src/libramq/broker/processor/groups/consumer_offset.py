@@ -21,7 +21,7 @@ from libramq.remoting.headers import (
     UpdateConsumerOffsetHeader,
 )
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
-from libramq.rpc.request import BatchProcessor, Processor, Request, failure
+from libramq.rpc.request import BatchProcessor, Request, failure, serves
 
 #: LanguageCode.java.
 JAVA: Final = "JAVA"
@@ -34,16 +34,11 @@ class ConsumerOffsetRequests:
         self._committing = committing
         self._is_member = is_member
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
-        }
-
     def batch_processors(self) -> Mapping[int, BatchProcessor]:
         """Return the requests that it serves in batches, all of one read together."""
         return {RequestCode.UPDATE_CONSUMER_OFFSET: self.update_many}
 
+    @serves(RequestCode.QUERY_CONSUMER_OFFSET)
     def query(self, request: Request) -> Outcome:
         """Return the committed offset, or where else to begin; a client may ask not to get 0."""
         header: QueryConsumerOffsetHeader = request.header

@@ -3,7 +3,7 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from libramq.broker.groups.coordination import Coordination
@@ -25,7 +25,7 @@ from libramq.remoting.headers import (
     GroupForbiddenHeader,
 )
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 from libramq.waits import HeldPulls
 
 #: Ours: a list is created while others are served between slices of it; a group takes 0.3 ms to journal.
@@ -52,22 +52,13 @@ class GroupAdministration:
         self._held = held
         self._listing = Listing("subscription_group_table")
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.create_list,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.list_all,
-            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.get,
-            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbid,
-        }
-
+    @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def create(self, request: Request) -> Outcome:
         """Create a group or change it."""
         self._groups.put(request.body, request.wall_ms)
         return SUCCESS
 
+    @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def create_list(self, request: Request) -> Outcome:
         """Create or change groups: all of them, or none if one is invalid."""
         body: GroupConfigList = request.body
@@ -86,6 +77,7 @@ class GroupAdministration:
             yield None
         return SUCCESS
 
+    @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     def delete(self, request: Request) -> Outcome:
         """Delete a group's configuration, and its offsets if requested."""
         header: DeleteGroupHeader = request.header
@@ -104,6 +96,7 @@ class GroupAdministration:
         ):
             held.request.waiter.refuse(gone)
 
+    @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def list_all(self, request: Request) -> Outcome:
         """Return all groups with their configuration."""
         header: GetAllGroupsHeader = request.header
@@ -111,6 +104,7 @@ class GroupAdministration:
         page = requested_page(header.data_version, header.group_seq, header.max_group_num)
         return self._listing.answer(self._groups.wrapper(), page, total)
 
+    @serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def get(self, request: Request) -> Outcome:
         """Return one group's configuration."""
         header: GroupByNameHeader = request.header
@@ -121,6 +115,7 @@ class GroupAdministration:
             )
         return Reply(body=encode_body(config))
 
+    @serves(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
     def forbid(self, request: Request) -> Outcome:
         """Forbid a group to read a topic or allow it again, as asked; return whether it may.
 

@@ -4,7 +4,6 @@ Its offsets are committed before the answer, so what is sent after a member has 
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -16,7 +15,7 @@ from libramq.kernel.connection import Connection
 from libramq.kernel.work import Work
 from libramq.remoting.headers import GroupBeginHeader
 from libramq.rpc.outcome import Outcome, Reply
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 
 #: Ours: queues of brokers that are away when a group begins are read from so long before: clocks differ.
 LEEWAY_MS: Final = 60_000
@@ -41,10 +40,7 @@ class GroupBegin:
         #: Groups and topics whose offsets are being committed.
         self._under_way: set[tuple[str, str]] = set()
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {RequestCode.GROUP_BEGIN: self.handle}
-
+    @serves(RequestCode.GROUP_BEGIN)
     def handle(self, request: Request) -> Work[Outcome]:
         """Return from when the group reads queues without an offset; nothing if it is new to the topic."""
         header: GroupBeginHeader = request.header

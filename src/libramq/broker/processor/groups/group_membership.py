@@ -9,7 +9,7 @@ that could not be opened, it opens itself (OPEN_QUEUE), as a member of 0.1.0 ope
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
 from libramq.rpc.outcome import HOLD, Outcome, Reply
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 from libramq.rpc.responder import RequestWaiter
 
 
@@ -100,17 +100,7 @@ class GroupRequests:
         self._opening = opening
         self._topics, self._groups = tables.topics, tables.groups
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.GROUP_JOIN: self.join,
-            RequestCode.GROUP_POLL: self.poll,
-            RequestCode.GROUP_RELEASE: self.release,
-            RequestCode.GROUP_LEAVE: self.leave,
-            RequestCode.GROUP_REMOVE: self.remove,
-            RequestCode.GROUP_FIND: self.find,
-        }
-
+    @serves(RequestCode.GROUP_JOIN)
     def join(self, request: Request) -> Outcome:
         """Admit a client; the group and its retry topic exist from then on."""
         header: h.GroupJoinHeader = request.header
@@ -138,6 +128,7 @@ class GroupRequests:
         self._coordination.ask(waiter, join, cost_bytes=len(request.command.body))
         return HOLD
 
+    @serves(RequestCode.GROUP_POLL)
     def poll(self, request: Request) -> Outcome:
         """Hold a member's poll until its assignment changes."""
         header: h.GroupPollHeader = request.header
@@ -156,6 +147,7 @@ class GroupRequests:
         self._coordination.ask(waiter, poll, cost_bytes=len(request.command.body))
         return HOLD
 
+    @serves(RequestCode.GROUP_RELEASE)
     def release(self, request: Request) -> Outcome:
         """Free the queues that a member has released."""
         header: h.GroupMemberHeader = request.header
@@ -173,6 +165,7 @@ class GroupRequests:
         self._coordination.ask(waiter, release, cost_bytes=len(request.command.body))
         return HOLD
 
+    @serves(RequestCode.GROUP_LEAVE)
     def leave(self, request: Request) -> Outcome:
         """Remove a member that leaves."""
         header: h.GroupMemberHeader = request.header
@@ -188,6 +181,7 @@ class GroupRequests:
         self._coordination.ask(waiter, leave, cost_bytes=len(request.command.body))
         return HOLD
 
+    @serves(RequestCode.GROUP_REMOVE)
     def remove(self, request: Request) -> Outcome:
         """Remove a member for an operator; recorded with the address that the request came from."""
         header: h.GroupRemoveHeader = request.header
@@ -198,6 +192,7 @@ class GroupRequests:
         self._coordination.ask(RequestWaiter(request, self._answer, _reply), remove)
         return HOLD
 
+    @serves(RequestCode.GROUP_FIND)
     def find(self, request: Request) -> Outcome:
         """Return the address of the group's coordinator; any broker answers."""
         header: h.GroupHeader = request.header
@@ -249,10 +244,7 @@ class OpenQueue:
         self._opening = opening
         self._answer = answer
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {RequestCode.OPEN_QUEUE: self.handle}
-
+    @serves(RequestCode.OPEN_QUEUE)
     def handle(self, request: Request) -> Outcome:
         """Open the queue; the reply has the offset to begin at, if any, and the member's former epoch."""
         header: h.OpenQueueHeader = request.header

@@ -4,7 +4,7 @@ Upstream: AdminBrokerProcessor.java. It clones nothing where no topic is named, 
 `filterGroups` where it should leave them out; here both do what their names say.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -26,7 +26,7 @@ from libramq.remoting import headers as h
 from libramq.remoting.body import administration as bodies
 from libramq.remoting.body.consumers import QueueRef
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_rows
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 
 #: Long.MAX_VALUE: the compared group is ahead of a queue's slowest group.
 AHEAD: Final = 2**63 - 1
@@ -47,15 +47,7 @@ class OffsetAdministration:
         self._offsets = offsets
         self._clients = clients
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.CLONE_GROUP_OFFSET: self.clone,
-            RequestCode.QUERY_CORRECTION_OFFSET: self.correction,
-            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_spans,
-            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
-        }
-
+    @serves(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, request: Request) -> Outcome:
         """Set a group's offsets to those of another one, in one topic or in all that it has read.
 
@@ -92,6 +84,7 @@ class OffsetAdministration:
             return Reply(ResponseCode.SYSTEM_ERROR, f"the offsets cannot be journalled: {error}")
         return SUCCESS
 
+    @serves(RequestCode.QUERY_CORRECTION_OFFSET)
     def correction(self, request: Request) -> Work[Outcome]:
         """Return the smallest offset of all groups, queue by queue; AHEAD where the compared one is lower."""
         header: h.CorrectionOffsetHeader = request.header
@@ -107,6 +100,7 @@ class OffsetAdministration:
                 smallest[queue_id] = AHEAD
         return reply_rows(lambda: bodies.CorrectionOffsets(correction_offsets=smallest), len(smallest))
 
+    @serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, request: Request) -> Outcome:
         """Return the subscription of a group's connected members to a topic, if there is one."""
         header: h.SubscriptionHeader = request.header
@@ -115,6 +109,7 @@ class OffsetAdministration:
         body = bodies.SubscriptionReply(group=header.group, topic=header.topic, subscription_data=found)
         return Reply(body=encode_body(body))
 
+    @serves(RequestCode.QUERY_CONSUME_TIME_SPAN)
     def time_spans(self, request: Request) -> Outcome:
         """Return when the first, last and last consumed messages of a topic's queues were stored."""
         header: h.GroupAndTopicHeader = request.header

@@ -4,7 +4,7 @@ A group may be set to pop a topic: then its members are assigned whole brokers, 
 Upstream: QueryAssignmentProcessor.java.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -25,7 +25,7 @@ from libramq.remoting.body.consumers import (
     QueryAssignmentReply,
 )
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply, reply_rows
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 from libramq.rpc.responder import RequestWaiter
 
 _ALLOCATIONS: Final[dict[str, Allocate]] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
@@ -53,13 +53,7 @@ class QueryAssignment:
         self._assigner = assigner
         self._answer = answer
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.QUERY_ASSIGNMENT: self.query,
-            RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
-        }
-
+    @serves(RequestCode.QUERY_ASSIGNMENT)
     def query(self, request: Request) -> Outcome:
         """Return a member's queues of a topic; ConfigError for a strategy that is unknown or needs more."""
         body: QueryAssignmentBody = request.body
@@ -95,6 +89,7 @@ class QueryAssignment:
             return reply_with(None)
         return reply_with(_allocation(body)(body.client_id, queues, sorted(client_ids)))
 
+    @serves(RequestCode.SET_MESSAGE_REQUEST_MODE)
     def set_mode(self, request: Request) -> Outcome:
         """Set how a group reads a topic; its members learn it with their next query."""
         body: MessageRequestModeBody = request.body

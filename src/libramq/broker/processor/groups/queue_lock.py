@@ -3,7 +3,6 @@
 Upstream: AdminBrokerProcessor.java, RebalanceLockManager.java.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 from libramq.broker.files.tables import Tables
@@ -16,7 +15,7 @@ from libramq.kernel.work import Work, portions
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import LockBatchBody, LockBatchReply, QueueRef
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, reply_rows
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 from libramq.transport.server import Peer
 
 #: Ours: a client's queues at one broker, over all its topics; each takes 2 µs.
@@ -31,13 +30,7 @@ class QueueLockRequests:
         self._clients = clients
         self._topics, self._groups = tables.topics, tables.groups
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.LOCK_BATCH_MQ: self.lock,
-            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
-        }
-
+    @serves(RequestCode.LOCK_BATCH_MQ)
     def lock(self, request: Request) -> Outcome:
         """Lock queues; the reply names those that the client holds."""
         body: LockBatchBody = request.body
@@ -68,6 +61,7 @@ class QueueLockRequests:
         """Return whether a group exists, or was deleted under members that will make it again."""
         return group in self._groups or self._clients.group(group) is not None
 
+    @serves(RequestCode.UNLOCK_BATCH_MQ)
     def unlock(self, request: Request) -> Outcome:
         """Unlock queues, only for the client that holds them and over its own connection.
 

@@ -36,7 +36,7 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.headers import ResetOffsetHeader
 from libramq.rpc.outcome import Outcome, Reply
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 
 #: ResetOffsetRequestHeader: all queues.
 ALL_QUEUES = -1
@@ -67,10 +67,7 @@ class OffsetReset:
         self._coordination = coordination
         self._reading = reading
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.handle}
-
+    @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def handle(self, request: Request) -> Outcome:
         """Set the offsets, or have members set them; the reply has them, queue by queue."""
         header: ResetOffsetHeader = request.header

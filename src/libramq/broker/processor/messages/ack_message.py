@@ -16,7 +16,7 @@ from libramq.pop.handle import ORDERED
 from libramq.remoting.body.pop import BatchAckBody, BatchAckText
 from libramq.remoting.headers import AckMessageHeader, ChangeInvisibleTimeHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenDurable
-from libramq.rpc.request import BatchProcessor, Processor, Request, failure
+from libramq.rpc.request import BatchProcessor, Request, failure, serves
 
 #: Ours: check points that one request acknowledges messages of; each is an entry of the journal.
 ACKS_MAX: Final = 1024
@@ -28,13 +28,6 @@ class AckMessage:
     def __init__(self, acknowledging: Acknowledging, *, waits_for_disk: bool) -> None:
         self._acknowledging = acknowledging
         self._waits_for_disk = waits_for_disk
-
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves singly."""
-        return {
-            RequestCode.BATCH_ACK_MESSAGE: self.handle_batch,
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change,
-        }
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:
         """Return the requests of which it takes all of a read together."""
@@ -52,6 +45,7 @@ class AckMessage:
             for position, request in enumerate(requests)
         ]
 
+    @serves(RequestCode.BATCH_ACK_MESSAGE)
     def handle_batch(self, request: Request) -> Outcome:
         """Take acknowledgements of several check points' messages."""
         body: BatchAckBody = request.body
@@ -68,6 +62,7 @@ class AckMessage:
             (ordered if ack.revive_queue == ORDERED else popped).append(ack_set(ack))
         return self._safe(self._acknowledging.acknowledge_sets(popped, request.now, ordered=ordered), SUCCESS)
 
+    @serves(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     def change(self, request: Request) -> Outcome:
         """Have a message invisible for longer, or visible sooner."""
         header: ChangeInvisibleTimeHeader = request.header

@@ -6,7 +6,7 @@ there is; here only those that were given up, since others would be delivered tw
 Upstream: EndTransactionProcessor.java, AdminBrokerProcessor.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from libramq.broker.transactions.ending import End, Ending
 from libramq.broker.transactions.loading import Loading
@@ -28,7 +28,7 @@ from libramq.rpc.outcome import (
     Outcome,
     ReplyWhenDurable,
 )
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 from libramq.store.message_store import MessageStore
 
 
@@ -45,18 +45,13 @@ class EndTransaction:
         #: Called with the time of each request that ends a transaction, before that is done.
         self.before_end: Callable[[MonotonicMs], None] = lambda _: None
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.END_TRANSACTION: self.handle,
-            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume,
-        }
-
+    @serves(RequestCode.END_TRANSACTION)
     def handle(self, request: Request) -> Outcome:
         """Commit or roll back a half message; "not known yet" is not answered, as upstream does not."""
         self.before_end(request.monotonic_ms)
         return self._decide(request)
 
+    @serves(RequestCode.RESUME_CHECK_HALF_MESSAGE)
     def resume(self, request: Request) -> Outcome:
         """Store a half message that was given up as one that was never checked."""
         header: ResumeCheckHeader = request.header

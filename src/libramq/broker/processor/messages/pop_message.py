@@ -3,7 +3,7 @@
 Upstream: PopMessageProcessor.java, NotificationProcessor.java, PollingInfoProcessor.java, ExtraInfoUtil.java.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -26,7 +26,7 @@ from libramq.remoting.headers import (
     PopMessageHeader,
 )
 from libramq.rpc.outcome import HOLD, Outcome, Reply, ReplyWhenDurable
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 from libramq.rpc.responder import RequestWaiter
 
 #: ConsumeInitMode.MAX.
@@ -52,15 +52,7 @@ class PopMessage:
         self._broker_name = broker_name
         self._waits_for_disk = waits_for_disk
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.POP_MESSAGE: self.pop,
-            RequestCode.NOTIFICATION: self.notify,
-            RequestCode.POLLING_INFO: self.count_waiting,
-            RequestCode.PEEK_MESSAGE: self.peek,
-        }
-
+    @serves(RequestCode.POP_MESSAGE)
     def pop(self, request: Request, *, is_parsed: bool = False) -> Outcome:
         """Answer a pop, or hold it. is_parsed: its expression, if it is long."""
         header: PopMessageHeader = request.header
@@ -95,6 +87,7 @@ class PopMessage:
         yield from parse_ahead(request.header.exp or "", request.header.exp_type)
         return self.pop(request, is_parsed=True)
 
+    @serves(RequestCode.NOTIFICATION)
     def notify(self, request: Request) -> Outcome:
         """Answer once a group has a message to pop, or not in time."""
         header: NotificationHeader = request.header
@@ -111,6 +104,7 @@ class PopMessage:
         self._popping.pop(pop, wall_ms=request.wall_ms, now_ms=request.monotonic_ms)
         return HOLD
 
+    @serves(RequestCode.POLLING_INFO)
     def count_waiting(self, request: Request) -> Outcome:
         """Return how many pops of a group wait for a queue."""
         header: PollingInfoHeader = request.header
@@ -120,6 +114,7 @@ class PopMessage:
         count = self._popping.waiting(header.topic, header.consumer_group, queue_id)
         return Reply(ext={"pollingNum": str(count)})
 
+    @serves(RequestCode.PEEK_MESSAGE)
     def peek(self, request: Request) -> Outcome:
         """Return the next messages of a group; they stay visible to all."""
         header: PeekMessageHeader = request.header

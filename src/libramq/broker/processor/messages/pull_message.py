@@ -3,7 +3,7 @@
 Upstream: PullMessageProcessor.java, DefaultPullMessageResultHandler.java.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -16,7 +16,7 @@ from libramq.kernel.work import Work
 from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc.broker_calls import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from libramq.rpc.outcome import HOLD, Outcome, Reply
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 from libramq.rpc.responder import RequestWaiter
 from libramq.store.reading.read import ReadResult, ReadStatus
 
@@ -47,10 +47,7 @@ class PullMessage:
         self._answer = answer
         self._suggested = suggested
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {RequestCode.PULL_MESSAGE: self.handle, RequestCode.LITE_PULL_MESSAGE: self.handle}
-
+    @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def handle(self, request: Request, *, is_parsed: bool = False) -> Outcome:
         """Answer a pull, or hold it. is_parsed: its expression, if it is long."""
         header: PullMessageHeader = request.header

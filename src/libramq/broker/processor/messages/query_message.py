@@ -5,7 +5,6 @@ If a client gives up meanwhile, the records indexed so far stay.
 Upstream: QueryMessageProcessor.java.
 """
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -15,7 +14,7 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.work import InThread, Work
 from libramq.remoting.headers import QueryMessageHeader
 from libramq.rpc.outcome import Outcome, Reply
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 from libramq.store.key_index import KeyIndex
 from libramq.store.message_store import MessageStore
 
@@ -33,10 +32,7 @@ class QueryMessage:
         self._store = store
         self._index = index
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {RequestCode.QUERY_MESSAGE: self.query}
-
+    @serves(RequestCode.QUERY_MESSAGE)
     def query(self, request: Request) -> Work[Outcome]:
         """Find messages of a topic by a key, the newest first."""
         header: QueryMessageHeader = request.header

@@ -4,8 +4,6 @@ queues.
 Upstream: AdminBrokerProcessor.java.
 """
 
-from collections.abc import Mapping
-
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
 from libramq.auth.resource import Action, topic
@@ -18,7 +16,7 @@ from libramq.remoting.headers import (
     ViewMessageHeader,
 )
 from libramq.rpc.outcome import Outcome, Reply
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 from libramq.store.message_store import MessageStore
 from libramq.store.queues.timestamp_search import Boundary
 
@@ -30,16 +28,7 @@ class QueueOffsets:
         self._store = store
         self._authorizer = authorizer
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.by_timestamp,
-            RequestCode.GET_MAX_OFFSET: self.max_offset,
-            RequestCode.GET_MIN_OFFSET: self.min_offset,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
-        }
-
+    @serves(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, request: Request) -> Outcome:
         """Return the offset that the next message gets; where wanted, also where in the log a topic of this
         name was deleted last.
@@ -50,6 +39,7 @@ class QueueOffsets:
             return Reply(ext={"offset": offset})
         return Reply(ext={"offset": offset, "lbSince": str(self._store.deletions.end_of(header.topic))})
 
+    @serves(RequestCode.GET_MIN_OFFSET)
     def min_offset(self, request: Request) -> Outcome:
         """Return the offset of the oldest message; of a queue of batches that has none, -1."""
         header: QueueHeader = request.header
@@ -57,6 +47,7 @@ class QueueOffsets:
         is_void = store.is_in_batches(header.topic) and not store.max_offset(*queue)
         return Reply(ext={"offset": "-1" if is_void else str(store.min_offset(*queue))})
 
+    @serves(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def by_timestamp(self, request: Request) -> Outcome:
         """Return the offset of the message stored at a time, or next to it."""
         header: SearchOffsetHeader = request.header
@@ -66,12 +57,14 @@ class QueueOffsets:
         )
         return Reply(ext={"offset": str(offset)})
 
+    @serves(RequestCode.GET_EARLIEST_MSG_STORETIME)
     def earliest_store_time(self, request: Request) -> Outcome:
         """Return when the oldest message was stored; -1 for an empty queue."""
         header: QueueHeader = request.header
         timestamp_ms = self._store.earliest_store_time(header.topic, header.queue_id)
         return Reply(ext={"timestamp": str(timestamp_ms)})
 
+    @serves(RequestCode.VIEW_MESSAGE_BY_ID)
     def view_message(self, request: Request) -> Outcome:
         """Return one message by its physical offset, if a queue refers to it or a slave has the same."""
         header: ViewMessageHeader = request.header

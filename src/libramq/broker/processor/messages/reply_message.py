@@ -23,7 +23,7 @@ from libramq.remoting import headers as h
 from libramq.remoting.command import Command
 from libramq.remoting.headers import PushReplyHeader
 from libramq.rpc.outcome import Outcome, Reply
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 
 
 class ReplyMessages:
@@ -44,13 +44,7 @@ class ReplyMessages:
         self._address = address
         self._stores = stores
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.SEND_REPLY_MESSAGE: self.reply,
-            RequestCode.SEND_REPLY_MESSAGE_V2: self.reply,
-        }
-
+    @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def reply(self, request: Request) -> Outcome:
         """Pass a reply on to the client that waits for it, and store it."""
         header: h.SendMessageHeader = request.header

@@ -23,7 +23,7 @@ from libramq.remoting.body.administration import ConsumeDirectlyResult
 from libramq.remoting.command import Command
 from libramq.remoting.headers import DELAY_LEVEL, PASSED_ON, UNCOUNTED, SendBackHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, ReplyWhenDurable
-from libramq.rpc.request import Processor, Request, failure
+from libramq.rpc.request import Request, failure, serves
 
 #: ConsumerSettings: the upper bound of consume_timeout_ms.
 PASSED_ON_MS_MAX: Final = 86_400_000
@@ -40,12 +40,7 @@ class SendBack:
         self._log = log
         self._calls = calls
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.CONSUMER_SEND_MSG_BACK: self.handle,
-        }
-
+    @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
     def handle(self, request: Request) -> Outcome:
         """Store a copy for another attempt, or as a dead letter."""
         header: SendBackHeader = request.header

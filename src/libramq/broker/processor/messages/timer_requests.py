@@ -4,7 +4,6 @@ A recall is a message itself: it waits in the slot of the one that it deletes.
 Upstream: RecallMessageProcessor.java, RecallMessageHandle.java, AdminBrokerProcessor.java.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 from libramq.broker.config import BrokerConfig
@@ -19,7 +18,7 @@ from libramq.message.recall_handle import RecallHandle, decode_recall_handle
 from libramq.message.tags import tag_code
 from libramq.remoting.headers import RecallMessageHeader
 from libramq.rpc.outcome import Outcome, Reply, ReplyWhenDurable
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Request, serves
 from libramq.store.log.append import StoreMessage
 
 _TAG: Final = "_RECALL_TAG_"
@@ -36,14 +35,7 @@ class TimerRequests:
         self._region, self._is_slave = config.region_id, config.is_slave
         self._max_delay_ms = config.timer_max_delay_sec * 1000
 
-    def processors(self) -> Mapping[int, Processor]:
-        """Return the requests that it serves."""
-        return {
-            RequestCode.RECALL_MESSAGE: self.recall,
-            RequestCode.GET_TIMER_CHECK_POINT: self.checkpoint,
-            RequestCode.GET_TIMER_METRICS: self.metrics,
-        }
-
+    @serves(RequestCode.RECALL_MESSAGE)
     def recall(self, request: Request) -> Outcome:
         """Take a timer message back, unless it was delivered."""
         region = {p.MSG_REGION: self._region}  # Java's clients trace no recall without it.
@@ -81,10 +73,12 @@ class TimerRequests:
         reply = Reply(ext=region | {"msgId": handle.unique_key})
         return ReplyWhenDurable(result.end, reply) if self._log.must_wait else reply
 
+    @serves(RequestCode.GET_TIMER_CHECK_POINT)
     def checkpoint(self, request: Request) -> Outcome:
         """Return how far the timers have come, as a slave keeps it."""
         return Reply(body=self._files.current_checkpoint.encode())
 
+    @serves(RequestCode.GET_TIMER_METRICS)
     def metrics(self, request: Request) -> Outcome:
         """Return how many timer messages wait, by topic."""
         return Reply(body=encode_body(self._files.timers.metrics.content()))
