@@ -270,3 +270,36 @@ async def test_a_taken_port_is_one_clear_error(tmp_path):
 def test_metrics_on_a_public_address_need_permission(tmp_path):
     with pytest.raises(ConfigError, match="allowPublic"):
         server(tmp_path, metrics_exporter_type="PROM", metrics_host="0.0.0.0")
+
+
+async def test_a_broker_says_that_it_lives_and_is_ready(tmp_path):
+    """It is ready while a name server knows it; the reason why not is in the answer."""
+
+    async def get(path: str) -> tuple[int, bytes]:
+        request = f"GET {path} HTTP/1.1\nConnection: close\n\n"
+        ((status, body),) = await asyncio.to_thread(exchange, port, request)
+        return status, body
+
+    async def until(status: int) -> bytes:
+        async with asyncio.timeout(60):
+            while True:
+                found, body = await get("/ready")
+                if found == status:
+                    return body
+                await asyncio.sleep(0.05)
+
+    names = NameServer("127.0.0.1", free_port())
+    await names.start()
+    port = free_port()
+    broker = server(
+        tmp_path, metrics_exporter_type="PROM", metrics_port=port, namesrv_addr=f"127.0.0.1:{names.port}"
+    )
+    await broker.start()
+    try:
+        assert await until(200) == b"ready\n"
+        await names.stop()
+        assert await until(503) == b"no name server knows this broker\n"
+        assert await get("/live") == (200, b"live\n")
+    finally:
+        await broker.stop()
+        await names.stop()

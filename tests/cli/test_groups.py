@@ -179,3 +179,29 @@ async def test_brokers_without_rebalance_events_are_reported():
             assert f"no broker at name server 127.0.0.1:{port} records rebalances" in said
     finally:
         await server.stop()
+
+
+async def test_a_group_whose_members_are_gone_has_a_problem(up):
+    """It was `settled`, without a word, while its messages waited."""
+    group, topic = "G_deserted", "T_deserted"
+    async with Admin(namesrv=up.namesrv) as admin:
+        await admin.create_topic(topic, queues=1)
+    handled = asyncio.Event()
+
+    async def handle(messages):
+        handled.set()
+
+    async with Producer(namesrv=up.namesrv) as producer:
+        await producer.send(Message(topic, b"x"))
+        consumer = PushConsumer(group=group, namesrv=up.namesrv, consume_from="earliest")
+        consumer.subscribe(topic, "*", handle)
+        async with consumer, asyncio.timeout(SECONDS_MAX):
+            await handled.wait()
+        for _ in range(5):
+            await producer.send(Message(topic, b"x"))
+    shown = await asyncio.to_thread(libra, "groups", "--json", "-n", up.namesrv)
+    (row,) = [row for row in json.loads(shown.out) if row["group"] == group]
+    assert (row["members"], row["lag"], row["state"]) == (0, 5, "no members")
+    assert [one["kind"] for one in row["diagnoses"]] == ["no_members"]
+    table = await asyncio.to_thread(libra, "groups", "--once", "-n", up.namesrv)
+    assert f"{group}: no_members: 5 messages wait, and no member is connected" in table.out

@@ -20,7 +20,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from libramq.broker.broker_conf import REFUSED
 from libramq.broker.config import BrokerConfig
-from libramq.broker.metrics import Metrics
+from libramq.broker.metrics import FAMILIES, Metrics
 from libramq.cli.main import app
 from libramq.client.consuming.ownership import transitions as ownership_transitions
 from libramq.groups.coordinator import transitions as group_transitions
@@ -107,6 +107,10 @@ def metrics() -> str:
                 name = f"{family.name}_total" if kind == "counter" else family.name
                 labels = ", ".join(f"`{label}`" for label in each._labelnames)
                 rows.append((f"`{name}`", kind, labels, family.documentation))
+    for family in FAMILIES:
+        (kind,) = {family.kind(family.name, family.about, labels=family.labels).type}
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        rows.append((f"`{family.name}`", kind, labels, family.about))
     return _table(("metric", "kind", "labels", "what it is"), sorted(rows))
 
 

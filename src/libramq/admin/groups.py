@@ -10,7 +10,8 @@ import msgspec
 from libramq.admin.admin import Admin
 from libramq.client.queue_reader import QueueReader
 from libramq.clock import Clock, SystemClock
-from libramq.errors import BrokerError, ConfigError, LibraError, RouteNotFound
+from libramq.errors import BrokerError, ConfigError, ConsumerNotOnline, LibraError, RouteNotFound
+from libramq.groups.diagnosis import no_members
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
 from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX, dlq_topic, groups_of
@@ -150,18 +151,25 @@ class GroupWatch:
                 stats = await self._admin.consume_stats(group)
             except (BrokerError, RouteNotFound):
                 stats = {}  # A group that never committed, or is being deleted.
+            is_known = True
             try:
                 connected = await self._admin.consumer_connection(group)
-            except LibraError:
-                connected = ConsumerConnection()  # Nobody is connected.
+            except LibraError as error:
+                connected = ConsumerConnection()
+                is_known = isinstance(error, ConsumerNotOnline)  # Nobody is connected.
         queues = {queue: ends for queue, ends in stats.items() if not queue.topic.startswith(RETRY_PREFIX)}
+        lag = sum(max(0, offset.behind) for offset in stats.values())
+        diagnoses = list(connected.diagnoses)
+        if lag and is_known and not connected.connection_set:
+            found = no_members(lag)
+            diagnoses.append(GroupDiagnosis(kind=found.kind, about=found.about, text=found.text))
         return GroupState(
             group=group,
             members=connected.connection_set,
             queue_count=len(queues),
-            lag=sum(max(0, offset.behind) for offset in stats.values()),
+            lag=lag,
             last=last,
-            diagnoses=connected.diagnoses,
+            diagnoses=diagnoses,
             dead_letters=await self._dead_letters(group),
             protocol=connected.protocol,
             generation=connected.generation,

@@ -4,12 +4,18 @@ Metrics that Apache's broker has keep Apache's names (BrokerMetricsConstant.java
 Prometheus itself adds the broker's address.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections import Counter as Sums
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import isnan, nan
+from typing import Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
 
+from libramq.broker.request_latency import BOUNDS_MS, Answered, RequestLatency, Times
 from libramq.groups.rebalance_event import RebalanceEvent
 
 #: Ours: how many groups have their own time series, some 40 each; all others share OTHERS.
@@ -18,12 +24,20 @@ GROUPS_MAX: Final = 500
 OTHERS: Final = "(others)"
 #: Ours: from imperceptible to the pauses of Apache's broker on a bad day.
 _SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 60.0)
+_FLUSH_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+#: Ours: lags of a group in a topic that have their own time series; further topics share OTHERS.
+LAGS_MAX: Final = 2_000
 _GROUP: Final = "consumer_group"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A snapshot of a broker. refused: connections, by limit; diagnoses: the kinds found, by group."""
+    """A snapshot of a broker. refused: connections, by limit; diagnoses: the kinds found, by group.
+
+    log_bytes: of the commit log; unflushed_bytes: of it that are not known to be on the disk. kept_ms: for
+    how long it has kept its oldest message. disk_used: the used share of its disk; None: unknown.
+    refuses: whether the store takes no messages. dead_letters: how many a group ever had, by group.
+    """
 
     messages_in: int
     messages_out: int
@@ -33,7 +47,93 @@ class Sample:
     connections: int
     refused: Mapping[str, int]
     longest_turn_us: int
+    longest_wait_us: int = 0
     diagnoses: Mapping[str, Collection[str]]
+    log_bytes: int = 0
+    unflushed_bytes: int = 0
+    kept_ms: int = 0
+    disk_used: float | None = None
+    refuses: bool = False
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+
+
+class TopicLag(NamedTuple):
+    """The lag of a group in a topic. messages: None: unknown; age_ms: of the oldest, None: unknown."""
+
+    group: str
+    topic: str
+    messages: int | None
+    age_ms: int | None
+
+
+class Family(NamedTuple):
+    """Time series of one name, whose values are replaced together."""
+
+    name: str
+    labels: Sequence[str]
+    about: str
+    kind: Any = GaugeMetricFamily
+
+
+LAG: Final = Family(
+    "rocketmq_consumer_lag_messages", (_GROUP, "topic"), "Messages that wait for a group; NaN: unknown."
+)
+LAG_LATENCY: Final = Family(
+    "rocketmq_consumer_lag_latency",
+    (_GROUP, "topic"),
+    "For how many milliseconds the oldest of them has waited; NaN: unknown.",
+)
+DEAD_LETTERS: Final = Family(
+    "rocketmq_send_to_dlq_messages_total",
+    (_GROUP,),
+    "Messages that became dead letters.",
+    CounterMetricFamily,
+)
+REFUSED_SENDS: Final = Family(
+    "libra_sends_refused_total",
+    ("response_code",),
+    "Sends of RocketMQ's clients that were refused.",
+    CounterMetricFamily,
+)
+RPC_LATENCY: Final = Family(
+    "rocketmq_rpc_latency",
+    ("request_code", "response_code", "is_long_polling"),
+    "Milliseconds from a request to its answer.",
+    HistogramMetricFamily,
+)
+FAMILIES: Final = (LAG, LAG_LATENCY, DEAD_LETTERS, REFUSED_SENDS, RPC_LATENCY)
+
+
+class Snapshots(Collector):
+    """Families whose values are replaced as a whole; read on another thread."""
+
+    def __init__(self) -> None:
+        self._current: dict[str, Any] = {}
+
+    def describe(self) -> Iterable[Any]:
+        """Return the families, without values."""
+        return [family.kind(family.name, family.about, labels=family.labels) for family in FAMILIES]
+
+    def collect(self) -> Iterable[Any]:
+        """Return the families with their latest values."""
+        return list(self._current.values())
+
+    def replace(self, family: Family, values: Iterable[tuple[Sequence[str], float]]) -> None:
+        """Replace a family's values, each with its labels."""
+        made = family.kind(family.name, family.about, labels=family.labels)
+        for labels, value in values:
+            made.add_metric(labels, value)
+        self._current[family.name] = made
+
+    def replace_times(self, family: Family, times: Mapping[Answered, Times]) -> None:
+        """Replace a family's distributions."""
+        made = HistogramMetricFamily(family.name, family.about, labels=family.labels)
+        bounds = [*(str(float(bound)) for bound in BOUNDS_MS), "+Inf"]
+        for answered, each in times.items():
+            labels = (answered.request, answered.response, str(answered.is_held).lower())
+            buckets = list(zip(bounds, accumulate(each.counts), strict=True))
+            made.add_metric(labels, buckets, each.sum_ms)
+        self._current[family.name] = made
 
 
 class Metrics:
@@ -56,6 +156,14 @@ class Metrics:
             "The longest that one event kept the loop from all others, since the last sample.",
             registry=registry,
         )
+        self._add_groups()
+        self._add_storage()
+        self._ownerless: set[str] = set()
+        self._snapshots = Snapshots()
+        registry.register(self._snapshots)
+
+    def _add_groups(self) -> None:
+        registry = self.registry
         self._diagnoses = Gauge(
             "libra_group_diagnosis",
             "1 while this is wrong with the group.",
@@ -97,8 +205,42 @@ class Metrics:
         )
         self._members = self._gauge("libra_group_members", "Members.")
         self._unowned = self._gauge(
-            "libra_group_queues_unowned", "Queues that no member read when all was settled."
+            "libra_group_queues_unowned",
+            "Queues that no member read when all was settled; all of a group without members.",
         )
+
+    def _add_storage(self) -> None:
+        registry = self.registry
+        self._longest_wait = Gauge(
+            "libra_longest_wait_seconds",
+            "The longest that a connection waited for its turn, since the last sample.",
+            registry=registry,
+        )
+        self._flushes = Histogram(
+            "libra_flush_seconds",
+            "How long a flush of the commit log took, with the wait for its thread.",
+            registry=registry,
+            buckets=_FLUSH_SECONDS,
+        )
+        self._storage = {
+            "log_bytes": Gauge("rocketmq_storage_size", "Bytes of the commit log.", registry=registry),
+            "unflushed_bytes": Gauge(
+                "rocketmq_storage_flush_behind_bytes",
+                "Bytes of it that are not known to be on the disk.",
+                registry=registry,
+            ),
+            "kept_ms": Gauge(
+                "rocketmq_storage_message_reserve_time",
+                "For how many milliseconds the oldest message has been kept.",
+                registry=registry,
+            ),
+            "disk_used": Gauge(
+                "libra_disk_used_ratio", "The used share of the disk; NaN: unknown.", registry=registry
+            ),
+            "refuses": Gauge(
+                "libra_store_refuses", "1 while the store takes no messages.", registry=registry
+            ),
+        }
 
     def _add_connections(self) -> None:
         self._connections = Gauge("libra_connections", "Open connections.", registry=self.registry)
@@ -143,12 +285,56 @@ class Metrics:
             self._refused.labels(limit).inc(max(0, total - self._refused_before.get(limit, 0)))
             self._refused_before[limit] = total
         self._longest_turn.set(sample.longest_turn_us / 1e6)
+        self._longest_wait.set(sample.longest_wait_us / 1e6)
+        for name, gauge in self._storage.items():
+            value: float | None = getattr(sample, name)
+            gauge.set(nan if value is None else value)
+        dead: Sums[tuple[str]] = Sums()
+        for group, count in sample.dead_letters.items():
+            dead[(self._label(group),)] += count
+        self._snapshots.replace(DEAD_LETTERS, dead.items())
         found = {(self._label(group), kind) for group, kinds in sample.diagnoses.items() for kind in kinds}
         for group, kind in found:
             self._diagnoses.labels(group, kind).set(1)
         for group, kind in self._diagnosed - found:
             self._diagnoses.labels(group, kind).set(0)
         self._diagnosed |= found
+
+    def flushed(self, took_ms: int) -> None:
+        """Count a flush."""
+        self._flushes.observe(took_ms / 1000)
+
+    def answered(self, latency: RequestLatency) -> None:
+        """Set what is known of answers."""
+        self._snapshots.replace_times(RPC_LATENCY, latency.times())
+        self._snapshots.replace(
+            REFUSED_SENDS, (((name,), count) for name, count in latency.refused_sends().items())
+        )
+
+    def progress(self, lags: Iterable[TopicLag], unowned: Mapping[str, int]) -> None:
+        """Set the lag of all groups. unowned: the queues of each group without members."""
+        messages: dict[tuple[str, str], float] = {}
+        ages: dict[tuple[str, str], float] = {}
+        for lag in lags:
+            place = self._place(lag.group, lag.topic, messages)
+            messages[place] = _together(messages.get(place, 0), nan if lag.messages is None else lag.messages)
+            age_ms = nan if lag.age_ms is None else lag.age_ms
+            ages[place] = max(age_ms, ages.get(place, age_ms))
+        self._snapshots.replace(LAG, messages.items())
+        self._snapshots.replace(LAG_LATENCY, ages.items())
+        for group, queues in unowned.items():
+            self._members.labels(self._label(group)).set(0)
+            self._unowned.labels(self._label(group)).set(queues)
+        present = {group for group, _ in messages}
+        for group in self._ownerless - present:  # It was deleted.
+            self._unowned.labels(group).set(0)
+        self._ownerless = {self._label(group) for group in unowned}
+
+    def _place(self, group: str, topic: str, known: Mapping[tuple[str, str], float]) -> tuple[str, str]:
+        place = self._label(group), topic
+        if place[0] == OTHERS or (place not in known and len(known) >= LAGS_MAX):
+            return place[0], OTHERS
+        return place
 
     def _label(self, group: str) -> str:
         if group not in self._groups:
@@ -165,3 +351,9 @@ class Metrics:
 
     def _histogram(self, name: str, text: str) -> Histogram:
         return Histogram(name, text, [_GROUP], registry=self.registry, buckets=_SECONDS)
+
+
+def _together(one: float, other: float) -> float:
+    """Return the sum of two lags; of what is known, but unknown rather than 0."""
+    known = sum(each for each in (one, other) if not isnan(each))
+    return nan if known == 0 and (isnan(one) or isnan(other)) else known

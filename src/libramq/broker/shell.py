@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ from libramq.clock import Clock
 from libramq.errors import ConfigError, StoreError
 from libramq.filesystem import FileSystem, refuse_shared_directory
 from libramq.kernel.engine import Translator
+from libramq.kernel.parts import METRICS
 from libramq.logs import get_logger
 from libramq.replication.blocks import ReportReader
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
@@ -255,8 +257,10 @@ class BrokerServer:
         assert self._metrics is not None
         loop = asyncio.get_running_loop()
         self._metrics_timer = loop.call_later(METRICS_MS / 1000, self._sample_metrics)
+        assert self._performer is not None
         count = sum(server.connection_count for server in self._servers)
-        self._metrics.sample(self.broker, count, self._census.refused)
+        longest_wait_us = self._performer.turns.longest_wait.take_us(METRICS)
+        self.call(partial(self._metrics.sample, self.broker, count, self._census.refused, longest_wait_us))
 
 
 def _fetch_name_servers(url: str) -> tuple[str, ...]:

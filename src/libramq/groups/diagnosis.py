@@ -7,6 +7,7 @@
         idle_members            more members than queues
         slow_heartbeats         fewer than three heartbeats in the time after which brokers remove a member
         leases_ended            members that handle nothing, because their coordinator does not answer them
+        no_members              messages wait, and nobody is connected who would read them
 
 Each is noted once when it appears, once when it is over, and again when it reappears.
 """
@@ -38,6 +39,7 @@ class Kind(StrEnum):
     IDLE_MEMBERS = "idle_members"
     SLOW_HEARTBEATS = "slow_heartbeats"
     LEASES_ENDED = "leases_ended"
+    NO_MEMBERS = "no_members"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,15 @@ def diagnose(group: GroupSeen) -> list[Diagnosis]:
         *_heartbeats(group.connected),
         *_leases(group.connected),
     ]
+
+
+def no_members(waiting: int) -> Diagnosis:
+    """Return the diagnosis of a group for which messages wait, and which has no members."""
+    return Diagnosis(
+        Kind.NO_MEMBERS,
+        "",
+        f"{waiting:,} messages wait, and no member is connected; start its members, or delete the group",
+    )
 
 
 class Diagnoses:

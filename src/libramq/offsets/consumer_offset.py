@@ -107,6 +107,10 @@ class ConsumerOffset:
         """Return whether a group has committed anything in a topic."""
         return topic in self._of_group.get(group, ())
 
+    def groups(self) -> Set[str]:
+        """Return the groups that have read anything."""
+        return set(self._of_group)
+
     def topics_of_group(self, group: str) -> Set[str]:
         """Return the topics that a group has read."""
         return set(self._of_group.get(group, ()))

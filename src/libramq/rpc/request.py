@@ -41,7 +41,7 @@ class Request(msgspec.Struct):
     """One request, when it was read, and its principal. A Struct, as every effect is.
 
     header, body: of the types in its row of the table (`requests.py`); body is None where the row has none.
-    A request whose answer is awaited is kept without them (`RequestWaiter`).
+    A request whose answer is awaited is kept without them (`RequestWaiter`): is_held.
     """
 
     command: Command
@@ -51,6 +51,7 @@ class Request(msgspec.Struct):
     principal: Principal = ANONYMOUS
     header: Any = None
     body: Any = None
+    is_held: bool = False
 
     @property
     def now(self) -> Now:

@@ -55,7 +55,12 @@ class RequestWaiter:
         self.connection = request.peer
         # Without header and body: thousands of pulls and polls may be held.
         self._request = Request(
-            request.command, request.peer, request.wall_ms, request.monotonic_ms, request.principal
+            request.command,
+            request.peer,
+            request.wall_ms,
+            request.monotonic_ms,
+            request.principal,
+            is_held=True,
         )
         self._answer = answer
         self._translate = translate
@@ -78,10 +83,14 @@ class Responder:
         self._effects = effects
         self._durability = durability
         self._announcement = announcement
+        #: Called with each answer's request and code; None: nobody counts them.
+        self.observer: Callable[[Request, int], None] | None = None
 
     def answer(self, request: Request, outcome: Outcome) -> None:
         """Perform the outcome of a request, now or long after it came."""
         if type(outcome) is Reply:
+            if self.observer is not None:
+                self.observer(request, outcome.code)
             if not request.command.flag & FLAG_ONEWAY and request.peer.is_open:
                 self._effects.add(Send(request.peer, encode_reply(request.command, outcome)))
         elif outcome is HOLD:  # The outcome of every pull; its waiter is answered.
@@ -103,6 +112,8 @@ class Responder:
         physical_offset, is_send = 0, False
         for request, outcome in zip(requests, outcomes, strict=True):
             if type(outcome) is Reply:
+                if self.observer is not None:
+                    self.observer(request, outcome.code)
                 if not request.command.flag & FLAG_ONEWAY:
                     frames.append(encode_reply(request.command, outcome))
             elif type(outcome) is ReplyWhenDurable:

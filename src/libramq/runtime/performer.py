@@ -32,6 +32,7 @@ from libramq.kernel.effect import (
     Thread,
 )
 from libramq.kernel.engine import Engine, Translator
+from libramq.kernel.parts import LongestTurn
 from libramq.kernel.work import InThread, Room, UnderWay
 from libramq.logs import get_logger
 from libramq.runtime.busy import Busy, LargeRequests
@@ -137,7 +138,10 @@ class WaitingTurns:
         self._unread = unread
         self._take_turn = take_turn
         self._has_backlog = has_backlog
-        self._enqueued: dict[Channel, None] = {}
+        #: With when each was queued, in microseconds.
+        self._enqueued: dict[Channel, int] = {}
+        #: The longest that a connection waited for its turn.
+        self.longest_wait = LongestTurn()
         #: Connections whose turn ended early, until its output is written.
         self.waiting_for_output: list[Channel] = []
         self._crowded: list[Channel] = []
@@ -147,7 +151,7 @@ class WaitingTurns:
 
     def enqueue(self, connection: Channel) -> None:
         """Queue a connection for a turn, after those that wait."""
-        self._enqueued[connection] = None
+        self._enqueued.setdefault(connection, self._timers.elapsed_us())
         self._set_timer()
 
     def put_off(self, connection: Channel) -> None:
@@ -181,7 +185,9 @@ class WaitingTurns:
         """Serve the connection that has waited longest."""
         self.timer = None
         connection = next(iter(self._enqueued))
-        del self._enqueued[connection]
+        waited_us = self._timers.elapsed_us() - self._enqueued.pop(connection)
+        if waited_us > self.longest_wait.noted_us:
+            self.longest_wait.record(waited_us)
         self._take_turn(connection)
         self._set_timer()
 

@@ -165,6 +165,11 @@ class Registration:
         self._when_informed: Callable[[], None] | None = None
         self._is_begun = False
 
+    @property
+    def is_registered(self) -> bool:
+        """Return whether a name server has answered, and its connection is open; or there is none."""
+        return not self._name_servers or any(each.is_linked for each in self._name_servers.values())
+
     def observe(self, registered: Callable[[str, Master | None], None]) -> None:
         """Call a function with each name server that answers, and a slave's master, if there is one."""
         self._observers.append(registered)

@@ -45,6 +45,7 @@ class OffsetCommits:
         #: Returns the offset from which nobody has read since an operator set it, or None.
         self.pending_reset = ledger.offsets.pending_reset
         self.offsets = ledger.offsets.offsets
+        self.groups = ledger.offsets.groups
         self.topics_of_group = ledger.offsets.topics_of_group
         self.groups_of_topic = ledger.offsets.groups_of_topic
         self._store = store

@@ -76,6 +76,10 @@ class Lane:
         self._plan = plan
         self._done = done
         self._failed = failed
+        self._clock = kernel.clock
+        self._began_ms = MonotonicMs(0)
+        #: Called with how long each flush took, in milliseconds; None: nobody counts them.
+        self.observer: Callable[[int], None] | None = None
         self.is_running = self._is_wanted = self._is_postponed = False
         self._unfinished: FlushPlan | None = None
 
@@ -105,13 +109,15 @@ class Lane:
             except OSError as error:
                 self._postpone(error)
         if plan is not None:
-            self.is_running = True
+            self.is_running, self._began_ms = True, self._clock.monotonic_ms()
             work = partial(run_flush, self._filesystem, plan)
             done, is_brief = partial(self._ended, plan), self._is_brief(plan)
             self._effects.run(self._thread, work, done, is_brief=is_brief)
 
     def _ended(self, plan: FlushPlan, result: object) -> None:
         self.is_running = False
+        if self.observer is not None:
+            self.observer(self._clock.monotonic_ms() - self._began_ms)
         if isinstance(result, SyncFailed):
             self._failed(result)
         # Out of descriptors or threads, perhaps. The same plan is run again: another would not have its
@@ -190,6 +196,10 @@ class Durability:
             self._store.expect_lone_sends(is_alone=is_alone and self._is_fast)
             self._waiting.append((physical_offset, until_ms, parked))
             self._log.begin(gathers=not is_alone)
+
+    def observe_flushes(self, observer: Callable[[int], None]) -> None:
+        """Set a function to be called with how long each flush of the log took, in milliseconds."""
+        self._log.observer = observer
 
     def is_flushing(self) -> bool:
         """Return whether a thread flushes the log or the queues."""

@@ -12,6 +12,8 @@ from libramq.clock import WallMs
 from libramq.groups.rebalance_history import RebalanceState
 
 COLUMNS: Final = ("group", "members", "queues", "lag", "dead", "state", "last rebalance")
+#: Nothing can settle, or move, where nobody is.
+NO_MEMBERS: Final = "no members"
 MEMBER_COLUMNS: Final = ("group", "client id", "static name", "queues", "topic broker ids")
 
 
@@ -36,7 +38,7 @@ class GroupRow(GroupState):
         """Return the cells of COLUMNS."""
         numbers = [f"{number:,}" for number in (len(self.members), self.queue_count, self.lag)]
         dead = "?" if self.dead_letters is None else f"{self.dead_letters:,}"
-        return [self.group, *numbers, dead, self._state.value, self._last(wall_ms)]
+        return [self.group, *numbers, dead, self._state, self._last(wall_ms)]
 
     def member_cells(self) -> list[list[str]]:
         """Return the cells of MEMBER_COLUMNS, one list for each member."""
@@ -59,7 +61,7 @@ class GroupRow(GroupState):
             "queues": self.queue_count,
             "lag": self.lag,
             "deadLetters": self.dead_letters,
-            "state": self._state.value,
+            "state": self._state,
             "protocol": self.protocol,
             "generation": self.generation,
             "strategy": self.strategy,
@@ -84,8 +86,10 @@ class GroupRow(GroupState):
         ]
 
     @property
-    def _state(self) -> RebalanceState:
-        return self.last.state if self.last else RebalanceState.SETTLED
+    def _state(self) -> str:
+        if not self.members:
+            return NO_MEMBERS
+        return (self.last.state if self.last else RebalanceState.SETTLED).value
 
     def _last(self, wall_ms: WallMs) -> str:
         if self.last is None:

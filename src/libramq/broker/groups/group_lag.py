@@ -1,0 +1,141 @@
+"""The lag of groups: how many messages of a topic wait for a group at this broker, and since when.
+
+    stored:     ── deleted ──┬─────── read ───────┬──────── lag ────────┬──► end
+                             first                committed             end
+
+What a group that pops has in flight counts as lag, too. Where a group reads a topic and has committed
+nothing, nobody knows from where on it reads: that lag is unknown, and never 0.
+Upstream: ConsumerLagCalculator.java.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.catalog import TopicTable
+from libramq.kernel.work import Work
+from libramq.message import names
+from libramq.pop.in_flight import InFlight
+from libramq.store.message_store import MessageStore
+
+#: Ours: for how many queues the first message's age is read in a round; the ages of others are unknown.
+AGES_MAX: Final = 5_000
+
+
+class Lag(NamedTuple):
+    """The lag of a group in a topic.
+
+    messages: None: unknown; of the queues with a committed offset. oldest_ms: when the oldest of them was
+    stored (wall clock); None: none waits, or it is not known.
+    """
+
+    messages: int | None
+    oldest_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """A group at this broker. queues: of the topics that it reads. committed: changes with every commit."""
+
+    lags: Mapping[str, Lag]
+    queue_count: int
+    has_members: bool
+    committed: int
+
+    @property
+    def messages(self) -> int:
+        """Return how many messages are known to wait."""
+        return sum(lag.messages or 0 for lag in self.lags.values())
+
+
+class GroupLags:
+    """Looks at all groups of a broker, in steps between which others are served."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        offsets: OffsetCommits,
+        clients: ConsumerClients,
+        in_flight: InFlight,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._clients = clients
+        self._in_flight = in_flight
+        self._ages = 0
+
+    def look(self, groups: Sequence[str]) -> Work[dict[str, GroupProgress]]:
+        """Return the progress of these groups; of those that read nothing here, none."""
+        popped: dict[tuple[str, str, int], int] = {}
+        for number, each in enumerate(list(self._in_flight)):
+            place = each.group, each.topic, each.queue_id
+            popped[place] = popped.get(place, 0) + len(each.diffs) - each.done.bit_count()
+            if number % 64 == 0:
+                yield None
+        found = {}
+        self._ages = 0
+        for group in groups:
+            progress = yield from self._progress(group, popped)
+            if progress is not None:
+                found[group] = progress
+        return found
+
+    def _progress(self, group: str, popped: Mapping[tuple[str, str, int], int]) -> Work[GroupProgress | None]:
+        connected = self._clients.group(group)
+        if connected is not None and connected.is_broadcasting:
+            return None  # Each of its members has offsets of its own.
+        lags: dict[str, Lag] = {}
+        queue_count = committed_sum = 0
+        for topic in self._topics_of(group, () if connected is None else connected.subscriptions):
+            config = self._topics.get(topic)
+            if config is None:
+                yield None
+                continue
+            committed = self._offsets.offsets(group, topic)
+            committed_sum += sum(committed.values())
+            if not topic.startswith(names.RETRY_PREFIX):
+                queue_count += config.read_queue_nums
+            lags[topic] = yield from self._lag(group, topic, config.read_queue_nums, committed, popped)
+        if not lags:
+            return None
+        has_members = connected is not None or self._clients.foreign.get(group) is not None
+        return GroupProgress(lags, queue_count, has_members, committed_sum)
+
+    def _topics_of(self, group: str, subscribed: Iterable[str]) -> list[str]:
+        foreign = self._clients.foreign.get(group)
+        topics = self._offsets.topics_of_group(group) | set(subscribed)
+        return sorted(topics | set(foreign.topics if foreign is not None else ()))
+
+    def _lag(
+        self,
+        group: str,
+        topic: str,
+        queue_count: int,
+        committed: Mapping[int, int],
+        popped: Mapping[tuple[str, str, int], int],
+    ) -> Work[Lag]:
+        messages, oldest_ms, is_unknown = 0, None, False
+        for queue_id in range(queue_count):
+            if queue_id % 64 == 0:
+                yield None
+            end, first = self._store.max_offset(topic, queue_id), self._store.min_offset(topic, queue_id)
+            offset = committed.get(queue_id)
+            if offset is None:
+                is_unknown = is_unknown or end > first
+                continue
+            offset = max(offset, first)
+            waiting = max(0, end - offset)
+            messages += waiting + popped.get((group, topic, queue_id), 0)
+            if waiting and self._ages < AGES_MAX:
+                self._ages += 1
+                stored_ms = yield from self._stored_ms(topic, queue_id, offset)
+                if stored_ms > 0:
+                    oldest_ms = stored_ms if oldest_ms is None else min(oldest_ms, stored_ms)
+        return Lag(None if is_unknown and not messages else messages, oldest_ms)
+
+    def _stored_ms(self, topic: str, queue_id: int, offset: int) -> Work[int]:
+        return self._store.reading(lambda: self._store.store_timestamp_ms(topic, queue_id, offset))

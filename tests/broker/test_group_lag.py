@@ -1,0 +1,196 @@
+"""The lag of groups, their missing members, and the latency of requests, at a broker without sockets."""
+
+import math
+
+import pytest
+
+from libramq.broker.metrics import GROUPS_MAX, LAGS_MAX, OTHERS, Metrics, TopicLag
+from libramq.broker.metrics_server import LAG_MS, MetricsServer
+from libramq.broker.request_latency import LOG_MS, SLOW_MS
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.remoting import headers as h
+from tests.broker.brokers import Conversation, send_header
+from tests.fakes import FakePeer
+
+LAG, AGE = "rocketmq_consumer_lag_messages", "rocketmq_consumer_lag_latency"
+
+
+class Metered:
+    """A broker whose metrics are sampled by hand."""
+
+    def __init__(self, talk: Conversation) -> None:
+        self.talk = talk
+        self.server = MetricsServer("127.0.0.1", 0)
+        self.server.observe(talk.broker)
+
+    def look(self) -> None:
+        """Sample, and look at the lag of all groups."""
+        self.talk.advance(LAG_MS)
+        self.server.sample(self.talk.broker, 1, {}, 0)
+        self.talk.performer.follow()
+        self.server.sample(self.talk.broker, 1, {}, 0)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.server.registry.get_sample_value(name, labels)
+
+    def of(self, name: str, group: str = "G", **labels: str) -> float | None:
+        return self.value(name, consumer_group=group, **labels)
+
+
+@pytest.fixture
+def metered(talk: Conversation) -> Metered:
+    return Metered(talk)
+
+
+def commit(talk: Conversation, peer: FakePeer, offset: int, queue_id: int = 0) -> None:
+    header = h.UpdateConsumerOffsetHeader(
+        consumer_group="G", topic="T", queue_id=queue_id, commit_offset=offset
+    )
+    assert talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, header).code == C.SUCCESS
+
+
+def test_a_group_whose_only_member_died_is_reported(talk, peer, metered, caplog):
+    """Its queues are unowned, its messages wait; both end when a member is back."""
+    talk.create_topic("T", 2)
+    talk.beat(peer, "alice")
+    for queue_id in (0, 1):
+        commit(talk, peer, 0, queue_id)
+    for number in range(500):
+        talk.send(FakePeer(), "T", queue_id=number % 2)
+    metered.look()
+    assert (metered.of(LAG, topic="T"), metered.of("libra_group_queues_unowned")) == (500, None)
+    assert metered.of("libra_group_diagnosis", kind="no_members") is None
+    peer.is_open = False
+    talk.performer.closed(peer)
+    metered.look()
+    metered.look()
+    assert metered.of("libra_group_members") == 0
+    assert metered.of("libra_group_queues_unowned") == 2
+    assert metered.of("libra_group_diagnosis", kind="no_members") == 1
+    assert metered.of(AGE, topic="T") >= 3 * LAG_MS
+    assert "500 messages wait, and no member is connected" in caplog.text
+    talk.beat(FakePeer("10.0.0.9:1"), "bob")
+    metered.look()
+    assert metered.of("libra_group_diagnosis", kind="no_members") == 0
+
+
+def test_whoever_commits_without_being_a_member_reads(talk, peer, metered):
+    """A program that assigns its queues, and Spark, whose positions are shown as a group's."""
+    talk.create_topic("T", 1)
+    announcing = FakePeer("10.0.0.9:1")
+    talk.beat(announcing, "spark")
+    announcing.is_open = False
+    talk.performer.closed(announcing)
+    for number in range(9):
+        talk.send(FakePeer(), "T")
+        commit(talk, peer, number)
+        metered.look()
+    assert metered.of(LAG, topic="T") == 1
+    assert metered.of("libra_group_diagnosis", kind="no_members") in (None, 0)
+
+
+def test_a_lag_that_nobody_knows_is_unknown(talk, peer, metered):
+    """It is never 0; what is known of other queues counts."""
+    talk.create_topic("T", 2)
+    talk.beat(peer, "alice")
+    talk.send(FakePeer(), "T", queue_id=0)
+    metered.look()
+    assert math.isnan(metered.of(LAG, topic="T"))
+    assert math.isnan(metered.of(AGE, topic="T"))
+    commit(talk, peer, 0, queue_id=1)
+    metered.look()
+    assert math.isnan(metered.of(LAG, topic="T"))
+    for _ in range(3):
+        talk.send(FakePeer(), "T", queue_id=1)
+    metered.look()
+    assert metered.of(LAG, topic="T") == 3
+    commit(talk, peer, 1, queue_id=0)
+    commit(talk, peer, 3, queue_id=1)
+    metered.look()
+    assert (metered.of(LAG, topic="T"), metered.of(AGE, topic="T")) == (0, 0)
+
+
+def test_lags_are_bounded_in_number_and_add_up():
+    """A group or topic too many shares a series; an unknown lag there is not counted as 0."""
+    metrics = Metrics()
+    lags = [TopicLag(f"G{number}", "T", 1, number) for number in range(GROUPS_MAX + 3)]
+    lags += [TopicLag("G0", f"T{number}", 1, 7) for number in range(LAGS_MAX)]
+    metrics.progress(lags, {})
+    value = metrics.registry.get_sample_value
+    assert value(LAG, {"consumer_group": OTHERS, "topic": OTHERS}) == 3
+    assert value(AGE, {"consumer_group": OTHERS, "topic": OTHERS}) == GROUPS_MAX + 2
+    shared = value(LAG, {"consumer_group": "G0", "topic": OTHERS})
+    assert shared == len(lags) - 3 - LAGS_MAX + 1
+    metrics.progress([TopicLag("G0", "T", None, None)], {})
+    assert math.isnan(value(LAG, {"consumer_group": "G0", "topic": "T"}))
+
+
+def test_dead_letters_refused_sends_and_the_disk_are_counted(talk, peer, metered):
+    """Both counters begin at 0: Prometheus sees no increase where a series begins."""
+    talk.send(peer, body=b"x")
+    talk.beat(peer, "alice")
+    metered.look()
+    assert metered.of("rocketmq_send_to_dlq_messages_total") == 0
+    assert metered.value("libra_sends_refused_total", response_code="message_illegal") == 0
+    header = h.SendBackHeader(offset=0, group="G", delay_level=-1)
+    assert talk.ask(peer, R.CONSUMER_SEND_MSG_BACK, header).code == C.SUCCESS
+    refused = talk.ask(peer, R.SEND_MESSAGE_V2, send_header(topic="a b"), b"x")
+    assert refused.code != C.SUCCESS
+    metered.look()
+    assert metered.of("rocketmq_send_to_dlq_messages_total") == 1
+    name = C(refused.code).name.lower()
+    assert metered.value("libra_sends_refused_total", response_code=name) >= 1
+    assert metered.value("rocketmq_storage_size") > 0
+    assert metered.value("rocketmq_storage_message_reserve_time") > 0
+    assert metered.value("libra_store_refuses") == 0
+    assert 0 < metered.value("libra_disk_used_ratio") <= 1
+
+
+def test_requests_are_timed_by_code_and_answer(talk, peer, metered):
+    """A pull that waits for messages is counted apart."""
+    talk.create_topic("T", 1)
+    talk.send(peer)
+    talk.give(peer, talk.pull_command(suspend_timeout_millis=15_000, queue_offset=1))
+    talk.advance(4_000)
+    talk.send(FakePeer())
+    metered.look()
+    sends = {"request_code": "send_message_v2", "response_code": "success", "is_long_polling": "false"}
+    assert metered.value("rocketmq_rpc_latency_count", **sends) == 2
+    assert metered.value("rocketmq_rpc_latency_bucket", **sends, le="1.0") == 2
+    pulls = {"request_code": "pull_message", "response_code": "success", "is_long_polling": "true"}
+    assert metered.value("rocketmq_rpc_latency_bucket", **pulls, le="3000.0") == 0
+    assert metered.value("rocketmq_rpc_latency_sum", **pulls) == 4_000
+
+
+def test_codes_that_no_request_has_share_a_series(talk, peer, metered):
+    for code in range(90_000, 90_050):
+        talk.tell(peer, code)
+    metered.look()
+    names = {
+        sample.labels["request_code"]
+        for family in metered.server.registry.collect()
+        if family.name == "rocketmq_rpc_latency"
+        for sample in family.samples
+    }
+    assert names == {"unknown"}
+
+
+def test_slow_requests_are_logged_with_client_and_group_at_a_bounded_rate(tmp_path, caplog, request):
+    """A disk that stalls makes all of them slow: one line a second, which counts the others."""
+    talk = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH")
+    request.addfinalizer(talk.close)
+    Metered(talk)
+    peers = [FakePeer(f"10.0.0.{number}:7") for number in range(3)]
+    for _ in range(2):
+        for peer in peers:
+            talk.give(peer, talk.command(R.SEND_MESSAGE_V2, send_header(producer_group="shop"), b"x"))
+        talk.advance(SLOW_MS)
+        talk.clock.advance(LOG_MS)
+        talk.flush()
+    lines = [each for each in caplog.messages if each.startswith("slow request")]
+    assert len(lines) == 2
+    assert "send_message_v2" in lines[0]
+    assert "10.0.0.0:7" in lines[0]
+    assert "shop" in lines[0]
+    assert "more=2" in lines[1]
