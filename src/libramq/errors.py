@@ -35,7 +35,9 @@ Every message names the thing that failed and a remedy. Foreign exceptions (OSEr
 caught at the boundary and raised as one of these.
 """
 
-from typing import ClassVar
+from collections.abc import Iterable
+from itertools import islice
+from typing import ClassVar, Final
 
 from libramq.codes import ResponseCode
 
@@ -88,6 +90,21 @@ __all__ = [
     "UnknownMember",
     "VersionNotSupported",
 ]
+
+
+#: Ours: names that a wrong one is compared with, at 20 µs each.
+NAMES_COMPARED_MAX: Final = 10_000
+#: Ours: names are near if they share so much of their letters.
+NEARNESS: Final = 0.7
+
+
+def nearest_name(wrong: str, names: Iterable[str]) -> str | None:
+    """Return the existing name that a wrong one was probably meant to be."""
+    from difflib import get_close_matches  # Few programs need it, and all import this module.
+
+    by_lower = {name.lower(): name for name in islice(names, NAMES_COMPARED_MAX)}
+    near = get_close_matches(wrong.lower(), by_lower, n=1, cutoff=NEARNESS)
+    return by_lower[near[0]] if near else None
 
 
 class LibraError(Exception):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from libramq.client import ConsumeFrom, Sql, by_hash
+from libramq.errors import LibraError, RouteNotFound
 from libramq.message import Message, MessageExt, MessageQueue
 from libramq.sync import Admin, Producer, PushConsumer
 from tests.interop.cluster import SEND_TIMEOUT_MS, Cluster
@@ -85,6 +86,35 @@ def test_an_idle_member_with_fewer_tags_takes_nothing(
             assert [queue.queue_id for queue in reader.assignment() if queue.topic == topic] == [0]
     assert [message.body.decode() for message in inboxes[0].messages[1:]] == list("0123456789")
     assert not inboxes[1].messages
+
+
+def test_a_missing_topic_is_reported_and_its_group_is_visible(cluster: Cluster) -> None:
+    """The nearest name comes from the name server, the group is at a broker, and the topic may come later."""
+    topic, group = cluster.fresh_name("Missing"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 1)
+    missing = f"{topic}s"
+    errors: list[LibraError] = []
+    inbox = Inbox()
+    member = PushConsumer(
+        group=group, namesrv=cluster.namesrv, consume_from="earliest", on_error=errors.append
+    )
+    member.subscribe(missing, "*", inbox)
+    with member, Admin(namesrv=cluster.namesrv) as admin:
+        cluster.wait_until(lambda: bool(errors), "nothing was reported", within_s=PATIENCE_S)
+        assert isinstance(errors[0], RouteNotFound)
+        assert f"no broker has the topic {missing} (did you mean {topic}?)" in str(errors[0])
+
+        def is_visible() -> bool:
+            try:
+                return missing in admin.consumer_connection(group).subscription_table
+            except LibraError:
+                return False
+
+        cluster.wait_until(is_visible, "no broker knows the group", within_s=PATIENCE_S)
+        cluster.create_topic(missing, 1)
+        cluster.send(topic=missing, body="late")
+        inbox.wait_count(1)
+    assert len(errors) == 1
 
 
 def test_what_we_send_arrives_at_javas_consumer(cluster: Cluster) -> None:

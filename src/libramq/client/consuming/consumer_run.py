@@ -26,7 +26,7 @@ from libramq.client.consuming.handling.queue_listener import Hooks, QueueListene
 from libramq.client.consuming.member_network import MemberNetwork
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.network_thread import NetworkShare, run_on_thread
-from libramq.errors import LibraError, LocalProtocolError, LoopClosed
+from libramq.errors import LibraError, LocalProtocolError, LoopClosed, RouteNotFound
 from libramq.logs import get_logger
 from libramq.runtime.seams import Dialer
 from libramq.transport.asyncio_remotes import FORKED, SocketDialer
@@ -168,7 +168,9 @@ class ConsumerRun(Generic[N]):
 
     def begin_trouble(self, trouble: fx.Trouble) -> None:
         """Report to the user what stops the delivery of messages; called on the network thread."""
-        log.error("the consumer has a problem", group=self._group, reason=str(trouble.error))
+        # A topic may be created later, by its first message perhaps.
+        write = log.warning if isinstance(trouble.error, RouteNotFound) else log.error
+        write("the consumer has a problem", group=self._group, reason=str(trouble.error))
         if trouble.keeps_out and not self._kept_out.done():
             self.problem = trouble.error
             self._kept_out.set_exception(trouble.error)

@@ -32,6 +32,11 @@ class FetchRoutes:
 
 
 @dataclass(frozen=True, slots=True)
+class ListTopics:
+    """Fetch the names of all topics, and the masters, from a name server → `topics_listed`."""
+
+
+@dataclass(frozen=True, slots=True)
 class SendHeartbeat:
     """Send a heartbeat to a broker → `heartbeat_answered`. lease_ended: so we handle no messages."""
 
@@ -347,6 +352,7 @@ Effect = (
     | ReadOffset
     | StoreOffsets
     | FetchRoutes
+    | ListTopics
     | Trouble
     | Recovered
     | Unregister

@@ -4,25 +4,31 @@ Upstream: MQClientInstance.java (updateTopicRouteInfoFromNameServer, sendHeartbe
 the reconnecting is ours.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
+from libramq.client.consuming.life import Troubles
 from libramq.client.consuming.subscription import Subscriptions, heartbeat_data
 from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs, Now
-from libramq.errors import LibraError
+from libramq.errors import LibraError, RouteNotFound, nearest_name
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
+from libramq.message.names import RETRY_PREFIX, is_light
 
 log = get_logger(__name__)
 
 #: Ours: how soon a topic without a route is looked up again, then half as often each time.
 ROUTE_MISSING_MS: Final = 1_000
+#: Ours: how often the log says again that a topic is missing.
+MISSING_AGAIN_MS: Final = 600_000
+#: Ours: the brokers that get heartbeats while no topic has any: one shows the group, two may be away.
+WITHOUT_TOPIC_MAX: Final = 3
 #: Ours: a broker whose connection ended may only be restarting.
 RECONNECT_MS: Final = 100
 RECONNECT_AGAIN_MS: Final = 1_000
@@ -32,15 +38,24 @@ class KnownBrokers:
     """Fetches routes, and decides which brokers get a heartbeat, and when."""
 
     def __init__(
-        self, settings: ConsumerSettings, subscriptions: Subscriptions, routes: RouteTable, timers: Timers
+        self,
+        settings: ConsumerSettings,
+        subscriptions: Subscriptions,
+        routes: RouteTable,
+        timers: Timers,
+        troubles: Troubles,
     ) -> None:
         self._settings = settings
         self._subscriptions = subscriptions
         self.routes = routes
         self._timers = timers
+        self._troubles = troubles
         self._routes_due = timers.new(lambda _: self.look())
         self._heartbeats_due = timers.new(self._regular)
         self._route_missing_ms = ROUTE_MISSING_MS
+        self._list_due = timers.new(lambda _: [fx.ListTopics()])
+        self._missing_again_ms = MonotonicMs(0)
+        self._without_topic: frozenset[str] = frozenset()
         self._started: Now | None = None
         self._version = 0
         self._looked_at_ms: MonotonicMs | None = None
@@ -75,7 +90,12 @@ class KnownBrokers:
     def routes_fetched(self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs) -> bool:
         """Handle fetched routes; return whether anything has changed."""
         changed = [topic for topic, route in found.items() if route and self._update(topic, route)]
+        for topic in found:
+            if self.routes.publish_info(topic) is not None and self._troubles.over(_missing(topic)):
+                log.warning("the topic that was missing is there", group=self._settings.group, topic=topic)
         missing = [topic for topic in self._subscriptions if self.routes.publish_info(topic) is None]
+        if now_ms >= self._missing_again_ms and any(map(_is_created, missing)):
+            self._list_due.at(now_ms)
         if missing:
             delay_ms = min(self._route_missing_ms, self._settings.route_refresh_ms)
             self._route_missing_ms *= 2
@@ -84,7 +104,31 @@ class KnownBrokers:
         self._routes_due.at(now_ms + delay_ms)
         return bool(changed)
 
+    def topics_listed(self, topics: Sequence[str], masters: Iterable[str], now_ms: MonotonicMs) -> Effects:
+        """Report the topics of our subscriptions that no broker has. topics: those that brokers have.
+
+        While none of ours has a broker, some of the masters get heartbeats, so that operators see the group.
+        """
+        self._missing_again_ms = MonotonicMs(int(now_ms) + MISSING_AGAIN_MS)
+        group = self._settings.group
+        for topic in filter(_is_created, self._subscriptions):
+            if self.routes.publish_info(topic) is None:
+                meant = nearest_name(topic, topics)
+                hint = f" (did you mean {meant}?)" if meant else ""
+                if _missing(topic) in self._troubles.present:
+                    log.warning("a topic is still missing", group=group, topic=topic, nearest=meant)
+                error = RouteNotFound(
+                    f"no broker has the topic {topic}{hint}, and group {group} waits for it; create it "
+                    f"(libra admin updateTopic -n NAMESRV -c CLUSTER -t {topic}) or correct the name"
+                )
+                self._troubles.begin(_missing(topic), error)
+        self._without_topic = frozenset(sorted(masters)[:WITHOUT_TOPIC_MAX])
+        return self.meet()
+
     # Brokers.
+
+    def _addresses(self) -> frozenset[str]:
+        return frozenset(self.routes.addresses()) or self._without_topic
 
     @property
     def all_offer(self) -> bool:
@@ -102,7 +146,7 @@ class KnownBrokers:
 
     def meet(self) -> Effects:
         """Send heartbeats to the brokers that are new in the routes."""
-        addresses = self.routes.addresses()
+        addresses = self._addresses()
         new, self._known = addresses - self._known, addresses
         self.alive &= addresses
         return self.heartbeats(new)
@@ -131,7 +175,7 @@ class KnownBrokers:
 
     def _reconnect(self, address: str, now_ms: MonotonicMs) -> Effects:
         self._to_reconnect.discard(address)
-        is_silent = address in self.routes.addresses() and address not in self.alive
+        is_silent = address in self._addresses() and address not in self.alive
         return self.heartbeats([address]) if is_silent else []
 
     # Heartbeats.
@@ -139,7 +183,7 @@ class KnownBrokers:
     def _regular(self, now_ms: MonotonicMs) -> Effects:
         """Return the heartbeats that are due; silent brokers are retried at a pace of their own."""
         self._heartbeats_due.at(now_ms + self._settings.heartbeat_ms)
-        return self.heartbeats(self.routes.addresses() - self._to_reconnect)
+        return self.heartbeats(self._addresses() - self._to_reconnect)
 
     def changed(self, now_ms: MonotonicMs) -> Effects:
         """Send heartbeats because our queues have changed."""
@@ -165,3 +209,13 @@ class KnownBrokers:
         except LibraError as error:
             log.warning("route ignored", topic=topic, reason=str(error))
             return False
+
+
+def _missing(topic: str) -> str:
+    """Return a missing topic as the subject of a trouble."""
+    return f"missing {topic}"
+
+
+def _is_created(topic: str) -> bool:
+    """Return whether somebody has to create a topic: not a retry topic, nor a light one."""
+    return not topic.startswith(RETRY_PREFIX) and not is_light(topic)

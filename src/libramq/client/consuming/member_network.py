@@ -27,12 +27,14 @@ from libramq.client.seams import NetworkSeams
 from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.errors import ConnectionLost, LibraError, NameServerUnavailable, RemoteError, RequestTimeout
 from libramq.filter.subscription import Selector
-from libramq.formats.route import TopicRouteData
+from libramq.formats.route import MASTER_ID, TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.cluster import ClusterInfo
 from libramq.remoting.command import Command
 from libramq.rpc.broker_calls import heartbeat, unregister_client
 from libramq.rpc.call import Call
+from libramq.rpc.name_server_calls import all_topics, cluster_info
 from libramq.runtime.seams import Timer
 from libramq.transport.access import OPEN
 from libramq.transport.outages import Outages, log_failed_request
@@ -91,6 +93,11 @@ class Core(Served[E_co], Protocol[E_co]):
         self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs
     ) -> Sequence[E_co]:
         """Handle fetched routes."""
+
+    def topics_listed(
+        self, topics: Sequence[str], masters: Iterable[str], now_ms: MonotonicMs
+    ) -> Sequence[E_co]:
+        """Handle the names of all topics that brokers have."""
 
     def connection_lost(self, address: str, now_ms: MonotonicMs) -> Sequence[E_co]:
         """Handle the end of a connection."""
@@ -158,6 +165,7 @@ class MemberNetwork(ABC, Generic[E]):
             fx.Deliver: self._deliver,
             fx.Abandon: self._abandon,
             fx.FetchRoutes: self._fetch_routes,
+            fx.ListTopics: self._list_topics,
             fx.Trouble: run.begin_trouble,
             fx.Recovered: run.end_trouble,
             fx.Unregister: self._unregister,
@@ -374,6 +382,27 @@ class MemberNetwork(ABC, Generic[E]):
                 self._perform(self._core.routes_fetched(routes, self._clock.monotonic_ms()))
 
         self._name_servers.routes(effect.topics, found)
+
+    def _list_topics(self, _: fx.ListTopics) -> None:
+        def named(topics: list[str] | LibraError) -> None:
+            if isinstance(topics, NameServerUnavailable) or not self._is_running:
+                return
+            names = [] if isinstance(topics, LibraError) else topics  # Who may not list them waits as well.
+            self._name_servers.ask(cluster_info(), partial(listed, names))
+
+        def listed(topics: list[str], info: ClusterInfo | LibraError) -> None:
+            if not self._is_running:
+                return
+            masters: list[str] = []
+            if not isinstance(info, LibraError):
+                masters = [
+                    address
+                    for broker in info.broker_addr_table.values()
+                    if (address := broker.broker_addrs.get(MASTER_ID))
+                ]
+            self._perform(self._core.topics_listed(topics, masters, self._clock.monotonic_ms()))
+
+        self._name_servers.ask(all_topics(), named)
 
     def _unregister(self, effect: fx.Unregister) -> None:
         call = unregister_client(

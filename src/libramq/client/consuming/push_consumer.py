@@ -61,7 +61,8 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
     after the other; plain or coroutine functions. A revoked queue is released when on_revoked has returned,
     at the latest after revoke_timeout_ms. Messages of a lost queue may already be handled by another member.
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
-    on_error: called once at the beginning of each problem that stops deliveries: MemberReplaced (another
+    on_error: called once at the beginning of each problem that stops deliveries: RouteNotFound (no broker has
+    the topic), MemberReplaced (another
     client has its instance_id), NoPermission, FilterRefused (a broker does not filter by SQL92),
     RequestCodeNotSupported (a broker before 5.0 has no POP), HandlerTooSlow, RequestTimeout (the
     coordinator has not answered for session_ms), SubscriptionsDiffer (members of the group subscribe to

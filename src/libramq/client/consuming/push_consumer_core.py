@@ -133,6 +133,12 @@ class PushConsumerCore:
             effects += self._rebalance(now_ms)
         return effects
 
+    def topics_listed(self, topics: Sequence[str], masters: Iterable[str], now_ms: MonotonicMs) -> Effects:
+        """Handle the names of all topics that brokers have: one of ours is missing."""
+        if self._phase is not Phase.RUNNING:
+            return []
+        return self.known_brokers.topics_listed(topics, masters, now_ms)
+
     def heartbeat_answered(
         self, address: str, now_ms: MonotonicMs, *, ok: bool, offers: bool = False
     ) -> Effects:
@@ -325,7 +331,7 @@ class Parts:
         offsets = OffsetStore(is_manual=not settings.auto_commit)
         lease, troubles = Lease(monotonic_ms), Troubles()
         table = QueueTable(lease, HeldBatches if settings.fetches else HeldMessages)
-        known_brokers = KnownBrokers(settings, subscriptions, routes, timers)
+        known_brokers = KnownBrokers(settings, subscriptions, routes, timers, troubles)
         delivering = (FetchDelivering if settings.fetches else Delivering)(settings, lease)
         pulling = Pulling(
             settings, subscriptions, offsets, timers, table, known_brokers, delivering, duplicates

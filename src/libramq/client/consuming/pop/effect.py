@@ -55,6 +55,7 @@ PopEffect = (
     | fx.Abandon
     | fx.SendHeartbeat
     | fx.FetchRoutes
+    | fx.ListTopics
     | fx.Trouble
     | fx.Recovered
     | fx.Unregister

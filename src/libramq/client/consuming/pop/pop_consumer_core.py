@@ -61,8 +61,8 @@ class PopConsumerCore:
         self.routes = RouteTable()
         self._timers = Timers(failed)
         self._stop_due = self._timers.new(self._stop_now)
-        self._known_brokers = KnownBrokers(settings, subscriptions, self.routes, self._timers)
         self.troubles = Troubles()
+        self._known_brokers = KnownBrokers(settings, subscriptions, self.routes, self._timers, self.troubles)
         self._places = Places(settings, subscriptions, self.routes)
         self._settling = Settling(self.routes, self._places.release)
         self._holding = Holding(settings, self.routes, self._settling, self._places.release, monotonic_ms)
@@ -117,6 +117,14 @@ class PopConsumerCore:
             return []
         self._places.routes_changed()
         return _shared(self._known_brokers.meet())
+
+    def topics_listed(
+        self, topics: Sequence[str], masters: Iterable[str], now_ms: MonotonicMs
+    ) -> list[PopEffect]:
+        """Handle the names of all topics that brokers have: one of ours is missing."""
+        if self._phase is not Phase.RUNNING:
+            return []
+        return _shared(self._known_brokers.topics_listed(topics, masters, now_ms))
 
     def heartbeat_answered(self, address: str, now_ms: MonotonicMs, *, ok: bool) -> list[PopEffect]:
         """Handle the result of a heartbeat."""

@@ -1,0 +1,94 @@
+"""A consumer of a topic that nobody has created: it says so, and operators see its group."""
+
+import logging
+
+import pytest
+
+from libramq import Consumer, Message, Producer, PushConsumer
+from libramq.admin.groups import GroupWatch
+from libramq.client import Admin
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.known_brokers import MISSING_AGAIN_MS, WITHOUT_TOPIC_MAX
+from libramq.errors import RouteNotFound
+from libramq.testing import Broker
+from tests.client.consuming.conversation import Conversation
+from tests.client.consuming.examples import route
+from tests.transport.loops import until
+
+
+@pytest.mark.parametrize("pop", [False, True], ids=["queues", "pop"])
+async def test_a_push_consumer_reports_the_missing_topic_and_is_listed_with_it(pop):
+    """Then somebody creates the topic, and it reads it."""
+    errors, got = [], []
+    async with Broker() as broker, Admin(namesrv=broker.namesrv) as admin:
+        await admin.create_topic("orders", queues=1)
+        consumer = PushConsumer(
+            group="billing",
+            namesrv=broker.namesrv,
+            consume_from="earliest",
+            pop=pop,
+            on_error=errors.append,
+        )
+        consumer.subscribe("ordres", "*", got.extend)
+        async with consumer, GroupWatch(broker.namesrv) as watch:
+            await until(lambda: errors)
+            (error,) = errors
+            assert isinstance(error, RouteNotFound)
+            assert "no broker has the topic ordres (did you mean orders?), and group billing" in str(error)
+
+            async def listed():
+                return [state for state in await watch.look() if state.group == "billing" and state.members]
+
+            while not await listed():
+                pass
+            connection = await admin.consumer_connection("billing")
+            assert "ordres" in connection.subscription_table
+            await admin.create_topic("ordres", queues=1)
+            async with Producer(group="p", namesrv=broker.namesrv) as producer:
+                await producer.send(Message("ordres", b"1"))
+            await until(lambda: got)
+        assert len(errors) == 1
+
+
+async def test_a_fetching_consumer_reports_it_too():
+    errors = []
+    async with Broker() as broker:
+        consumer = Consumer(group="billing", namesrv=broker.namesrv, on_error=errors.append)
+        consumer.subscribe("ordres")
+        async with consumer:
+            await until(lambda: errors)
+    assert isinstance(errors[0], RouteNotFound)
+
+
+def test_the_log_repeats_it_seldom(caplog):
+    """The topics are looked up more often than listed. The group is shown to few brokers."""
+    caplog.set_level(logging.WARNING)
+    talk = Conversation()
+    talk.start()
+    masters = [f"{number}:1" for number in range(9)]
+    listed = 0
+    while talk.now_ms < 2 * MISSING_AGAIN_MS + 60_000:
+        talk.routes(T=None)
+        talk.at(talk.now_ms + 1, with_routes=True)
+        if talk.of(fx.ListTopics):
+            listed += 1
+            talk._(talk.core.topics_listed(["t", "U"], masters, talk.now_ms))
+            if listed == 1:
+                assert len(talk.of(fx.SendHeartbeat)) == WITHOUT_TOPIC_MAX
+                (trouble,) = talk.of(fx.Trouble)
+                assert "(did you mean t?)" in str(trouble.error)
+            else:
+                assert not talk.of(fx.Trouble)
+        talk.at(talk.now_ms + 5_000, with_routes=True)
+    assert listed == 3
+    assert caplog.text.count("a topic is still missing") == 2
+    talk.routes(T=route(4))
+    assert caplog.text.count("the topic that was missing is there") == 1
+
+
+def test_nobody_is_told_that_a_retry_topic_is_missing():
+    talk = Conversation()
+    talk.start()
+    talk.routes(**{"T": route(4), "%RETRY%g": None})
+    talk.at(1, with_routes=True)
+    assert not talk.of(fx.ListTopics)
