@@ -105,6 +105,7 @@ class Admin(BlockingClient[asynchronous_admin.Admin]):
         await self._client.stop()
 
     topics = blocking(asynchronous_admin.Admin.topics)
+    groups = blocking(asynchronous_admin.Admin.groups)
     cluster_info = blocking(asynchronous_admin.Admin.cluster_info)
     topic_route = blocking(asynchronous_admin.Admin.topic_route)
     create_topic = blocking(asynchronous_admin.Admin.create_topic)

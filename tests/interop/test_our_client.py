@@ -9,7 +9,7 @@ import pytest
 from libramq.client import ConsumeFrom, Sql, by_hash
 from libramq.errors import LibraError, RouteNotFound
 from libramq.message import Message, MessageExt, MessageQueue
-from libramq.sync import Admin, Producer, PushConsumer
+from libramq.sync import Admin, Consumer, Producer, PushConsumer
 from tests.interop.cluster import SEND_TIMEOUT_MS, Cluster
 from tests.interop.process import PATIENCE_S
 
@@ -115,6 +115,22 @@ def test_a_missing_topic_is_reported_and_its_group_is_visible(cluster: Cluster) 
         cluster.send(topic=missing, body="late")
         inbox.wait_count(1)
     assert len(errors) == 1
+
+
+def test_groups_without_a_retry_topic_are_listed(cluster: Cluster) -> None:
+    """A program that assigns its queues commits for its group, and declares it to no broker."""
+    topic, group = cluster.fresh_name("Assigned"), cluster.fresh_name("assigns")
+    cluster.create_topic(topic, 1)
+    cluster.send(topic=topic, body="x")
+    with Admin(namesrv=cluster.namesrv) as admin:
+        with Consumer(group=group, namesrv=cluster.namesrv, consume_from="earliest") as member:
+            member.assign(member.queues(topic))
+            member.getmany(timeout_ms=30_000)
+            member.commit()
+            assert group in admin.groups()
+        assert group in admin.groups()
+        (progress,) = admin.consume_stats(group).values()
+        assert progress.consumer_offset == 1
 
 
 def test_what_we_send_arrives_at_javas_consumer(cluster: Cluster) -> None:

@@ -27,13 +27,14 @@ from libramq.errors import (
     ConsumerNotOnline,
     LibraError,
     NotCoordinator,
+    RemoteError,
     RouteNotFound,
 )
 from libramq.formats.route import BrokerData, TopicRouteData
 from libramq.formats.tables import PERM_READ, PERM_WRITE, TopicConfig
 from libramq.logs import get_logger
 from libramq.message.ids import decode_offset_id
-from libramq.message.names import dlq_topic, retry_topic, validate_group, validate_topic
+from libramq.message.names import dlq_topic, groups_of, retry_topic, validate_group, validate_topic
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.administration import ConsumeDirectlyResult
 from libramq.remoting.body.cluster import ClusterInfo
@@ -90,6 +91,8 @@ class Admin:
         self._clock = clock or SystemClock()
         self._random = randomness
         self._remotes: AsyncioRemotes | None = None
+        #: The groups of each broker, as it answered last.
+        self._configured: list[tuple[BrokerData, frozenset[str]]] = []
 
     async def start(self) -> None:
         """Start; connections are made when they are needed."""
@@ -118,6 +121,36 @@ class Admin:
     async def topics(self) -> list[str]:
         """Return all topics, sorted."""
         return sorted(await self._ask_name_server(name_server_calls.all_topics()))
+
+    async def groups(self) -> list[str]:
+        """Return all groups that brokers know, sorted, however their consumers read."""
+        self._configured = await self._configurations()
+        configured = {group for _, groups in self._configured for group in groups}
+        return groups_of(await self.topics(), configured)
+
+    async def _configurations(self) -> list[tuple[BrokerData, frozenset[str]]]:
+        """Return the groups that each broker has configured; none of one that does not say."""
+        brokers = (await self.cluster_info()).broker_addr_table.values()
+
+        async def at(broker: BrokerData) -> frozenset[str]:
+            if broker.any_address is None:
+                return frozenset()
+            try:
+                return frozenset(await self._ask(broker.any_address, admin_calls.ALL_GROUP_CONFIGS))
+            except RemoteError:  # It is away, or we may not list them.
+                return frozenset()
+
+        return list(zip(brokers, await asyncio.gather(*map(at, brokers)), strict=True))
+
+    async def _configured_route(self, group: str) -> TopicRouteData | None:
+        """Return which brokers have a group that has no retry topic: it pops, or assigns its queues."""
+        for is_known in (True, False):
+            if not is_known:
+                self._configured = await self._configurations()
+            found = [broker for broker, groups in self._configured if group in groups]
+            if found:
+                return TopicRouteData(broker_datas=found)
+        return None
 
     async def cluster_info(self) -> ClusterInfo:
         """Return all clusters and their brokers."""
@@ -348,11 +381,14 @@ class Admin:
         return await answer_of(partial(self._name_servers.route, topic))
 
     async def _group_route(self, group: str) -> TopicRouteData:
-        """Return which brokers have a group: those with its retry topic; raises RouteNotFound."""
+        """Return which brokers have a group's retry topic, or its configuration; raises RouteNotFound."""
         validate_group(group)
         try:
             route = await self._route(retry_topic(group))
         except RouteNotFound:
+            configured = await self._configured_route(group)
+            if configured is not None:
+                return configured
             raise RouteNotFound(
                 f"no broker knows group {group}: it is known once its first consumer has started"
             ) from None

@@ -14,7 +14,7 @@ from libramq.errors import BrokerError, ConfigError, ConsumerNotOnline, LibraErr
 from libramq.groups.diagnosis import no_members
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
-from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX, dlq_topic, groups_of
+from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX, dlq_topic
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ClientConnection, ConsumerConnection, GroupDiagnosis
 from libramq.transport.access import OPEN, Access
@@ -130,7 +130,7 @@ class GroupWatch:
         """Return the current state of all groups, by name."""
         events = await asyncio.to_thread(self._reader.read)
         last = self._last_rebalances(events)
-        names = groups_of(await self._admin.topics())
+        names = await self._admin.groups()
         return list(await asyncio.gather(*(self._state(name, last.get(name)) for name in names)))
 
     def _last_rebalances(self, events: Iterable[BrokerEvent]) -> dict[str, Rebalance]:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from libramq.admin.operator import Operator
 from libramq.errors import BrokerError, RemoteError
 from libramq.filter.subscription import CONSUME_PASSIVELY
-from libramq.message.names import groups_of
 from libramq.message.properties import whole_number
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.administration import BrokerStatsData, BrokerStatsItem
@@ -31,7 +30,7 @@ async def one_round(admin: Operator, now_ms: int) -> tuple[list[dict[str, Any]],
     rows: list[dict[str, Any]] = []
     notices: list[str] = []
     ends: dict[str, dict[MessageQueue, TopicOffset]] = {}
-    for group in groups_of(await admin.topics()):
+    for group in await admin.groups():
         # A group that never committed, or a topic that is gone, is left out, as mqadmin does.
         with contextlib.suppress(RemoteError):
             offsets = dict(sorted((await admin.progress(group)).offsets.items()))

@@ -186,6 +186,9 @@ class Operator(Admin):
         try:
             return await self.route(retry_topic(group))
         except RouteNotFound:
+            configured = await self._configured_route(group)
+            if configured is not None:
+                return configured
             raise RouteNotFound(
                 f"no group {group} at name server {self.namesrv}: a group is known once its first consumer "
                 "has started; check the name (libra admin consumerProgress lists all)"

@@ -60,6 +60,8 @@ SYSTEM_GROUPS: Final = frozenset({
     "SELF_TEST_C_GROUP", "SELF_TEST_P_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL", TRANSACTION_GROUP,
 })  # fmt: skip
+#: MixAll.CID_RMQ_SYS_PREFIX; and ours, of tools that read.
+SYSTEM_GROUP_PREFIXES: Final = ("CID_RMQ_SYS_", "LIBRA_")
 
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 #: Of ASCII and Latin-1 (C0, DEL, C1): a terminal or a log that shows one obeys it.
@@ -152,24 +154,30 @@ def pop_kind(topic: str) -> str:
     return "2" if "+" in topic else "1"
 
 
-def groups_of(topics: Iterable[str]) -> list[str]:
-    """Return the groups that have a retry topic among these, sorted.
+def groups_of(topics: Iterable[str], configured: Iterable[str] = ()) -> list[str]:
+    """Return the groups that brokers have configured, or that have a retry topic among these, sorted.
 
     Whoever may create topics can make one that is no group's: `%RETRY%` alone, or with too long a rest.
-    Groups that pop have others, for each topic (`pop_retry_topic`).
+    Groups that pop have others, for each topic (`pop_retry_topic`), which may outlive that.
     """
-    topics = set(topics)
-    names = {topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)}
-    return sorted(name for name in names if is_valid_group(name) and not _is_of_pop(name, names, topics))
-
-
-def _is_of_pop(name: str, groups: set[str], topics: set[str]) -> bool:
-    """Return whether a retry topic's name is that of a group and of a topic that it pops."""
-    parts = name.split("_")
-    return any(
-        "_".join(parts[:split]) in groups and "_".join(parts[split:]) in topics
-        for split in range(1, len(parts))
+    topics, known = set(topics), set(configured)
+    retried = {topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)}
+    of_pop = {name for name in retried - known if _is_of_pop(name, retried | known, known, topics)}
+    return sorted(
+        name for name in (retried | known) - of_pop if is_valid_group(name) and not is_system_group(name)
     )
+
+
+def is_system_group(group: str) -> bool:
+    """Return whether a group is a broker's own, or that of a tool."""
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIXES)
+
+
+def _is_of_pop(name: str, groups: set[str], configured: set[str], topics: set[str]) -> bool:
+    """Return whether a retry topic's name is that of a group and of a topic that it pops, or popped."""
+    parts = name.split("_")
+    splits = [("_".join(parts[:split]), "_".join(parts[split:])) for split in range(1, len(parts))]
+    return any(group in configured or (group in groups and topic in topics) for group, topic in splits)
 
 
 def dlq_topic(group: str) -> str:

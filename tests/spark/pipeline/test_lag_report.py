@@ -105,8 +105,8 @@ def test_messages_read_by_two_groups_count_as_produced_once():
 class Brokers:
     """Brokers that answer for two groups, one of which never committed."""
 
-    def topics(self) -> list[str]:
-        return ["T", "%RETRY%G", "%RETRY%New"]
+    def groups(self) -> list[str]:
+        return ["G", "New"]
 
     def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
         if group == "New":

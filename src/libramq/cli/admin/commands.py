@@ -187,7 +187,7 @@ async def consumer_progress(
 ) -> Answer:
     """Show the offsets of consumer groups, and their lag."""
     if group is None:
-        found = [await _summary(admin, group) for group in names.groups_of(await admin.topics())]
+        found = [await _summary(admin, group) for group in await admin.groups()]
         if not found:
             return Answer(found, "no consumer group yet; a group appears when its first consumer starts")
         return rows(found, "group, count: members, type, model, consumeTps: consumed/s, diffTotal: behind")

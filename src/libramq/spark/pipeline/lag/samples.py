@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from libramq.clock import WallMs
 from libramq.errors import BrokerError, ConfigError, RouteNotFound
 from libramq.filesystem import LocalFileSystem
-from libramq.message.names import RETRY_PREFIX, groups_of
+from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import OffsetWrapper
 from libramq.spark.pipeline.small_table import replace_table
@@ -27,13 +27,13 @@ Sample = dict[str, Any]
 class GroupOffsets(Protocol):
     """The admin client that is queried: libramq.sync.Admin."""
 
-    def topics(self) -> list[str]: ...
+    def groups(self) -> list[str]: ...
     def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]: ...
 
 
 def groups_to_sample(admin: GroupOffsets, wanted: Sequence[str]) -> list[str]:
     """Return the existing groups, by name; ConfigError for a wanted one that does not exist."""
-    there = groups_of(admin.topics())
+    there = admin.groups()
     for group in wanted:
         if group not in there:
             raise ConfigError(f"no broker knows group {group}; there are: {', '.join(there) or 'none'}")
