@@ -15,17 +15,20 @@ from libramq.broker.config import BrokerConfig
 from libramq.cli.options import LogLevel
 from libramq.cli.servers import broker_children
 from libramq.cli.servers.broker_children import BrokerChildren
+from libramq.cli.servers.commands import _properties
 from libramq.cli.servers.layout import directories
 from libramq.client import Admin, ConsumeFrom
 from libramq.clock import SystemClock
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError, LibraError, RouteNotFound
 from libramq.formats.document import encode_body
+from libramq.message import MessageQueue
 from libramq.remoting.body.coordination import PeerGatherBody
 from libramq.remoting.command import Command
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from tests.cli.commands import SECONDS_MAX, end, libra, one_line, start, wait_gone, without_pauses
 from tests.interop.ports import free_broker_port, free_port
+from tests.transport.loops import until
 
 NAMES = ("broker-a", "broker-b", "broker-c")
 
@@ -150,15 +153,86 @@ def test_no_process_survives_a_kill_of_the_parent(cluster):
         wait_gone(pid)
 
 
-def test_the_death_of_one_broker_ends_the_others(cluster):
-    os.kill(cluster.children[0], signal.SIGKILL)
-    _, err = cluster.process.communicate(timeout=SECONDS_MAX)
-    assert cluster.process.returncode == 2
-    (line,) = without_pauses(err).splitlines()
-    assert line in {
-        f"libra: {name} ended unexpectedly (signal 9), so the others are stopped too" for name in NAMES[1:]
+def _line(stream, text):
+    """Read lines until one has a text."""
+    for line in stream:
+        if text in line:
+            return line
+    raise AssertionError(f"no line has {text!r}")
+
+
+async def test_a_killed_broker_is_started_again_with_its_messages(cluster):
+    async with Admin(namesrv=cluster.namesrv) as admin:
+        await admin.create_topic("T", queues=1)
+        async with asyncio.timeout(SECONDS_MAX):
+            await registered(admin, "T")
+        async with Producer(namesrv=cluster.namesrv) as producer:
+            await producer.send(Message("T", b"kept"), queue=MessageQueue("T", "broker-b", 0))
+        os.kill(cluster.children[0], signal.SIGKILL)
+        name = (await asyncio.to_thread(_line, cluster.process.stderr, "is started again")).split()[1]
+        again = await asyncio.to_thread(_line, cluster.process.stderr, "serves again, as process")
+        assert again.startswith(f"libra: {name} serves again")
+        consumer = PushConsumer(group="G", namesrv=cluster.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
+        kept = []
+        consumer.subscribe("T", "*", kept.extend)
+        async with consumer:
+            await until(lambda: kept)
+    assert cluster.process.poll() is None
+    cluster.process.terminate()
+    cluster.process.communicate(timeout=SECONDS_MAX)
+    assert cluster.process.returncode == 0
+
+
+async def test_with_keep_going_a_killed_broker_stays_away(tmp_path, capsys):
+    config = BrokerConfig(broker_name="broker-b", listen_port=free_broker_port(), store_path=str(tmp_path))
+    children = BrokerChildren([config], LogLevel.WARNING, keep_going=True)
+    await children.start()
+    assert children.lines()[0].endswith("; one that ends stays away (--keep-going)")
+    supervising = asyncio.create_task(children.supervise())
+    killed = int((tmp_path / "abort").read_text().split()[0])
+    os.kill(killed, signal.SIGKILL)
+    err = []
+    await until(
+        lambda: _err(capsys, err, "broker-b has ended (signal 9), and stays away; the others continue")
+    )
+    assert not supervising.done()
+    supervising.cancel()
+    await children.stop()
+
+
+def _err(capsys, before, text):
+    """Return whether a text was written to standard error by now."""
+    before.append(capsys.readouterr().err)
+    return text in "".join(before)
+
+
+async def test_a_broker_that_ends_again_and_again_is_a_failure(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(broker_children, "ENDS_MAX", 2)
+    monkeypatch.setattr(broker_children, "RESTART_SECONDS", 0.01)
+    config = BrokerConfig(broker_name="broker-b", listen_port=free_broker_port(), store_path=str(tmp_path))
+    children = BrokerChildren([config], LogLevel.WARNING)
+    await children.start()
+    supervising = asyncio.create_task(children.supervise())
+    err = []
+    os.kill(int(children.lines()[0].split()[2].rstrip(";")), signal.SIGKILL)
+    await until(lambda: _err(capsys, err, "broker-b serves again"))
+    os.kill(int(children.lines()[0].split()[2].rstrip(";")), signal.SIGKILL)
+    await until(supervising.done)
+    assert "broker-b ended 2 times within 60 s, the last time with signal 9" in str(supervising.result())
+    await children.stop()
+
+
+def test_a_file_of_options_applies_to_all_brokers_and_what_up_decides_is_refused(tmp_path):
+    file = tmp_path / "broker.conf"
+    file.write_text("autoCreateTopicEnable=false\nlistenPort=1\n")
+    said = one_line(libra("up", "-c", str(file), "--data", str(tmp_path / "data")))
+    assert f"{file} listenPort: libra up decides it" in said
+    file.write_text("autoCreateTopicEnable=false\nmaxMessageSize=1000\nmadeUp=1\n")
+    assert _properties([file], ["maxMessageSize=2000"]) == {
+        "autoCreateTopicEnable": "false",
+        "maxMessageSize": "2000",
+        "madeUp": "1",
     }
-    wait_gone(cluster.children[1])
 
 
 def test_a_different_count_of_brokers_is_refused_where_it_would_hide_messages(tmp_path):

@@ -33,7 +33,7 @@ from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown import CodeBlockParser
 
 SERVERS: Final = "libra up"
-OWN_SERVERS: Final = "libra nameserver -c"
+OWN_SERVERS: Final = ("libra nameserver -c", "libra up --brokers")
 #: What is printed for the directory that the reader is in.
 HERE: Final = "/home/you/shop"
 SHELL_SECONDS: Final = 300
@@ -183,7 +183,9 @@ def run_all(paths: Iterator[Path], *, is_writing: bool) -> None:
     try:
         for path in paths:
             text = path.read_text()
-            if f"```sh\n{SERVERS}" not in text and OWN_SERVERS not in text:  # It says that they are up.
+            if f"```sh\n{SERVERS}" not in text and not any(
+                own in text for own in OWN_SERVERS
+            ):  # It says that they are up.
                 servers.start()
             Execution(path, servers, is_writing=is_writing).run()
     finally:

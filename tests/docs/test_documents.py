@@ -63,6 +63,10 @@ def test_readme_guides_and_examples_print_what_they_show(tmp_path: Path):
     run([*GUIDES, *(f"examples/{name}.py" for name in EXAMPLES)], tmp_path)
 
 
+def test_a_broker_is_killed_as_its_page_shows(tmp_path: Path):
+    run(["docs/kill-a-broker.md"], tmp_path)
+
+
 @pytest.mark.spark
 def test_pages_that_use_spark_print_what_they_show(tmp_path: Path):
     run(OF_SPARK, tmp_path)

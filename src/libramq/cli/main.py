@@ -91,7 +91,22 @@ def up(
     advertise: options.Advertise = None,
     allow_public: options.AllowPublic = False,
     secure: options.Secure = False,
+    config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "-c",
+            "--configFile",
+            help="A broker.conf for all brokers (docs/configuration.md); may be repeated.",
+        ),
+    ] = None,
     settings: options.BrokerOptions = None,
+    keep_going: Annotated[
+        bool,
+        typer.Option(
+            "--keep-going",
+            help="Let a further broker that ends stay away; by default it is started again.",
+        ),
+    ] = False,
     damaged: options.WhatOfDamage = None,
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
@@ -112,7 +127,9 @@ def up(
             advertise=advertise,
             allow_public=allow_public,
             secure=secure,
+            config_files=config or (),
             settings=settings or (),
+            keep_going=keep_going,
             damaged=damaged,
             log_level=log_level,
         )

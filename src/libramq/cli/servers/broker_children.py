@@ -1,13 +1,16 @@
 """The broker children: the further brokers of `libra up --brokers N`, each a process of its own.
 
 A broker is one event loop, so more cores need more processes. They always end with this one (`broker_process`
-says how). If a broker fails, `failure` reports it and `libra up` ends as a whole, so that a supervisor
-notices and restarts it.
+says how). One that ends by itself is started again by `supervise`, or stays away if wanted. If it does
+not stay, `supervise` returns that as a failure, and `libra up` ends as a whole, so that its own supervisor
+notices.
 """
 
 import asyncio
 import contextlib
 import sys
+import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,6 +22,11 @@ from libramq.errors import LibraError
 
 #: Ours: how long a broker may take to write its state at the end.
 STOP_SECONDS: Final = 20
+#: Ours: what ends all brokers ends this process, too, and then none is started again.
+RESTART_SECONDS: Final = 0.5
+#: Ours: a broker that ends so often within this time will not serve.
+ENDS_MAX: Final = 5
+ENDS_SECONDS: Final = 60
 #: The line that a child prints when it serves.
 READY: Final = "ready"
 
@@ -28,11 +36,14 @@ class BrokerEnded(LibraError):
 
 
 class BrokerChildren:
-    """All further brokers, started and stopped at once."""
+    """All further brokers, started and stopped at once. keep_going: one that ends stays away."""
 
-    def __init__(self, configs: Sequence[BrokerConfig], log_level: LogLevel) -> None:
+    def __init__(
+        self, configs: Sequence[BrokerConfig], log_level: LogLevel, *, keep_going: bool = False
+    ) -> None:
         self._configs = configs
         self._log_level = log_level
+        self._keep_going = keep_going
         self._processes: dict[str, asyncio.subprocess.Process] = {}
 
     async def start(self) -> None:
@@ -55,20 +66,46 @@ class BrokerChildren:
         if failed:
             raise BrokerEnded(f"{', '.join(failed)}: the next start recovers what it had not written")
 
-    async def failure(self) -> BrokerEnded:
-        """Wait until one ends unexpectedly."""
-        waiting = {asyncio.create_task(child.wait()): name for name, child in self._processes.items()}
+    def lines(self) -> list[str]:
+        """Return which process each broker is, for those who want to kill one."""
+        if not self._processes:
+            return []
+        named = ", ".join(f"{name} {child.pid}" for name, child in self._processes.items())
+        what = "stays away (--keep-going)" if self._keep_going else "is started again"
+        return [f"Processes: {named}; one that ends {what}"]
+
+    async def supervise(self) -> BrokerEnded:
+        """Start those again that end; return the failure of one that does not stay."""
+        if not self._configs:
+            await asyncio.Event().wait()
+        watching = {asyncio.create_task(self._watch(config)) for config in self._configs}
         try:
-            if not waiting:
-                await asyncio.Event().wait()
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in waiting:
+            for task in watching:
                 task.cancel()
-        first = next(iter(done))
-        return BrokerEnded(
-            f"{waiting[first]} ended unexpectedly ({_status(first.result())}), so the others are stopped too"
-        )
+        return next(iter(done)).result()
+
+    async def _watch(self, config: BrokerConfig) -> BrokerEnded:
+        name, ends = config.broker_name, deque[float](maxlen=ENDS_MAX)
+        while True:
+            how = _status(await self._processes[name].wait())
+            await asyncio.sleep(RESTART_SECONDS)
+            if self._keep_going:
+                _report(f"{name} has ended ({how}), and stays away; the others continue")
+                await asyncio.Event().wait()
+            ends.append(time.monotonic())
+            if len(ends) == ENDS_MAX and ends[-1] - ends[0] < ENDS_SECONDS:
+                return BrokerEnded(
+                    f"{name} ended {ENDS_MAX} times within {ENDS_SECONDS} s, the last time with {how}, "
+                    "so the others are stopped too"
+                )
+            _report(f"{name} has ended ({how}), and is started again")
+            try:
+                await self._start(config)
+            except BrokerEnded as error:
+                return BrokerEnded(f"{error}; it could not be started again, so the others are stopped too")
+            _report(f"{name} serves again, as process {self._processes[name].pid}")
 
     async def _start(self, config: BrokerConfig) -> None:
         child = await asyncio.create_subprocess_exec(
@@ -109,3 +146,7 @@ async def _stop(child: asyncio.subprocess.Process) -> str | None:
 
 def _status(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _report(line: str) -> None:
+    print(f"libra: {line}", file=sys.stderr, flush=True)

@@ -79,7 +79,9 @@ async def up(
     advertise: str | None,
     allow_public: bool,
     secure: bool,
+    config_files: Sequence[Path],
     settings: Sequence[str],
+    keep_going: bool,
     damaged: Damaged | None,
     log_level: LogLevel,
 ) -> None:
@@ -89,7 +91,10 @@ async def up(
     ports = choose_ports(host, nameserver_port, broker_port)
     further, remarks = further_broker_ports(host, ports, brokers - 1)
     advertised = advertise or _advertised(host)
-    properties, credentials = _properties(settings), _credentials(host, brokers, is_secure=secure)
+    properties, credentials = (
+        _properties(config_files, settings),
+        _credentials(host, brokers, is_secure=secure),
+    )
     secured = _secured(data, {advertised, host}, properties) if secure else None
     nameserver = _name_server(
         host, ports.nameserver, data, properties, allow_public=allow_public, credentials=credentials
@@ -108,7 +113,7 @@ async def up(
         damaged=damaged,
         credentials=credentials,
     )
-    children = BrokerChildren(configs[1:], log_level)
+    children = BrokerChildren(configs[1:], log_level, keep_going=keep_going)
     lines = [
         *ports.remarks,
         *remarks,
@@ -116,11 +121,13 @@ async def up(
         *_kafka_line(
             [join_address(advertised, config.kafka_listen_port) for config in configs if kafka_port]
         ),
+        *_metrics_line(configs),
         *_access_lines(secured),
         *_advice(_option(ports.nameserver, host, namesrv)),
     ]
     first = broker_server(configs[0])
-    await _serve([nameserver, first, children, *kafka_servers(first, configs[0])], lines, children.failure)
+    services: list[Service] = [nameserver, first, children, *kafka_servers(first, configs[0])]
+    await _serve(services, lambda: [*lines, *children.lines()], children.supervise)
 
 
 def _named_brokers(configs: Sequence[BrokerConfig]) -> str:
@@ -166,6 +173,15 @@ def _option(port: int, host: str, namesrv: str) -> str:
     return "" if port == NAME_SERVER_PORT and host in ("127.0.0.1", "localhost") else f" -n {namesrv}"
 
 
+def _metrics_line(configs: Sequence[BrokerConfig]) -> list[str]:
+    places = [
+        f"http://{join_address(_LOOPBACK, config.metrics_port)}/metrics"
+        for config in configs
+        if config.metrics_exporter_type == "PROM"
+    ]
+    return [f"Metrics for Prometheus: {' '.join(places)}"] if places else []
+
+
 def _kafka_line(addresses: Sequence[str]) -> list[str]:
     return [f"Kafka's clients connect to {','.join(addresses)}"] if addresses else []
 
@@ -192,14 +208,23 @@ def _configs(
     return configs
 
 
-def _properties(settings: Sequence[str]) -> dict[str, str]:
-    """Return the options of broker.conf that --set names; ConfigError for those that others decide."""
-    properties = parse_properties("\n".join(settings))
-    for name in properties:
-        if name in _OF_UP:
-            raise ConfigError(f"--set {name}: libra up decides it by its other options; start libra broker")
-    for name in broker_config(properties)[1]:
-        raise ConfigError(f"--set {name}: no such option{advice(name)}")
+def _properties(files: Sequence[Path], settings: Sequence[str]) -> dict[str, str]:
+    """Return the options of broker.conf that -c and --set name; ConfigError for those that others decide."""
+    properties: dict[str, str] = {}
+    named = [(str(file), read_properties(file)) for file in files]
+    for where, options in [*named, ("--set", parse_properties("\n".join(settings)))]:
+        for name in options:
+            if name in _OF_UP:
+                raise ConfigError(
+                    f"{where} {name}: libra up decides it by its other options; start libra broker"
+                )
+        properties |= options
+        if where == "--set":
+            for name in broker_config(options)[1]:
+                raise ConfigError(f"--set {name}: no such option{advice(name)}")
+        else:
+            _report_unknown((Path(where),), broker_config(options)[1], BrokerConfig)
+    _warn_of_readers(files)
     return properties
 
 
@@ -235,7 +260,9 @@ async def nameserver(
         config=config,
         encryption=tls,
     )
-    await _serve([server], [f"The name server listens on {join_address(host, port)}. Ctrl-C stops it."])
+    await _serve(
+        [server], lambda: [f"The name server listens on {join_address(host, port)}. Ctrl-C stops it."]
+    )
 
 
 async def broker(
@@ -256,7 +283,7 @@ async def broker(
     server = broker_server(config)
     await _serve(
         [server, *kafka_servers(server, config)],
-        [
+        lambda: [
             f"Broker {config.broker_name} of cluster {config.cluster_name} listens on {_named(config)}, "
             f"name server {config.namesrv_addr}, data in {_absolute(config.store_path)}. "
             "Ctrl-C stops it."
@@ -278,7 +305,7 @@ def broker_server(config: BrokerConfig) -> BrokerServer:
 
 async def _serve(
     services: Sequence[Service],
-    lines: Sequence[str],
+    lines: Callable[[], Sequence[str]],
     failure: Failure | None = None,
 ) -> None:
     """Start in order, announce, wait for a signal, stop in reverse order; raise any failure."""
@@ -290,7 +317,7 @@ async def _serve(
             stack.push_async_callback(service.stop)
         calm_garbage_collector()
         keep_freed_memory()
-        for line in lines:
+        for line in lines():
             print(line, flush=True)
         _notify_systemd("READY=1")
         await _signal_or_failure(signal, failure)
