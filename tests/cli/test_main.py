@@ -52,7 +52,7 @@ def test_unknown_arguments_are_named(arguments, line):
         (["send", "-t", "../x", "y"], "the topic '../x' has characters other than"),
         (["send", "-t", "T", ""], "a body has between 1 and"),
         (["tail", "-t", "T\udcff"], "the topic 'T\\udcff' has characters other than"),
-        (["tail", "-t", "T", "--from", "yesterday"], "--from yesterday: earliest or latest"),
+        (["tail", "-t", "T", "--from", "yesterday"], "--from yesterday: earliest, latest or a time"),
         (["admin", "updateTopic", "-t", "T"], "name the brokers: -c CLUSTER"),
         (["admin", "updateTopic", "-t", "T", "-c", "C", "-b", "h:1"], "name the brokers: -c CLUSTER"),
         (["admin", "updateTopic", "-t", "T", "-c", "C", "-p", "7"], "2 is write, 4 read, 6 both"),

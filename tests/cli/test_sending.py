@@ -66,7 +66,7 @@ def test_a_message_stored_less_safely_than_configured_is_reported(tmp_path, caps
             broker = BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
             await broker.start()
             try:
-                await sending.send_one(names.address, "T", "one", tags=None, keys=None, as_json=False)
+                await sending.send_one(names.address, sending.Sending(topic="T"), "one", as_json=False)
             finally:
                 await broker.stop()
 

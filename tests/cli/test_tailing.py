@@ -8,7 +8,7 @@ import pytest
 from libramq.cli import tailing
 from libramq.cli.output import print_table
 from libramq.cli.printable import printable
-from libramq.cli.tailing import follow
+from libramq.cli.tailing import earliest, follow, latest
 from libramq.client.queue_reader import QueueReader, Stretch
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
@@ -77,7 +77,7 @@ def test_queues_are_merged_by_store_time():
     reader = Reader()
     for queue_id, stored_ms, body in [(0, 10, "a"), (1, 20, "b"), (0, 30, "c"), (1, 40, "d")]:
         reader.put(queue_id, stored_ms, body)
-    assert bodies(islice(follow(reader, "T", from_earliest=True), 4)) == ["a", "b", "c", "d"]
+    assert bodies(islice(follow(reader, "T", earliest), 4)) == ["a", "b", "c", "d"]
 
 
 def test_from_the_latest_only_new_messages_are_shown_and_new_queues_from_their_start():
@@ -93,7 +93,7 @@ def test_from_the_latest_only_new_messages_are_shown_and_new_queues_from_their_s
         if len(pauses) == 2:
             reader.put(7, 30, "in a new queue")
 
-    found = follow(reader, "T", from_earliest=False, sleep=sleep)
+    found = follow(reader, "T", latest, sleep=sleep)
     assert bodies(islice(found, 2)) == ["new", "in a new queue"]
 
 
@@ -108,7 +108,7 @@ def test_a_broker_that_is_away_is_named_once(capsys):
         if len(pauses) == 2 * tailing.POLLS_PER_ROUTE:
             reader.put(0, 20, "b")
 
-    assert bodies(islice(follow(reader, "T", from_earliest=True, sleep=sleep), 2)) == ["a", "b"]
+    assert bodies(islice(follow(reader, "T", earliest, sleep=sleep), 2)) == ["a", "b"]
     assert capsys.readouterr().err == "libra: broker b2 is away; its messages of T are not shown\n"
 
 

@@ -79,34 +79,14 @@ def up(
             help="Brokers to start; the first shares the name server's process, each other has its own.",
         ),
     ] = 1,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=65535,
-            help="Serve Prometheus metrics on this port of 127.0.0.1; further brokers use the next ones.",
-        ),
-    ] = None,
+    metrics_port: options.MetricsPort = None,
     kafka_port: options.KafkaPort = None,
     advertise: options.Advertise = None,
     allow_public: options.AllowPublic = False,
     secure: options.Secure = False,
-    config: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "-c",
-            "--configFile",
-            help="A broker.conf for all brokers (docs/configuration.md); may be repeated.",
-        ),
-    ] = None,
+    config: options.BrokerFiles = None,
     settings: options.BrokerOptions = None,
-    keep_going: Annotated[
-        bool,
-        typer.Option(
-            "--keep-going",
-            help="Let a further broker that ends stay away; by default it is started again.",
-        ),
-    ] = False,
+    keep_going: options.KeepGoing = False,
     damaged: options.WhatOfDamage = None,
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
@@ -209,38 +189,104 @@ def send(
     keys: Annotated[
         str | None, typer.Option(help="Keys that identify the message, separated by spaces.")
     ] = None,
+    properties: options.Properties = None,
+    delay: Annotated[
+        str | None, typer.Option("--delay", help="Deliver it so long after it is stored: 10s, 5m, 2h.")
+    ] = None,
+    at: Annotated[str | None, typer.Option("--at", help="Deliver it at a time: 2026-05-01T08:30.")] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", help="Send to this queue: its number, or BROKER:NUMBER.")
+    ] = None,
+    order_key: Annotated[
+        str | None, typer.Option("--order-key", help="Messages with one order key go to one queue.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Send each line of a file, instead of standard input.")
+    ] = None,
+    rows: options.Rows = False,
     json: options.Json = False,
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Send messages to a topic."""
     from libramq.cli import logs, running, sending
+    from libramq.errors import ConfigError
 
     logs.set_up(log_level)
+    if body is not None and (file is not None or rows):
+        raise ConfigError("name either a message, or lines of a file (--file, --rows)")
+    if delay is not None and at is not None:
+        raise ConfigError("name either --delay or --at")
+    of_each = sending.Sending(
+        topic=topic,
+        tags=tags,
+        keys=keys,
+        properties=sending.named_properties(properties or ()),
+        delay_ms=options.duration_ms(delay) if delay is not None else 0,
+        deliver_at_ms=options.moment_ms(at) if at is not None else None,
+        queue=queue,
+        order_key=order_key,
+    )
     namesrv = options.name_servers(namesrv)
     if body is not None:
-        running.run(sending.send_one(namesrv, topic, body, tags=tags, keys=keys, as_json=json))
-    else:
-        running.run(
-            sending.send_lines(namesrv, topic, sys.stdin.fileno(), tags=tags, keys=keys, as_json=json)
-        )
+        running.run(sending.send_one(namesrv, of_each, body, as_json=json))
+        return
+    try:
+        lines = os.open(file, os.O_RDONLY) if file is not None else sys.stdin.fileno()
+    except OSError as error:
+        raise ConfigError(f"--file {file}: {error.strerror}") from None
+    running.run(sending.send_lines(namesrv, of_each, lines, is_rows=rows, as_json=json))
 
 
 @app.command(no_args_is_help=True)
 def tail(
     topic: options.Topic,
     namesrv: options.Namesrv = None,
-    start: Annotated[str, typer.Option("--from", help="Where to begin: earliest or latest.")] = "latest",
+    start: options.TailFrom = "latest",
+    offset: Annotated[
+        int | None, typer.Option("--offset", min=0, help="Begin at this offset of each queue.")
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", help="Only this queue: its number, or BROKER:NUMBER.")
+    ] = None,
+    tags: Annotated[str | None, typer.Option("--tags", help="Only these tags: 'A || B'.")] = None,
+    sql: Annotated[
+        str | None, typer.Option("--sql", help='Only what an SQL92 expression selects: "price > 3".')
+    ] = None,
     count: Annotated[
         int | None, typer.Option("--count", min=1, help="Stop after this many messages.")
     ] = None,
+    to_end: Annotated[
+        bool, typer.Option("--exit", "-e", help="Stop at the last message that is stored.")
+    ] = False,
+    line: options.TailFormat = None,
     json: options.Json = False,
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Print a topic's messages as they arrive. Joins no group and commits nothing."""
     from libramq.cli import logs, tailing
+    from libramq.errors import ConfigError
+    from libramq.filter.subscription import Sql
 
     logs.set_up(log_level)
-    tailing.tail(options.name_servers(namesrv), topic, start=start, count=count, as_json=json)
+    for one, other, is_both in (
+        ("--tags", "--sql", tags is not None and sql is not None),
+        ("--format", "--json", line is not None and json),
+        ("--offset", "--from", offset is not None and start != "latest"),
+    ):
+        if is_both:
+            raise ConfigError(f"name either {one} or {other}")
+    wanted = tailing.Wanted(
+        topic=topic,
+        start=start,
+        offset=offset,
+        queue=queue,
+        expression=Sql(sql) if sql is not None else tags or "*",
+        line=line,
+        as_json=json,
+        count=count,
+        to_end=to_end,
+    )
+    tailing.tail(options.name_servers(namesrv), wanted)
 
 
 @app.command()

@@ -90,6 +90,54 @@ KafkaPort = Annotated[
         min=1, max=65535, help="Serve Kafka's clients on this port; further brokers on the next ones."
     ),
 ]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=65535,
+        help="Serve Prometheus metrics on this port of 127.0.0.1; further brokers use the next ones.",
+    ),
+]
+BrokerFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "-c",
+        "--configFile",
+        help="A broker.conf for all brokers (docs/configuration.md); may be repeated.",
+    ),
+]
+KeepGoing = Annotated[
+    bool,
+    typer.Option(
+        "--keep-going",
+        help="Let a further broker that ends stay away; by default it is started again.",
+    ),
+]
+Properties = Annotated[
+    list[str] | None,
+    typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."),
+]
+Rows = Annotated[
+    bool,
+    typer.Option(
+        "--rows",
+        help="Lines are JSON objects with body, tags, keys, properties …, as from libra tail --json.",
+    ),
+]
+TailFrom = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        help="Where to begin: earliest, latest, a time (2026-05-01T08:30), or 10m for ten minutes ago.",
+    ),
+]
+TailFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="What to print of each: text with {body}, {stored}, {queue}, {offset}, {keys}, {p.NAME} …",
+    ),
+]
 Host = Annotated[str | None, typer.Option(help="Address to listen on; 127.0.0.1, or a loopback --advertise.")]
 Advertise = Annotated[
     str | None,
@@ -132,6 +180,35 @@ def timestamp_of(text: str) -> int:
         return round(moment.timestamp() * 1_000) + int(milliseconds)
     except (ValueError, OverflowError):
         raise ConfigError(f"{text!r} is no time: now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS") from None
+
+
+_AGO: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration_ms(text: str) -> int:
+    """Return the milliseconds of a duration such as 500ms, 10s, 5m, 2h or 3d."""
+    found = _AGO.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"{text!r} is no duration: a number with ms, s, m, h or d, such as 10s")
+    return int(found[1]) * _UNITS_MS[found[2]]
+
+
+def moment_ms(text: str) -> int:
+    """Return the milliseconds since 1970 of a date and time, a time ago, or one of mqadmin's notations."""
+    if _AGO.fullmatch(text):
+        return timestamp_of("now") - duration_ms(text)
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1_000)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return timestamp_of(text)
+    except ConfigError:
+        raise ConfigError(
+            f"{text!r} is no time: write 2026-05-01 or 2026-05-01T08:30 (in this machine's time zone, unless "
+            "one follows), 10m for ten minutes ago, or milliseconds since 1970"
+        ) from None
 
 
 def truth_of(option: str, text: str) -> bool:

@@ -1,20 +1,24 @@
 """Sending from the command line: one message, or every line of standard input."""
 
 import asyncio
+import base64
 import json
 import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from libramq.cli.access import client_options
-from libramq.client import Producer, SendResult, SendStatus
-from libramq.errors import LibraError, LocalProtocolError
-from libramq.message import Message
+from libramq.client import Producer, SendResult, SendStatus, by_hash
+from libramq.errors import ConfigError, LibraError, LocalProtocolError, nearest_name
+from libramq.message import Message, MessageQueue
 from libramq.message.message import BODY_BYTES_MAX
+from libramq.message.properties import KEYS, RESERVED, TAGS
 
 READ_BYTES: Final = 256 * 1024
 #: Chunks read ahead of the sending; limits what a fast pipe can accumulate.
@@ -22,6 +26,11 @@ CHUNKS_AHEAD: Final = 4
 #: No message is longer: sending what was read of such a line says so.
 LINE_BYTES_MAX: Final = BODY_BYTES_MAX + 1
 GROUP: Final = "LIBRA_SEND"
+#: The fields of a JSON object that is sent, and those that `libra tail --json` prints besides.
+_SENT_NAMES: Final = ("body", "bodyBase64", "tags", "keys", "properties", "orderKey", "delayMs")
+_ROW_NAMES: Final = frozenset({
+    *_SENT_NAMES, "topic", "broker", "queueId", "queueOffset", "storeTimestamp", "messageId",
+})  # fmt: skip
 _LESS_SAFE: Final = {
     SendStatus.FLUSH_DISK_TIMEOUT: "stored, but the disk has not confirmed it",
     SendStatus.FLUSH_SLAVE_TIMEOUT: "stored, but too few slaves have confirmed it",
@@ -29,12 +38,127 @@ _LESS_SAFE: Final = {
 }
 
 
-async def send_one(
-    namesrv: str, topic: str, body: str, *, tags: str | None, keys: str | None, as_json: bool
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """The options of each message. queue: its number, or `BROKER:NUMBER`. order_key: chooses the queue."""
+
+    topic: str
+    tags: str | None = None
+    keys: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    delay_ms: int = 0
+    deliver_at_ms: int | None = None
+    queue: str | None = None
+    order_key: str | None = None
+
+    def message(self, body: bytes) -> Message:
+        """Return the message of a body."""
+        at_ms = self.deliver_at_ms
+        return Message(
+            self.topic,
+            body,
+            tags=self.tags,
+            keys=self.keys or (),
+            properties=dict(self.properties),
+            delay_ms=self.delay_ms,
+            deliver_at=None if at_ms is None else datetime.fromtimestamp(at_ms / 1_000, UTC),
+        )
+
+    def of_row(self, line: bytes) -> tuple[Message, str | None]:
+        """Return the message of a JSON object, as `libra tail --json` prints it, and its order key."""
+        row = _row(line)
+        unknown = row.keys() - _ROW_NAMES
+        if unknown:
+            name = min(unknown)
+            near = nearest_name(name, _SENT_NAMES)
+            hint = f" (did you mean {near}?)" if near else ""
+            raise ConfigError(f"no field {name!r}{hint}: there are {', '.join(_SENT_NAMES)}")
+        own = _texts(row.get("properties") or {})
+        tags, key = row.get("tags", own.get(TAGS, self.tags)), row.get("orderKey", self.order_key)
+        keys, delay_ms = row.get("keys", own.get(KEYS, self.keys or ())), row.get("delayMs", self.delay_ms)
+        kept = {name: value for name, value in own.items() if name not in RESERVED}
+        for name, value, kinds in (
+            ("tags", tags, str | None),
+            ("orderKey", key, str | None),
+            ("keys", keys, str | list | tuple),
+            ("delayMs", delay_ms, int),
+        ):
+            if not isinstance(value, kinds):
+                raise ConfigError(f"{name} cannot be {value!r}")
+        message = replace(
+            self.message(_body(row)),
+            tags=tags,
+            keys=keys if isinstance(keys, str) else tuple(map(str, keys)),
+            properties={**self.properties, **kept},
+            delay_ms=delay_ms,
+        )
+        return message, key
+
+    async def chosen(self, producer: Producer) -> MessageQueue | None:
+        """Return the queue that is named; ConfigError if the topic has none of that name, or several."""
+        if self.queue is None:
+            return None
+        broker, _, number = self.queue.rpartition(":")
+        found = [
+            queue
+            for queue in await producer.publish_queues(self.topic)
+            if str(queue.queue_id) == number and broker in ("", queue.broker_name)
+        ]
+        if len(found) != 1:
+            there = ", ".join(
+                f"{queue.broker_name}:{queue.queue_id}" for queue in await producer.publish_queues(self.topic)
+            )
+            raise ConfigError(f"--queue {self.queue}: name one of these queues of {self.topic}: {there}")
+        return found[0]
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{line[:60].decode(errors='replace')!r} is no JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise ConfigError(f"{line[:60].decode(errors='replace')!r} is no JSON object with a body")
+    return row
+
+
+def _body(row: Mapping[str, Any]) -> bytes:
+    try:
+        if "bodyBase64" in row:
+            return base64.b64decode(row["bodyBase64"], validate=True)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"bodyBase64 cannot be decoded: {error}") from None
+    body = row.get("body")
+    if body is None:
+        raise ConfigError("an object without body, or bodyBase64")
+    return (body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)).encode()
+
+
+def _texts(properties: object) -> dict[str, str]:
+    if not isinstance(properties, dict) or not all(isinstance(each, str) for each in properties.values()):
+        raise ConfigError("properties is an object of texts")
+    return properties
+
+
+def named_properties(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the properties of NAME=VALUE pairs; raises ConfigError."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise ConfigError(f"--property {pair}: write NAME=VALUE")
+        found[name] = value
+    return found
+
+
+async def send_one(namesrv: str, sending: Sending, body: str, *, as_json: bool) -> None:
     """Send one message and print its position."""
     async with Producer(group=GROUP, namesrv=namesrv, **client_options()) as producer:
-        result = await producer.send(Message(topic, os.fsencode(body), tags=tags, keys=keys or ()))
+        message, queue = sending.message(os.fsencode(body)), await sending.chosen(producer)
+        key = sending.order_key
+        result = await producer.send(
+            message, queue=queue, selector=by_hash(key) if key is not None and queue is None else None
+        )
     if as_json:
         print(json.dumps(_as_json(result)))
     else:
@@ -43,9 +167,12 @@ async def send_one(
 
 
 async def send_lines(
-    namesrv: str, topic: str, file: int, *, tags: str | None, keys: str | None, as_json: bool
+    namesrv: str, sending: Sending, file: int, *, is_rows: bool = False, as_json: bool
 ) -> None:
-    """Send every non-empty line; the first failure is raised after all others have finished."""
+    """Send every non-empty line; the first failure is raised after all others have finished.
+
+    is_rows: each is a JSON object with its body, tags, keys and properties.
+    """
     sent = 0
     statuses: Counter[SendStatus] = Counter()
     failures: list[LibraError] = []
@@ -60,18 +187,29 @@ async def send_lines(
         if as_json:
             print(json.dumps(_as_json(outcome)), flush=True)
 
+    number = 0
     async with Producer(group=GROUP, namesrv=namesrv, **client_options()) as producer:
+        queue = await sending.chosen(producer)
         async for line in _lines(file):
+            number += 1
             if line:
+                try:
+                    message, key = (
+                        sending.of_row(line) if is_rows else (sending.message(line), sending.order_key)
+                    )
+                except ConfigError as error:
+                    failures.append(ConfigError(f"line {number}: {error}"))
+                    break
                 await producer.wait_for_room()
-                producer.send_nowait(Message(topic, line, tags=tags, keys=keys or ()), done)
+                by_key = by_hash(key) if key is not None and queue is None else None
+                producer.send_nowait(message, done, queue=queue, selector=by_key)
             if failures:
                 break
         await producer.flush()
     if failures:
         raise LocalProtocolError(f"{sent} sent; then: {failures[0]}") from failures[0]
     if not as_json:
-        print(f"sent {sent} message{'' if sent == 1 else 's'} to {topic}")
+        print(f"sent {sent} message{'' if sent == 1 else 's'} to {sending.topic}")
         _warn_of(statuses.elements())
 
 

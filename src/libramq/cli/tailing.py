@@ -5,16 +5,23 @@ It reads outside any group, as Spark's source does: it commits nothing and cause
 
 import heapq
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
 from typing import Final
 
 from libramq.cli.access import access
 from libramq.cli.message_row import message_row
+from libramq.cli.options import moment_ms
 from libramq.cli.printable import printable, printable_json
-from libramq.client.queue_reader import QueueReader
-from libramq.errors import ConfigError
+from libramq.client.queue_reader import PullFilter, QueueReader
+from libramq.errors import ConfigError, nearest_name
+from libramq.filter.subscription import Sql
+from libramq.filter.tag import parse_tag_filter
 from libramq.message.message import MessageExt
 from libramq.message.names import validate_topic
 from libramq.message.queue import MessageQueue
@@ -27,35 +34,113 @@ POLL_SECONDS: Final = 0.2
 POLLS_PER_ROUTE: Final = 25
 
 
-def tail(namesrv: str, topic: str, *, start: str, count: int | None, as_json: bool) -> None:
-    """Print messages until `count` or an interrupt."""
-    if start not in ("earliest", "latest"):
-        raise ConfigError(f"--from {start}: earliest or latest is allowed")
-    validate_topic(topic)
-    reader = QueueReader(split_name_servers(namesrv), group=GROUP, access=access())
-    write = _print_json if as_json else _print_line
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The messages to show, and how.
+
+    start: earliest, latest or a time. offset: in each queue, instead. queue: its number, `BROKER:NUMBER` for
+    one of a single broker. expression: tags, or an Sql. line: a template of `FIELDS`; None: the usual line.
+    count: how many; None: all. to_end: those that are stored by now.
+    """
+
+    topic: str
+    start: str = "latest"
+    offset: int | None = None
+    queue: str | None = None
+    expression: str | Sql = "*"
+    line: str | None = None
+    as_json: bool = False
+    count: int | None = None
+    to_end: bool = False
+
+
+def tail(namesrv: str, wanted: Wanted) -> None:
+    """Print messages until there are as many as wanted, or an interrupt."""
+    validate_topic(wanted.topic)
+    begin = beginning(wanted)
+    write = _writer(wanted)
+    is_wanted = _queue_test(wanted.queue)
+    pull_filter = PullFilter.of(wanted.expression)
+    reader = QueueReader(split_name_servers(namesrv), group=GROUP, access=access(), pull_filter=pull_filter)
     try:
-        for number, message in enumerate(follow(reader, topic, from_earliest=start == "earliest"), start=1):
+        found = follow(
+            reader,
+            wanted.topic,
+            begin,
+            tags=parse_tag_filter(wanted.expression).tags if isinstance(wanted.expression, str) else None,
+            is_wanted=is_wanted,
+            to_end=wanted.to_end,
+        )
+        for message in islice(found, wanted.count):
             write(message)
-            if number == count:
-                return
     finally:
         reader.close()
 
 
+#: Returns where to begin in queues.
+Beginning = Callable[["QueueReader", list[MessageQueue]], dict[MessageQueue, int]]
+
+
+def earliest(reader: QueueReader, queues: list[MessageQueue]) -> dict[MessageQueue, int]:
+    """Begin with what is stored."""
+    return reader.min_offsets(queues)
+
+
+def latest(reader: QueueReader, queues: list[MessageQueue]) -> dict[MessageQueue, int]:
+    """Begin with what is stored from now on."""
+    return reader.max_offsets(queues)
+
+
+def beginning(wanted: Wanted) -> Beginning:
+    """Return where to begin; raises ConfigError for a start that is none."""
+    offset = wanted.offset
+    if offset is not None:
+
+        def at_offset(reader: QueueReader, queues: list[MessageQueue]) -> dict[MessageQueue, int]:
+            first, end = reader.min_offsets(queues), reader.max_offsets(queues)
+            return {queue: min(max(offset, first[queue]), end[queue]) for queue in queues}
+
+        return at_offset
+    if wanted.start in ("earliest", "latest"):
+        return earliest if wanted.start == "earliest" else latest
+    try:
+        since_ms = moment_ms(wanted.start)
+    except ConfigError as error:
+        raise ConfigError(f"--from {wanted.start}: earliest, latest or a time; {error}") from None
+    return lambda reader, queues: reader.offsets_at(dict.fromkeys(queues, since_ms))
+
+
+def _queue_test(queue: str | None) -> Callable[[MessageQueue], bool]:
+    if queue is None:
+        return lambda _: True
+    broker, _, number = queue.rpartition(":")
+    if not number.isdecimal():
+        raise ConfigError(f"--queue {queue}: a queue's number, or BROKER:NUMBER for one of a single broker")
+    return lambda each: each.queue_id == int(number) and broker in ("", each.broker_name)
+
+
 def follow(
-    reader: QueueReader, topic: str, *, from_earliest: bool, sleep: Callable[[float], None] = time.sleep
+    reader: QueueReader,
+    topic: str,
+    begin: Beginning,
+    *,
+    tags: frozenset[str] | None = None,
+    is_wanted: Callable[[MessageQueue], bool] = lambda _: True,
+    to_end: bool = False,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[MessageExt]:
-    """Yield every message of the topic, endlessly."""
+    """Yield a topic's messages, endlessly, or those that are stored by now. tags: None or empty: any."""
     positions: dict[MessageQueue, int] = {}
     noted: set[str] = set()
     polls = 0
     while True:
         if polls % POLLS_PER_ROUTE == 0:
-            fresh = [queue for queue in reader.queues(topic) if queue not in positions]
+            known = [queue for queue in reader.queues(topic) if is_wanted(queue)]
+            if not known:
+                raise ConfigError(f"the topic {topic} has no such queue; libra topics -t {topic} lists them")
+            fresh = [queue for queue in known if queue not in positions]
             # All messages of a queue that appears meanwhile are new.
-            earliest = from_earliest or polls > 0
-            positions |= reader.min_offsets(fresh) if earliest else reader.max_offsets(fresh)
+            positions |= (earliest if polls > 0 else begin)(reader, fresh)
             absent = set(reader.absent_brokers([topic]))
             for name in sorted(absent - noted):
                 line = f"libra: broker {name} is away; its messages of {topic} are not shown"
@@ -65,14 +150,67 @@ def follow(
         ends = reader.max_offsets(positions)
         behind = [queue for queue, end in ends.items() if positions[queue] < end]
         runs = [reader.messages(queue, positions[queue], ends[queue]) for queue in behind]
-        yield from heapq.merge(*runs, key=lambda message: message.store_timestamp_ms)
+        for message in heapq.merge(*runs, key=lambda message: message.store_timestamp_ms):
+            if not tags or message.tags in tags:  # Brokers compare hashes only.
+                yield message
         positions |= {queue: ends[queue] for queue in behind}
+        if to_end:
+            return
         if not behind:
             sleep(POLL_SECONDS)
 
 
+#: What a template may name, besides `p.NAME` for a property.
+FIELDS: Final[dict[str, Callable[[MessageExt], object]]] = {
+    "body": lambda message: message.body.decode("utf-8", "backslashreplace"),
+    "topic": lambda message: message.topic,
+    "broker": lambda message: message.broker_name,
+    "queue": lambda message: message.queue_id,
+    "offset": lambda message: message.queue_offset,
+    "tags": lambda message: message.tags or "",
+    "keys": lambda message: " ".join(message.keys),
+    "id": lambda message: message.message_id,
+    "stored": lambda message: _date(message.store_timestamp_ms),
+    "born": lambda message: _date(message.born_timestamp_ms),
+    "size": lambda message: len(message.body),
+}
+_FIELD: Final = re.compile(r"\{([^{}]*)\}")
+
+
+def _writer(wanted: Wanted) -> Callable[[MessageExt], None]:
+    if wanted.as_json:
+        return _print_json
+    if wanted.line is None:
+        return _print_line
+    template = wanted.line.replace("\\n", "\n").replace("\\t", "\t")
+    for name in _FIELD.findall(template):
+        if name not in FIELDS and not name.startswith("p."):
+            near = nearest_name(name, FIELDS)
+            hint = f" (did you mean {{{near}}}?)" if near else ""
+            known = ", ".join(FIELDS)
+            raise ConfigError(
+                f"--format has no field {{{name}}}{hint}: there are {known}, and p.NAME for a property"
+            )
+
+    def write(message: MessageExt) -> None:
+        def field(found: re.Match[str]) -> str:
+            name = found[1]
+            if name.startswith("p."):
+                return printable(message.properties.get(name[2:], ""))
+            return printable(str(FIELDS[name](message)))
+
+        print(_FIELD.sub(field, template), flush=True)
+
+    return write
+
+
+def _date(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1_000).astimezone().isoformat(timespec="milliseconds")
+
+
 def _print_line(message: MessageExt) -> None:
-    stored = time.strftime("%H:%M:%S", time.localtime(message.store_timestamp_ms / 1000))
+    then, now = time.localtime(message.store_timestamp_ms / 1_000), time.localtime()
+    stored = time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)
     marks = "".join(
         f" {mark}" for mark in (message.tags and f"[{message.tags}]", ",".join(message.keys)) if mark
     )

@@ -91,10 +91,8 @@ async def up(
     ports = choose_ports(host, nameserver_port, broker_port)
     further, remarks = further_broker_ports(host, ports, brokers - 1)
     advertised = advertise or _advertised(host)
-    properties, credentials = (
-        _properties(config_files, settings),
-        _credentials(host, brokers, is_secure=secure),
-    )
+    properties = _properties(config_files, settings)
+    credentials = _credentials(host, brokers, is_secure=secure)
     secured = _secured(data, {advertised, host}, properties) if secure else None
     nameserver = _name_server(
         host, ports.nameserver, data, properties, allow_public=allow_public, credentials=credentials

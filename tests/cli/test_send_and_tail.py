@@ -1,0 +1,158 @@
+"""`libra send` and `libra tail`: what is sent with each message, and which messages are shown, and how."""
+
+import json
+import time
+
+import pytest
+
+from libramq.testing import Broker
+from tests.cli.commands import libra, one_line
+
+
+@pytest.fixture(scope="module")
+def namesrv():
+    with Broker(enable_property_filter=True) as broker:
+        yield broker.namesrv
+
+
+def create(namesrv, topic, queues=2):
+    counts = ["-r", str(queues), "-w", str(queues)]
+    assert (
+        libra("admin", "updateTopic", "-n", namesrv, "-c", "DefaultCluster", "-t", topic, *counts).code == 0
+    )
+
+
+def send(namesrv, topic, *arguments, stdin=""):
+    done = libra("send", "-n", namesrv, "-t", topic, *arguments, stdin=stdin)
+    assert (done.code, done.err) == (0, "")
+    return done.out
+
+
+def tail(namesrv, topic, *arguments):
+    """Return the lines of what is stored now."""
+    done = libra("tail", "-n", namesrv, "-t", topic, "--exit", *arguments)
+    assert (done.code, done.err) == (0, "")
+    return done.out.splitlines()
+
+
+def test_a_message_is_sent_with_all_it_may_have(namesrv):
+    create(namesrv, "Sent")
+    send(
+        namesrv,
+        "Sent",
+        "x",
+        "-p",
+        "colour=red",
+        "-p",
+        "n=1=2",
+        "--tags",
+        "A",
+        "--keys",
+        "k1 k2",
+        "--queue",
+        "1",
+    )
+    (line,) = tail(namesrv, "Sent", "--from", "earliest", "--json")
+    row = json.loads(line)
+    assert (row["queueId"], row["body"]) == (1, "x")
+    wanted = {"colour": "red", "n": "1=2", "TAGS": "A", "KEYS": "k1 k2"}
+    assert wanted.items() <= row["properties"].items()
+
+
+def test_a_delay_and_a_time_hold_a_message_back(namesrv):
+    """Both were sent before the last one, and are not stored in their topic yet."""
+    create(namesrv, "Later", 1)
+    send(namesrv, "Later", "delayed", "--delay", "1h")
+    send(
+        namesrv, "Later", "at", "--at", time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 3600))
+    )
+    send(namesrv, "Later", "now")
+    assert tail(namesrv, "Later", "--from", "earliest", "--format", "{body}") == ["now"]
+
+
+def test_lines_of_a_file_with_one_order_key_go_to_one_queue(namesrv, tmp_path):
+    create(namesrv, "Ordered", 4)
+    file = tmp_path / "lines"
+    file.write_text("a\nb\n\nc\n")
+    assert (
+        send(namesrv, "Ordered", "-f", str(file), "--order-key", "customer-7")
+        == "sent 3 messages to Ordered\n"
+    )
+    lines = tail(namesrv, "Ordered", "--from", "earliest", "--format", "{queue} {offset} {body}")
+    (queue,) = {line.split()[0] for line in lines}
+    assert lines == [f"{queue} 0 a", f"{queue} 1 b", f"{queue} 2 c"]
+
+
+def test_what_tail_prints_can_be_sent_elsewhere(namesrv):
+    """Bodies that are no text, properties, tags and keys; what a broker adds is left out."""
+    create(namesrv, "From", 1)
+    create(namesrv, "To", 1)
+    rows = [
+        {"body": "one", "tags": "A", "keys": ["k"], "properties": {"colour": "rot"}},
+        {"bodyBase64": "/wA=", "orderKey": "x"},
+        {"body": {"cents": 220}},
+    ]
+    send(namesrv, "From", "--rows", stdin="\n".join(map(json.dumps, rows)))
+    printed = tail(namesrv, "From", "--from", "earliest", "--json")
+    send(namesrv, "To", "--rows", stdin="\n".join(printed))
+    copies = [json.loads(line) for line in tail(namesrv, "To", "--from", "earliest", "--json")]
+    by_body = {row.get("body", row.get("bodyBase64")): row for row in copies}
+    assert by_body.keys() == {"one", "/wA=", '{"cents": 220}'}
+    assert {"colour": "rot", "TAGS": "A", "KEYS": "k"}.items() <= by_body["one"]["properties"].items()
+    ids = [{json.loads(line)["messageId"] for line in lines} for lines in (printed, map(json.dumps, copies))]
+    assert not ids[0] & ids[1]
+
+
+def test_tail_selects_by_tags_sql_queue_offset_and_time(namesrv):
+    create(namesrv, "Chosen")
+    for number in range(4):
+        tag = "AB"[number % 2]
+        send(namesrv, "Chosen", str(number), "--tags", tag, "-p", f"n={number}", "--queue", str(number // 2))
+
+    def bodies(*arguments):
+        return tail(namesrv, "Chosen", *arguments, "--format", "{body}")
+
+    assert bodies("--from", "earliest") == ["0", "1", "2", "3"]
+    assert bodies("--from", "earliest", "--tags", "B || C") == ["1", "3"]
+    assert bodies("--from", "earliest", "--sql", "n > 1") == ["2", "3"]
+    assert bodies("--from", "earliest", "--queue", "broker-a:1") == ["2", "3"]
+    assert sorted(bodies("--offset", "1")) == ["1", "3"]
+    assert bodies("--from", "1h") == ["0", "1", "2", "3"]
+    assert bodies("--from", "2100-01-01") == bodies("--offset", "9") == bodies() == []
+    (line,) = tail(
+        namesrv, "Chosen", "--offset", "1", "--queue", "1", "--format", "{p.n}|{tags}|{stored}\\t{size}"
+    )
+    assert line.startswith("3|B|20")
+    assert line.endswith("\t1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["send", "-t", "T", "x", "-p", "colour"], "--property colour: write NAME=VALUE"),
+        (
+            ["send", "-t", "T", "x", "--delay", "soon"],
+            "'soon' is no duration: a number with ms, s, m, h or d",
+        ),
+        (["send", "-t", "T", "x", "--delay", "1s", "--at", "now"], "name either --delay or --at"),
+        (["send", "-t", "T", "x", "--rows"], "name either a message, or lines of a file"),
+        (["send", "-t", "T", "-f", "/nowhere"], "--file /nowhere: No such file or directory"),
+        (
+            ["tail", "-t", "T", "--format", "{bdy}"],
+            "--format has no field {bdy} (did you mean {body}?): there are",
+        ),
+        (["tail", "-t", "T", "--tags", "A", "--sql", "a = 1"], "name either --tags or --sql"),
+        (["tail", "-t", "T", "--queue", "first"], "--queue first: a queue's number, or BROKER:NUMBER"),
+        (["tail", "-t", "T", "--sql", "a >"], "column"),
+    ],
+)
+def test_mistakes_are_named_in_one_line(arguments, said):
+    assert said in one_line(libra(*arguments))
+
+
+def test_a_wrong_line_is_named_after_those_before_it_were_sent(namesrv):
+    create(namesrv, "Wrong", 1)
+    done = libra("send", "-n", namesrv, "-t", "Wrong", "--rows", stdin='{"body": "1"}\n{"bodie": "2"}\n')
+    assert "1 sent; then: line 2: no field 'bodie' (did you mean body?)" in one_line(done)
+    refused = libra("send", "-n", namesrv, "-t", "Wrong", "x", "--queue", "7")
+    assert "--queue 7: name one of these queues of Wrong: broker-a:0" in one_line(refused)
