@@ -126,6 +126,26 @@ def test_tail_selects_by_tags_sql_queue_offset_and_time(namesrv):
     assert line.endswith("\t1")
 
 
+def test_topics_are_listed_with_their_messages_and_the_queues_of_one(namesrv):
+    """Brokers' own topics are left out."""
+    create(namesrv, "Listed", 2)
+    send(namesrv, "Listed", "x", "--queue", "1")
+    send(namesrv, "Listed", "y", "--queue", "1")
+    rows = {row["topic"]: row for row in json.loads(libra("topics", "-n", namesrv, "--json").out)}
+    assert (
+        not {"TBW102", "BenchmarkTest", "LIBRA_REBALANCE_EVENTS", "broker-a", "DefaultCluster"} & rows.keys()
+    )
+    assert (rows["Listed"]["brokers"], rows["Listed"]["queues"], rows["Listed"]["messages"]) == (1, 2, 2)
+    every = {row["topic"] for row in json.loads(libra("topics", "-n", namesrv, "--all", "--json").out)}
+    assert "TBW102" in every
+    lines = libra("topics", "-n", namesrv, "-t", "Listed").out.splitlines()
+    queues = [line.split() for line in lines if line.strip()]
+    assert queues[0] == ["broker", "queue", "first", "offset", "end", "messages", "last", "stored"]
+    assert [line[:5] for line in queues[2:]] == [
+        ["broker-a", "0", "0", "0", "0"], ["broker-a", "1", "0", "2", "2"],
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from libramq.cli import bench, dlq, options, store
+from libramq.cli import bench, dlq, options, store, topics
 from libramq.cli.admin import commands as admin
 from libramq.cli.failure import EXIT_FAILED, failure_line
 from libramq.cli.groups import commands as groups
@@ -287,6 +287,9 @@ def tail(
         to_end=to_end,
     )
     tailing.tail(options.name_servers(namesrv), wanted)
+
+
+app.command()(topics.topics)
 
 
 @app.command()
