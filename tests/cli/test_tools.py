@@ -9,7 +9,7 @@ import pytest
 from libramq.errors import InvalidParameter, RouteNotFound
 from libramq.message import Message
 from libramq.message.queue import MessageQueue
-from libramq.sync import Admin, Producer
+from libramq.sync import Admin, Consumer, Producer
 from tests.cli.commands import SECONDS_MAX, end, libra, one_line, start
 
 
@@ -146,14 +146,17 @@ def test_the_cluster_is_listed(up):
 
 
 def test_a_benchmark_runs_and_its_groups_progress_is_shown(up, topic):
-    produced = libra("bench", "produce", "-n", up.namesrv, "-t", topic, "--count", "500", "--size", "100")
+    produced = libra(
+        "bench", "produce", "-n", up.namesrv, "-t", topic, "--count", "500", "--size", "100", "--json"
+    )
     report = json.loads(produced.out)
     assert (report["messages"], report["mode"]) == (500, "waiting")
     assert 0 < report["latencyMs"]["p50"] <= report["latencyMs"]["max"]
     batched = libra("bench", "produce", "-n", up.namesrv, "-t", topic, "--count", "500", "--batched")
-    assert json.loads(batched.out)["messages"] == 500
+    headings, _, cells = [line.split() for line in batched.out.splitlines() if line.strip()]
+    assert dict(zip(headings, cells, strict=True))["messages"] == "500"
     group = f"G_{topic}"
-    consumed = libra("bench", "consume", "-n", up.namesrv, "-t", topic, "-g", group)
+    consumed = libra("bench", "consume", "-n", up.namesrv, "-t", topic, "-g", group, "--json")
     assert json.loads(consumed.out)["messages"] == 1000, consumed
     progress = ask(up, "consumerProgress", "-g", group)
     assert sum(row["consumerOffset"] for row in progress["queues"] if row["topic"] == topic) == 1000
@@ -163,6 +166,30 @@ def test_a_benchmark_runs_and_its_groups_progress_is_shown(up, topic):
     # Its only member has left.
     gone = one_line(libra("admin", "consumerConnection", "-n", up.namesrv, "-g", group))
     assert "206 CONSUMER_NOT_ONLINE" in gone
+
+
+def test_a_benchmark_warms_up_and_its_bodies_do_not_compress(up, topic):
+    """They were x's: from 4 KiB on, producers compressed them to nothing."""
+    arguments = ("--count", "5", "--warm-up", "3", "--size", "10000", "--json")
+    report = json.loads(libra("bench", "produce", "-n", up.namesrv, "-t", topic, *arguments).out)
+    assert report["messages"] == 5
+    consumer = Consumer(group=f"G_{topic}", namesrv=up.namesrv, consume_from="earliest")
+    consumer.subscribe(topic)
+    found = []
+    with consumer:
+        while len(found) < 8:
+            found += [one for lot in consumer.getmany(timeout_ms=5_000).values() for one in lot]
+    assert {len(message.body) for message in found} == {10_000}
+    assert min(message.store_size for message in found) > 9_000
+
+
+def test_the_latency_from_send_to_handler_is_measured(up, topic):
+    """A second run of a topic passes over what the first one has left."""
+    for _ in range(2):
+        arguments = ("--rate", "100", "--seconds", "0.5", "--warm-up", "0.1", "--json")
+        report = json.loads(libra("bench", "latency", "-n", up.namesrv, "-t", topic, *arguments).out)
+        assert report["messages"] == 50
+        assert 0 < report["latencyMs"]["p50"] <= report["latencyMs"]["p99"] <= report["latencyMs"]["max"]
 
 
 def test_offsets_are_reset_by_time(up, topic):

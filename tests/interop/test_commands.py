@@ -81,7 +81,7 @@ def test_benchmarks_run_against_apaches_broker(cluster: Cluster) -> None:
     produced = libra("bench", "produce", "-n", cluster.namesrv, "-t", topic, "--count", "2000", "--batched")
     assert produced.code == 0, produced
     cluster.wait_stored(topic, 2000)
-    consumed = libra("bench", "consume", "-n", cluster.namesrv, "-t", topic)
+    consumed = libra("bench", "consume", "-n", cluster.namesrv, "-t", topic, "--json")
     assert consumed.code == 0, consumed
     assert json.loads(consumed.out)["messages"] == 2000
 

@@ -1,4 +1,4 @@
-"""The benchmark commands: progress while they run, one JSON object at the end."""
+"""The benchmark commands: progress while they run, a table or a JSON object at the end."""
 
 from typing import Annotated
 
@@ -11,7 +11,15 @@ app = typer.Typer(help="Measure how fast a cluster stores and delivers messages.
 #: TopicValidator.RMQ_SYS_BENCHMARK_TOPIC: every broker has it, with 1024 queues.
 BENCHMARK_TOPIC = "BenchmarkTest"
 
+#: Ours: what `latency` uses; it is made by the first message, with few queues.
+LATENCY_TOPIC = "LibraLatency"
+
 BenchTopic = Annotated[str, typer.Option("-t", "--topic", help="The topic.")]
+
+
+Size = Annotated[
+    int, typer.Option(min=1, max=4 * 1024 * 1024, help="Bytes of each body; they do not compress.")
+]
 
 
 @app.command()
@@ -19,7 +27,10 @@ def produce(
     namesrv: options.Namesrv = None,
     topic: BenchTopic = BENCHMARK_TOPIC,
     count: Annotated[int, typer.Option(min=1, max=100_000_000, help="Messages to send.")] = 100_000,
-    size: Annotated[int, typer.Option(min=1, max=4 * 1024 * 1024, help="Bytes of each body.")] = 1024,
+    size: Size = 1024,
+    warm_up: Annotated[
+        int, typer.Option("--warm-up", min=0, help="Messages to send before those that are measured.")
+    ] = 0,
     concurrency: Annotated[
         int, typer.Option(min=1, max=10_000, help="Senders, each with one message in flight.")
     ] = 32,
@@ -27,6 +38,7 @@ def produce(
         bool,
         typer.Option("--batched", help="Send without waiting for each response; messages travel in batches."),
     ] = False,
+    json: options.Json = False,
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Send messages as fast as the cluster stores them."""
@@ -40,8 +52,9 @@ def produce(
         size=size,
         concurrency=concurrency,
         batched=batched,
+        warm_up=warm_up,
     )
-    running.run(benchmarks.produce(load))
+    benchmarks.report(running.run(benchmarks.produce(load)), as_json=json)
 
 
 @app.command()
@@ -56,14 +69,39 @@ def consume(
         typer.Option(min=1, help="Stop after this many messages; if left out, at the end of the topic."),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, max=1024, help="Messages per call of the handler.")] = 32,
+    json: options.Json = False,
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Consume a topic as a member of a consumer group."""
     from libramq.cli import benchmarks, logs, running
 
     logs.set_up(log_level)
-    running.run(
+    found = running.run(
         benchmarks.consume(
             options.name_servers(namesrv), topic, group=group, count=count, batch_size=batch_size
         )
+    )
+    benchmarks.report(found, as_json=json)
+
+
+@app.command()
+def latency(
+    namesrv: options.Namesrv = None,
+    topic: BenchTopic = LATENCY_TOPIC,
+    rate: Annotated[int, typer.Option(min=1, max=100_000, help="Messages to send a second.")] = 500,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 10,
+    warm_up: Annotated[
+        float, typer.Option("--warm-up", min=0, help="Seconds before the measurement that do not count.")
+    ] = 1,
+    size: Size = 1024,
+    json: options.Json = False,
+    log_level: options.Log = options.LogLevel.WARNING,
+) -> None:
+    """Measure how long messages take from the producer's send to the consumer's handler."""
+    from libramq.cli import benchmarks, logs, running
+
+    logs.set_up(log_level)
+    pace = benchmarks.Pace(rate=rate, seconds=seconds, warm_up_seconds=warm_up, size=size)
+    benchmarks.report(
+        running.run(benchmarks.latency(options.name_servers(namesrv), topic, pace)), as_json=json
     )

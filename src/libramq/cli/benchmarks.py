@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+import os
+import random
+import struct
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from libramq.cli.access import access, client_options
-from libramq.cli.output import console
+from libramq.cli.output import console, print_table
 from libramq.client import ConsumeFrom, Producer, PushConsumer, SendResult
 from libramq.client.queue_reader import QueueReader
 from libramq.errors import ConfigError, LibraError
@@ -19,6 +22,8 @@ from libramq.message.message import MessageExt
 from libramq.transport.address import split_name_servers
 
 GROUP: Final = "LIBRA_BENCH"
+#: When a message was sent, before its body: only the process that sent it reads this clock.
+_STAMP: Final = struct.Struct(">q")
 #: How often the progress bar moves.
 REFRESH_SECONDS: Final = 0.1
 
@@ -33,6 +38,20 @@ class Load:
     size: int
     concurrency: int
     batched: bool
+    warm_up: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The plan of a measurement of latency: messages a second, and how long."""
+
+    rate: int
+    seconds: float
+    warm_up_seconds: float
+    size: int
+
+
+Report = dict[str, Any]
 
 
 class _Meter:
@@ -74,11 +93,19 @@ class _Meter:
             await asyncio.sleep(REFRESH_SECONDS)
 
 
-async def produce(load: Load) -> None:
-    """Send; print rate and latencies."""
-    body = b"x" * load.size
+def _body(size: int) -> bytes:
+    """Return a body that does not compress, the same in each run."""
+    return random.Random(size).randbytes(size)
+
+
+async def produce(load: Load) -> Report:
+    """Send; return rate and latencies."""
+    body = _body(load.size)
     async with Producer(group=GROUP, namesrv=load.namesrv, **client_options()) as producer:
         await producer.publish_queues(load.topic)  # Connect and look up before the clock starts.
+        if load.warm_up:
+            async with _Meter(f"warming up at {load.topic}", load.warm_up) as meter:
+                await _send_waiting(producer, replace(load, count=load.warm_up), body, meter)
         async with _Meter(f"sending to {load.topic}", load.count) as meter:
             if load.batched:
                 latencies_ms: list[float] = []
@@ -86,12 +113,13 @@ async def produce(load: Load) -> None:
             else:
                 latencies_ms = await _send_waiting(producer, load, body, meter)
             seconds = meter.seconds
-    _report(
+    return _report(
         "produce",
         load.topic,
         load.count,
         seconds,
         size=load.size,
+        megabytesPerSecond=round(load.count * load.size / seconds / 1e6, 1),
         mode="batched" if load.batched else "waiting",
         concurrency=None if load.batched else load.concurrency,
         latencyMs=_percentiles(latencies_ms),
@@ -138,8 +166,10 @@ async def _send_batched(producer: Producer, load: Load, body: bytes, meter: _Met
         raise failures[0]
 
 
-async def consume(namesrv: str, topic: str, *, group: str | None, count: int | None, batch_size: int) -> None:
-    """Consume from the beginning; print the rate."""
+async def consume(
+    namesrv: str, topic: str, *, group: str | None, count: int | None, batch_size: int
+) -> Report:
+    """Consume from the beginning; return the rate."""
     held = await asyncio.to_thread(_messages_held, namesrv, topic)
     total = count or held
     if not total:
@@ -162,7 +192,65 @@ async def consume(namesrv: str, topic: str, *, group: str | None, count: int | N
     async with _Meter(f"consuming {topic}", total) as meter, consumer:
         await finished.wait()
         done, seconds = meter.done, meter.seconds
-    _report("consume", topic, done, seconds, group=consumer.group, batchSize=batch_size)
+    return _report("consume", topic, done, seconds, group=consumer.group, batchSize=batch_size)
+
+
+async def latency(namesrv: str, topic: str, pace: Pace) -> Report:
+    """Send at an even pace, and return how long messages took to reach a handler of this process."""
+    warm_up = round(pace.rate * pace.warm_up_seconds)
+    total = warm_up + max(1, round(pace.rate * pace.seconds))
+    arrived = asyncio.Event()
+    first = asyncio.Event()
+    latencies_ms: list[float] = []
+    run = os.urandom(8)
+
+    async def handle(messages: list[MessageExt]) -> None:
+        now_ns = time.perf_counter_ns()
+        for message in messages:
+            if message.body[_STAMP.size : _STAMP.size + len(run)] == run:  # Else of another run.
+                first.set()
+                (sent_ns,) = _STAMP.unpack_from(message.body)
+                if sent_ns:
+                    latencies_ms.append((now_ns - sent_ns) / 1e6)
+                    meter.done += 1
+        if meter.done >= total:
+            arrived.set()
+
+    rest = _body(max(0, pace.size - _STAMP.size - len(run)))
+    consumer = PushConsumer(
+        group=f"{GROUP}_{time.time_ns() // 1_000_000}",
+        namesrv=namesrv,
+        consume_from=ConsumeFrom.FIRST_OFFSET,
+        batch_size=32,
+        **client_options(),
+    )
+    consumer.subscribe(topic, "*", handle)
+    async with (
+        Producer(group=GROUP, namesrv=namesrv, **client_options()) as producer,
+        _Meter(f"sending to {topic}", total) as meter,
+    ):
+        await producer.send(Message(topic, _STAMP.pack(0) + run + rest))  # It may create the topic.
+        async with consumer, asyncio.TaskGroup() as sends:
+            await first.wait()
+            began = time.perf_counter()
+            for number in range(total):
+                due = began + number / pace.rate
+                if (wait := due - time.perf_counter()) > 0:
+                    await asyncio.sleep(wait)
+                stamp = _STAMP.pack(time.perf_counter_ns())
+                sends.create_task(producer.send(Message(topic, stamp + run + rest)))
+            await arrived.wait()
+        seconds = meter.seconds
+    measured = latencies_ms[warm_up:]
+    return _report(
+        "latency",
+        topic,
+        len(measured),
+        seconds,
+        size=pace.size,
+        rate=pace.rate,
+        latencyMs=_percentiles(measured),
+    )
 
 
 def _messages_held(namesrv: str, topic: str) -> int:
@@ -185,8 +273,8 @@ def _percentiles(latencies_ms: list[float]) -> dict[str, float] | None:
     }
 
 
-def _report(what: str, topic: str, messages: int, seconds: float, **more: Any) -> None:
-    row = {
+def _report(what: str, topic: str, messages: int, seconds: float, **more: Any) -> Report:
+    return {
         "benchmark": what,
         "topic": topic,
         "messages": messages,
@@ -194,4 +282,16 @@ def _report(what: str, topic: str, messages: int, seconds: float, **more: Any) -
         "messagesPerSecond": round(messages / seconds),
         **{name: value for name, value in more.items() if value is not None},
     }
-    print(json.dumps(row))
+
+
+def report(found: Report, *, as_json: bool) -> None:
+    """Print what was measured: for people, or for programs."""
+    if as_json:
+        print(json.dumps(found))
+        return
+    latencies = found.get("latencyMs") or {}
+    flat = {name: value for name, value in found.items() if name != "latencyMs"}
+    flat |= {f"{name} ms": value for name, value in latencies.items()}
+    headings = {"messagesPerSecond": "messages/s", "megabytesPerSecond": "MB/s", "batchSize": "batch size"}
+    cells = [f"{value:,}" if isinstance(value, int) else str(value) for value in flat.values()]
+    print_table([headings.get(name, name) for name in flat], [cells])
