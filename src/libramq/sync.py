@@ -84,9 +84,6 @@ class PushConsumer(BlockingClient[asynchronous_push_consumer.PushConsumer]):
         """Return the queues that this consumer owns now; none while it does not run."""
         return [] if self._thread is None else self._wait("assignment", self._client.assignment())
 
-    async def _start(self) -> None:
-        await self._client.start()
-
     async def _stop(self) -> None:
         await self._client.stop(timeout_ms=self._stop_timeout_ms)
 
@@ -97,12 +94,6 @@ class Admin(BlockingClient[asynchronous_admin.Admin]):
     def __init__(self, **options: Unpack[AdminOptions]) -> None:
         super().__init__("admin")
         self._client = asynchronous_admin.Admin(**options)
-
-    async def _start(self) -> None:
-        await self._client.start()
-
-    async def _stop(self) -> None:
-        await self._client.stop()
 
     topics = blocking(asynchronous_admin.Admin.topics)
     groups = blocking(asynchronous_admin.Admin.groups)
@@ -127,12 +118,6 @@ class SimpleConsumer(BlockingClient[asynchronous_simple_consumer.SimpleConsumer]
     def __init__(self, **options: Unpack[SimpleConsumerOptions]) -> None:
         super().__init__("consumer")
         self._client = asynchronous_simple_consumer.SimpleConsumer(**options)
-
-    async def _start(self) -> None:
-        await self._client.start()
-
-    async def _stop(self) -> None:
-        await self._client.stop()
 
     def subscribe(self, topic: str, expression: str | Sql = "*") -> None:
         """Receive a topic's messages: all, those with tags, or those that an Sql selects."""

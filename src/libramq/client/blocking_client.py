@@ -13,7 +13,7 @@ import threading
 import warnings
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from libramq.client.network_thread import NetworkThread, Work
 from libramq.errors import LibraError, LocalProtocolError
@@ -21,8 +21,16 @@ from libramq.transport.asyncio_remotes import FORKED
 
 P = ParamSpec("P")
 T = TypeVar("T")
-#: The asynchronous client.
-C = TypeVar("C")
+
+
+class Startable(Protocol):
+    """The asynchronous client."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+C = TypeVar("C", bound=Startable)
 
 
 class Life:
@@ -155,10 +163,10 @@ class BlockingClient(Generic[C]):
             self._life = None
 
     async def _start(self) -> None:
-        raise NotImplementedError
+        await self._client.start()
 
     async def _stop(self) -> None:
-        raise NotImplementedError
+        await self._client.stop()
 
     @property
     def _thread(self) -> NetworkThread | None:

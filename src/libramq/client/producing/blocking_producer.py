@@ -58,9 +58,6 @@ class Producer(BlockingClient[asynchronous_producer.Producer]):
         """Return the id by which brokers know this client."""
         return self._client.client_id
 
-    async def _start(self) -> None:
-        await self._client.start()
-
     async def _stop(self) -> None:
         self._take(len(self._handed_over))
         await self._client.stop()
