@@ -5,6 +5,7 @@ poll it without TLS. The certificate names 127.0.0.1.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import trustme
@@ -17,9 +18,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from libramq.client import Credentials, Tls
 from libramq.sync import Admin
-from tests.interop.apache import SMALL_STORE, ApacheBroker, ApacheNameServer
+from tests.interop.apache import BROKER_JVM, SMALL_STORE, ApacheBroker, ApacheNameServer
 from tests.interop.cluster import Cluster
-from tests.interop.process import PATIENCE_S
+from tests.interop.process import PATIENCE_S, Process
 
 USER = "root"
 PASSWORD = "rootsecret"
@@ -27,7 +28,8 @@ _AUTH = "org.apache.rocketmq.auth"
 
 
 class Secured:
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, jvm: Sequence[str] = BROKER_JVM) -> None:
+        self.jvm = jvm
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
         self.authority = trustme.CA()
@@ -44,6 +46,7 @@ class Secured:
         self._broker = ApacheBroker(
             self.home / "broker",
             namesrv=self.namesrv,
+            jvm=self.jvm,
             properties={**self._tls, "tls.server.mode": "enforcing"},
             settings={
                 **SMALL_STORE,
@@ -64,6 +67,12 @@ class Secured:
             },
         )
         self._broker.wait_ready()
+
+    @property
+    def process(self) -> Process:
+        """The broker."""
+        assert self._broker is not None
+        return self._broker.process
 
     def stop(self) -> None:
         if self._broker is not None:

@@ -2,10 +2,13 @@ import java.util.Locale;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * How fast Apache's push consumer drains a topic: from its first delivery to its last, as one JSON line.
@@ -21,7 +24,7 @@ public final class Drain {
         AtomicLong lastNanos = new AtomicLong();
         CountDownLatch drained = new CountDownLatch(1);
 
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(System.getProperty("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(System.getProperty("group"), hook());
         consumer.setNamesrvAddr(System.getProperty("namesrv"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(Integer.getInteger("consumeBatch", 32));
@@ -50,5 +53,11 @@ public final class Drain {
         System.out.flush();
         // A shutdown would commit and drain what is cached; the number is known, so nothing waits for that.
         Runtime.getRuntime().halt(0);
+    }
+
+    /** The hook that signs, if the properties accessKey and secretKey are set. */
+    private static RPCHook hook() {
+        String key = System.getProperty("accessKey");
+        return key == null ? null : new AclClientRPCHook(new SessionCredentials(key, System.getProperty("secretKey")));
     }
 }

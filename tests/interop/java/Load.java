@@ -2,9 +2,12 @@ import java.util.Arrays;
 import java.util.Locale;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * A load generator over Apache's producer: threads that send synchronously, or in batches, to a topic that exists.
@@ -25,7 +28,7 @@ public final class Load {
         long measureNanos = Integer.getInteger("seconds", 10) * 1_000_000_000L;
         long messagesMax = Long.getLong("messages", 0);
 
-        DefaultMQProducer producer = new DefaultMQProducer("interop_load");
+        DefaultMQProducer producer = new DefaultMQProducer("interop_load", hook());
         producer.setNamesrvAddr(System.getProperty("namesrv"));
         producer.start();
         // The route is fetched before the clock starts, and a topic that is missing ends the program here.
@@ -89,5 +92,11 @@ public final class Load {
 
     private static int percentile(int[] sorted, double share) {
         return sorted.length == 0 ? 0 : sorted[(int) Math.min(sorted.length - 1L, (long) (sorted.length * share))];
+    }
+
+    /** The hook that signs, if the properties accessKey and secretKey are set. */
+    private static RPCHook hook() {
+        String key = System.getProperty("accessKey");
+        return key == null ? null : new AclClientRPCHook(new SessionCredentials(key, System.getProperty("secretKey")));
     }
 }
