@@ -26,7 +26,7 @@ from libramq.transport import handshakes as handshakes_module
 from libramq.transport import tls_options as tls_options_module
 from libramq.transport.handshakes import BEGUN_PER_ROUND, Handshakes
 from libramq.transport.server import Server
-from libramq.transport.server_tls import ServerTls, load
+from libramq.transport.server_tls import HANDSHAKE_BYTE, ServerTls, load
 from libramq.transport.tls import Tls
 from libramq.transport.tls_options import tls_options
 from tests.fakes import ManualClock
@@ -109,6 +109,28 @@ def test_the_authorities_of_clients_are_read_with_the_rest(certificates: Certifi
     trust.write_text("nothing")
     with pytest.raises(ConfigError, match=r"trustCertPath=.* has no certificate in PEM"):
         load(options)
+
+
+def test_an_expiry_is_announced_a_month_before_and_every_day(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the start, and with the first connection of each later day; a new certificate ends it."""
+    expires_s = datetime(2030, 6, 30, tzinfo=UTC).timestamp()
+    certificates.issue(not_after=datetime(2030, 6, 30, tzinfo=UTC))
+    now_s = expires_s - 40 * 86_400
+    tls = ServerTls(certificates.options(), lambda: now_s)
+    for days_left, count in ((40, 0), (29.5, 1), (29.2, 1), (28.4, 2), (-1, 3)):
+        now_s = expires_s - days_left * 86_400
+        tls(HANDSHAKE_BYTE)
+        assert len(caplog.records) == count
+    assert "days=29" in caplog.messages[0] or "29" in str(caplog.records[0].msg)
+    assert "has expired" in str(caplog.records[2].msg)
+    caplog.clear()
+    ServerTls(certificates.options(), lambda: expires_s - 86_400)
+    assert len(caplog.records) == 1
+    certificates.issue(not_after=datetime(2040, 1, 1, tzinfo=UTC))
+    tls(HANDSHAKE_BYTE)
+    assert [each for each in caplog.records if "expire" in str(each.msg)] == caplog.records[:1]
 
 
 @pytest.mark.parametrize(

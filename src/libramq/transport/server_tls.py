@@ -13,18 +13,26 @@ import os
 import re
 import ssl
 import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from libramq.errors import ConfigError, RemoteProtocolError
+from libramq.logs import get_logger
 from libramq.transport.tls import Encryption, RenewedContext
 from libramq.transport.tls_options import TlsOptions
+
+log = get_logger(__name__)
 
 #: RFC 8446, 5.1: a record's content type, in the first byte of a TLS connection.
 HANDSHAKE_BYTE: Final = 0x16
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
 #: X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED.
 _DATES: Final = {9: "is not valid yet", 10: "has expired"}
+#: Ours: certificates that are valid for 90 days are renewed then; and how often it is announced.
+EXPIRY_WARNED_S: Final = 30 * 86_400
+EXPIRY_WARNED_AGAIN_S: Final = 86_400
 #: Ours: client and server take two turns each; one more sends what is left.
 _TURNS: Final = 3
 
@@ -40,13 +48,21 @@ def encryption(options: TlsOptions) -> Encryption:
 
 
 class ServerTls:
-    """Chooses the TLS context of a connection by its first byte. Raises ConfigError for unfit files."""
+    """Chooses the TLS context of a connection by its first byte. Raises ConfigError for unfit files.
 
-    def __init__(self, options: TlsOptions) -> None:
+    It warns before the certificate expires, at the start and with a connection of each later day.
+    wall_s: returns the time, in seconds since 1970.
+    """
+
+    def __init__(self, options: TlsOptions, wall_s: Callable[[], float] = time.time) -> None:
+        self._options = options
+        self._wall_s = wall_s
+        self._expires_s = 0.0
+        self._warn_from_s = 0.0
         self._is_enforcing = options.mode == "enforcing"
         paths = (options.server_cert_path, options.server_key_path, options.server_trust_cert_path)
         files = [path for path in paths if path]
-        self._renewed = RenewedContext("tls.server", files, lambda: load(options))
+        self._renewed = RenewedContext("tls.server", files, self._load)
 
     def __call__(self, first: int) -> ssl.SSLContext | None:
         """Return the context of a connection that begins with this byte; None: it is plain.
@@ -54,14 +70,39 @@ class ServerTls:
         Raises RemoteProtocolError for a plain one that is not allowed.
         """
         if first == HANDSHAKE_BYTE:
-            return self._renewed.current()
+            context = self._renewed.current()
+            self._warn_before_expiry()
+            return context
         if self._is_enforcing:
             raise RemoteProtocolError("it is not encrypted, and tls.server.mode is enforcing")
         return None
 
+    def _load(self) -> ssl.SSLContext:
+        context, self._expires_s = load(self._options)
+        self._warn_from_s = self._expires_s - EXPIRY_WARNED_S
+        self._warn_before_expiry()
+        return context
 
-def load(options: TlsOptions) -> ssl.SSLContext:
-    """Return the context of a server with these files; ConfigError names the unfit one and the remedy."""
+    def _warn_before_expiry(self) -> None:
+        now_s = self._wall_s()
+        if now_s < self._warn_from_s:
+            return
+        self._warn_from_s = now_s + EXPIRY_WARNED_AGAIN_S
+        log.warning(
+            "the certificate expires soon, have it renewed"
+            if now_s < self._expires_s
+            else "the certificate has expired, clients refuse it",
+            file=self._options.server_cert_path,
+            expires=time.strftime("%Y-%m-%d", time.gmtime(self._expires_s)),
+            days=int((self._expires_s - now_s) // 86_400),
+        )
+
+
+def load(options: TlsOptions) -> tuple[ssl.SSLContext, float]:
+    """Return the context of a server with these files, and when its certificate expires (s since 1970).
+
+    ConfigError names the unfit one and the remedy.
+    """
     certificate = f"tls.server.certPath={options.server_cert_path}"
     chain = _certificates(certificate, options.server_cert_path)
     if options.server_key_path:
@@ -80,10 +121,10 @@ def load(options: TlsOptions) -> ssl.SSLContext:
         context.load_cert_chain(options.server_cert_path, key_path, options.server_key_password)
     except ssl.SSLError as error:
         raise ConfigError(_unfit(error, certificate, key, is_encrypted=b"ENCRYPTED" in key_text)) from None
-    _try_out(context, certificate, chain)
+    expires_s = _try_out(context, certificate, chain)
     if options.wants_client_certificates:
         _ask_clients(context, options)
-    return context
+    return context, expires_s
 
 
 def check_private(what: str, path: str) -> None:
@@ -128,8 +169,11 @@ def _unfit(error: ssl.SSLError, certificate: str, key: str, *, is_encrypted: boo
     return f"{certificate} and {key} cannot be used together: {reason}"
 
 
-def _try_out(context: ssl.SSLContext, what: str, chain: str) -> None:
-    """Make a connection in memory, of which the client checks all but the name and the authority."""
+def _try_out(context: ssl.SSLContext, what: str, chain: str) -> float:
+    """Make a connection in memory, of which the client checks all but the name and the authority.
+
+    Return when the certificate expires.
+    """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -146,6 +190,9 @@ def _try_out(context: ssl.SSLContext, what: str, chain: str) -> None:
         raise ConfigError(f"{what}: the certificate {reason}; have it renewed") from None
     except ssl.SSLError as error:
         raise ConfigError(f"{what}: no client could connect ({error.reason}); have it renewed") from None
+    found = ends[0].getpeercert()
+    assert found is not None, "the client has checked it"
+    return ssl.cert_time_to_seconds(str(found["notAfter"]))
 
 
 def _ask_clients(context: ssl.SSLContext, options: TlsOptions) -> None:
