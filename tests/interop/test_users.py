@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -94,6 +95,15 @@ class Secured:
             program.kill()
         self.admin.stop()
         self.servers.stop()
+        for log in self.home.rglob("lib*.stderr"):
+            self.find_no_secret(log)
+        for name in ("a", "b"):
+            self.find_no_secret(self.home / name / f"{name}.stderr")
+
+    def find_no_secret(self, log: Path) -> None:
+        """Assert that a server has not written any password of this file's tests."""
+        found = re.findall(r"[\w-]+-secret|rita-\w+", log.read_text())
+        assert not found, f"{log}: {found}"
 
 
 @pytest.fixture(scope="module")
