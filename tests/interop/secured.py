@@ -5,7 +5,7 @@ poll it without TLS. The certificate names 127.0.0.1.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import trustme
@@ -28,8 +28,10 @@ _AUTH = "org.apache.rocketmq.auth"
 
 
 class Secured:
-    def __init__(self, home: Path, *, jvm: Sequence[str] = BROKER_JVM) -> None:
-        self.jvm = jvm
+    def __init__(
+        self, home: Path, *, jvm: Sequence[str] = BROKER_JVM, store: Mapping[str, object] = SMALL_STORE
+    ) -> None:
+        self.jvm, self.store = jvm, store
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
         self.authority = trustme.CA()
@@ -49,7 +51,7 @@ class Secured:
             jvm=self.jvm,
             properties={**self._tls, "tls.server.mode": "enforcing"},
             settings={
-                **SMALL_STORE,
+                **self.store,
                 "authenticationEnabled": "true",
                 "authenticationProvider": f"{_AUTH}.authentication.provider.DefaultAuthenticationProvider",
                 "authenticationMetadataProvider": (
