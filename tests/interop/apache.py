@@ -223,8 +223,16 @@ def wait_broker(process: Process, namesrv: str, count: int = 1, tls: ssl.SSLCont
 class MqAdmin:
     """Apache's mqadmin: all commands in one process, which the first one starts."""
 
-    def __init__(self, home: Path, namesrv: str, *, properties: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        namesrv: str,
+        *,
+        properties: Mapping[str, object] | None = None,
+        jars: Path = CACHE / "lib",
+    ) -> None:
         self.home = home
+        self.jars = jars
         self.properties = properties
         self.namesrv = namesrv
         self._program: Program | None = None
@@ -260,7 +268,7 @@ class MqAdmin:
     def _running(self) -> Program:
         if self._program is None or self._program.returncode is not None:
             self.stop()
-            self._program = start_program("Admin", self.properties or {}, home=self.home)
+            self._program = start_program("Admin", self.properties or {}, home=self.home, jars=self.jars)
             self._program.wait_event("started")
         return self._program
 
@@ -272,8 +280,8 @@ def start_program(
     home: Path,
     name: str = "",
     jvm: Sequence[str] = SMALL_JVM,
+    jars: Path = CACHE / "lib",
 ) -> Program:
     """Start one of the programs in tests/interop/java with its settings as system properties."""
-    return Program(
-        name or main.lower(), java(main, home=home, jvm=jvm, properties=properties), directory=home
-    )
+    command = java(main, home=home, jvm=jvm, properties=properties, jars=jars)
+    return Program(name or main.lower(), command, directory=home)

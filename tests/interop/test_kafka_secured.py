@@ -1,12 +1,13 @@
 """Kafka's Java client and mqadmin at our broker that takes encrypted connections of users only."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.interop.apache import MqAdmin
+from tests.interop.apache import CACHE, HERE, SETUP_TIMEOUT_S, MqAdmin
 from tests.interop.kafka_programs import KafkaClients
 from tests.interop.libra import LibraServers
 from tests.interop.ports import free_port
@@ -57,6 +58,7 @@ class Servers:
             "tls.test.mode.enable": "false",
             "tls.client.trustCertPath": self.certificates.ca_file,
         }
+        self.client_properties = client
         self.admin = MqAdmin(home, self.libra.namesrv, properties=client)
         self.programs: list[KafkaClients] = []
 
@@ -125,6 +127,30 @@ def test_javas_kafka_client_signs_in_over_tls_and_does_what_policies_allow(
     servers.at("updateUser", "-u", name, "-s", "disable")
     with pytest.raises(AssertionError, match=r"Authentication|Disconnect|Timeout"):
         clients.create(f"Mine-too-{name}", 1)
+
+
+def test_mqadmin_of_the_newest_version_manages_users_over_tls(servers: Servers) -> None:
+    """5.5.0, whose commands for users are those of 5.3.3."""
+    command = [HERE / "servers" / "setup", "5.5.0"]  # Which has the tools, too.
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SETUP_TIMEOUT_S, check=False)
+    assert not done.returncode, done.stdout + done.stderr
+    jars = CACHE / "servers" / "5.5.0" / "lib"
+    admin = MqAdmin(servers.home, servers.libra.namesrv, properties=servers.client_properties, jars=jars)
+    at = ("-b", f"127.0.0.1:{servers.libra.ports['a']}")
+    try:
+        assert "success" in admin("createUser", *at, "-u", "nina", "-p", "nina-password")
+        policy = ("-s", "User:nina", "-r", "Topic:n*,Group:g", "-a", "Pub,Sub", "-d", "ALLOW")
+        assert "success" in admin("createAcl", *at, *policy)
+        rows = [" ".join(line.split()) for line in admin("getAcl", *at, "-s", "User:nina").splitlines()]
+        assert any(row.startswith("User:nina Custom Topic:n* [Pub, Sub]") for row in rows), rows
+        assert "success" in admin("updateUser", *at, "-u", "nina", "-s", "disable")
+        assert any("nina" in row and "disable" in row for row in admin("listUser", *at).splitlines())
+        assert "success" in admin("updateTopic", *at, "-t", "ByNewest", "-r", "2", "-w", "2")
+        assert "success" in admin("deleteAcl", *at, "-s", "User:nina")
+        assert "success" in admin("deleteUser", *at, "-u", "nina")
+        assert "nina" not in admin("listUser", *at)
+    finally:
+        admin.stop()
 
 
 def test_a_wrong_password_is_named_as_such(servers: Servers) -> None:
