@@ -144,3 +144,14 @@ def test_without_authentication_or_switched_off_there_is_none(tmp_path: Path, op
     assert AUDIT_TOPIC not in talk.broker.topics
     assert talk.broker.audit is None
     talk.close()
+
+
+def test_a_slave_writes_it_to_its_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Its store is its master's."""
+    caplog.set_level("INFO")
+    slave = Secured(tmp_path, broker_role="SLAVE", broker_id=1, namesrv_addr="127.0.0.1:1")
+    slave.sends(Credentials("eve", "guessed"))
+    assert events(slave) == []
+    assert "audit" in caplog.text
+    assert "User:eve is not found." in caplog.text
+    slave.close()
