@@ -12,6 +12,7 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import METRICS, RUNTIME_INFO, Kernel
 from libramq.kernel.work import Callback, InThread, Room
+from libramq.logs import LINES_MAX
 from libramq.runtime.busy import HUGE_LANE_BYTES
 from libramq.runtime.outgoing import (
     OFFERED_BEHIND_BYTES_MAX,
@@ -564,6 +565,19 @@ def test_the_connection_with_most_unread_bytes_is_closed_when_notifications_fill
     assert [line.is_open for line in lines[:3]] == [True] * 3
     assert sum(line.unsent_bytes for line in lines) <= UNREAD_BYTES_MAX + STEP_BYTES
     assert any(line.closed for line in lines)
+
+
+def test_clients_that_do_not_read_are_logged_at_a_bounded_rate(words, caplog):
+    """Five hundred that reconnect would fill a disk."""
+    lines = [Line() for _ in range(100)]
+    for line in lines:
+        line.leaves_at_once = False
+        words.performer.received(line, [say(bytes(UNREAD_BYTES_MAX // 2))])
+        for each in lines:
+            if each.closed:
+                words.performer.closed(each)
+    assert sum(bool(line.closed) for line in lines) > 2 * LINES_MAX
+    assert sum("connection dropped" in each.message for each in caplog.records) == LINES_MAX
 
 
 def test_answers_that_are_being_sent_close_no_connection_and_nobody_else_is_served_meanwhile(words):

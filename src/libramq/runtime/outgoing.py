@@ -1,5 +1,6 @@
 """Outgoing bytes: a turn's output for each connection, sent by one write each when the turn is settled."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,10 +37,11 @@ class Unread:
     clients whose requests came at the same time were each sent 4 MiB before the first of them had ended.
 
     Sockets accept bytes without reporting it, so sizes are those of the last look, which is repeated when
-    their sum has grown by a step.
+    their sum has grown by a step. warn: logs who was closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, warn: Callable[..., object] = log.warning) -> None:
+        self._warn = warn
         self._sizes: dict[Channel, int] = {}
         self._ending: dict[Channel, int] = {}
         self.total_bytes = 0
@@ -88,7 +90,7 @@ class Unread:
         while self.total_bytes > UNREAD_BYTES_MAX and unread_bytes > UNREAD_BYTES_HIGH:
             largest = max(unread, key=unread.__getitem__)
             unread_bytes -= unread.pop(largest)
-            log.warning(
+            self._warn(
                 "connection dropped: the client does not read its responses",
                 peer=largest.address,
                 bytes=self.total_bytes,

@@ -34,7 +34,7 @@ from libramq.kernel.effect import (
 from libramq.kernel.engine import Engine, Translator
 from libramq.kernel.parts import LongestTurn
 from libramq.kernel.work import InThread, Room, UnderWay
-from libramq.logs import get_logger
+from libramq.logs import BoundedLog, get_logger
 from libramq.runtime.busy import Busy, LargeRequests
 from libramq.runtime.outgoing import UNSENT_BYTES_HIGH, Outgoing, Unread
 from libramq.runtime.seams import Channel, Link, Seams, Timer, Timers
@@ -271,7 +271,7 @@ class Performer:
         self._has_stepped = False
         self._busy = Busy()
         self._large = LargeRequests()
-        self._unread = Unread()
+        self._unread = Unread(BoundedLog(log.warning, monotonic_ms))
         self._outgoing = Outgoing(self._unread)
         #: Connections that wait for their next turn.
         self.turns = WaitingTurns(

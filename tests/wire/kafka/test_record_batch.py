@@ -126,6 +126,19 @@ def test_what_unpacks_to_too_much_is_refused_before_it_takes_memory(codec: int):
         assert unpacked(codec, packed[:end]) != zeros
 
 
+@pytest.mark.parametrize("block", [b"", b"x"], ids=["empty", "of a byte"])
+def test_blocks_of_snappy_are_limited_in_number_too(block: bytes):
+    """A frame has room for two million of them, which take seconds."""
+    import cramjam
+
+    packed = bytes(cramjam.snappy.compress_raw(block))
+    head = b"\x82SNAPPY\0" + bytes(8)
+    blocks = len(packed).to_bytes(4) + packed
+    assert decompress(SNAPPY, head + blocks * 16_384) == block * 16_384
+    with pytest.raises(RemoteProtocolError, match="more than 16384 blocks"):
+        decompress(SNAPPY, head + blocks * 16_385)
+
+
 def unpacked(codec: int, data: bytes) -> bytes | None:
     try:
         return decompress(codec, data, 1 << 20)

@@ -448,6 +448,9 @@ def renumbered(
 #: SnappyOutputStream.java: magic, version and compatible version.
 _SNAPPY_JAVA_MAGIC: Final = b"\x82SNAPPY\0"
 _SNAPPY_JAVA_HEADER_BYTES: Final = 16
+#: As many of 1 KiB, the smallest that snappy-java makes, as may be unpacked. Millions of empty ones, in one
+#: frame, took a thread for seconds.
+_SNAPPY_BLOCKS_MAX: Final = DECOMPRESSED_BYTES_MAX // 1024
 _GZIP_WINDOW_BITS: Final = 16 + zlib.MAX_WBITS
 
 
@@ -493,9 +496,11 @@ def _unzstd(data: bytes, bytes_max: int) -> bytes:
 def _unsnappy(data: bytes, bytes_max: int) -> bytes:
     if not data.startswith(_SNAPPY_JAVA_MAGIC):
         return _unsnappy_block(data, bytes_max)
-    blocks = []
+    blocks: list[bytes] = []
     at, left = _SNAPPY_JAVA_HEADER_BYTES, bytes_max
     while at < len(data):
+        if len(blocks) >= _SNAPPY_BLOCKS_MAX:
+            raise RemoteProtocolError(f"compressed records have more than {_SNAPPY_BLOCKS_MAX} blocks")
         size = int.from_bytes(data[at : at + 4])
         if at + 4 + size > len(data):
             raise RemoteProtocolError("compressed records end early")
