@@ -619,6 +619,26 @@ def test_nobody_is_served_while_closed_connections_still_have_too_much_unread(wo
     assert waiting.is_reading
 
 
+def test_all_are_served_again_as_soon_as_a_closed_connection_has_ended(words):
+    """They waited for 20 ms each time that clients which do not read were closed."""
+    lines = [Line() for _ in range(12)]
+    for line in lines[:-1]:
+        line.leaves_at_once = False
+        words.performer.received(line, [say(bytes(UNREAD_BYTES_MAX // 10))])
+    waiting = lines[-1]
+    words.performer.received(waiting, [say(b"brief")])
+    assert waiting.writes == []
+    (timer,) = words.timers.due
+    for line in lines:
+        if line.closed:
+            words.performer.closed(line)
+    assert timer not in words.timers.due
+    while words.timers.due and not waiting.writes:
+        words.timers.ring()
+    assert waiting.writes == [b"brief"]
+    assert len(words.timers.due) <= 1, "the others have one timer together"
+
+
 def test_effects_are_performed_although_something_else_in_their_turn_failed(words):
     line = Line()
     words.expects_failures = words.fails_to_settle = True

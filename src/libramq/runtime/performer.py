@@ -122,7 +122,7 @@ class WaitingTurns:
     take_turn: serves a connection in its turn. has_backlog: returns whether a connection still waits for one.
 
     put off  ─► must its client read first? ─► `Performer.writable` is called when it has
-             ─► have all too much unread?    ─► crowded, checked again after CROWDED_MS
+             ─► have all too much unread?    ─► crowded, checked again after CROWDED_MS, or when one has ended
              ─► enqueued                     ─► its turn comes, on a timer without delay
     """
 
@@ -145,6 +145,7 @@ class WaitingTurns:
         #: Connections whose turn ended early, until its output is written.
         self.waiting_for_output: list[Channel] = []
         self._crowded: list[Channel] = []
+        self._crowded_timer: Timer | None = None
         self._is_stopped = False
         #: The timer of the next turn, for tests that run turns one by one.
         self.timer: Timer | None = None
@@ -167,9 +168,9 @@ class WaitingTurns:
             if not self._unread.is_full and self._unread.may_serve(connection.unsent_bytes):
                 self.enqueue(connection)
             else:
-                if not self._crowded:
-                    self._timers.after(CROWDED_MS, self._look_at_crowded)
                 self._crowded.append(connection)
+        if self._crowded and self._crowded_timer is None:
+            self._crowded_timer = self._timers.after(CROWDED_MS, self._look_at_crowded)
 
     def stop(self) -> None:
         """Give no more turns."""
@@ -191,8 +192,15 @@ class WaitingTurns:
         self._take_turn(connection)
         self._set_timer()
 
+    def check_crowded_soon(self) -> None:
+        """Find out whether those may be served that wait because all together had too much unread."""
+        if self._crowded_timer is not None:
+            self._crowded_timer.cancel()
+            self._crowded_timer = self._timers.after(0, self._look_at_crowded)
+
     def _look_at_crowded(self) -> None:
         """Find the connections that may be served again after the limit on unread bytes was exceeded."""
+        self._crowded_timer = None
         self._unread.refresh()
         crowded, self._crowded = self._crowded, []
         if not self._is_stopped:
@@ -317,7 +325,10 @@ class Performer:
         """Handle the end of a connection."""
         self._backlogs.pop(connection, None)
         self._receives.pop(connection, None)
+        was_full = self._unread.is_full
         self._unread.forget(connection)
+        if was_full and not self._unread.is_full:  # Everybody has waited for this end.
+            self.turns.check_crowded_soon()
         if not self._is_stopped:
             self._ended.append(connection)
             if len(self._ended) == 1:
