@@ -477,6 +477,23 @@ def test_the_oldest_that_is_not_authenticated_makes_room(loop):
     run_on(loop, scenario)
 
 
+def test_connections_that_are_being_made_make_room_as_well(loop):
+    """Many are accepted in one round of the loop, and made in the next ones."""
+
+    async def scenario() -> None:
+        census = Census(ConnectionLimits(unauthenticated_max=3))
+        server, port = await serve(Echo(), census=census)
+        sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
+        await until(lambda: census.refused[Limit.UNAUTHENTICATED] == 47)
+        await until(lambda: census.count == 3)
+        for each in sockets:
+            each.close()
+        await until(lambda: census.count == 0)
+        await server.close()
+
+    run_on(loop, scenario)
+
+
 def test_a_connection_without_a_first_byte_is_closed(loop):
     async def scenario() -> None:
         clock = ManualClock()

@@ -136,15 +136,19 @@ class Occupant(Protocol):
 
 
 class Place:
-    """The place of an accepted connection. end: ends it, with a reason; None while it is being made."""
+    """The place of an accepted connection. end: ends it, with a reason; None while it is being made.
 
-    __slots__ = ("address", "end", "host", "occupant")
+    is_taken_away: it has to end, and could not while it was being made.
+    """
+
+    __slots__ = ("address", "end", "host", "is_taken_away", "occupant")
 
     def __init__(self, address: str, host: str) -> None:
         self.address = address
         self.host = host
         self.end: Callable[[str], None] | None = None
         self.occupant: Occupant | None = None
+        self.is_taken_away = False
 
 
 class Census:
@@ -225,8 +229,9 @@ class Census:
             host = max(self._unauthenticated, key=self._count_of)
             oldest = next(iter(self._unauthenticated[host]))
             self._forget(oldest)
+            self.refused[Limit.UNAUTHENTICATED] += 1
+            oldest.is_taken_away = True
             if oldest.end is not None:
-                self.refused[Limit.UNAUTHENTICATED] += 1
                 oldest.end(f"{count_max} clients have not authenticated themselves, and it is the oldest")
 
 

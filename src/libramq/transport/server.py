@@ -147,6 +147,9 @@ class ServerConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
         self.place.end = self.abort
+        if self.place.is_taken_away:
+            self._transport.abort()
+            return
         if self._tls is None:
             self._begin()
         else:

@@ -1,7 +1,9 @@
 """Kafka's real clients sign in: by every mechanism, with and without a right to, while users change."""
 
 import asyncio
+import contextlib
 import json
+import socket
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from libramq.auth.users import Users
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.clock import SystemClock
+from libramq.codes import RequestCode
 from libramq.filesystem import LocalFileSystem
 from libramq.formats.access import PolicyEntryInfo, PolicyInfo, UserInfo
 from libramq.kernel.connection import Principal
@@ -24,6 +27,11 @@ from libramq.logs import LINES_MAX
 from libramq.message.names import AUDIT_TOPIC
 from libramq.protocols.kafka.api17_sasl import REFUSAL_MS
 from libramq.protocols.kafka.server import KafkaServer
+from libramq.remoting.command import Command
+from libramq.remoting.credentials import Credentials, sign
+from libramq.remoting.frame import encode_frame
+from libramq.transport.admission import Limit
+from libramq.transport.server import ServerConnection
 from libramq.transport.server_tls import encryption
 from libramq.wire.kafka.apis.handshake import SaslAuthenticateRequest, SaslHandshakeRequest
 from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
@@ -75,7 +83,7 @@ class Secured:
         try:
             await server.start()
             self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-            self.address = server.address
+            self.address, self._kafka = server.address, server
             self._started.set()
             await self._stopping.wait()
         finally:
@@ -87,6 +95,21 @@ class Secured:
         users, is_done = self._broker.broker.tables.users, threading.Event()
         self._loop.call_soon_threadsafe(lambda: (self._broker.call(lambda: work(users)), is_done.set()))
         assert is_done.wait(TIMEOUT_S)
+
+    @property
+    def port(self) -> int:
+        """Return the port of RocketMQ's clients."""
+        return self._config.listen_port
+
+    def refused(self, limit: Limit) -> int:
+        """Return how many connections were refused or ended for a limit."""
+        return self._broker._census.refused[limit]
+
+    def signed_in(self) -> set[ServerConnection]:
+        """Return the connections whose clients have proven who they are."""
+        servers = [*self._broker._servers, self._kafka._server]
+        every = [each for server in servers if server is not None for each in list(server._connections)]
+        return {each for each in every if each.is_authenticated}
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stopping.set)
@@ -220,6 +243,43 @@ def test_each_of_two_passwords_signs_in_by_scram(secured: Secured, mechanism: st
         error = produce(secured.options(mechanism) | {"sasl.password": password})
         assert error is not None
         assert error.code() == KafkaError._AUTHENTICATION
+
+
+def test_clients_that_never_sign_in_end_none_that_have(tmp_path: Path):
+    """One host took all connections of a broker. RocketMQ's clients sign each request, and stay as well."""
+    secured = Secured(tmp_path, max_unauthenticated_connections=10)
+    strangers: list[socket.socket] = []
+    signed = sign(
+        Command(code=RequestCode.GET_MAX_OFFSET, ext={"topic": "mine", "queueId": "0"}),
+        Credentials("alice", "alice-secret"),
+    )
+    try:
+        producer = Producer({**secured.options(), "message.timeout.ms": 8_000})
+        producer.produce("mine", b"one")
+        assert producer.flush(TIMEOUT_S) == 0
+        with socket.create_connection(("127.0.0.1", secured.port), timeout=TIMEOUT_S) as client:
+            client.sendall(encode_frame(signed))
+            assert client.recv(1)
+            kafka_port = int(secured.address.rpartition(":")[2])
+            before = secured.signed_in()
+            assert {each.address.rpartition(":")[0] for each in before} == {"127.0.0.1"}
+            assert len(before) >= 2
+            for number in range(100):
+                port = secured.port if number % 2 else kafka_port
+                strangers.append(socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S))
+            for each in strangers[:80]:
+                each.settimeout(TIMEOUT_S)
+                with contextlib.suppress(ConnectionError):
+                    assert each.recv(1) == b""
+            assert secured.refused(Limit.UNAUTHENTICATED) >= 80
+            assert before <= secured.signed_in()
+            assert all(each.is_open for each in before)
+        producer.produce("mine", b"two")
+        assert producer.flush(TIMEOUT_S) == 0
+    finally:
+        for each in strangers:
+            each.close()
+        secured.stop()
 
 
 def test_a_dry_run_serves_who_does_not_sign_in(tmp_path: Path):
