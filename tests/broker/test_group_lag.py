@@ -75,6 +75,20 @@ def test_a_group_whose_only_member_died_is_reported(talk, peer, metered, caplog)
     assert metered.of("libra_group_diagnosis", kind="no_members") == 0
 
 
+def test_messages_in_a_queue_that_a_dead_group_never_read_count(talk, peer, metered):
+    """Batches go to one queue: all that came since its end may be where it had nothing to commit."""
+    talk.create_topic("T", 2)
+    talk.beat(peer, "alice")
+    commit(talk, peer, 0, queue_id=0)
+    peer.is_open = False
+    talk.performer.closed(peer)
+    talk.send(FakePeer(), "T", queue_id=1)
+    metered.look()
+    metered.look()
+    assert math.isnan(metered.of(LAG, topic="T"))
+    assert metered.of("libra_group_diagnosis", kind="no_members") == 1
+
+
 def test_whoever_commits_without_being_a_member_reads(talk, peer, metered):
     """A program that assigns its queues, and Spark, whose positions are shown as a group's."""
     talk.create_topic("T", 1)

@@ -2,15 +2,16 @@
 
 import io
 import time
+from dataclasses import replace
 
 from rich.console import Console
 
 from libramq.cli.groups.history import MemberNames
-from libramq.cli.groups.row import COLUMNS, GroupRow, queue_ranges
+from libramq.cli.groups.row import COLUMNS, GroupRow, Trouble, queue_ranges
 from libramq.cli.output import table
 from libramq.clock import WallMs
 from libramq.groups.rebalance_history import Cause, Rebalance, RebalanceState
-from libramq.remoting.body.consumers import ClientConnection
+from libramq.remoting.body.consumers import ClientConnection, GroupDiagnosis
 
 FIRST, SECOND, STATIC = "10.0.0.1@26622#16918612000", "10.0.0.1@26623#16918612001", "10.0.0.2@host-7"
 NOON_MS = round(time.mktime((2026, 11, 22, 12, 0, 0, 0, 0, -1)) * 1000)
@@ -61,3 +62,19 @@ def test_queues_are_named_by_ranges():
     queues = {"Orders": {"b": [0], "a": [7, 0, 1, 2, 4, 5]}, "%RETRY%g": {"a": [0]}}
     assert queue_ranges(queues) == "%RETRY%g a 0; Orders a 0-2 4-5 7, b 0"
     assert queue_ranges({}) == ""
+
+
+def test_groups_are_ordered_by_what_is_wrong_with_them():
+    """Whatever the lag of a group that is well."""
+
+    def found(kind):
+        return [GroupDiagnosis(kind=kind, about="", text="…")]
+
+    well = row()
+    assert well.trouble is Trouble.NONE
+    assert replace(well, diagnoses=found("no_members")).trouble is Trouble.UNREAD
+    assert replace(well, diagnoses=found("strategies_differ")).trouble is Trouble.UNHEALTHY
+    assert replace(well, last=replace(well.last, unowned=2)).trouble is Trouble.UNHEALTHY
+    assert replace(well, diagnoses=found("idle_members")).trouble is Trouble.REMARKABLE
+    assert replace(well, dead_letters=1).trouble is Trouble.REMARKABLE
+    assert replace(well, last=replace(well.last, state=RebalanceState.MOVING)).trouble is Trouble.REMARKABLE

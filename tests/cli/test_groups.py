@@ -205,3 +205,11 @@ async def test_a_group_whose_members_are_gone_has_a_problem(up):
     assert [one["kind"] for one in row["diagnoses"]] == ["no_members"]
     table = await asyncio.to_thread(libra, "groups", "--once", "-n", up.namesrv)
     assert f"{group}: no_members: 5 messages wait, and no member is connected" in table.out
+    rows = json.loads((await asyncio.to_thread(libra, "groups", "--json", "-n", up.namesrv)).out)
+    assert rows[0]["state"] == "no members"  # What needs somebody comes first.
+    only = await asyncio.to_thread(libra, "groups", "--json", "-g", group, "-n", up.namesrv)
+    assert [row["group"] for row in json.loads(only.out)] == [group]
+    found = await asyncio.to_thread(libra, "groups", "--json", "--problems", "-n", up.namesrv)
+    assert group in [row["group"] for row in json.loads(found.out)]
+    none = await asyncio.to_thread(libra, "groups", "-g", "G_never", "-n", up.namesrv)
+    assert one_line(none) == "no broker knows group G_never; libra groups lists all"

@@ -126,11 +126,15 @@ class GroupWatch:
         self._reader.close()
         await self._admin.stop()
 
-    async def look(self) -> list[GroupState]:
-        """Return the current state of all groups, by name."""
+    async def look(self, group: str | None = None) -> list[GroupState]:
+        """Return the current state of all groups by name, or of one; raises RouteNotFound for no group."""
         events = await asyncio.to_thread(self._reader.read)
         last = self._last_rebalances(events)
         names = await self._admin.groups()
+        if group is not None:
+            if group not in names:
+                raise RouteNotFound(f"no broker knows group {group}; libra groups lists all")
+            names = [group]
         return list(await asyncio.gather(*(self._state(name, last.get(name)) for name in names)))
 
     def _last_rebalances(self, events: Iterable[BrokerEvent]) -> dict[str, Rebalance]:

@@ -258,6 +258,7 @@ class Metrics:
         if event.member_count is not None:
             self._members.labels(group).set(event.member_count)
         if event.kind == "started":
+            self._pause.labels(group)  # With 0: Prometheus sees no increase where a series begins.
             self._rebalances.labels(group, event.reason or "").inc()
         elif event.kind == "moved":
             for move in event.moves or ():

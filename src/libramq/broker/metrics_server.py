@@ -279,7 +279,7 @@ class MetricsServer:
         deserted = {
             group: each.messages
             for group, each in found.items()
-            if not each.has_members and each.messages and self._committed.get(group) == each.committed
+            if not each.has_members and each.waits and self._committed.get(group) == each.committed
         }
         for group in deserted.keys() - self._deserted.keys():
             log.warning(

@@ -101,11 +101,8 @@ def diagnose(group: GroupSeen) -> list[Diagnosis]:
 
 def no_members(waiting: int) -> Diagnosis:
     """Return the diagnosis of a group for which messages wait, and which has no members."""
-    return Diagnosis(
-        Kind.NO_MEMBERS,
-        "",
-        f"{waiting:,} messages wait, and no member is connected; start its members, or delete the group",
-    )
+    text = "messages wait, and no member is connected; start its members, or delete the group"
+    return Diagnosis(Kind.NO_MEMBERS, "", f"{waiting:,} {text}" if waiting else text)
 
 
 class Diagnoses:

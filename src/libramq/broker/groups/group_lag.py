@@ -28,11 +28,13 @@ class Lag(NamedTuple):
     """The lag of a group in a topic.
 
     messages: None: unknown; of the queues with a committed offset. oldest_ms: when the oldest of them was
-    stored (wall clock); None: none waits, or it is not known.
+    stored (wall clock); None: none waits, or it is not known. is_partial: there are messages in queues where
+    the group has committed nothing.
     """
 
     messages: int | None
     oldest_ms: int | None = None
+    is_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,14 @@ class GroupProgress:
     def messages(self) -> int:
         """Return how many messages are known to wait."""
         return sum(lag.messages or 0 for lag in self.lags.values())
+
+    @property
+    def waits(self) -> bool:
+        """Return whether messages wait, of a group without members.
+
+        Members commit in each queue that they read: what is in others has come since.
+        """
+        return self.messages > 0 or any(lag.is_partial for lag in self.lags.values())
 
 
 class GroupLags:
@@ -135,7 +145,7 @@ class GroupLags:
                 stored_ms = yield from self._stored_ms(topic, queue_id, offset)
                 if stored_ms > 0:
                     oldest_ms = stored_ms if oldest_ms is None else min(oldest_ms, stored_ms)
-        return Lag(None if is_unknown and not messages else messages, oldest_ms)
+        return Lag(None if is_unknown and not messages else messages, oldest_ms, is_unknown)
 
     def _stored_ms(self, topic: str, queue_id: int, offset: int) -> Work[int]:
         return self._store.reading(lambda: self._store.store_timestamp_ms(topic, queue_id, offset))

@@ -4,7 +4,7 @@ import asyncio
 import getpass
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -29,6 +29,12 @@ app = typer.Typer(help="Watch consumer groups, their members and their rebalance
 def groups(
     context: typer.Context,
     namesrv: options.Namesrv = None,
+    group: Annotated[
+        str | None, typer.Option("-g", "--groupName", "--consumerGroup", help="Only this group.")
+    ] = None,
+    problems: Annotated[
+        bool, typer.Option("--problems", help="Only groups with a problem, dead letters or a rebalance.")
+    ] = False,
     once: Annotated[bool, typer.Option("--once", help="Print the table once and end.")] = False,
     members: Annotated[
         bool, typer.Option("--members", help="Print each member and the queues it reads, and end.")
@@ -36,19 +42,20 @@ def groups(
     json: options.Json = False,
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
-    """Show every consumer group: members, queues, lag, last rebalance and problems. Updates live in a
-    terminal.
+    """Show every consumer group: members, queues, lag, dead letters, last rebalance and problems.
+
+    Groups with the worst problems come first. Updates live in a terminal.
     """
     from libramq.cli import logs, running
 
     logs.set_up(log_level)
     if context.invoked_subcommand is None:
-        namesrv = options.name_servers(namesrv)
+        chosen = _Chosen(options.name_servers(namesrv), group, only_problems=problems)
         if members:
-            running.run(_members(namesrv, as_json=json))
+            running.run(_members(chosen, as_json=json))
         else:
             is_live = not once and not json and sys.stdout.isatty()
-            running.run(_watch(namesrv, is_live=is_live, as_json=json))
+            running.run(_watch(chosen, is_live=is_live, as_json=json))
 
 
 @app.command(no_args_is_help=True)
@@ -109,35 +116,54 @@ def _name_servers(context: typer.Context, namesrv: str | None) -> str:
     return options.name_servers(namesrv or (context.parent.params.get("namesrv") if context.parent else None))
 
 
-async def _watch(namesrv: str, *, is_live: bool, as_json: bool) -> None:
+class _Chosen(NamedTuple):
+    """The groups to show: all, one, or those with problems."""
+
+    namesrv: str
+    group: str | None = None
+    only_problems: bool = False
+
+    @property
+    def nothing(self) -> str:
+        """Return what to say where there is none."""
+        return "no group has a problem" if self.only_problems else NO_GROUP
+
+
+async def _watch(chosen: _Chosen, *, is_live: bool, as_json: bool) -> None:
     from libramq.cli import output
     from libramq.cli.groups.row import COLUMNS
 
-    async with _group_watch(namesrv) as watch:
-        rows = await _look(watch)
+    async with _group_watch(chosen.namesrv) as watch:
+        rows = await _look(watch, chosen)
         if as_json:
             output.print_json([row.as_json() for row in rows])
         elif is_live:
             from rich.live import Live
 
-            with Live(_table(rows), console=output.console(), auto_refresh=False) as live:
+            # More groups than the screen has lines: all are printed, and the terminal scrolls.
+            with Live(
+                _table(rows, chosen.nothing),
+                console=output.console(),
+                auto_refresh=False,
+                vertical_overflow="visible",
+            ) as live:
                 while True:
                     await asyncio.sleep(LOOK_SECONDS)
-                    live.update(_table(await _look(watch)), refresh=True)
+                    live.update(_table(await _look(watch, chosen), chosen.nothing), refresh=True)
         elif not rows:
-            print(NO_GROUP)
+            print(chosen.nothing)
         else:
             output.print_table(COLUMNS, _cells(rows))
             for remark in _remarks(rows):
                 print(printable(remark))
 
 
-async def _members(namesrv: str, *, as_json: bool) -> None:
+async def _members(chosen: _Chosen, *, as_json: bool) -> None:
     from libramq.cli import output
     from libramq.cli.groups.row import MEMBER_COLUMNS
 
-    async with _group_watch(namesrv) as watch:
-        rows = await _look(watch)
+    async with _group_watch(chosen.namesrv) as watch:
+        rows = await _look(watch, chosen)
     if as_json:
         output.print_json([{"group": row.group, "members": row.members_as_json()} for row in rows])
     elif not any(row.members for row in rows):
@@ -153,17 +179,20 @@ def _group_watch(namesrv: str) -> "GroupWatch":
     return GroupWatch(namesrv, access=access())
 
 
-async def _look(watch: "GroupWatch") -> "list[GroupRow]":
-    from libramq.cli.groups.row import GroupRow
+async def _look(watch: "GroupWatch", chosen: _Chosen) -> "list[GroupRow]":
+    from libramq.cli.groups.row import GroupRow, Trouble
 
-    return [GroupRow.of(state) for state in await watch.look()]
+    rows = [GroupRow.of(state) for state in await watch.look(chosen.group)]
+    if chosen.only_problems:
+        rows = [row for row in rows if row.trouble is not Trouble.NONE]
+    return sorted(rows, key=lambda row: (row.trouble, row.group))
 
 
-def _table(rows: "Sequence[GroupRow]") -> "Table":
+def _table(rows: "Sequence[GroupRow]", nothing: str) -> "Table":
     from libramq.cli import output
     from libramq.cli.groups.row import COLUMNS
 
-    caption = "\n".join([*([] if rows else [NO_GROUP]), *_remarks(rows), "Ctrl-C to quit"])
+    caption = "\n".join([*([] if rows else [nothing]), *_remarks(rows), "Ctrl-C to quit"])
     return output.table(COLUMNS, _cells(rows), caption=caption)
 
 

@@ -3,18 +3,33 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from itertools import pairwise
 from typing import Any, Final, Self
 
 from libramq.admin.groups import GroupState
 from libramq.cli.groups.history import as_json, causes, duration, member_names
 from libramq.clock import WallMs
+from libramq.groups.diagnosis import Kind
 from libramq.groups.rebalance_history import RebalanceState
 
 COLUMNS: Final = ("group", "members", "queues", "lag", "dead", "state", "last rebalance")
 #: Nothing can settle, or move, where nobody is.
 NO_MEMBERS: Final = "no members"
 MEMBER_COLUMNS: Final = ("group", "client id", "static name", "queues", "topic broker ids")
+
+
+class Trouble(IntEnum):
+    """The order of groups: those that need somebody first.
+
+    UNREAD: messages wait, and nobody reads. UNHEALTHY: messages are lost, or read twice or not at all.
+    REMARKABLE: idle members, dead letters, a rebalance that is not over.
+    """
+
+    UNREAD = 0
+    UNHEALTHY = 1
+    REMARKABLE = 2
+    NONE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +40,18 @@ class GroupRow(GroupState):
     def of(cls, state: GroupState) -> Self:
         """Return the row of a group."""
         return cls(**{each.name: getattr(state, each.name) for each in fields(state)})
+
+    @property
+    def trouble(self) -> Trouble:
+        """Return the worst that is wrong with the group."""
+        kinds = {one.kind for one in self.diagnoses}
+        if Kind.NO_MEMBERS in kinds:
+            return Trouble.UNREAD
+        if kinds - {Kind.IDLE_MEMBERS} or (self.last is not None and self.members and self.last.unowned):
+            return Trouble.UNHEALTHY
+        if kinds or self.dead_letters or (self.members and self._state != RebalanceState.SETTLED):
+            return Trouble.REMARKABLE
+        return Trouble.NONE
 
     def remarks(self) -> list[str]:
         """Return the group's problems, and what it is if it is not RocketMQ's, one line each."""
