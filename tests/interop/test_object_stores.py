@@ -15,6 +15,7 @@ import pytest
 
 from libramq.errors import ConfigError
 from libramq.message import Message
+from libramq.spark.pipeline import iceberg_table
 from libramq.spark.pipeline.batches import Batch
 from libramq.spark.pipeline.iceberg_table import IcebergTable
 from libramq.spark.pipeline.ingest.ingest import Ingest, IngestConfig
@@ -188,6 +189,34 @@ def test_a_batch_that_another_run_has_added_meanwhile_is_not_added_again(store: 
 
 
 @pytest.mark.usefixtures("_credentials")
+def test_a_catalog_that_stops_answering_is_given_up(store: SeaweedFS, monkeypatch: pytest.MonkeyPatch):
+    """A pipeline that runs for ever would otherwise wait for ever."""
+    monkeypatch.setattr(iceberg_table, "CATALOG_SECONDS", 0.5)
+    with Gate(store.catalog_port) as gate:
+        known = {"credential": f"{ACCESS_KEY}:{SECRET_KEY}"}  # pyiceberg has read its environment before.
+        table = IcebergTable("shop.silent", {**store.catalog(gate.url), **known})
+        assert not table.has_rows()
+        gate.hold("GET .*/tables/silent")
+        with pytest.raises(ConfigError, match=r"the catalog default cannot be opened: .*[Tt]imed out"):
+            table.has_rows()
+
+
+@pytest.mark.usefixtures("_credentials")
+def test_wrong_keys_of_a_store_are_named_where_the_catalog_is_elsewhere(
+    store: SeaweedFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    catalog = {
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": "s3://lake/warehouse",
+        "s3.endpoint": store.s3_url,
+    }
+    IcebergTable("shop.t", catalog, partitioned_by=["date"]).write_once(Rows(), Batch("q", 0))  # type: ignore[arg-type]
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    with pytest.raises(ConfigError, match=r"its files cannot be read: .*ACCESS_DENIED.*; give endpoint"):
+        IcebergTable("shop.t", catalog).has_rows()
+
+
+@pytest.mark.usefixtures("_credentials")
 def test_mistakes_are_named_before_spark_starts(
     store: SeaweedFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -198,6 +227,11 @@ def test_mistakes_are_named_before_spark_starts(
         pipeline = Ingest(IngestConfig(**given, storage={"endpoint": store.s3_url}))
         with pytest.raises(ConfigError, match=r"the object store http.*; give endpoint and region in \[st"):
             pipeline.plan()
+    for place in ("a%20b", "a#b", "a?b"):
+        with pytest.raises(
+            ConfigError, match=r"readers would look elsewhere, as . has a meaning in URLs; give"
+        ):
+            Ingest(IngestConfig(topics=["A"], table=f"s3://lake/{place}"))
     rest = {**store.catalog(), "credential": f"{ACCESS_KEY}:another"}
     pipeline = Ingest(IngestConfig(topics=["A"], table="shop.t", format="iceberg", catalog=rest))
     with pytest.raises(ConfigError, match=r"the catalog default cannot be opened: .*; give pyiceberg's"):

@@ -34,6 +34,16 @@ def test_another_table_is_refused(tmp_path: Path):
         checkpoint.check(BINDING | {"format": "delta"}, table_has_rows=False)
 
 
+def test_columns_of_all_runs_are_kept(tmp_path: Path):
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.bind(BINDING)
+    assert checkpoint.columns() == {}
+    checkpoint.bind(BINDING, {"a": "int"})
+    checkpoint.bind(BINDING, {"b": "string"})
+    assert checkpoint.columns() == {"a": "int", "b": "string"}
+    checkpoint.check(BINDING, table_has_rows=True)
+
+
 def test_positions_are_those_of_the_last_finished_batch(tmp_path: Path):
     checkpoint = Checkpoint(tmp_path)
     assert checkpoint.positions() is None

@@ -11,8 +11,9 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.types import BinaryType, DateType, LongType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from libramq.errors import ConfigError
 from libramq.spark.pipeline.batches import Batch
 from libramq.spark.pipeline.data_files import statistics
 from libramq.spark.pipeline.delta_table import DeltaTable
@@ -22,11 +23,11 @@ class Rows:
     """A batch of Spark's. meanwhile: what another run does while the tasks write."""
 
     def __init__(self, meanwhile: Callable[[], object] = lambda: None, **columns: list[Any]) -> None:
-        self._columns = columns or {"offset": [1, 2]}
+        columns = columns or {"offset": [1, 2]}
+        count = len(next(iter(columns.values())))
         self._meanwhile = meanwhile
-        kinds = {"offset": LongType(), "corrupt": BinaryType()}
-        self.schema = StructType([StructField(name, kinds[name]) for name in self._columns])
-        self.schema.add("date", DateType())
+        self._rows = pa.table({**columns, "date": [date(2026, 5, 1)] * count})
+        self.schema = from_arrow_schema(self._rows.schema)
         self.sparkSession = self.conf = self.write = self
 
     def set(self, _name: str, _value: str) -> None: ...
@@ -42,9 +43,7 @@ class Rows:
 
     def parquet(self, directory: str) -> None:
         self._meanwhile()
-        count = len(next(iter(self._columns.values())))
-        rows = pa.table({**self._columns, "date": [date(2026, 5, 1)] * count})
-        pq.write_to_dataset(rows, directory, partition_cols=["date"])
+        pq.write_to_dataset(self._rows, directory, partition_cols=["date"])
 
 
 def rows_in(path: Path) -> int:
@@ -87,6 +86,30 @@ def test_a_table_gains_columns(tmp_path: Path):
     write(tmp_path / "t", Rows(), 0)
     write(tmp_path / "t", Rows(offset=[3], corrupt=[b"x"]), 1)
     assert rows_in(tmp_path / "t") == 3
+
+
+def test_a_table_gains_fields_of_its_columns(tmp_path: Path):
+    write(tmp_path / "t", Rows(line=[{"a": 1}]), 0)
+    write(tmp_path / "t", Rows(line=[{"a": 2, "b": "x"}]), 1)
+    found = deltalake.DeltaTable(str(tmp_path / "t")).to_pyarrow_table()["line"].to_pylist()
+    assert sorted(found, key=str) == [{"a": 1, "b": None}, {"a": 2, "b": "x"}]
+
+
+def test_a_column_of_another_type_is_refused_before_anything_is_written(tmp_path: Path):
+    """The log takes such files, and nobody could read the table any more."""
+    write(tmp_path / "t", Rows(), 0)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match="has a column offset int64, which is to be string; give another"):
+        write(tmp_path / "t", Rows(offset=["many"]), 1)
+    with pytest.raises(ConfigError, match="has a column offset, from which Offset differs in case alone"):
+        write(tmp_path / "t", Rows(Offset=[1]), 1)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert rows_in(tmp_path / "t") == 2
+
+
+def test_a_directory_that_the_library_would_take_for_another_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"table='.*a%20b': delta-rs takes %20 for a space; give another"):
+        DeltaTable(tmp_path / "a%20b")
 
 
 def test_a_batch_of_duplicates_only_is_recorded(tmp_path: Path):

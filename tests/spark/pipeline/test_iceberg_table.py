@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table, Transaction
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -120,6 +121,41 @@ def test_a_commit_that_lost_a_race_looks_again(
     monkeypatch.setattr(Transaction, "commit_transaction", raced)
     assert write(Rows(), 1) == count - 4
     assert len(offsets(catalog)) == count
+
+
+def test_a_commit_that_went_through_although_it_seems_lost_keeps_its_files(
+    catalog: dict[str, str], write: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+):
+    """A proxy that sends a commit again gets an answer that it has lost, to itself."""
+    write(Rows(), 0)
+    really = Transaction.commit_transaction
+
+    def sent_twice(self: Transaction) -> Table:
+        really(self)
+        raise CommitFailedException
+
+    monkeypatch.setattr(Transaction, "commit_transaction", sent_twice)
+    assert write(Rows(offset=[3]), 1) == 1
+    assert offsets(catalog) == [1, 2, 3]
+
+
+def test_a_table_gains_fields_of_its_columns(catalog: dict[str, str], write: Callable[..., int]):
+    write(Rows(line=[{"a": 1}]), 0)
+    write(Rows(line=[{"a": 2, "b": "x"}]), 1)
+    found = table_of(catalog).scan().to_arrow()["line"].to_pylist()
+    assert sorted(found, key=str) == [{"a": 1, "b": None}, {"a": 2, "b": "x"}]
+
+
+def test_a_column_that_differs_in_case_alone_is_refused(catalog: dict[str, str], write: Callable[..., int]):
+    write(Rows(), 0)
+    with pytest.raises(ConfigError, match="has a column offset, from which Offset differs in case alone"):
+        write(Rows(Offset=[1]), 1)
+
+
+@pytest.mark.parametrize(("name", "warehouse"), [("a.b#c", "w"), ("a.b", "w#1"), ("a.b", "w?")])
+def test_a_name_that_would_be_cut_off_is_refused(name: str, warehouse: str):
+    with pytest.raises(ConfigError, match=r"'[abw.]+[#?].?': . has a meaning in URLs"):
+        IcebergTable(name, {"uri": "sqlite:///c.db", "warehouse": warehouse})
 
 
 def test_a_run_killed_before_its_commit_or_after_it_adds_its_batch_once(

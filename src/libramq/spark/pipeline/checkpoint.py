@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from libramq.errors import ConfigError
 from libramq.filesystem import try_lock
@@ -25,6 +26,7 @@ from libramq.spark.reading.positions import Positions, StreamOffset
 
 BINDING: Final = "pipeline.json"
 LOCK: Final = "pipeline.lock"
+COLUMNS: Final = "columns"
 #: What checkpoints of 0.1 do not have.
 DEFAULTS: Final[Mapping[str, str]] = {"partitioned_by": "date"}
 
@@ -52,17 +54,24 @@ class Checkpoint:
                     f"not {value!r}; give another checkpoint and table, or take the change back"
                 )
 
-    def bind(self, binding: Mapping[str, str]) -> None:
-        """Record the table of this checkpoint, unless that is done."""
-        if self._bound() is not None:
+    def bind(self, binding: Mapping[str, str], columns: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Record the table of this checkpoint, unless that is done, and its columns with their types."""
+        bound = self._bound()
+        known = {} if bound is None else bound.get(COLUMNS, {})
+        if bound is not None and known == {**known, **columns}:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
         draft = self.directory / f".{BINDING}.draft"
         with draft.open("w", encoding="utf-8") as file:
-            json.dump(binding, file, indent=1)
+            json.dump({**(bound or binding), COLUMNS: {**known, **columns}}, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(self.directory / BINDING)
+
+    def columns(self) -> Mapping[str, str]:
+        """Return the columns that the table has got so far, and their types; none before the first run."""
+        known: Mapping[str, str] = (self._bound() or {}).get(COLUMNS, {})
+        return known
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -97,9 +106,9 @@ class Checkpoint:
         text = (self.directory / "offsets" / str(max(done))).read_text(encoding="utf-8")
         return StreamOffset.decode(json.loads(text.rstrip("\n").rpartition("\n")[2])).positions
 
-    def _bound(self) -> dict[str, str] | None:
+    def _bound(self) -> dict[str, Any] | None:
         try:
-            found: dict[str, str] = json.loads((self.directory / BINDING).read_text(encoding="utf-8"))
+            found: dict[str, Any] = json.loads((self.directory / BINDING).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         return found

@@ -15,16 +15,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+import pyarrow as pa
 from pyarrow.parquet import read_metadata
 
 from libramq.errors import ConfigError
 from libramq.spark.pipeline.data_files import DataFile, column_names, partition_of
 from libramq.spark.pipeline.object_store import stored_directory
 from libramq.spark.pipeline.parquet_table import write_files
+from libramq.spark.pipeline.table_columns import gained_columns
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from deltalake import DeltaTable as Delta
+    from deltalake import Field, Schema
     from pyspark.sql import DataFrame, SparkSession
 
     from libramq.spark.pipeline.batches import Batch
@@ -56,6 +58,8 @@ class DeltaTable:
         self._library = deltalake
         self._objects = stored_directory(path, storage)
         self._path = Path(path)
+        if self._objects is None and "%" in str(path):
+            raise ConfigError(f"table={str(path)!r}: delta-rs takes %20 for a space; give another directory")
         self._url = str(path) if self._objects is None else self._objects.url
         self._options = None if self._objects is None else self._objects.store.delta_options()
         self._draft = self._path.with_name(f".{self._path.name}.draft")
@@ -86,6 +90,8 @@ class DeltaTable:
         if self.has_batch(batch):
             return 0
         schema = to_arrow_schema(rows.schema, timezone="UTC")
+        if (there := self._open()) is not None:
+            self._new_columns(there, schema)
         files = self._written(rows)
         self._library.DeltaTable.create(
             self._url,
@@ -143,11 +149,23 @@ class DeltaTable:
             for file in files:
                 (self._path / file.place).unlink()
 
-    def _add_columns(self, table: "Delta", schema: "pa.Schema") -> None:
-        known = {field.name for field in table.schema().fields}
-        new = [field for field in self._library.Schema.from_arrow(schema).fields if field.name not in known]
-        if new:
+    def _add_columns(self, table: "Delta", schema: pa.Schema) -> None:
+        if new := self._new_columns(table, schema):
             table.alter.add_columns(new)
+
+    def _new_columns(self, table: "Delta", schema: pa.Schema) -> "list[Field]":
+        """Return the columns that the table lacks, or of which it lacks fields; ConfigError if others differ.
+
+        The log takes files of any columns, and then nobody can read the table.
+        """
+
+        def arrow(of: "Schema") -> pa.Schema:
+            return pa.schema(of.to_arrow())
+
+        # Both as the library has them: it may have other types of Arrow for one of Delta.
+        new = self._library.Schema.from_arrow(schema)
+        gained = {each.name for each in gained_columns(self._url, arrow(table.schema()), arrow(new))}
+        return [field for field in new.fields if field.name in gained]
 
     def _has(self, table: "Delta", batch: "Batch") -> bool:
         last = table.transaction_version(batch.query)

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from libramq.errors import ConfigError
 from libramq.spark.pipeline.data_files import by_partition, column_names
+from libramq.spark.pipeline.table_columns import gained_columns
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Ours: how often a commit is tried that loses races to other writers.
 COMMITS_MAX: Final = 10
+#: Ours: without a byte from a REST catalog, which may be writing a long list of snapshots.
+CATALOG_SECONDS: Final = 60
 #: Ours: `compact` merges files below the first size, up to the second in total.
 SMALL_BYTES: Final = 32 << 20
 MERGED_BYTES: Final = 128 << 20
@@ -84,6 +87,12 @@ class IcebergTable:
         if not namespace or not all(map(str.strip, name.split("."))) or "/" in name:
             raise ConfigError(f"table={name!r}: give a namespace and a name, like shop.orders")
         self.name, self._namespace = name, namespace
+        for place in (name, catalog.get("warehouse", "")):
+            if marks := set(place) & set("#?"):  # pyiceberg would cut the names of all files off there.
+                raise ConfigError(
+                    f"{place!r}: {min(marks)} has a meaning in URLs; give the table and the warehouse "
+                    "names without it"
+                )
         self._catalog_name = catalog.get("name", "default")
         self._properties = {key: value for key, value in catalog.items() if key != "name"}
         warehouse = self._properties.get("warehouse", "")
@@ -128,6 +137,10 @@ class IcebergTable:
         files = [pickle.loads(bytes(row["file"])) for row in written]
         for attempt in range(1, COMMITS_MAX + 1):
             if _has(table, batch):
+                # The commit that came first may be this one: a proxy had sent it again.
+                ours = {file.file_path for file in files}
+                if not ours.isdisjoint(_referenced(table)):
+                    break
                 _delete(table, files)
                 return 0
             table.metadata.properties.update(_NO_RETRIES)  # Of this copy. A commit that lost must look again.
@@ -220,7 +233,7 @@ class IcebergTable:
         return table
 
     def _check(self, table: "Table", schema: pa.Schema) -> list[pa.Field]:
-        """Return the columns that the table lacks; ConfigError if it is another kind of table."""
+        """Return the columns that the table lacks, or lacks fields of; ConfigError if others differ."""
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         names = [table.schema().find_column_name(field.source_id) for field in table.spec().fields]
@@ -230,15 +243,8 @@ class IcebergTable:
                 f"the table {self.name} is partitioned by {', '.join(map(str, names)) or 'nothing'}, "
                 f"not by the values of {', '.join(self._partitioned_by) or 'nothing'}; give another table"
             )
-        there = {field.name: field for field in schema_to_pyarrow(table.schema(), include_field_ids=False)}
-        for field in schema:
-            known = there.get(field.name)
-            if known is not None and not _holds(known.type, field.type):
-                raise ConfigError(
-                    f"the table {self.name} has a column {field.name} {known.type}, which is to be "
-                    f"{field.type}; give another table, or take the change back"
-                )
-        return [field for field in schema if field.name not in there]
+        known = schema_to_pyarrow(table.schema(), include_field_ids=False)
+        return gained_columns(self.name, known, schema, promotes=True)
 
     @cached_property
     def _catalog(self) -> "Catalog":
@@ -247,17 +253,19 @@ class IcebergTable:
 
         try:
             with self._errors_named():
-                return load_catalog(self._catalog_name, **self._properties)
+                catalog = load_catalog(self._catalog_name, **self._properties)
         except (ValueError, NotInstalledError, ImportError) as error:
             raise self._not_opened(error) from None
         except Exception as error:  # SQLAlchemy's, which may not be installed.
             if not type(error).__module__.startswith("sqlalchemy"):
                 raise
             raise self._not_opened(error) from None
+        _limit_waiting(catalog)
+        return catalog
 
     @contextmanager
     def _errors_named(self) -> Iterator[None]:
-        """Raise ConfigError for what a REST catalog refuses, and for one that does not answer."""
+        """Raise ConfigError for what a catalog or its store refuses, and for one that does not answer."""
         from pyiceberg.exceptions import RESTError
         from requests.exceptions import RequestException
 
@@ -265,6 +273,13 @@ class IcebergTable:
             yield
         except (RESTError, RequestException) as error:
             raise self._not_opened(error) from None
+        except OSError as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ConfigError(
+                f"the table {self.name} is in the catalog {self._catalog_name}; its files cannot be read: "
+                f"{reason}; give endpoint and region in [storage], and AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY in the environment"
+            ) from None
 
     def _not_opened(self, error: Exception) -> ConfigError:
         reason = str(error).partition("\n")[0]
@@ -349,6 +364,21 @@ class FileWriter:
             return self._write_file(rows, directory, bounds=False)
 
 
+def _limit_waiting(catalog: "Catalog") -> None:
+    """Have a REST catalog's requests fail that are not answered: pyiceberg waits for ever."""
+    from requests import Session
+    from requests.adapters import HTTPAdapter
+
+    class Limited(HTTPAdapter):  # type: ignore[misc]
+        def send(self, request: Any, *arguments: Any, **options: Any) -> Any:
+            return super().send(request, *arguments, **{**options, "timeout": CATALOG_SECONDS})
+
+    session = getattr(catalog, "_session", None)
+    if isinstance(session, Session):
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, Limited())
+
+
 def _prefix(metadata: Any) -> str:
     """Return how names of our files begin; tables may share a directory."""
     return f"libramq-{metadata.table_uuid}-"
@@ -356,20 +386,6 @@ def _prefix(metadata: Any) -> str:
 
 def _in_path(value: object) -> str:
     return "null" if value is None else quote(str(value), safe="")
-
-
-def _holds(known: pa.DataType, new: pa.DataType) -> bool:
-    """Return whether a column can take another type's values, as Iceberg promotes types; structs may grow."""
-    if pa.types.is_struct(known) and pa.types.is_struct(new):
-        there = {field.name: field.type for field in known}
-        return all(field.name not in there or _holds(there[field.name], field.type) for field in new)
-    if pa.types.is_large_list(known) and pa.types.is_list(new):
-        return _holds(known.value_type, new.value_type)
-    if pa.types.is_map(known) and pa.types.is_map(new):
-        return _holds(known.key_type, new.key_type) and _holds(known.item_type, new.item_type)
-    small = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
-    wider = {(pa.int64(), pa.int32()), (pa.float64(), pa.float32())}
-    return small.get(known, known) == small.get(new, new) or (known, new) in wider
 
 
 def _has(table: "Table", batch: "Batch") -> bool:

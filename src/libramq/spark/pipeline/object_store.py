@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SCHEME: Final = "s3://"
+#: In a path some libraries take these for what they mean in URLs, and others as they are.
+MARKS: Final = "%#?"
 OPTIONS: Final = ("endpoint", "region")
 #: AWS's names for the endpoint, the more particular one first.
 ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -84,7 +86,11 @@ class ObjectStore:
 
     def iceberg_properties(self) -> dict[str, str]:
         """Return pyiceberg's properties."""
-        properties = {"s3.endpoint": self.endpoint, "s3.region": self.region}
+        properties = {
+            "s3.endpoint": self.endpoint,
+            "s3.region": self.region,
+            "s3.request-timeout": str(REQUEST_SECONDS),
+        }
         return {name: value for name, value in properties.items() if value is not None}
 
     @contextmanager
@@ -113,6 +119,11 @@ class StoredDirectory:
         path = url.removeprefix(SCHEME).strip("/")
         if "/" not in path:
             raise ConfigError(f"table={url!r}: give a bucket and a path, like s3://warehouse/orders")
+        if marks := set(path) & set(MARKS):
+            raise ConfigError(
+                f"table={url!r}: readers would look elsewhere, as {min(marks)} has a meaning in URLs; "
+                "give another path"
+            )
         return cls(ObjectStore.of(storage), path)
 
     @property

@@ -18,10 +18,11 @@ from libramq.spark.options import ACCESS_PREFIX
 from libramq.spark.pipeline.batches import Batch, run_batches, start_batches, waiting
 from libramq.spark.pipeline.checkpoint import Checkpoint
 from libramq.spark.pipeline.config import duration_ms
-from libramq.spark.pipeline.failure import failures_in_one_line
+from libramq.spark.pipeline.failure import PipelineFailed, failures_in_one_line
 from libramq.spark.pipeline.ingest.body_columns import EVENT_TIME_TYPES, BodyColumns
 from libramq.spark.pipeline.object_store import SCHEME, ObjectStore, stored_directory
 from libramq.spark.pipeline.plan import OnProgress, Plan, RunResult, TablePlan
+from libramq.spark.pipeline.table_columns import check_kinds
 from libramq.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ class Ingest:
             return self._run(spark, on_progress, self.plan())
 
     def _run(self, spark: "SparkSession", on_progress: OnProgress, plan: Plan) -> RunResult:
-        self._checkpoint.bind(self._binding)
+        self._checkpoint.bind(self._binding, self._columns())
         total = None if self._every_ms is not None else plan.message_count
         with failures_in_one_line(self.name):
             query = start_batches(
@@ -232,7 +233,14 @@ class Ingest:
         if self._rejected:
             sentence += f"; {self._rejected:,} bodies did not fit, see {self._place}{REJECTED}"
         if self._config.compact:
-            self._compact()
+            try:
+                self._compact()
+            except Exception as error:  # Of the table's library, its catalog's and its store's.
+                reason = str(error).strip().partition("\n")[0]
+                raise PipelineFailed(
+                    f"{sentence}; small files were not merged: {type(error).__name__}: {reason}; run it "
+                    "again and it tries again"
+                ) from error
             sentence += f"; {self._files_merged} small files were merged"
         return RunResult(sentence=sentence)
 
@@ -317,6 +325,8 @@ class Ingest:
         self._checkpoint.check(self._binding, table_has_rows=has_rows)
         if self._config.format == "iceberg":
             self._iceberg_table("").check(self._columns())
+        else:  # An Iceberg table itself says what it can take, and may be changed by other programs.
+            check_kinds(self._place, self._checkpoint.columns(), self._columns())
 
     def _table(self, suffix: str = "") -> "ParquetTable | DeltaTable | IcebergTable":
         """Return the table, or with REJECTED that of bodies which do not fit."""
