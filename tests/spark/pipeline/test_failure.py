@@ -27,6 +27,10 @@ def test_a_failed_call_to_java_is_named_by_its_cause():
             ": E: failed.\n\tat X\nCaused by: F: m\n\tat Y\nCaused by: IO: full",
             "E: failed: IO: full",
         ),
+        (
+            "OSError: Generic S3 error\n\x1b[31m↳\x1b[0m Error performing PUT a\n  \x1b[31m↳\x1b[0m refused",
+            "OSError: Generic S3 error: Error performing PUT a: refused",
+        ),
         ("libramq.errors.ConfigError: the table t is another", "the table t is another"),
     ],
 )

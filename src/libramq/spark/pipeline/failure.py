@@ -17,8 +17,17 @@ _CALL: Final = "An error occurred while calling"
 _CAUSE: Final = "Caused by: "
 
 
+# How delta-rs begins a cause, on a line of its own and in a colour.
+_DELTA_CAUSE: Final = re.compile(r"\s*\n\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)? *")
+
+
 class PipelineFailed(LibraError):
     """A run ended early; the next run continues where it stopped."""
+
+
+def with_cause(text: str) -> str:
+    """Return delta-rs's message with its causes in the first line, which names nothing without them."""
+    return _DELTA_CAUSE.sub(": ", text)
 
 
 @contextmanager
@@ -33,7 +42,7 @@ def failures_in_one_line(pipeline: str, *, then: str = "run it again and it cont
         text = str(error)
         ours, raised = _OURS.findall(text), list(_PYTHON.finditer(text))
         if raised:
-            text = text[raised[-1].start(1) :]
+            text = with_cause(text[raised[-1].start(1) :])
         lines = [line.strip(": \t") for line in text.splitlines() if line.strip(": \t")]
         if len(lines) > 1 and _CALL in lines[0]:
             del lines[0]  # Its cause follows, and the cause of that: a full disk, of failed tasks.

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from libramq.errors import ConfigError
 from libramq.spark.pipeline.data_files import DataFile, as_texts, by_partition, directories_of
+from libramq.spark.pipeline.failure import with_cause
 
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem
@@ -99,7 +100,7 @@ class ObjectStore:
         try:
             yield
         except OSError as error:
-            reason = str(error).strip().partition("\n")[0]
+            reason = with_cause(str(error)).strip().partition("\n")[0]
             raise ConfigError(
                 f"the object store {self.endpoint or 'S3'}: {reason}; give endpoint and region in [storage], "
                 "and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
