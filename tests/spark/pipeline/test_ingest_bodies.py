@@ -62,6 +62,11 @@ def test_json_becomes_columns_and_what_does_not_fit_is_kept_with_the_reason(
     )
     send(up, topic, [b'{"shop": "Harbour", "at": "2026-05-02T10:00:00Z", "cents": 4, "till": 7}'])
     Ingest(more).run(spark, ignore)
+    other = config(
+        up, topic, tmp_path, **keys, columns={**COLUMNS, "cents": "string"}, partitioned_by=["date", "shop"]
+    )
+    with pytest.raises(ConfigError, match=r"has a column cents int(32)?, which is to be string; give anoth"):
+        Ingest(other).plan()  # Nobody could read the table afterwards.
     if kind != "parquet":  # Its readers put files of several schemas together, or not.
         rows = sorted(table(tmp_path, kind).to_pylist(), key=lambda row: row["cents"])
         assert [(row["shop"], row["cents"], row["till"]) for row in rows] == [
