@@ -19,7 +19,7 @@ from tests.interop.apache import (
     set_up,
 )
 from tests.interop.cluster import Cluster
-from tests.interop.libra import SOURCES
+from tests.interop.libra import SOURCES, LibraServers
 from tests.interop.ports import free_broker_port, free_port
 from tests.interop.process import PATIENCE_S, Process
 
@@ -137,6 +137,31 @@ def test_apaches_broker_registers_again_right_after_a_kill(ours: str, tmp_path: 
         broker.process.wait_line("boot success", within_s=PATIENCE_S)
         Cluster.wait_until(lambda: name in addresses(ours), "not registered again", within_s=AT_ONCE_S)
         assert addresses(ours)[name] == broker.address
+
+
+def test_apaches_broker_proves_who_it_is_to_our_name_server(tmp_path: Path) -> None:
+    """It signs with the cluster's secret; one that has another is turned away, and may not end the first."""
+    option = "innerClientAuthenticationCredentials"
+    right, wrong = (json.dumps({"accessKey": "brokers", "secretKey": secret}) for secret in ("ours", "other"))
+    with ExitStack() as stack:
+        servers = LibraServers(tmp_path, name_server={option: right})
+        stack.callback(servers.stop)
+        brokers = {}
+        for name, credentials in (("turned-away", wrong), ("proven", right)):
+            settings = {
+                **SMALL_STORE,
+                option: credentials,
+                "authenticationMetadataProvider": (
+                    "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
+                ),
+            }
+            brokers[name] = ApacheBroker(
+                tmp_path / name, namesrv=servers.namesrv, name=name, settings=settings
+            )
+            stack.callback(brokers[name].process.kill)
+            brokers[name].process.wait_line("boot success", within_s=PATIENCE_S)
+        known = {"proven": brokers["proven"].address}
+        Cluster.wait_until(lambda: addresses(servers.namesrv) == known, "the proven one", within_s=PATIENCE_S)
 
 
 def test_our_broker_registers_with_apaches_name_server(theirs: str, ours: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from libramq.formats.document import encode_body
 from libramq.nameserver.displacement import PROBE_MS
 from libramq.remoting.body.cluster import RegisterBrokerBody
 from libramq.remoting.command import Command, reply_to
-from libramq.remoting.credentials import Credentials, sign, sign_for
+from libramq.remoting.credentials import Credentials, sign_for
 from libramq.remoting.headers import (
     BrokerHeartbeatHeader,
     Header,
@@ -232,8 +232,6 @@ def test_nobody_keeps_a_silent_broker_alive_or_ends_it(code: RequestCode, what: 
         recorded = sign_for(msgspec.structs.replace(request, code=other), PAIR, NAME_SERVER)
         registry.performer.received(registry.owner, [msgspec.structs.replace(recorded, code=code)])
         assert registry.answers(registry.owner)[0].code == ResponseCode.NO_PERMISSION
-    registry.performer.received(registry.owner, [sign(request, PAIR)])
-    assert registry.answers(registry.owner)[0].code == ResponseCode.NO_PERMISSION
     registry.performer.received(registry.owner, [sign_for(request, PAIR, NAME_SERVER)])
     assert registry.answers(registry.owner)[0].code == ResponseCode.SUCCESS
 

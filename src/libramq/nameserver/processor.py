@@ -25,7 +25,7 @@ from libramq.nameserver.registration import check_topics, decode_registration, d
 from libramq.nameserver.route_info import BrokerAddress, RouteInfo
 from libramq.remoting import headers as h
 from libramq.remoting.body.cluster import KVTable, TopicList
-from libramq.remoting.credentials import Credentials, is_signed_for
+from libramq.remoting.credentials import Credentials, is_signed_by_broker
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import INLINE_BODY_BYTES_MAX, Request, serves
 
@@ -172,7 +172,7 @@ class NameServerProcessor:
 
     def _require_broker(self, request: Request) -> None:
         """Raise BrokerError for a broker's request that no broker of the cluster has signed."""
-        if self._credentials is not None and not is_signed_for(request.command, self._credentials, None):
+        if self._credentials is not None and not is_signed_by_broker(request.command, self._credentials):
             raise broker_error(ResponseCode.NO_PERMISSION, UNSIGNED)
 
     @serves(RequestCode.GET_ROUTEINFO_BY_TOPIC)

@@ -56,17 +56,16 @@ def sign_for(request: Command, credentials: Credentials, address: str) -> Comman
     return sign(msgspec.structs.replace(request, ext=ext), credentials)
 
 
-def is_signed_for(request: Command, credentials: Credentials, address: str | None) -> bool:
-    """Return whether a request was signed with these credentials for its code and this address.
-
-    address: None: any, for a name server, which may not know by which one brokers reach it.
-    """
+def is_signed_for(request: Command, credentials: Credentials, address: str) -> bool:
+    """Return whether a request was signed with these credentials for its code and this address."""
     purpose = request.ext.get(PURPOSE, "")
-    is_for = (
-        purpose.startswith(_purpose(request.code, ""))
-        if address is None
-        else (purpose == _purpose(request.code, address))
-    )
+    return purpose == _purpose(request.code, address) and is_signed(request, credentials)
+
+
+def is_signed_by_broker(request: Command, credentials: Credentials) -> bool:
+    """Return whether a broker signed a request to a name server: ours for its code, Apache's without one."""
+    purpose = request.ext.get(PURPOSE)
+    is_for = purpose is None or purpose.startswith(_purpose(request.code, ""))
     return is_for and is_signed(request, credentials)
 
 
