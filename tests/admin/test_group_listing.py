@@ -28,4 +28,5 @@ async def test_groups_that_pop_or_assign_are_listed_while_they_run_and_after():
             assert admin.groups() == ["assigns", "pops"]
         async with GroupWatch(namesrv) as watch:
             stopped = await watch.look()
+    assert not [diagnosis for state in running for diagnosis in state.diagnoses], "nobody ever was a member"
     assert [state.group for state in running] == [state.group for state in stopped] == ["assigns", "pops"]

@@ -14,7 +14,7 @@ from libramq.errors import BrokerError, ConfigError, ConsumerNotOnline, LibraErr
 from libramq.groups.diagnosis import no_members
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
-from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX, dlq_topic
+from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX, dlq_topic, retry_topic
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ClientConnection, ConsumerConnection, GroupDiagnosis
 from libramq.transport.access import OPEN, Access
@@ -130,12 +130,16 @@ class GroupWatch:
         """Return the current state of all groups by name, or of one; raises RouteNotFound for no group."""
         events = await asyncio.to_thread(self._reader.read)
         last = self._last_rebalances(events)
-        names = await self._admin.groups()
+        names, topics = await self._admin.groups(), set(await self._admin.topics())
         if group is not None:
             if group not in names:
                 raise RouteNotFound(f"no broker knows group {group}; libra groups lists all")
             names = [group]
-        return list(await asyncio.gather(*(self._state(name, last.get(name)) for name in names)))
+        return list(
+            await asyncio.gather(
+                *(self._state(each, last.get(each), joins=retry_topic(each) in topics) for each in names)
+            )
+        )
 
     def _last_rebalances(self, events: Iterable[BrokerEvent]) -> dict[str, Rebalance]:
         """Return the last rebalance of each group, and drop older events."""
@@ -149,7 +153,8 @@ class GroupWatch:
                 self._events[group] = [one for one in held if one.event.at_ms >= found[-1].at_ms]
         return last
 
-    async def _state(self, group: str, last: Rebalance | None) -> GroupState:
+    async def _state(self, group: str, last: Rebalance | None, *, joins: bool) -> GroupState:
+        """Return a group's state. joins: it has had members; one that pops or assigns its queues has none."""
         async with self._at_once:
             try:
                 stats = await self._admin.consume_stats(group)
@@ -164,7 +169,7 @@ class GroupWatch:
         queues = {queue: ends for queue, ends in stats.items() if not queue.topic.startswith(RETRY_PREFIX)}
         lag = sum(max(0, offset.behind) for offset in stats.values())
         diagnoses = list(connected.diagnoses)
-        if lag and is_known and not connected.connection_set:
+        if lag and joins and is_known and not connected.connection_set:
             found = no_members(lag)
             diagnoses.append(GroupDiagnosis(kind=found.kind, about=found.about, text=found.text))
         return GroupState(
