@@ -17,7 +17,7 @@ from libramq import (
     errors,
     sync,
 )
-from libramq.client import Admin, ConsumeFrom, identity
+from libramq.client import Admin, ConsumeFrom, SimpleConsumer, identity
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.options import AdminOptions, ConsumerOptions, PushConsumerOptions
 
@@ -52,6 +52,18 @@ def test_a_consumer_needs_a_group(kind):
 def test_an_unknown_option_of_a_producer_is_explained(kind):
     with pytest.raises(ConfigError, match="no such option: retry; did you mean retries"):
         kind(retry=2)
+
+
+@pytest.mark.parametrize("kind", [SimpleConsumer, sync.SimpleConsumer])
+def test_an_unknown_option_of_a_simple_consumer_is_explained(kind):
+    with pytest.raises(ConfigError, match="SimpleConsumer has no such option: fromend; did you mean"):
+        kind(group="g", fromend=True)
+
+
+@pytest.mark.parametrize("kind", [Admin, sync.Admin])
+def test_an_unknown_option_of_an_admin_is_explained(kind):
+    with pytest.raises(ConfigError, match="Admin has no such option: namesvr; did you mean namesrv"):
+        kind(namesvr="127.0.0.1:9876")
 
 
 WRONG = [

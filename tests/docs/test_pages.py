@@ -109,7 +109,11 @@ def defaults(client: type) -> dict[str, str]:
     """Return the options of a client and their defaults, as written on the page."""
     if client not in SETTINGS:
         parameters = inspect.signature(client).parameters
-        return {name: _written(parameter.default) for name, parameter in parameters.items()}
+        return {
+            name: _written(parameter.default)
+            for name, parameter in parameters.items()
+            if parameter.kind is not parameter.VAR_KEYWORD
+        }
     options, settings = SETTINGS[client]
     default = {field.name: field.default for field in fields(settings)}
     found = {name: default.get(name) for name in options.__annotations__}

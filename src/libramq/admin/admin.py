@@ -10,14 +10,14 @@ import asyncio
 import random
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Never, Self, TypeVar
 
 import msgspec
 
 from libramq.admin.offset_resets import reset_queue, reset_topics
 from libramq.client.awaiting import answer_of
 from libramq.client.identity import name_server_addresses
-from libramq.client.options import whole_number
+from libramq.client.options import AdminOptions, check_names, whole_number
 from libramq.client.routing.name_servers import NameServers
 from libramq.client.routing.routes import look_up
 from libramq.clock import Clock, SystemClock
@@ -83,7 +83,9 @@ class Admin:
         tls: Tls | None = None,
         clock: Clock | None = None,
         randomness: random.Random | None = None,
+        **unknown: Never,
     ) -> None:
+        check_names(unknown, AdminOptions.__annotations__, "Admin")
         whole_number("timeout_ms", timeout_ms, 1)
         self._name_server_addresses = name_server_addresses(namesrv)
         self._timeout_ms = timeout_ms

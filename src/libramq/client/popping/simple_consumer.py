@@ -15,12 +15,12 @@ import contextlib
 import random
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Never, Self, TypeVar
 
 from libramq.client.awaiting import all_of, answer_of
 from libramq.client.beginning import Begun, GroupBeginning, places_of, take_steps
 from libramq.client.identity import name_server_addresses
-from libramq.client.options import whole_number
+from libramq.client.options import SimpleConsumerOptions, check_names, whole_number
 from libramq.client.popping.pop_round import NextPop, Place, PopRound
 from libramq.client.popping.popped import (
     NOT_POPPED,
@@ -108,7 +108,9 @@ class SimpleConsumer:
         tls: Tls | None = None,
         clock: Clock | None = None,
         randomness: random.Random | None = None,
+        **unknown: Never,
     ) -> None:
+        check_names(unknown, SimpleConsumerOptions.__annotations__, "SimpleConsumer")
         self.group = validate_group(group)
         self._name_server_addresses = name_server_addresses(namesrv)
         self._init_mode = 1 if from_end else 0
