@@ -23,6 +23,7 @@ import pytest
 import yaml
 
 from libramq import Message, Producer, PushConsumer
+from libramq.balance import register_strategy
 from libramq.broker import metrics_server
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
@@ -202,11 +203,14 @@ async def only_member_is_killed(scene: Scene) -> None:
     await scene.send(500)
 
 
-async def a_strategy_leaves_queues(scene: Scene) -> None:
-    def first_only(client_id: str, queues: Any, client_ids: Any) -> Any:
-        return queues[:1]
+def first_only(client_id: str, queues: Any, client_ids: Any) -> Any:
+    return queues[:1]
 
-    await scene.stack.enter_async_context(scene.member(strategy=first_only, topic=WIDE))
+
+async def a_strategy_leaves_queues(scene: Scene) -> None:
+    """The coordinator, in this process, takes a strategy by its name only."""
+    register_strategy("TEST_FIRST_ONLY", first_only)
+    await scene.stack.enter_async_context(scene.member(strategy="TEST_FIRST_ONLY", topic=WIDE))
 
 
 async def a_group_stops_for_a_while(scene: Scene) -> None:

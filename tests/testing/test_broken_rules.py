@@ -3,10 +3,11 @@
 The scenarios are narrow, so that few seeds are enough; `pytest -s` prints which it took.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -369,11 +370,12 @@ def test_sessions_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch):
 
 def test_held_pulls_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch):
     handle = PullMessage.handle
-    monkeypatch.setattr(
-        PullMessage,
-        "handle",
-        lambda self, request: handle(self, msgspec.structs.replace(request, monotonic_ms=request.wall_ms)),
-    )
+
+    @functools.wraps(handle)  # With the mark that it serves a request.
+    def by_wall_clock(self: PullMessage, request: Any) -> Any:
+        return handle(self, msgspec.structs.replace(request, monotonic_ms=request.wall_ms))
+
+    monkeypatch.setattr(PullMessage, "handle", by_wall_clock)
     caught(ClocksChangeNothing, scenario("set_clock", group=OURS))
 
 
@@ -384,6 +386,7 @@ def test_a_service_that_stays_due_is_caught(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_processor_that_raises_is_caught(monkeypatch: pytest.MonkeyPatch):
+    @functools.wraps(PullMessage.handle)
     def fails(self: PullMessage, request: object) -> None:
         raise ZeroDivisionError
 
