@@ -31,7 +31,7 @@ def test_sql_expressions_are_compared_as_they_are():
 def test_different_filters_of_one_topic_conflict(other):
     text = tag_conflict([("alice", {"T": "a", "U": "*"}), ("bob", {"T": other}), ("carol", {"T": "a"})])
     assert text.startswith(
-        f"of T, alice, carol want 'a' and bob wants '{other}': a queue is read by one member"
+        f"of T, alice, carol want 'a' and bob wants '{other}': each gets what its own expression selects"
     )
     assert text.endswith("give all members the same expression, or separate groups")
 

@@ -110,6 +110,14 @@ class SimulatedProducer:
         """Begin no more messages; pending ones are sent until they are acknowledged."""
         self.is_stopped = True
 
+    def leave(self) -> None:
+        """Begin no more messages, and end as a program does that closes its producer."""
+        self.stop()
+        self.process.do(lambda: self._network.stop(self._closed))
+
+    def _closed(self, _: None) -> None:
+        self.process.after(0, self.kill)
+
     def kill(self) -> None:
         """Kill it, as by SIGKILL."""
         if self.process.is_alive:
