@@ -70,6 +70,16 @@ async def test_the_last_attempt_says_so_and_the_dead_letter_says_why(namesrv, ca
     assert list(letter.message.keys) == ["k"]
 
 
+async def test_an_error_with_half_a_character_does_not_keep_its_message(namesrv):
+    """`json.loads` returns a lone surrogate for half an emoji, and a file's name may have one."""
+
+    def fails(_):
+        raise ValueError("no customer 'J\ud83d'")
+
+    letter = await dead_letter(namesrv, fails, max_reconsume_times=0)
+    assert letter.error == "ValueError: no customer 'J?'"
+
+
 async def test_an_option_keeps_the_error_out_of_the_dead_letter(namesrv, caplog):
     letter = await dead_letter(namesrv, raises, max_reconsume_times=0, dead_letter_errors=False)
     assert letter.error is None

@@ -321,14 +321,21 @@ class HandlerError(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Return the description of an exception, whose text may not even be formatted."""
+        """Return the description of an exception, whose text may not even be formatted.
+
+        A lone surrogate, as in half an emoji or a file's undecodable name, could not be sent.
+        """
         kind = type(error)
         module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
         try:
             text = str(error)
         except Exception:
             text = ""
-        return cls(f"{module}{kind.__qualname__}"[:ERROR_CHARACTERS_MAX], text[:ERROR_CHARACTERS_MAX])
+        return cls(*map(_sendable, (f"{module}{kind.__qualname__}", text)))
+
+
+def _sendable(text: str) -> str:
+    return text[:ERROR_CHARACTERS_MAX].encode(errors="replace").decode()
 
 
 class Delivery:
