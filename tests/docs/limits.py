@@ -60,7 +60,11 @@ LIMITS: Final[dict[str, tuple[Limit, ...]]] = {
         ),
     ),
     "Time": (
-        Limit("until a connection's first byte", f"{_SERVER}:FIRST_BYTE_MS_MAX", "it is closed"),
+        Limit(
+            "until a connection's first byte, where clients must authenticate",
+            f"{_SERVER}:FIRST_BYTE_MS_MAX",
+            "it is closed",
+        ),
         Limit("for a TLS handshake", "transport.handshakes:HANDSHAKE_MS_MAX", "it is closed"),
         Limit("for a slave's proof", "replication.slave_proof:PROOF_MS_MAX", "it is closed"),
         Limit(

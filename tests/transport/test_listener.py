@@ -18,6 +18,7 @@ from libramq.errors import ConfigError
 from libramq.transport import handshakes as handshakes_module
 from libramq.transport import listener as listener_module
 from libramq.transport import server as server_module
+from libramq.transport.admission import Census, ConnectionLimits
 from libramq.transport.server import Server
 from tests.fakes import ManualClock
 from tests.transport.loops import LOOPS, run_on, until
@@ -48,10 +49,11 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
 
 
 async def serve_both(handler: Echo, served: ssl.SSLContext, clock: object = None) -> tuple[Server, int]:
-    """Serve TLS and plain connections on one port."""
+    """Serve TLS and plain connections on one port; clients must authenticate."""
     server = Server(
         handler,
         (clock or SystemClock()).monotonic_ms,  # type: ignore[attr-defined]
+        census=Census(ConnectionLimits(unauthenticated_max=10)),
         tls=lambda first: served if first == TLS_HANDSHAKE else None,
     )
     return server, await server.listen("127.0.0.1", 0)

@@ -66,8 +66,14 @@ class Client:
         self.opaque = 0
 
     @classmethod
-    async def connect(cls, port: int) -> "Client":
-        return cls(*await asyncio.open_connection("127.0.0.1", port))
+    async def connect(cls, port: int, *, receive_bytes: int = 0) -> "Client":
+        """Connect. receive_bytes: how much the system takes without a reader; 0: as it likes, some 30 MB."""
+        raw = socket.socket()
+        if receive_bytes:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        raw.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", port))
+        return cls(*await asyncio.open_connection(sock=raw))
 
     def frame(self, body: bytes = b"", code: int = 1) -> bytes:
         self.opaque += 1
@@ -497,7 +503,8 @@ def test_connections_that_are_being_made_make_room_as_well(loop):
 def test_a_connection_without_a_first_byte_is_closed(loop):
     async def scenario() -> None:
         clock = ManualClock()
-        server, port = await serve(Echo(), clock)
+        limits = ConnectionLimits(unauthenticated_max=10)
+        server, port = await serve(Echo(), clock, census=Census(limits))
         silent, quiet = await Client.connect(port), await Client.connect(port)
         assert await quiet.ask() == b"hi"
         await until(lambda: server.connection_count == 2)
@@ -510,6 +517,23 @@ def test_a_connection_without_a_first_byte_is_closed(loop):
         assert await quiet.ask() == b"hi"
         await silent.close()
         await quiet.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+def test_a_client_that_need_not_authenticate_may_be_silent(loop):
+    """Java's connects to every name server every three seconds, unless it is connected."""
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        server, port = await serve(Echo(), clock)
+        silent = await Client.connect(port)
+        await until(lambda: server.connection_count == 1)
+        clock.advance(server_module.IDLE_MS_MAX)
+        server._close_late()
+        assert await silent.ask() == b"hi"
+        await silent.close()
         await server.close()
 
     run_on(loop, scenario)
@@ -556,7 +580,7 @@ def test_a_client_that_reads_nothing_is_ended_and_one_that_reads_slowly_is_not(l
         clock = ManualClock()
         echo = Echo(bytes(server_module.WRITE_BUFFER_BYTES_HIGH))
         server, port = await serve(echo, clock)
-        stuck, slow = await Client.connect(port), await Client.connect(port)
+        stuck, slow = [await Client.connect(port, receive_bytes=1 << 16) for _ in range(2)]
         for client in (stuck, slow):
             client.writer.transport.pause_reading()
             client.writer.write(client.frame())

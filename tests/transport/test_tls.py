@@ -150,8 +150,8 @@ def test_a_server_may_require_a_client_certificate(
     authority.issue_cert("client.example").private_key_and_cert_chain_pem.write_to_path(str(own))
     with echo_server(context) as server:
         assert ask(server.address, Tls(ca_file=ca_file, cert_file=str(own))) == SECRET
-        # TLS 1.3 reports a missing certificate only after the client's handshake.
-        with pytest.raises((ConnectionLost, ConnectFailed), match=r"certificate|handshake"):
+        # TLS 1.3 reports a missing certificate only after the client's handshake; a reset may overtake it.
+        with pytest.raises((ConnectionLost, ConnectFailed), match=r"certificate|handshake|reset by peer"):
             ask(server.address, Tls(ca_file=ca_file))
 
 

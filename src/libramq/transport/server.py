@@ -374,7 +374,7 @@ class ServerConnection(asyncio.Protocol):
 CLOSING_MS_MAX: Final = 1_000
 #: NettyServerConfig.serverChannelMaxIdleTimeSeconds.
 IDLE_MS_MAX: Final = 120_000
-#: Ours: clients connect when they have a request; as for a handshake (Netty's handshakeTimeoutMillis).
+#: Ours, where clients must authenticate: as for a handshake (Netty's handshakeTimeoutMillis).
 FIRST_BYTE_MS_MAX: Final = 10_000
 #: Ours: how long a frame may take from its first byte to its last, and for each of its bytes: 16 KiB/s. One
 #: byte a second holds a connection, and what has come of a frame, for as long as its client likes.
@@ -405,6 +405,9 @@ class Server:
     ) -> None:
         self.reader = reader
         self._census = census or Census()
+        # Java's clients connect to every name server, and say nothing to those that they do not use.
+        must_prove = self._census.limits.unauthenticated_max is not None
+        self._first_byte_ms_max = FIRST_BYTE_MS_MAX if must_prove else IDLE_MS_MAX
         self._admission = Admission(is_allowed, self._census, monotonic_ms)
         self.log = BoundedLog(log.info, monotonic_ms)
         #: Connections that have sent nothing yet, or had not when it was looked last, the oldest first.
@@ -555,17 +558,17 @@ class Server:
     def _close_late(self) -> None:
         """End connections whose first byte, or the rest of whose frame, is overdue."""
         now_ms = self.monotonic_ms()
-        self._listener.close_silent(now_ms - FIRST_BYTE_MS_MAX)
+        self._listener.close_silent(now_ms - self._first_byte_ms_max)
         late = []
         for connection, since_ms in self._new.items():
-            if now_ms - since_ms <= FIRST_BYTE_MS_MAX:
+            if now_ms - since_ms <= self._first_byte_ms_max:
                 break
             late.append(connection)
         for connection in late:
             del self._new[connection]
             if not connection.has_read:
                 self._census.refused[Limit.FIRST_BYTE] += 1
-                connection.close(f"no byte within {FIRST_BYTE_MS_MAX} ms")
+                connection.close(f"no byte within {self._first_byte_ms_max} ms")
         for connection in self._unfinished.late(now_ms):
             if not connection.is_read_since(now_ms - FRAME_MS_MAX):
                 continue
