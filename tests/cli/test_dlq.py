@@ -1,12 +1,14 @@
 """`libra dlq`: a group's dead letters, listed, shown, exported, and sent again."""
 
 import asyncio
+import contextlib
 import json
 
 import pytest
 
 from libramq import Message, Producer, PushConsumer
 from libramq.admin.dead_letters import DeadLetter, DeadLetters, replay
+from libramq.cli.dlq import _new_file, _Progress
 from libramq.client.queue_reader import QueueReader
 from libramq.errors import ConfigError
 from libramq.message.message import MessageExt
@@ -116,6 +118,38 @@ def test_one_some_or_all_are_sent_again(up, letters):
 def test_what_cannot_be_done_is_one_line(up, letters, arguments, says):
     failed = libra("dlq", *arguments, namesrv=up.namesrv)
     assert says in one_line(failed)
+
+
+def test_an_export_replaces_nothing_and_leaves_no_part_of_it(up, letters, tmp_path):
+    """A directory or a file that was there used to be answered with "this is a file; name a directory"."""
+    (tmp_path / "a").write_text("mine")
+    for path, says in ((tmp_path, "is a directory; name a file in it"), (tmp_path / "a", "exists already")):
+        assert says in one_line(libra("dlq", "export", "-g", GROUP, "-o", str(path), namesrv=up.namesrv))
+    assert (tmp_path / "a").read_text() == "mine"
+    with contextlib.suppress(KeyboardInterrupt), _new_file(tmp_path / "part") as out:
+        out.write("x")
+        raise KeyboardInterrupt
+    assert not (tmp_path / "part").exists()
+
+
+@pytest.mark.parametrize(
+    ("is_by_id", "says"),
+    [
+        (False, "1 were sent again; libra dlq replay -g 'a|b' -t Elsewhere --since {at} goes on"),
+        (True, "1 were sent again; {id} is the next of those that you named, in the order of libra dlq list"),
+    ],
+)
+def test_who_interrupts_a_replay_learns_how_to_go_on_with_the_same(letters, capsys, is_by_id, says):
+    """The command that it named sent to the topics they came from, and what nobody had asked for."""
+    progress = _Progress("-g 'a|b' -t Elsewhere", is_by_id=is_by_id)
+    for number, letter in enumerate(progress.begun(letters)):
+        if number == 1:
+            break
+        progress.sent(letter)
+    progress.interrupted(KeyboardInterrupt())
+    next_ = letters[1]
+    expected = says.format(at=next_.message.store_timestamp_ms, id=next_.message_id)
+    assert capsys.readouterr().err == f"libra: {expected}\n"
 
 
 def test_a_group_without_any_says_so(up):

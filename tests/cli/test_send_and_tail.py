@@ -170,9 +170,20 @@ def test_mistakes_are_named_in_one_line(arguments, said):
     assert said in one_line(libra(*arguments))
 
 
+def test_what_cannot_be_read_ends_it(namesrv, tmp_path):
+    """A directory used to leave a traceback, and a command that waited for ever."""
+    done = libra("send", "-n", namesrv, "-t", "Wrong", "-f", str(tmp_path))
+    assert "0 sent; then: line 1 cannot be read: Is a directory" in one_line(done)
+
+
 def test_a_wrong_line_is_named_after_those_before_it_were_sent(namesrv):
     create(namesrv, "Wrong", 1)
     done = libra("send", "-n", namesrv, "-t", "Wrong", "--rows", stdin='{"body": "1"}\n{"bodie": "2"}\n')
     assert "1 sent; then: line 2: no field 'bodie' (did you mean body?)" in one_line(done)
+    long = "x\n" + "y" * 5_000_000
+    done = libra("send", "-n", namesrv, "-t", "Wrong", stdin=long)
+    assert "1 sent; then: line 2: a body has between 1 and 4194304 bytes" in one_line(done)
+    deep = "[" * 100_000
+    assert "line 1: '[[[" in one_line(libra("send", "-n", namesrv, "-t", "Wrong", "--rows", stdin=deep))
     refused = libra("send", "-n", namesrv, "-t", "Wrong", "x", "--queue", "7")
     assert "--queue 7: name one of these queues of Wrong: broker-a:0" in one_line(refused)

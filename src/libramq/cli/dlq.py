@@ -1,11 +1,13 @@
 """The dlq commands: a group's dead letters, listed, shown, sent again to their topics, and exported."""
 
+import contextlib
+import shlex
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -103,7 +105,7 @@ def export(
             for line in lines:
                 print(printable_json(line))
             return
-        with file.open("x", encoding="utf-8") as out:
+        with _new_file(file) as out:
             for count, line in enumerate(lines, start=1):  # noqa: B007 # How many there were.
                 out.write(f"{line}\n")
     print(f"wrote {count:,} dead letters of {group} to {file}")
@@ -135,7 +137,8 @@ def replay(
     if [bool(ids), every, since is not None].count(True) != 1:
         raise ConfigError("name the message ids to send again, or give --since or --all")
     wanted = set(ids or ())
-    progress = _Progress(group)
+    same = ["-g", group, *(("-n", namesrv) if namesrv else ()), *(("-t", topic) if topic else ())]
+    progress = _Progress(shlex.join(same), is_by_id=bool(wanted))
     with (
         _dead_letters(namesrv, group) as letters,
         Producer(group=PRODUCER_GROUP, namesrv=options.name_servers(namesrv), **client_options()) as producer,
@@ -159,8 +162,10 @@ def replay(
 class _Progress:
     """The messages sent again so far, and a line about them each second on standard error."""
 
-    def __init__(self, group: str) -> None:
-        self._group = group
+    def __init__(self, arguments: str, *, is_by_id: bool) -> None:
+        """arguments: those that a command which goes on needs, too; is_by_id: it was told which to send."""
+        self._arguments = arguments
+        self._is_by_id = is_by_id
         self._current: DeadLetter | None = None
         self._topics: Counter[str] = Counter()
         self._printed_s = time.monotonic()
@@ -185,14 +190,33 @@ class _Progress:
     def interrupted(self, error: BaseException) -> None:
         """Note how to go on, for whoever reads the error."""
         if self._current is not None and self.count:
-            at_ms = self._current.message.store_timestamp_ms
-            hint = (
-                f"{self.count:,} were sent again; libra dlq replay -g {self._group} --since {at_ms} goes on"
+            letter = self._current
+            goes_on = (
+                f"{letter.message_id} is the next of those that you named, in the order of libra dlq list"
+                if self._is_by_id
+                else f"libra dlq replay {self._arguments} --since {letter.message.store_timestamp_ms} goes on"
             )
+            hint = f"{self.count:,} were sent again; {goes_on}"
             if isinstance(error, KeyboardInterrupt):
                 print(f"libra: {printable(hint)}", file=sys.stderr)
             else:
                 error.add_note(f"({hint})")
+
+
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[IO[str]]:
+    """Open a file that must not exist; when what is written to it fails, it does not stay."""
+    try:
+        out = path.open("x", encoding="utf-8")
+    except FileExistsError:
+        what = "is a directory; name a file in it" if path.is_dir() else "exists already; name another file"
+        raise ConfigError(f"{path} {what}") from None
+    try:
+        with out:
+            yield out
+    except BaseException:
+        path.unlink()
+        raise
 
 
 def _dead_letters(namesrv: str | None, group: str) -> "DeadLetters":

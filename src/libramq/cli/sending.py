@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from libramq.cli.access import client_options
 from libramq.client import Producer, SendResult, SendStatus, by_hash
-from libramq.errors import ConfigError, LibraError, LocalProtocolError, nearest_name
+from libramq.errors import ConfigError, InvalidMessage, LibraError, LocalProtocolError, nearest_name
 from libramq.message import Message, MessageQueue
 from libramq.message.message import BODY_BYTES_MAX
 from libramq.message.properties import KEYS, RESERVED, TAGS
@@ -115,7 +115,7 @@ class Sending:
 def _row(line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{line[:60].decode(errors='replace')!r} is no JSON: {error}") from None
     if not isinstance(row, dict):
         raise ConfigError(f"{line[:60].decode(errors='replace')!r} is no JSON object with a body")
@@ -190,21 +190,22 @@ async def send_lines(
     number = 0
     async with Producer(group=GROUP, namesrv=namesrv, **client_options()) as producer:
         queue = await sending.chosen(producer)
-        async for line in _lines(file):
-            number += 1
-            if line:
-                try:
+        try:
+            async for line in _lines(file):
+                number += 1
+                if line:
+                    await producer.wait_for_room()
                     message, key = (
                         sending.of_row(line) if is_rows else (sending.message(line), sending.order_key)
                     )
-                except ConfigError as error:
-                    failures.append(ConfigError(f"line {number}: {error}"))
+                    by_key = by_hash(key) if key is not None and queue is None else None
+                    producer.send_nowait(message, done, queue=queue, selector=by_key)
+                if failures:
                     break
-                await producer.wait_for_room()
-                by_key = by_hash(key) if key is not None and queue is None else None
-                producer.send_nowait(message, done, queue=queue, selector=by_key)
-            if failures:
-                break
+        except (ConfigError, InvalidMessage) as error:  # Those before it are on their way.
+            failures.append(ConfigError(f"line {number}: {error}"))
+        except OSError as error:
+            failures.append(ConfigError(f"line {number + 1} cannot be read: {error.strerror}"))
         await producer.flush()
     if failures:
         raise LocalProtocolError(f"{sent} sent; then: {failures[0]}") from failures[0]
@@ -223,12 +224,15 @@ def _warn_of(statuses: Iterable[SendStatus]) -> None:
 async def _lines(file: int) -> AsyncIterator[bytes]:
     """Yield the lines of a file as they come, read by a daemon thread, since a terminal may never end."""
     loop = asyncio.get_running_loop()
-    chunks: asyncio.Queue[bytes] = asyncio.Queue(CHUNKS_AHEAD)
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue(CHUNKS_AHEAD)
 
     def read() -> None:
-        data = b"."
-        while data:
-            data = os.read(file, READ_BYTES)
+        data: bytes | OSError = b"."
+        while data and not isinstance(data, OSError):
+            try:
+                data = os.read(file, READ_BYTES)
+            except OSError as error:  # A directory, a terminal that has hung up, a broken disk.
+                data = error
             put = chunks.put(data)
             try:
                 asyncio.run_coroutine_threadsafe(put, loop).result()
@@ -239,6 +243,8 @@ async def _lines(file: int) -> AsyncIterator[bytes]:
     threading.Thread(target=read, name="libra-stdin", daemon=True).start()
     partial = b""
     while chunk := await chunks.get():
+        if isinstance(chunk, OSError):
+            raise chunk
         *whole, partial = (partial + chunk).split(b"\n")
         for line in whole:
             yield line.rstrip(b"\r")
