@@ -6,6 +6,7 @@ from libramq.auth.audit import (
     KINDS_MAX,
     OTHERS,
     RESOURCES_MAX,
+    SIGN_INS_MAX,
     SIGNED_IN_AGAIN_MS,
     Audit,
     AuditedAuthorizer,
@@ -72,6 +73,25 @@ def test_a_flood_of_different_refusals_is_bounded():
     events = audited.after(COLLECTED_MS)
     assert len(events) == KINDS_MAX + 1
     assert (events[-1].reason, events[-1].count) == (OTHERS, 10_000 - KINDS_MAX)
+
+
+def test_a_flood_of_refusals_hides_no_sign_in():
+    """Who has stolen a password could cause the flood first."""
+    audited = Audited()
+    for number in range(2 * KINDS_MAX):
+        audited.audit.refused(f"user-{number}", "10.0.0.6", "SEND_MESSAGE_V2", "User is not found.")
+    audited.audit.signed(ADA, "RocketMQ")
+    signed = [each for each in audited.after(COLLECTED_MS) if each.kind is Kind.SIGNED_IN]
+    assert [(each.user, each.count) for each in signed] == [("ada", 1)]
+
+
+def test_many_clients_that_come_back_at_once_are_no_refusals():
+    audited = Audited()
+    for number in range(SIGN_INS_MAX + 5):
+        audited.audit.signed(Principal(f"user-{number}", "10.0.0.5"), "RocketMQ")
+    events = audited.after(COLLECTED_MS)
+    assert {each.kind for each in events} == {Kind.SIGNED_IN}
+    assert (len(events), events[-1].reason, events[-1].count) == (SIGN_INS_MAX + 1, OTHERS, 5)
 
 
 def test_a_signed_request_is_a_sign_in_once_an_hour_for_each_address():

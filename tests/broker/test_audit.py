@@ -38,6 +38,17 @@ def named(event: dict[str, Any]) -> tuple[Any, ...]:
     return event["kind"], event["user"], event["request"], *event["resources"]
 
 
+def made_topic(name: str) -> h.CreateTopicHeader:
+    return h.CreateTopicHeader(
+        topic=name,
+        default_topic="TBW102",
+        read_queue_nums=1,
+        write_queue_nums=1,
+        perm=6,
+        topic_filter_type="SINGLE_TAG",
+    )
+
+
 def test_changes_are_recorded_with_who_made_them(secured: Secured):
     secured.make("alice")
     secured.allow("Topic:orders", "Group:G")
@@ -65,7 +76,15 @@ def test_changes_are_recorded_with_who_made_them(secured: Secured):
 
 def test_a_change_that_fails_is_none(secured: Secured):
     assert secured.make("root").code == C.NO_PERMISSION, "it exists"
+    assert secured.signed(ROOT, R.UPDATE_AND_CREATE_TOPIC, made_topic(AUDIT_TOPIC)).code != C.SUCCESS
     assert events(secured, "created") == []
+
+
+def test_long_work_is_recorded_when_it_is_done(secured: Secured):
+    assert secured.signed(ROOT, R.UPDATE_AND_CREATE_TOPIC, made_topic("orders")).code == C.SUCCESS
+    assert [named(each) for each in events(secured, "created")] == [
+        ("created", "root", "UPDATE_AND_CREATE_TOPIC", "Topic:orders")
+    ]
 
 
 def test_refusals_are_counted_and_a_flood_is_bounded(secured: Secured):

@@ -3,8 +3,9 @@
     created, changed, deleted, reset   each is an event, at the end of the turn
     signed in, refused                 those of a second that are alike are one event, with their count
 
-A flood of refusals makes some dozen events a second: further kinds of that second are one event together. An
-event has names, and never a body, a password or a signature. Ours; Apache's broker writes a log file.
+A flood of refusals makes some dozen events a second: further kinds of that second are one event together. It
+hides no sign-in: who floods may be who signs in with a stolen password. An event has names, and never a body,
+a password or a signature. Ours; Apache's broker writes a log file.
 """
 
 from collections.abc import Callable, Collection
@@ -24,8 +25,10 @@ from libramq.kernel.connection import Principal
 VERSION: Final = 1
 #: Ours: after how long events that are alike are written, as one.
 COLLECTED_MS: Final = 1_000
-#: Ours: kinds of events that are kept apart within that time.
+#: Ours: refusals that are kept apart within that time; anybody can cause them.
 KINDS_MAX: Final = 50
+#: Ours: and sign-ins, of so many users and addresses: all of a cluster's clients come back after a restart.
+SIGN_INS_MAX: Final = 1_000
 #: Ours: changes that wait for the end of a turn, which makes a hundred.
 CHANGES_MAX: Final = 10_000
 #: Ours: users and addresses whose requests are signed one by one; and after how long one counts as new.
@@ -84,8 +87,9 @@ class _Second:
     """Events of one second."""
 
     began_ms: MonotonicMs
-    counts: dict[_Alike, _Collected] = field(default_factory=dict)
-    others: _Collected | None = None
+    counts: dict[Kind, dict[_Alike, _Collected]] = field(default_factory=dict)
+    #: Those that are not kept apart.
+    others: dict[Kind, _Collected] = field(default_factory=dict)
 
 
 class Audit:
@@ -146,9 +150,10 @@ class Audit:
             ends_ms = second.began_ms + COLLECTED_MS
             if all_of_them or now_ms >= ends_ms:
                 self._second = None
-                events += (self._event(alike, collected) for alike, collected in second.counts.items())
-                if second.others is not None:
-                    events.append(self._event((Kind.REFUSED, None, "", "", OTHERS), second.others))
+                for counts in second.counts.values():
+                    events += (self._event(alike, collected) for alike, collected in counts.items())
+                for kind, collected in second.others.items():
+                    events.append(self._event((kind, None, "", "", OTHERS), collected))
             else:
                 self._due(ends_ms)
         return events
@@ -159,15 +164,17 @@ class Audit:
             now_ms = self._clock.monotonic_ms()
             second = self._second = _Second(now_ms)
             self._due(now_ms + COLLECTED_MS)
-        collected = second.counts.get(alike)
+        kind = alike[0]
+        counts = second.counts.setdefault(kind, {})
+        count_max = SIGN_INS_MAX if kind is Kind.SIGNED_IN else KINDS_MAX
+        is_kept = alike in counts or len(counts) < count_max
+        collected = counts.get(alike) if is_kept else second.others.get(kind)
         if collected is not None:
             collected.count += 1
-        elif len(second.counts) < KINDS_MAX:
-            second.counts[alike] = _Collected(self._clock.wall_ms())
-        elif second.others is not None:
-            second.others.count += 1
+        elif is_kept:
+            counts[alike] = _Collected(self._clock.wall_ms())
         else:
-            second.others = _Collected(self._clock.wall_ms())
+            second.others[kind] = _Collected(self._clock.wall_ms())
 
     def _event(self, alike: _Alike, collected: _Collected) -> AuditEvent:
         kind, user, host, request, reason = alike

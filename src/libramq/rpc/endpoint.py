@@ -7,6 +7,7 @@ Requests of one connection take effect in order. Upstream: NettyRemotingAbstract
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import GeneratorType
 from typing import Final, NamedTuple
 
 from libramq.auth.access_control import host_of
@@ -18,6 +19,7 @@ from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import NoPermission, broker_error
 from libramq.kernel.connection import ANONYMOUS, Connection, Principal
+from libramq.kernel.work import Work
 from libramq.remoting.command import FLAG_RESPONSE, Command
 from libramq.remoting.credentials import signed_fields
 from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refusal
@@ -201,9 +203,22 @@ class Endpoint:
         except NoPermission as refused:
             self._note_refusal(request, refused)
             raise
-        if self._audit is not None:
-            self._note_change(self._audit, request, outcome)
+        return outcome if self._audit is None else self._audited(self._audit, request, outcome)
+
+    def _audited(self, audit: Audit, request: Request, outcome: Outcome) -> Outcome:
+        """Record what a request has changed, or, of long work, will have when that is done."""
+        if isinstance(outcome, GeneratorType):
+            return self._audited_work(audit, request, outcome)
+        self._note_change(audit, request, outcome)
         return outcome
+
+    def _audited_work(self, audit: Audit, request: Request, work: Work[Outcome]) -> Work[Outcome]:
+        try:
+            outcome = yield from work
+        except NoPermission as refused:
+            self._note_refusal(request, refused)
+            raise
+        return self._audited(audit, request, outcome)
 
     def _note_change(self, audit: Audit, request: Request, outcome: Outcome) -> None:
         """Record what a request changes, unless it has failed."""

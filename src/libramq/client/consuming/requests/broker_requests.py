@@ -14,7 +14,7 @@ from libramq import __version__
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import DEAD_LETTER, delay_level
-from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
+from libramq.client.consuming.queues.owned_queue import Delivery, HandlerError, OwnedQueue
 from libramq.client.consuming.subscription import Subscriptions, heartbeat_data, with_retry_topic
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
 from libramq.codes import RequestCode, ResponseCode
@@ -112,7 +112,8 @@ class DirectDelivery(Delivery):
 
     def raised(self, error: BaseException) -> None:
         """Keep what the handler raised, for the operator."""
-        self._error = f"{type(error).__name__}: {error}"
+        kind, text = HandlerError.of(error)
+        self._error = f"{kind}: {text}"
 
     def result(self, ending: Ending) -> ConsumeDirectlyResult:
         """Return the answer to the operator."""
