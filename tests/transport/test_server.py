@@ -573,6 +573,40 @@ def test_a_frame_has_a_limited_time_and_a_large_one_more(loop):
     run_on(loop, scenario)
 
 
+def test_a_frame_that_the_server_does_not_read_is_not_late(loop, monkeypatch):
+    """Without room for more requests, the rest of a large frame is not read, however long that takes."""
+
+    class Busy(Echo):
+        def received(self, peer: Peer, commands: list[Command]) -> None:
+            if not self.batches:
+                peer.pause_reading()  # type: ignore[attr-defined]
+            super().received(peer, commands)
+
+    async def scenario() -> None:
+        monkeypatch.setattr(server_module, "WAITING_BYTES_MAX", 1)
+        clock, echo = ManualClock(), Busy()
+        server, port = await serve(echo, clock)
+        first, large = await Client.connect(port), await Client.connect(port)
+        assert await first.ask() == b"hi"
+        frame = large.frame(bytes(1_000_000))
+        large.writer.write(frame[:-1])
+        await until(lambda: bool(server._unfinished.total_bytes))
+        for _ in range(2):
+            clock.advance(server_module.FRAME_MS_MAX + len(frame))
+            server._close_late()
+            assert server.connection_count == 2
+        echo.peers[0].resume_reading()  # type: ignore[attr-defined]
+        await until(lambda: server._unfinished.total_bytes == len(frame) - 1)
+        server._close_late()
+        large.writer.write(frame[-1:])
+        assert len((await large.read(1))[0].body) == 1_000_000
+        for client in (first, large):
+            await client.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
 def test_a_client_that_reads_nothing_is_ended_and_one_that_reads_slowly_is_not(loop):
     """It may go on sending, and have less unread than what makes the server read no more."""
 

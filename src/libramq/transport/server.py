@@ -97,6 +97,7 @@ class ServerConnection(asyncio.Protocol):
         "_tls",
         "_transport",
         "_unfinished_bytes",
+        "_waits_since_ms",
         "_waits_to_read_on",
         "address",
         "certificate_names",
@@ -133,7 +134,7 @@ class ServerConnection(asyncio.Protocol):
         self.written_bytes = 0
         #: How many bytes had left when it was looked at, and since when no more have; None: none waited.
         self.progress: tuple[int, MonotonicMs] | None = None
-        self.last_read_ms = self.resumed_ms = server.monotonic_ms()
+        self.last_read_ms = self.resumed_ms = self._waits_since_ms = server.monotonic_ms()
         self.closing_since_ms: MonotonicMs | None = None
 
     @property
@@ -252,12 +253,16 @@ class ServerConnection(asyncio.Protocol):
 
     def _wait(self, number: int) -> None:
         self._waits_to_read_on = True
+        self._waits_since_ms = self._server.monotonic_ms()
         self._read_or_not()
         self._server.large_reads.wait(self, number)
 
     def read_on(self) -> None:
         """Read again: the next part of a large frame, or the next of many requests."""
         self._waits_to_read_on = False
+        now_ms = self._server.monotonic_ms()
+        if now_ms - self._waits_since_ms > LATE_CHECK_MS:  # Not with each turn, which a byte would gain.
+            self.resumed_ms = now_ms
         self._read_or_not()
 
     def pause_reading(self) -> None:
@@ -282,7 +287,8 @@ class ServerConnection(asyncio.Protocol):
 
     def is_read_since(self, before_ms: MonotonicMs) -> bool:
         """Return whether what comes has been read since a time, so that the client is to blame."""
-        return not self._is_paused and not self._is_congested and self.resumed_ms < before_ms
+        is_held_up = self._is_paused or self._is_congested or self._waits_to_read_on
+        return not is_held_up and self.resumed_ms < before_ms
 
     @property
     def unsent_bytes(self) -> int:
