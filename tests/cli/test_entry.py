@@ -45,6 +45,30 @@ def test_an_interrupt_while_the_interpreter_ends_leaves_no_traceback(tmp_path):
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
+def test_a_second_interrupt_ends_servers_that_are_stopping_without_a_traceback():
+    """It interrupted a callback of the loop, which logged that as a fatal error and went on."""
+    program = (
+        "import asyncio, os, signal\n"
+        "from libramq.cli.running import StopSignal, run\n"
+        "async def serve():\n"
+        "    stop = StopSignal()\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    await stop.wait()\n"
+        "    asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGINT)\n"
+        "    await asyncio.sleep(60)\n"
+        "run(serve())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=environment(None),
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 def test_an_ignored_interrupt_stays_ignored(tmp_path):
     """A shell ignores SIGINT this way for background jobs."""
     modules = {"sitecustomize": "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"}

@@ -45,3 +45,4 @@ class StopSignal:
         self._arrived.set()
         for number in (signal.SIGINT, signal.SIGTERM):
             self._loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)  # Python's own would leave a traceback, and go on.

@@ -115,6 +115,7 @@ class BrokerChildren:
             self._log_level.value,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # A terminal's Ctrl-C would end one that is only being started.
         )
         self._processes[config.broker_name] = child
         assert child.stdin is not None
