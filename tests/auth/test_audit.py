@@ -3,6 +3,7 @@
 from libramq.auth.audit import (
     CHARACTERS_MAX,
     COLLECTED_MS,
+    KINDS_A_SECOND,
     KINDS_MAX,
     OTHERS,
     RESOURCES_MAX,
@@ -73,6 +74,22 @@ def test_a_flood_of_different_refusals_is_bounded():
     events = audited.after(COLLECTED_MS)
     assert len(events) == KINDS_MAX + 1
     assert (events[-1].reason, events[-1].count) == (OTHERS, 10_000 - KINDS_MAX)
+
+
+def test_a_flood_that_lasts_writes_little_until_it_is_over():
+    audited, written = Audited(), []
+    for number in range(60):
+        for user in range(2 * KINDS_MAX):
+            audited.audit.refused(f"{number}-{user}" + "\x01" * 300, "10.0.0.6", "HEART_BEAT", "\x01" * 300)
+        written.append(audited.after(COLLECTED_MS))
+    assert [len(each) for each in written[:2]] == [KINDS_MAX + 1, KINDS_A_SECOND + 1]
+    assert sum(map(len, written)) == KINDS_MAX + 1 + 59 * (KINDS_A_SECOND + 1)
+    assert sum(each.count for of_second in written for each in of_second) == 60 * 2 * KINDS_MAX
+    assert max(len(encode_event(each)) for each in written[0]) < 1_000
+    audited.after(COLLECTED_MS * KINDS_MAX // KINDS_A_SECOND)
+    for user in range(2 * KINDS_MAX):
+        audited.audit.refused(f"{user}", "10.0.0.6", "HEART_BEAT", "later")
+    assert len(audited.after(COLLECTED_MS)) == KINDS_MAX + 1
 
 
 def test_a_flood_of_refusals_hides_no_sign_in():

@@ -3,7 +3,7 @@
     created, changed, deleted, reset   each is an event, at the end of the turn
     signed in, refused                 those of a second that are alike are one event, with their count
 
-A flood of refusals makes some dozen events a second: further kinds of that second are one event together. It
+A flood of refusals makes some dozen events, then a few a second: further kinds are one event together. It
 hides no sign-in: who floods may be who signs in with a stolen password. An event has names, and never a body,
 a password or a signature. Ours; Apache's broker writes a log file.
 """
@@ -25,8 +25,10 @@ from libramq.kernel.connection import Principal
 VERSION: Final = 1
 #: Ours: after how long events that are alike are written, as one.
 COLLECTED_MS: Final = 1_000
-#: Ours: refusals that are kept apart within that time; anybody can cause them.
+#: Ours: kinds of refusals that are kept apart at once, and how many more with each second. Anybody can cause
+#: them: fifty a second, of long names, wrote 14 GB a day, and brokers with a full disk delete old messages.
 KINDS_MAX: Final = 50
+KINDS_A_SECOND: Final = 5
 #: Ours: and sign-ins, of so many users and addresses: all of a cluster's clients come back after a restart.
 SIGN_INS_MAX: Final = 1_000
 #: Ours: changes that wait for the end of a turn, which makes a hundred.
@@ -101,6 +103,8 @@ class Audit:
         self._due = due
         self._changes: list[AuditEvent] = []
         self._second: _Second | None = None
+        #: How many more kinds of refusals are kept apart, as of some time.
+        self._room, self._room_at_ms = float(KINDS_MAX), clock.monotonic_ms()
         #: Until when a user counts as signed in from an address.
         self._signers: dict[tuple[str, str], MonotonicMs] = {}
 
@@ -164,15 +168,18 @@ class Audit:
             now_ms = self._clock.monotonic_ms()
             second = self._second = _Second(now_ms)
             self._due(now_ms + COLLECTED_MS)
+            gained = (now_ms - self._room_at_ms) / 1000 * KINDS_A_SECOND
+            self._room, self._room_at_ms = min(self._room + gained, KINDS_MAX), now_ms
         kind = alike[0]
         counts = second.counts.setdefault(kind, {})
-        count_max = SIGN_INS_MAX if kind is Kind.SIGNED_IN else KINDS_MAX
-        is_kept = alike in counts or len(counts) < count_max
+        has_room = len(counts) < SIGN_INS_MAX if kind is Kind.SIGNED_IN else self._room >= 1
+        is_kept = alike in counts or has_room
         collected = counts.get(alike) if is_kept else second.others.get(kind)
         if collected is not None:
             collected.count += 1
         elif is_kept:
             counts[alike] = _Collected(self._clock.wall_ms())
+            self._room -= kind is not Kind.SIGNED_IN
         else:
             second.others[kind] = _Collected(self._clock.wall_ms())
 
@@ -242,5 +249,7 @@ def decode_event(data: bytes) -> AuditEvent:
 
 
 def _shown(text: str | None) -> str | None:
-    """Return a client's text without what JSON cannot have, and not longer than names are."""
-    return None if text is None else text[:CHARACTERS_MAX].encode(errors="replace").decode()
+    """Return a client's text without what JSON cannot have or makes long, and not longer than names are."""
+    if text is None:
+        return None
+    return "".join(each if each.isprintable() else "?" for each in text[:CHARACTERS_MAX])
