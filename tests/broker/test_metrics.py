@@ -300,6 +300,9 @@ async def test_a_broker_says_that_it_lives_and_is_ready(tmp_path):
         await names.stop()
         assert await until(503) == b"no name server knows this broker\n"
         assert await get("/live") == (200, b"live\n")
+        assert (await get("/"))[0] == 200
+        # A mistyped probe used to get the metrics, and succeeded whatever the broker did.
+        assert await get("/readyz") == (404, b"there are /metrics, /live and /ready\n")
     finally:
         await broker.stop()
         await names.stop()

@@ -229,6 +229,8 @@ def test_a_file_of_options_applies_to_all_brokers_and_what_up_decides_is_refused
     file.write_text("autoCreateTopicEnable=false\nlistenPort=1\n")
     said = one_line(libra("up", "-c", str(file), "--data", str(tmp_path / "data")))
     assert f"{file} listenPort: libra up decides it" in said
+    with pytest.raises(ConfigError, match="--set flushDiskType: write NAME=VALUE"):
+        _properties([], ["flushDiskType"])
     file.write_text("autoCreateTopicEnable=false\nmaxMessageSize=1000\nmadeUp=1\n")
     assert _properties([file], ["maxMessageSize=2000"]) == {
         "autoCreateTopicEnable": "false",

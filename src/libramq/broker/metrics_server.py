@@ -195,13 +195,16 @@ class MetricsServer:
         self._metrics.record(event)
 
     def _application(self) -> Any:
-        """Return what answers: /live, /ready, and the metrics at every other path."""
+        """Return what answers: /live, /ready, and the metrics at /metrics and /."""
         metrics = make_wsgi_app(self.registry)
 
         def application(environment: Any, start_response: Any) -> Any:
             path = environment["PATH_INFO"]
-            if path not in ("/live", "/ready"):
+            if path in ("/metrics", "/"):
                 return metrics(environment, start_response)
+            if path not in ("/live", "/ready"):  # A probe of a mistyped path would succeed for ever.
+                start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+                return [b"there are /metrics, /live and /ready\n"]
             # The loop has taken the request: it lives.
             reason = self._not_ready if path == "/ready" else None
             status = "200 OK" if reason is None else "503 Service Unavailable"

@@ -209,6 +209,9 @@ def _configs(
 def _properties(files: Sequence[Path], settings: Sequence[str]) -> dict[str, str]:
     """Return the options of broker.conf that -c and --set name; ConfigError for those that others decide."""
     properties: dict[str, str] = {}
+    for setting in settings:
+        if "=" not in setting:
+            raise ConfigError(f"--set {setting}: write NAME=VALUE")
     named = [(str(file), read_properties(file)) for file in files]
     for where, options in [*named, ("--set", parse_properties("\n".join(settings)))]:
         for name in options:
