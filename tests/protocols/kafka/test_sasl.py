@@ -245,6 +245,16 @@ def test_each_of_two_passwords_signs_in_by_scram(secured: Secured, mechanism: st
         assert error.code() == KafkaError._AUTHENTICATION
 
 
+def test_a_password_that_scram_does_not_allow_keeps_the_other_one_valid(secured: Secured):
+    """RocketMQ's clients may have any; RFC 4013 knows no emoji and forbids tabs."""
+    secured.change(lambda users: users.update(UserInfo(username="alice", second_password="\U0001f511\t")))
+    assert produce(secured.options()) is None
+    secured.change(lambda users: users.update(UserInfo(username="alice", withdraw="first")))
+    error = produce(secured.options())
+    assert error is not None
+    assert error.code() == KafkaError._AUTHENTICATION
+
+
 def test_clients_that_never_sign_in_end_none_that_have(tmp_path: Path):
     """One host took all connections of a broker. RocketMQ's clients sign each request, and stay as well."""
     secured = Secured(tmp_path, max_unauthenticated_connections=10)

@@ -10,6 +10,7 @@ The users are those of RocketMQ's clients (`auth/users.py`). PLAIN sends the pas
 only where all connections are encrypted. Upstream: SaslServerAuthenticator.java.
 """
 
+import contextlib
 import hmac
 import re
 from collections.abc import Mapping, Sequence
@@ -113,7 +114,7 @@ class Sasl:
         self._mechanisms = (*SCRAM, PLAIN) if has_plain else SCRAM
         self._under_way: dict[Connection, _SignIn] = {}
         #: What SCRAM knows of users' passwords, by name and mechanism; with the passwords that it is of.
-        self._keys: dict[tuple[str, str], tuple[tuple[bytes, ...], Sequence[Any]]] = {}
+        self._keys: dict[tuple[str, str], tuple[tuple[bytes, ...], Sequence[tuple[bytes, Any]]]] = {}
         self._keys_of_nobody: dict[str, Any] = {}
 
     def apis(self) -> Mapping[type, Any]:
@@ -220,9 +221,9 @@ class Sasl:
                 name = found[2].replace("=2C", ",").replace("=3D", "=") if found is not None else ""
                 attempt.claimed = name
                 user = self._access.enabled_user(name)
-                if user is not None:
+                attempt.servers = self._servers(mechanism, user) if user is not None else ()
+                if attempt.servers:
                     attempt.name = name
-                    attempt.servers = self._servers(mechanism, user)
                 else:
                     text = _FIRST.sub(rf"\1{_NOBODY}\3", text, count=1)
                     attempt.servers = ((b"", self._server_of_nobody(mechanism, name)),)
@@ -253,16 +254,23 @@ class Sasl:
         return mechanism.make_server(lambda _: (salt, *keys[1:]))
 
     def _servers(self, mechanism: Any, user: User) -> "Sequence[tuple[bytes, ScramServer]]":
-        """Return a server of SCRAM for each password of a user; all send the same salt and nonce."""
+        """Return a server of SCRAM for each password of a user; all send the same salt and nonce.
+
+        There is none for a password that SCRAM forbids (RFC 4013: an emoji); the other one stays valid.
+        """
+        from scramp import ScramException
+
         secrets, keys = self._keys.get((user.name, mechanism.name), ((), ()))
         if secrets != user.secrets:
             keys, salt = [], None
             for secret in user.secrets:
-                keys.append(mechanism.make_auth_info(secret.decode(), iteration_count=ITERATIONS, salt=salt))
-                salt = keys[0][0]
+                with contextlib.suppress(ScramException, ValueError):
+                    made = mechanism.make_auth_info(secret.decode(), iteration_count=ITERATIONS, salt=salt)
+                    keys.append((secret, made))
+                    salt = made[0]
             self._keys[user.name, mechanism.name] = user.secrets, keys
         servers: list[tuple[bytes, ScramServer]] = []
-        for secret, known in zip(user.secrets, keys, strict=True):
+        for secret, known in keys:
             nonce = str(servers[0][1].s_nonce) if servers else None
             servers.append((secret, mechanism.make_server(lambda _, known=known: known, s_nonce=nonce)))
         return servers
