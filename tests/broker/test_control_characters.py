@@ -44,6 +44,18 @@ def test_messages_with_one_in_tag_or_key_are_not_stored(
     assert talk.send(peer, "T", properties={name: "ä 名 b", "own": f"a{control}b"}).code == C.SUCCESS
 
 
+@pytest.mark.parametrize("control", ["\x1b[2J", "\t", "\x7f", "\x9b"])
+def test_messages_that_are_sent_back_lose_them(talk: Conversation, peer: FakePeer, control: str):
+    """Those from before are in logs: refused, an ordered group's message would hold its queue for ever."""
+    talk.beat(peer, "client", "G")
+    properties = {"TAGS": f"a{control}b", "KEYS": f"k{control}", "own": f"x{control}", "DELAY": "1"}
+    assert talk.send(peer, "%RETRY%G", properties=properties).code == C.SUCCESS
+    (kept,) = talk.messages("SCHEDULE_TOPIC_XXXX")
+    blank = control.replace(control[0], " ")
+    assert (kept.properties["TAGS"], kept.properties["own"]) == (f"a{blank}b", f"x{control}")
+    assert kept.properties["KEYS"] == f"k{blank}"
+
+
 @pytest.mark.parametrize("control", CONTROLS, ids=IDS)
 def test_topics_and_groups_have_none(talk: Conversation, peer: FakePeer, control: str):
     name = f"T{control}"

@@ -83,6 +83,11 @@ def has_controls(text: str) -> bool:
     return _CONTROLS.search(text) is not None
 
 
+def without_controls(text: str) -> str:
+    """Return a text with a blank in place of each control character."""
+    return _CONTROLS.sub(" ", text)
+
+
 def is_valid_topic(topic: str) -> bool:
     """Return whether the name is valid for a topic."""
     return len(topic) <= _topic_length_max(topic) and _ALLOWED.match(topic) is not None

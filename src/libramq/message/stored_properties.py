@@ -12,7 +12,7 @@ from typing import Final
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.message import properties as p
-from libramq.message.names import has_controls
+from libramq.message.names import has_controls, without_controls
 
 _END: Final = p.PROPERTY_SEPARATOR
 _END_BYTES: Final = _END.encode()
@@ -93,6 +93,19 @@ def require_storable(text: str) -> None:
             ResponseCode.MESSAGE_ILLEGAL,
             f"the property {p.TIMER_DEL_UNIQKEY} would recall another message; RECALL_MESSAGE does that",
         )
+
+
+def sent_back(text: str) -> str:
+    """Return the properties of a message that a consumer sends back, without control characters.
+
+    Blanks take their place in tags and keys: a message may be from before they were refused, and without its
+    retry its queue would not go on.
+    """
+    for name in (p.TAGS, p.KEYS):
+        value = find(text, name)
+        if value is not None and has_controls(value):
+            text = with_property(text, name, without_controls(value))
+    return text
 
 
 def with_property(text: str, name: str, value: str) -> str:

@@ -296,6 +296,7 @@ class Sending:
             if dead is not None:
                 name, queue_id = dead.config.topic_name, dead.queue_id
                 text = stored_properties.with_property(text, p.DELAY, "-1")
+            text = stored_properties.sent_back(text)
         if p.KAFKA_PRODUCER in text:  # Forged, it would pass for a retry of a Kafka producer.
             text = stored_properties.without(text, p.KAFKA_PRODUCER)
         text, unique_key = self.completed(text)
