@@ -231,6 +231,9 @@ def test_a_file_of_options_applies_to_all_brokers_and_what_up_decides_is_refused
     assert f"{file} listenPort: libra up decides it" in said
     with pytest.raises(ConfigError, match="--set flushDiskType: write NAME=VALUE"):
         _properties([], ["flushDiskType"])
+    file.write_text("flushDiskTpye=SYNC_FLUSH\n")
+    with pytest.raises(ConfigError, match=f"{file}: flushDiskTpye: no such option"):
+        _properties([file], [])
     file.write_text("autoCreateTopicEnable=false\nmaxMessageSize=1000\nmadeUp=1\n")
     assert _properties([file], ["maxMessageSize=2000"]) == {
         "autoCreateTopicEnable": "false",

@@ -240,7 +240,7 @@ async def latency(namesrv: str, topic: str, pace: Pace) -> Report:
                 stamp = _STAMP.pack(time.perf_counter_ns())
                 sends.create_task(producer.send(Message(topic, stamp + run + rest)))
             await arrived.wait()
-        seconds = meter.seconds
+        seconds = max(time.perf_counter() - began - warm_up / pace.rate, 1e-9)
     measured = latencies_ms[warm_up:]
     return _report(
         "latency",

@@ -220,11 +220,15 @@ def _properties(files: Sequence[Path], settings: Sequence[str]) -> dict[str, str
                     f"{where} {name}: libra up decides it by its other options; start libra broker"
                 )
         properties |= options
+        try:
+            unknown = broker_config(options)[1]
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
         if where == "--set":
-            for name in broker_config(options)[1]:
+            for name in unknown:
                 raise ConfigError(f"--set {name}: no such option{advice(name)}")
         else:
-            _report_unknown((Path(where),), broker_config(options)[1], BrokerConfig)
+            _report_unknown((Path(where),), unknown, BrokerConfig)
     _warn_of_readers(files)
     return properties
 
