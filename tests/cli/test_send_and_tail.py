@@ -155,6 +155,8 @@ def test_topics_are_listed_with_their_messages_and_the_queues_of_one(namesrv):
             "'soon' is no duration: a number with ms, s, m, h or d",
         ),
         (["send", "-t", "T", "x", "--delay", "1s", "--at", "now"], "name either --delay or --at"),
+        (["send", "-t", "T", "x", "--at", "9" * 20], f"'{'9' * 20}' is no time from 1970 to 9999"),
+        (["tail", "-t", "T", "--from", "99999999999d"], "'99999999999d' is no time from 1970 to 9999"),
         (["send", "-t", "T", "x", "--rows"], "name either a message, or lines of a file"),
         (["send", "-t", "T", "-f", "/nowhere"], "--file /nowhere: No such file or directory"),
         (
@@ -183,6 +185,10 @@ def test_a_wrong_line_is_named_after_those_before_it_were_sent(namesrv):
     long = "x\n" + "y" * 5_000_000
     done = libra("send", "-n", namesrv, "-t", "Wrong", stdin=long)
     assert "1 sent; then: line 2: a body has between 1 and 4194304 bytes" in one_line(done)
+    lone = '{"body": "\\ud800"}'
+    assert "line 1: 'utf-8' codec" in one_line(
+        libra("send", "-n", namesrv, "-t", "Wrong", "--rows", stdin=lone)
+    )
     deep = "[" * 100_000
     assert "line 1: '[[[" in one_line(libra("send", "-n", namesrv, "-t", "Wrong", "--rows", stdin=deep))
     refused = libra("send", "-n", namesrv, "-t", "Wrong", "x", "--queue", "7")

@@ -182,6 +182,8 @@ def timestamp_of(text: str) -> int:
         raise ConfigError(f"{text!r} is no time: now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS") from None
 
 
+#: The year 10000: Python's dates end before it, and RocketMQ's times long after.
+MOMENT_MS_MAX: Final = 253_402_300_800_000
 _AGO: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -196,6 +198,13 @@ def duration_ms(text: str) -> int:
 
 def moment_ms(text: str) -> int:
     """Return the milliseconds since 1970 of a date and time, a time ago, or one of mqadmin's notations."""
+    at_ms = _any_moment_ms(text)
+    if not 0 <= at_ms < MOMENT_MS_MAX:
+        raise ConfigError(f"{text!r} is no time from 1970 to 9999")
+    return at_ms
+
+
+def _any_moment_ms(text: str) -> int:
     if _AGO.fullmatch(text):
         return timestamp_of("now") - duration_ms(text)
     try:

@@ -202,7 +202,11 @@ async def send_lines(
                     producer.send_nowait(message, done, queue=queue, selector=by_key)
                 if failures:
                     break
-        except (ConfigError, InvalidMessage) as error:  # Those before it are on their way.
+        except (
+            ConfigError,
+            InvalidMessage,
+            UnicodeEncodeError,
+        ) as error:  # Those before it are on their way.
             failures.append(ConfigError(f"line {number}: {error}"))
         except OSError as error:
             failures.append(ConfigError(f"line {number + 1} cannot be read: {error.strerror}"))
