@@ -59,7 +59,14 @@ class Custom(BaseException):
     """An exception that no `except Exception` catches."""
 
 
-FATAL = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, Custom]
+class Unspeakable(Exception):
+    """An exception whose text ends whoever asks for it."""
+
+    def __str__(self):
+        raise SystemExit
+
+
+FATAL = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, Custom, Unspeakable]
 
 
 @pytest.mark.parametrize("error", FATAL)

@@ -321,7 +321,7 @@ class HandlerError(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Return the description of an exception, whose text may not even be formatted.
+        """Return the description of an exception, whose text may not even be formatted, whatever that raises.
 
         A lone surrogate, as in half an emoji or a file's undecodable name, could not be sent.
         """
@@ -329,7 +329,7 @@ class HandlerError(NamedTuple):
         module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
         try:
             text = str(error)
-        except Exception:
+        except BaseException:  # SystemExit too: it would end the handler's thread.
             text = ""
         return cls(*map(_sendable, (f"{module}{kind.__qualname__}", text)))
 
