@@ -210,7 +210,8 @@ def _changed_passwords(account: Account, info: UserInfo) -> tuple[str, str]:
     password, second = account.password, account.second_password
     if info.password is not None and info.password.strip():
         password, second = info.password, ""
-    if (added := (info.second_password or "").strip() and info.second_password) and added != second:
+    added = info.second_password or ""
+    if added.strip() and added != second:
         if second:
             raise _refused("the user has two passwords already: withdraw one first")
         if added == password:
