@@ -83,7 +83,7 @@ def test_a_copy_of_a_rejected_message_exceeds_the_maximum_attempts():
         ((0,), "its messages are redelivered later"),
         ((2,), "its message becomes a dead letter in %DLQ%g"),
         ((2, 3), "its messages become dead letters in %DLQ%g"),
-        ((0, 2, 1), "1 of its 3 messages become dead letters in %DLQ%g, others come again"),
+        ((0, 2, 1), "1 of its 3 messages become dead letters in %DLQ%g, the others are redelivered"),
     ],
 )
 def test_the_log_says_what_becomes_of_a_failed_handlers_messages(attempts, log):

@@ -105,9 +105,8 @@ class ConsumerSettings:
     revoke_drain_ms: Annotated[int, Within(0, 60_000)] = REVOKE_DRAIN_MS
     orderly: bool = False
     broadcasting: bool = False
-    orderly_drain_ms: Annotated[int, Within(0, 30_000)] = (
-        ORDERLY_DRAIN_MS  # Locks of queues being released are not renewed.
-    )
+    # Locks of queues being released are not renewed.
+    orderly_drain_ms: Annotated[int, Within(0, 30_000)] = ORDERLY_DRAIN_MS
     orderly_takeover_ms: Annotated[int, Within(0, 60_000)] = ORDERLY_TAKEOVER_MS
     suspend_ms: Annotated[int, Within(10, 30_000)] = SUSPEND_MS
     pop: bool = False
@@ -156,7 +155,7 @@ class ConsumerSettings:
         return RECONSUME_TIMES_MAX if self.orderly else 16
 
     def is_last_attempt(self, reconsume_times: int) -> bool:
-        """Return whether a message that came so many times again becomes a dead letter if it fails."""
+        """Return whether a message that was redelivered so many times becomes a dead letter if it fails."""
         return not self.broadcasting and reconsume_times >= self.retries_max
 
     @property

@@ -62,12 +62,12 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
     at the latest after revoke_timeout_ms. Messages of a lost queue may already be handled by another member.
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     on_error: called once at the beginning of each problem that stops deliveries: RouteNotFound (no broker has
-    the topic), MemberReplaced (another
-    client has its instance_id), NoPermission, FilterRefused (a broker does not filter by SQL92),
-    RequestCodeNotSupported (a broker before 5.0 has no POP), HandlerTooSlow, RequestTimeout (the
-    coordinator has not answered for session_ms), SubscriptionsDiffer (members of the group subscribe to
-    different messages of a topic: each gets its own of its queues, and the group passes over the rest). The
-    consumer continues when the problem is over; `wait_closed` raises the first two meanwhile.
+    the topic), MemberReplaced (another client has its instance_id), NoPermission, FilterRefused (a broker
+    does not filter by SQL92), RequestCodeNotSupported (a broker before 5.0 has no POP), HandlerTooSlow,
+    RequestTimeout (the coordinator has not answered for session_ms), SubscriptionsDiffer (members of the
+    group subscribe to different messages of a topic: each gets its own of its queues, and the group passes
+    over the rest). The consumer continues when the problem is over; meanwhile `wait_closed` raises
+    MemberReplaced and NoPermission.
     The others are fields of ConsumerSettings, each a whole number.
     """
 

@@ -21,15 +21,13 @@ from typing import Any, Final, cast
 
 from libramq.client.awaiting import awaited, current_task, is_from_outside
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, HandlerResult, ending_of
+from libramq.client.consuming.handling.send_back import REDELIVERED
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.errors import ConfigError, InvalidResult
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt, handed_out
 
 log = get_logger(__name__)
-
-
-REDELIVERED: Final = "its messages are redelivered later"
 
 
 def log_failure(messages: Sequence[MessageExt], topic: str, follows: str = REDELIVERED) -> None:

@@ -36,6 +36,8 @@ DEAD_LETTER: Final = -1
 _SEPARATORS: Final = str.maketrans(
     dict.fromkeys((names.NUL, names.NAME_VALUE_SEPARATOR, names.PROPERTY_SEPARATOR), " ")
 )
+#: What becomes of the messages of a failed handler, for the log: see `what_follows`.
+REDELIVERED: Final = "its messages are redelivered later"
 _PULL_ONLY: Final = (names.MIN_OFFSET, names.MAX_OFFSET, names.TRANSACTION_PREPARED)
 
 
@@ -134,10 +136,11 @@ def what_follows(messages: Sequence[MessageExt], settings: ConsumerSettings) -> 
         return "its messages are dropped: a broadcasting group has no redelivery"
     last = sum(settings.is_last_attempt(message.reconsume_times) for message in messages)
     if not last:
-        return "its messages are redelivered later"
+        return REDELIVERED
     topic = dlq_topic(settings.group)
     if last < len(messages):
-        return f"{last} of its {len(messages)} messages become dead letters in {topic}, others come again"
+        of_all = f"{last} of its {len(messages)} messages"
+        return f"{of_all} become dead letters in {topic}, the others are redelivered"
     return (
         f"its {'message becomes a dead letter' if last == 1 else 'messages become dead letters'} in {topic}"
     )
