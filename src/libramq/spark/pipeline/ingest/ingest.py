@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import msgspec
-from pyspark.sql import functions as f
-from pyspark.sql.window import Window
 
 from libramq.errors import ConfigError
 from libramq.spark.bodies.bodies import from_message
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from libramq.spark.pipeline.delta_table import DeltaTable
     from libramq.spark.pipeline.iceberg_table import IcebergTable
     from libramq.spark.pipeline.parquet_table import ParquetTable
-
 
 #: Ours: 20 MB of small messages, 0.5 s of reading.
 BATCH_MESSAGES: Final = 200_000
@@ -246,8 +243,6 @@ class Ingest:
 
     def _write(self, messages: "DataFrame", batch: Batch) -> None:
         """Write one batch to the table, unless it is there."""
-        from libramq.spark.pipeline.ingest.ingest import without_duplicates
-
         table = self._table()
         if self._config.dedup == "none" and self._bodies is None:
             self._rows_written += table.write_once(self._as_table(messages), batch)
@@ -373,7 +368,13 @@ def without_duplicates(batch: "DataFrame", table: Table, identity: Identity, wit
     """Return a batch's rows whose id came neither earlier in it nor in the table, within a time.
 
     Of several in one batch, the one stored first stays. A message without a key is never a duplicate by key.
+    Not with Spark's state, which drops what is older than its watermark: a queue that is read later than the
+    others is older than theirs. This loses nothing in any order, and a batch that is written again after a
+    crash gives the same result.
     """
+    from pyspark.sql import functions as f
+    from pyspark.sql.window import Window
+
     known = batch.withColumn("_id", _id(identity))
     same = Window.partitionBy("topic", "_id").orderBy("timestamp", "broker", "queueId", "offset")
     since = f.unix_millis("timestamp") - f.unix_millis(f.lag("timestamp").over(same))
@@ -393,6 +394,8 @@ def without_duplicates(batch: "DataFrame", table: Table, identity: Identity, wit
 
 
 def _id(identity: Identity) -> "Column":
+    from pyspark.sql import functions as f
+
     if identity == "unique_id":
         return f.col("msgId")
     place = f.concat_ws(":", f.lit("\0"), "broker", "queueId", "offset")  # No key begins with it.
@@ -401,6 +404,8 @@ def _id(identity: Identity) -> "Column":
 
 def _rows_around(batch: "DataFrame", table: Table, within_ms: int) -> "DataFrame | None":
     """Return the table's rows of the days in which duplicates of the batch may lie."""
+    from pyspark.sql import functions as f
+
     bounds = batch.select(f.to_date(f.min("timestamp")), f.to_date(f.max("timestamp"))).first()
     if bounds is None or bounds[0] is None:
         return None
