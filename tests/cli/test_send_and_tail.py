@@ -118,6 +118,7 @@ def test_tail_selects_by_tags_sql_queue_offset_and_time(namesrv):
     assert bodies("--from", "earliest", "--queue", "broker-a:1") == ["2", "3"]
     assert sorted(bodies("--offset", "1")) == ["1", "3"]
     assert bodies("--from", "1h") == ["0", "1", "2", "3"]
+    assert bodies("--from", "1767010112345") == ["0", "1", "2", "3"]  # No day of the year 1767.
     assert bodies("--from", "2100-01-01") == bodies("--offset", "9") == bodies() == []
     (line,) = tail(
         namesrv, "Chosen", "--offset", "1", "--queue", "1", "--format", "{p.n}|{tags}|{stored}\\t{size}"
@@ -155,6 +156,10 @@ def test_topics_are_listed_with_their_messages_and_the_queues_of_one(namesrv):
             "'soon' is no duration: a number with ms, s, m, h or d",
         ),
         (["send", "-t", "T", "x", "--delay", "1s", "--at", "now"], "name either --delay or --at"),
+        (
+            ["send", "-t", "T", "x", "--queue", "0", "--order-key", "k"],
+            "name either --queue or --order-key",
+        ),
         (["send", "-t", "T", "x", "--at", "9" * 20], f"'{'9' * 20}' is no time from 1970 to 9999"),
         (["tail", "-t", "T", "--from", "99999999999d"], "'99999999999d' is no time from 1970 to 9999"),
         (["send", "-t", "T", "x", "--rows"], "name either a message, or lines of a file"),

@@ -216,6 +216,8 @@ def send(
         raise ConfigError("name either a message, or lines of a file (--file, --rows)")
     if delay is not None and at is not None:
         raise ConfigError("name either --delay or --at")
+    if queue is not None and order_key is not None:
+        raise ConfigError("name either --queue or --order-key")
     of_each = sending.Sending(
         topic=topic,
         tags=tags,

@@ -207,6 +207,8 @@ def moment_ms(text: str) -> int:
 def _any_moment_ms(text: str) -> int:
     if _AGO.fullmatch(text):
         return timestamp_of("now") - duration_ms(text)
+    if re.fullmatch(r"\d{9,}", text):  # 1767010112345 would also be a day of 1767, and 23:45.
+        return int(text)
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1_000)
     except (ValueError, OverflowError):
