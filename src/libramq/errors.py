@@ -288,7 +288,7 @@ class NoPermission(BrokerError):
 class TopicNotExist(BrokerError):
     """17: the topic does not exist."""
 
-    remedy = "Create it (libra admin updateTopic -n NAMESRV -c CLUSTER -t TOPIC) or check its name."
+    remedy = "Create it (libra admin updateTopic -c CLUSTER -t TOPIC) or check its name."
 
 
 class PullOffsetMoved(BrokerError):

@@ -119,7 +119,7 @@ class KnownBrokers:
                     log.warning("a topic is still missing", group=group, topic=topic, nearest=meant)
                 error = RouteNotFound(
                     f"no broker has the topic {topic}{hint}, and group {group} waits for it; create it "
-                    f"(libra admin updateTopic -n NAMESRV -c CLUSTER -t {topic}) or correct the name"
+                    f"(libra admin updateTopic -c CLUSTER -t {topic}) or correct the name"
                 )
                 self._troubles.begin(_missing(topic), error)
         self._without_topic = frozenset(sorted(masters)[:WITHOUT_TOPIC_MAX])
