@@ -88,7 +88,7 @@ def test_one_is_shown_whole_and_all_are_exported(up, letters, tmp_path):
 def test_one_some_or_all_are_sent_again(up, letters):
     """To their topic, with tags, keys and properties, and with the dead letter's place."""
     one = libra("dlq", "replay", "-g", GROUP, letters[0].message_id, namesrv=up.namesrv)
-    assert one.out == f"sent 1 dead letters of {GROUP} again: 1 to {TOPIC}\n"
+    assert one.out == f"sent 1 dead letter of {GROUP} again: 1 to {TOPIC}\n"
     (message,) = sent_again(up.namesrv)
     assert (message.body, message.tags, message.keys) == (
         letters[0].message.body,
@@ -101,6 +101,7 @@ def test_one_some_or_all_are_sent_again(up, letters):
     assert message.reconsume_times == 0
     since = letters[1].message.store_timestamp_ms
     libra("dlq", "replay", "-g", GROUP, "--since", str(since), namesrv=up.namesrv)
+    libra("dlq", "replay", "-g", GROUP, "--since", "2100-01-01", namesrv=up.namesrv)
     later = [each for each in letters if each.message.store_timestamp_ms >= since]
     assert len(sent_again(up.namesrv)) == 1 + len(later)
     every = libra("dlq", "replay", "-g", GROUP, "--all", "--json", namesrv=up.namesrv)
@@ -113,6 +114,10 @@ def test_one_some_or_all_are_sent_again(up, letters):
         (["replay", "-g", GROUP], "name the message ids to send again, or give --since or --all"),
         (["replay", "-g", GROUP, "nope"], f"group {GROUP} has no dead letter nope"),
         (["show", "-g", GROUP, "nope"], f"group {GROUP} has no dead letter nope"),
+        (["list", "-g", "G_typo"], "no broker knows group G_typo; libra groups lists all"),
+        (["export", "-g", "G_typo"], "no broker knows group G_typo; libra groups lists all"),
+        (["replay", "-g", "G_typo", "--all"], "no broker knows group G_typo; libra groups lists all"),
+        (["export", "-g", GROUP, "--since", "soon"], "'soon' is no time: write 2026-05-01"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(up, letters, arguments, says):
@@ -135,8 +140,8 @@ def test_an_export_replaces_nothing_and_leaves_no_part_of_it(up, letters, tmp_pa
 @pytest.mark.parametrize(
     ("is_by_id", "says"),
     [
-        (False, "1 were sent again; libra dlq replay -g 'a|b' -t Elsewhere --since {at} goes on"),
-        (True, "1 were sent again; {id} is the next of those that you named, in the order of libra dlq list"),
+        (False, "1 was sent again; libra dlq replay -g 'a|b' -t Elsewhere --since {at} goes on"),
+        (True, "1 was sent again; {id} is the next of those that you named, in the order of libra dlq list"),
     ],
 )
 def test_who_interrupts_a_replay_learns_how_to_go_on_with_the_same(letters, capsys, is_by_id, says):
@@ -153,6 +158,8 @@ def test_who_interrupts_a_replay_learns_how_to_go_on_with_the_same(letters, caps
 
 
 def test_a_group_without_any_says_so(up):
+    made = libra("admin", "updateSubGroup", "-c", "DefaultCluster", "-g", "G_alive", namesrv=up.namesrv)
+    assert made.code == 0
     assert libra("dlq", "list", "-g", "G_alive", namesrv=up.namesrv).out == (
         "group G_alive has no dead letters\n"
     )

@@ -33,7 +33,8 @@ Ids = Annotated[list[str] | None, typer.Argument(help="Message ids, as `libra dl
 Since = Annotated[
     str | None,
     typer.Option(
-        "--since", help="Only those that died then or later: yyyy-MM-dd#HH:mm:ss:SSS, or milliseconds."
+        "--since",
+        help="Only those that died then or later: a time (2026-05-01T08:30), or 10m for ten minutes ago.",
     ),
 ]
 
@@ -108,7 +109,7 @@ def export(
         with _new_file(file) as out:
             for count, line in enumerate(lines, start=1):  # noqa: B007 # How many there were.
                 out.write(f"{line}\n")
-    print(f"wrote {count:,} dead letters of {group} to {file}")
+    print(f"wrote {_counted(count)} of {group} to {file}")
 
 
 @app.command(no_args_is_help=True)
@@ -156,7 +157,7 @@ def replay(
         output.print_json({"group": group, "sent": progress.count, "topics": dict(progress.topics(topic))})
     else:
         where = ", ".join(f"{count:,} to {name}" for name, count in sorted(progress.topics(topic).items()))
-        print(f"sent {progress.count:,} dead letters of {group} again" + (f": {where}" if where else ""))
+        print(f"sent {_counted(progress.count)} of {group} again" + (f": {where}" if where else ""))
 
 
 class _Progress:
@@ -196,7 +197,7 @@ class _Progress:
                 if self._is_by_id
                 else f"libra dlq replay {self._arguments} --since {letter.message.store_timestamp_ms} goes on"
             )
-            hint = f"{self.count:,} were sent again; {goes_on}"
+            hint = f"{self.count:,} {'was' if self.count == 1 else 'were'} sent again; {goes_on}"
             if isinstance(error, KeyboardInterrupt):
                 print(f"libra: {printable(hint)}", file=sys.stderr)
             else:
@@ -219,15 +220,35 @@ def _new_file(path: Path) -> Iterator[IO[str]]:
         raise
 
 
-def _dead_letters(namesrv: str | None, group: str) -> "DeadLetters":
+@contextlib.contextmanager
+def _dead_letters(namesrv: str | None, group: str) -> "Iterator[DeadLetters]":
+    """Open a group's dead letters; raises RouteNotFound if there are none, and no such group either."""
     from libramq.admin.dead_letters import DeadLetters
     from libramq.cli.access import access
 
-    return DeadLetters(options.name_servers(namesrv), group, access=access())
+    servers = options.name_servers(namesrv)
+    with DeadLetters(servers, group, access=access()) as letters:
+        if not letters.count():
+            _refuse_unknown_group(servers, group)
+        yield letters
+
+
+def _refuse_unknown_group(namesrv: str, group: str) -> None:
+    from libramq.cli.access import client_options
+    from libramq.errors import RouteNotFound
+    from libramq.sync import Admin
+
+    with Admin(namesrv=namesrv, **client_options()) as admin:
+        if group not in admin.groups():
+            raise RouteNotFound(f"no broker knows group {group}; libra groups lists all")
+
+
+def _counted(count: int) -> str:
+    return f"{count:,} dead letter{'' if count == 1 else 's'}"
 
 
 def _since_ms(text: str | None) -> int:
-    return 0 if text is None else options.timestamp_of(text)
+    return 0 if text is None else options.moment_ms(text)
 
 
 def _refuse_unknown(group: str, wanted: set[str], found: "Iterable[DeadLetter]") -> None:
