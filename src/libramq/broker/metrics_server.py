@@ -303,10 +303,9 @@ def _age_ms(lag: Lag, wall_ms: int) -> int | None:
 def _disk_used(broker: Broker) -> float | None:
     """Return the used share of the fullest disk; None if that is unknown."""
     try:
-        disks = [broker.files.filesystem.disk_space(path) for path in broker.store.config.disks]
+        return max(map(broker.files.filesystem.used_percent, broker.store.config.disks)) / 100
     except OSError:
         return None
-    return max(each.used_bytes / max(1, each.used_bytes + each.available_bytes) for each in disks)
 
 
 def _dead_letters(broker: Broker) -> dict[str, int]:
