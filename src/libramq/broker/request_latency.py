@@ -6,7 +6,7 @@ Upstream: RemotingMetricsManager.java.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -124,12 +124,7 @@ class RequestLatency:
             request=_REQUESTS.get(request.command.code, UNKNOWN),
             ms=took_ms,
             client=request.peer.address,
-            group=group_of(ext),
+            group=next((ext[name] for name in _GROUPS if name in ext), None),
             **more,
         )
         self._logged_ms, self._unlogged = now_ms, 0
-
-
-def group_of(ext: Mapping[str, str], names: Sequence[str] = _GROUPS) -> str | None:
-    """Return the group that a request names, if it does."""
-    return next((ext[name] for name in names if name in ext), None)
