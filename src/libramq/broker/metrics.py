@@ -105,35 +105,45 @@ FAMILIES: Final = (LAG, LAG_LATENCY, DEAD_LETTERS, REFUSED_SENDS, RPC_LATENCY)
 
 
 class Snapshots(Collector):
-    """Families whose values are replaced as a whole; read on another thread."""
+    """Families whose values are replaced as a whole. Whoever reads them, on another thread, makes them."""
 
     def __init__(self) -> None:
-        self._current: dict[str, Any] = {}
+        self._current: dict[Family, Collection[tuple[Sequence[str], float]]] = {}
+        #: Of the answers; None: nobody counts them.
+        self.latency: RequestLatency | None = None
 
     def describe(self) -> Iterable[Any]:
         """Return the families, without values."""
-        return [family.kind(family.name, family.about, labels=family.labels) for family in FAMILIES]
+        return [_made(family) for family in FAMILIES]
 
     def collect(self) -> Iterable[Any]:
         """Return the families with their latest values."""
-        return list(self._current.values())
+        for family, values in self._current.copy().items():
+            yield _made(family, values)
+        if self.latency is not None:
+            refused = self.latency.refused_sends()
+            yield _made(REFUSED_SENDS, (((name,), count) for name, count in refused.items()))
+            yield _distributions(RPC_LATENCY, self.latency.times())
 
-    def replace(self, family: Family, values: Iterable[tuple[Sequence[str], float]]) -> None:
-        """Replace a family's values, each with its labels."""
-        made = family.kind(family.name, family.about, labels=family.labels)
-        for labels, value in values:
-            made.add_metric(labels, value)
-        self._current[family.name] = made
+    def replace(self, family: Family, values: Collection[tuple[Sequence[str], float]]) -> None:
+        """Replace a family's values, each with its labels; they do not change any more."""
+        self._current[family] = values
 
-    def replace_times(self, family: Family, times: Mapping[Answered, Times]) -> None:
-        """Replace a family's distributions."""
-        made = HistogramMetricFamily(family.name, family.about, labels=family.labels)
-        bounds = [*(str(float(bound)) for bound in BOUNDS_MS), "+Inf"]
-        for answered, each in times.items():
-            labels = (answered.request, answered.response, str(answered.is_held).lower())
-            buckets = list(zip(bounds, accumulate(each.counts), strict=True))
-            made.add_metric(labels, buckets, each.sum_ms)
-        self._current[family.name] = made
+
+def _made(family: Family, values: Iterable[tuple[Sequence[str], float]] = ()) -> Any:
+    made = family.kind(family.name, family.about, labels=family.labels)
+    for labels, value in values:
+        made.add_metric(labels, value)
+    return made
+
+
+def _distributions(family: Family, times: Mapping[Answered, Times]) -> Any:
+    made = HistogramMetricFamily(family.name, family.about, labels=family.labels)
+    bounds = [*(str(float(bound)) for bound in BOUNDS_MS), "+Inf"]
+    for answered, each in times.items():
+        labels = (answered.request, answered.response, str(answered.is_held).lower())
+        made.add_metric(labels, list(zip(bounds, accumulate(each.counts), strict=True)), each.sum_ms)
+    return made
 
 
 class Metrics:
@@ -305,12 +315,9 @@ class Metrics:
         """Count a flush."""
         self._flushes.observe(took_ms / 1000)
 
-    def answered(self, latency: RequestLatency) -> None:
-        """Set what is known of answers."""
-        self._snapshots.replace_times(RPC_LATENCY, latency.times())
-        self._snapshots.replace(
-            REFUSED_SENDS, (((name,), count) for name, count in latency.refused_sends().items())
-        )
+    def observe(self, latency: RequestLatency) -> None:
+        """Show what is known of answers from now on."""
+        self._snapshots.latency = latency
 
     def progress(self, lags: Iterable[TopicLag], unowned: Mapping[str, int]) -> None:
         """Set the lag of all groups. unowned: the queues of each group without members."""

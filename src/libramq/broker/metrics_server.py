@@ -143,7 +143,6 @@ class MetricsServer:
         self._tls = tls
         self._metrics = Metrics()
         self._server: Server | None = None
-        self._latency: RequestLatency | None = None
         self._looking_since_ms: MonotonicMs | None = None
         self._is_looking = False
         self._earliest = -1, -1
@@ -160,8 +159,9 @@ class MetricsServer:
 
     def observe(self, broker: Broker) -> None:
         """Count a broker's answers and flushes from now on."""
-        self._latency = RequestLatency(broker.kernel.clock)
-        broker.responder.observer = self._latency.answered
+        latency = RequestLatency(broker.kernel.clock)
+        broker.responder.observer = latency.answered
+        self._metrics.observe(latency)
         broker.durability.observe_flushes(self._metrics.flushed)
 
     async def start(self, performer: Performer, broker: Broker) -> None:
@@ -244,8 +244,6 @@ class MetricsServer:
                 dead_letters=self._dead_letters,
             )
         )
-        if self._latency is not None:
-            self._metrics.answered(self._latency)
         self._not_ready = _not_ready(broker)
         self._look(broker)
 
