@@ -16,7 +16,7 @@ from libramq import Message, Producer
 from libramq.broker import metrics_server
 from libramq.broker.broker_conf import broker_config
 from libramq.broker.config import BrokerConfig
-from libramq.broker.metrics import GROUPS_MAX, OTHERS, Metrics, Sample
+from libramq.broker.metrics import GROUPS_MAX, OTHERS, Metrics, Sample, TopicLag
 from libramq.broker.metrics_server import HEAD_BYTES_MAX, HeadReader
 from libramq.broker.shell import BrokerServer
 from libramq.clock import SystemClock
@@ -117,6 +117,20 @@ def test_groups_beyond_the_limit_share_their_series():
         metrics.record(event("started", f"G{number}", reason="member_joined", member_count=1))
     assert value(metrics, "libra_group_rebalances_total", consumer_group=OTHERS, reason="member_joined") == 2
     assert value(metrics, "libra_group_members", consumer_group="G0") == 1
+
+
+def test_idle_groups_take_no_series_from_others():
+    metrics = Metrics()
+    metrics.progress([TopicLag("Read", "T", 0, None)], {})
+    counts = {f"Idle{number}": 0 for number in range(GROUPS_MAX)} | {"Read": 0}
+    metrics.dead_letters(counts.items())
+    name = "rocketmq_send_to_dlq_messages_total"
+    assert value(metrics, name, consumer_group="Read") == 0
+    assert value(metrics, name, consumer_group="Idle0") is None
+    metrics.dead_letters((counts | {"Idle7": 1, "Busy": 2}).items())
+    assert value(metrics, name, consumer_group="Idle7") == 1
+    assert value(metrics, name, consumer_group="Busy") == 2
+    assert value(metrics, name, consumer_group=OTHERS) is None
 
 
 def test_options_have_apaches_names():

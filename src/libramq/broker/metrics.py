@@ -6,7 +6,7 @@ Prometheus itself adds the broker's address.
 
 from collections import Counter as Sums
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from math import isnan, nan
 from typing import Any, Final, NamedTuple
@@ -36,7 +36,7 @@ class Sample:
 
     log_bytes: of the commit log; unflushed_bytes: of it that are not known to be on the disk. kept_ms: for
     how long it has kept its oldest message. disk_used: the used share of its disk; None: unknown.
-    refuses: whether the store takes no messages. dead_letters: how many a group ever had, by group.
+    refuses: whether the store takes no messages.
     """
 
     messages_in: int
@@ -54,7 +54,6 @@ class Sample:
     kept_ms: int = 0
     disk_used: float | None = None
     refuses: bool = False
-    dead_letters: Mapping[str, int] = field(default_factory=dict)
 
 
 class TopicLag(NamedTuple):
@@ -300,10 +299,6 @@ class Metrics:
         for name, gauge in self._storage.items():
             value: float | None = getattr(sample, name)
             gauge.set(nan if value is None else value)
-        dead: Sums[tuple[str]] = Sums()
-        for group, count in sample.dead_letters.items():
-            dead[(self._label(group),)] += count
-        self._snapshots.replace(DEAD_LETTERS, dead.items())
         found = {(self._label(group), kind) for group, kinds in sample.diagnoses.items() for kind in kinds}
         for group, kind in found:
             self._diagnoses.labels(group, kind).set(1)
@@ -337,6 +332,18 @@ class Metrics:
         for group in self._ownerless - present:  # It was deleted.
             self._unowned.labels(group).set(0)
         self._ownerless = {self._label(group) for group in unowned}
+
+    def dead_letters(self, counts: Iterable[tuple[str, int]]) -> None:
+        """Set how many dead letters each group ever had here.
+
+        A group with other time series has 0, since Prometheus sees no increase where a series begins. Idle
+        groups have no series: they would use up `GROUPS_MAX`.
+        """
+        dead: Sums[tuple[str]] = Sums()
+        for group, count in counts:
+            if count or group in self._groups:
+                dead[(self._label(group),)] += count
+        self._snapshots.replace(DEAD_LETTERS, dead.items())
 
     def _place(self, group: str, topic: str, known: Mapping[tuple[str, str], float]) -> tuple[str, str]:
         place = self._label(group), topic

@@ -146,7 +146,6 @@ class MetricsServer:
         self._looking_since_ms: MonotonicMs | None = None
         self._is_looking = False
         self._earliest = -1, -1
-        self._dead_letters: Mapping[str, int] = {}
         #: What groups without members had committed, and those of them for which messages wait.
         self._committed: dict[str, int] = {}
         self._deserted: dict[str, int] = {}
@@ -241,7 +240,6 @@ class MetricsServer:
                 kept_ms=max(0, wall_ms - earliest_ms) if earliest_ms > 0 else 0,
                 disk_used=_disk_used(broker),
                 refuses=store.failure is not None,
-                dead_letters=self._dead_letters,
             )
         )
         self._not_ready = _not_ready(broker)
@@ -254,7 +252,6 @@ class MetricsServer:
         if self._is_looking or (since_ms is not None and now_ms - since_ms < LAG_MS):
             return
         self._is_looking, self._looking_since_ms = True, now_ms
-        self._dead_letters = _dead_letters(broker)
         broker.kernel.work(self._look_at_lags(broker))
 
     def _look_at_lags(self, broker: Broker) -> Work[None]:
@@ -265,6 +262,11 @@ class MetricsServer:
         finally:
             self._is_looking = False
         self._took(found, int(broker.kernel.clock.wall_ms()))
+        yield None
+        store = broker.store
+        self._metrics.dead_letters(
+            (group, store.max_offset(dlq_topic(group), 0)) for group in broker.groups.names()
+        )
 
     def _took(self, found: Mapping[str, GroupProgress], wall_ms: int) -> None:
         """Take the progress of all groups."""
@@ -304,12 +306,6 @@ def _disk_used(broker: Broker) -> float | None:
         return max(map(broker.files.filesystem.used_percent, broker.store.config.disks)) / 100
     except OSError:
         return None
-
-
-def _dead_letters(broker: Broker) -> dict[str, int]:
-    """Return how many messages of each group became dead letters here."""
-    # 0, too: Prometheus sees no increase where a series begins.
-    return {group: broker.store.max_offset(dlq_topic(group), 0) for group in broker.groups.names()}
 
 
 def _not_ready(broker: Broker) -> str | None:
