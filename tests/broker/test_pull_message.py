@@ -6,6 +6,7 @@ import tracemalloc
 import pytest
 
 from libramq.broker.groups.pull import TAG_CHARACTERS_MAX, TagExpressions
+from libramq.broker.messages.reading import PASSED_OVER_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats.tables import SubscriptionGroupConfig
@@ -387,6 +388,31 @@ def test_an_expired_held_pull_skips_messages_that_did_not_match(talk, peer):
     talk.give(peer, command)
     fill(talk, 2, properties={"TAGS": "blue"})
     talk.advance(15_000)
+    reply = answer(peer, command)
+    assert (reply.code, reply.ext["nextBeginOffset"]) == (C.PULL_NOT_FOUND, "2")
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind", "is_cold"),
+    [("red", "TAG", False), ("red", "TAG", True), ("a = 'red'", "SQL92", False)],
+    ids=["by tags", "by tags that are not in memory", "by SQL"],
+)
+def test_a_client_learns_soon_that_its_pull_has_passed_messages_over(talk, peer, expression, kind, is_cold):
+    """It commits behind them then. Whoever had no use for the last messages seemed to lag for 15 s."""
+    talk.create_topic("T")
+    if is_cold:
+        talk.broker.store.tag_codes = lambda *_, **__: None
+    command = talk.pull_command(
+        subscription=expression, expression_type=kind, sys_flag=HELD, suspend_timeout_millis=15_000
+    )
+    talk.give(peer, command)
+    talk.advance(1_000)
+    fill(talk, 1, properties={"TAGS": "blue", "a": "blue"})
+    talk.advance(2_000)
+    fill(talk, 1, properties={"TAGS": "blue", "a": "blue"})
+    talk.advance(PASSED_OVER_MS - 2_001)
+    assert find_answer(peer, command) is None
+    talk.advance(1)
     reply = answer(peer, command)
     assert (reply.code, reply.ext["nextBeginOffset"]) == (C.PULL_NOT_FOUND, "2")
 

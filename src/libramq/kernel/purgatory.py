@@ -144,6 +144,11 @@ class Purgatory:
         if until_ms is not None:
             parked._deadline = self._deadlines.set(until_ms, partial(self._expire, parked, expire))
 
+    def expire_by(self, parked: Parked, by_ms: MonotonicMs) -> None:
+        """Have an answer that waits until some time wait no longer than until another."""
+        if parked._deadline is not None:
+            parked._deadline.by(by_ms)
+
     def release(self, parked: Parked) -> bool:
         """Take an answer out, to give it now; False if it is not parked any more."""
         if not parked.is_parked:

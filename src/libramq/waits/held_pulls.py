@@ -153,10 +153,13 @@ class HeldPulls(Generic[T]):
         max_offset: int,
         new_codes: NewCodes = lambda _: None,
         new_properties: NewProperties = lambda _: None,
+        *,
+        by_ms: MonotonicMs | None = None,
     ) -> list[HeldPull[T]]:
         """Return the pulls that match a message below `max_offset`, which stay held; move the others there.
 
-        Those with a filter are among them, and may be passed over when it is their turn.
+        Those with a filter are among them, and may be passed over when it is their turn. by_ms: when those
+        that are moved expire, at the latest.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -174,11 +177,19 @@ class HeldPulls(Generic[T]):
                 codes = known[offset]
                 if codes is not None and codes.isdisjoint(tag_codes):
                     pull.offset = max_offset
+                    if by_ms is not None:
+                        self.expire_by(pull, by_ms)
                     continue
             if pull.message_filter is not None:
                 pull.passes = passes = passes or Passes(max_offset, new_properties)
             woken.append(pull)
         return woken
+
+    def expire_by(self, pull: HeldPull[T], by_ms: MonotonicMs) -> None:
+        """Have a pull wait no longer than until a time."""
+        if by_ms < pull.until_ms:
+            pull.until_ms = by_ms
+            self._purgatory.expire_by(pull, by_ms)
 
     def take(self, topic: str, queue_id: int, is_wanted: Callable[[T], bool]) -> list[HeldPull[T]]:
         """Take out the pulls of a queue whose requests match, whatever they wait for."""

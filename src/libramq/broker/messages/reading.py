@@ -37,6 +37,9 @@ from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
 from libramq.waits import HeldPull, HeldPulls
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
 
+#: PullRequestHoldService.run: for how long a client does not learn of messages that its pull has passed over.
+#: It commits behind them then; until it has, they count as lag.
+PASSED_OVER_MS: Final = 5_000
 _STATUSES: Final = {
     ReadStatus.FOUND: PullStatus.FOUND,
     ReadStatus.NO_MATCHED_MESSAGE: PullStatus.NOTHING_MATCHED,
@@ -146,7 +149,8 @@ class Reading:
             return
         new_codes = partial(self._store.tag_codes, topic, queue_id, end=end)
         new_properties = partial(self._store.properties, topic, queue_id, end=end)
-        woken = self._held.matching(topic, queue_id, end, new_codes, new_properties)
+        by_ms = self._clock.monotonic_ms() + PASSED_OVER_MS
+        woken = self._held.matching(topic, queue_id, end, new_codes, new_properties, by_ms=by_ms)
         filtered = [held for held in woken if held.passes is not None]
         if filtered:
             self._filtering.add(filtered)
@@ -155,10 +159,14 @@ class Reading:
 
     def _wake(self, held: HeldPull[Pull]) -> None:
         """Run a pull again, unless it was answered, or has ended, before it was its turn."""
-        if held.is_parked and (held.passes is None or not held.is_passed_over()):
-            self._held.release(held)
-            held.request.offset = held.offset
-            self._run_again(held.request, held.until_ms, _Cause.WOKEN)  # It stays held if no message matches.
+        if not held.is_parked:
+            return
+        if held.passes is not None and held.is_passed_over():
+            self._held.expire_by(held, self._clock.monotonic_ms() + PASSED_OVER_MS)
+            return
+        self._held.release(held)
+        held.request.offset = held.offset
+        self._run_again(held.request, held.until_ms, _Cause.WOKEN)  # It stays held if no message matches.
 
     def _expired(self, held: HeldPull[Pull]) -> None:
         held.request.offset = held.offset
@@ -322,7 +330,7 @@ class Reading:
             ):
                 # All new messages were filtered out: wait behind them rather than answer with none.
                 pull.offset = result.next_offset
-                self._hold(pull, hold_until_ms)
+                self._hold(pull, min(hold_until_ms, now_ms + PASSED_OVER_MS))
                 return
         if cause is _Cause.EXPIRED and status is PullStatus.NOTHING_MATCHED:
             status = PullStatus.NOTHING_YET
