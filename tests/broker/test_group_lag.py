@@ -5,10 +5,11 @@ import math
 import pytest
 
 from libramq.broker.metrics import GROUPS_MAX, LAGS_MAX, OTHERS, Metrics, TopicLag
-from libramq.broker.metrics_server import LAG_MS, MetricsServer
+from libramq.broker.metrics_server import LAG_MS, LOGGED_MAX, MetricsServer
 from libramq.broker.request_latency import LOG_MS, SLOW_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.remoting import headers as h
 from tests.broker.brokers import Conversation, send_header
 from tests.fakes import FakePeer
@@ -43,9 +44,9 @@ def metered(talk: Conversation) -> Metered:
     return Metered(talk)
 
 
-def commit(talk: Conversation, peer: FakePeer, offset: int, queue_id: int = 0) -> None:
+def commit(talk: Conversation, peer: FakePeer, offset: int, queue_id: int = 0, group: str = "G") -> None:
     header = h.UpdateConsumerOffsetHeader(
-        consumer_group="G", topic="T", queue_id=queue_id, commit_offset=offset
+        consumer_group=group, topic="T", queue_id=queue_id, commit_offset=offset
     )
     assert talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, header).code == C.SUCCESS
 
@@ -73,6 +74,23 @@ def test_a_group_whose_only_member_died_is_reported(talk, peer, metered, caplog)
     talk.beat(FakePeer("10.0.0.9:1"), "bob")
     metered.look()
     assert metered.of("libra_group_diagnosis", kind="no_members") == 0
+
+
+def test_few_of_many_groups_without_members_are_named_in_the_log(talk, peer, metered, caplog):
+    """After a start there may be thousands at once."""
+    talk.create_topic("T", 1)
+    for number in range(LOGGED_MAX + 3):
+        talk.broker.groups.put(SubscriptionGroupConfig(group_name=f"G{number:02}"), talk.clock.wall_ms())
+        commit(talk, peer, 0, group=f"G{number:02}")
+    talk.send(FakePeer(), "T")
+    metered.look()
+    metered.look()
+    named = [record for record in caplog.records if "no member is connected" in record.getMessage()]
+    assert len(named) == LOGGED_MAX
+    assert "group=G00 " in named[0].getMessage()
+    assert "more groups diagnosis=no_members count=3" in caplog.text
+    last = f"G{LOGGED_MAX + 2}"
+    assert metered.of("libra_group_diagnosis", last, kind="no_members") == 1
 
 
 def test_messages_in_a_queue_that_a_dead_group_never_read_count(talk, peer, metered):

@@ -119,6 +119,21 @@ def test_groups_beyond_the_limit_share_their_series():
     assert value(metrics, "libra_group_members", consumer_group="G0") == 1
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_shared_series_have_the_sum_of_queues_and_the_greatest_age_that_is_known(order):
+    metrics = Metrics()
+    metrics.progress([TopicLag(f"G{number}", "T", 0, 0) for number in range(GROUPS_MAX)], {})
+    lags = [TopicLag("H", "T", 1, None), TopicLag("I", "T", 2, 70), TopicLag("J", "T", 3, 50)]
+    metrics.progress(lags[::order], {"H": 4, "I": 8, "G1": 3})
+    shared = {"consumer_group": OTHERS}
+    assert value(metrics, "libra_group_queues_unowned", **shared) == 12
+    assert value(metrics, "libra_group_queues_unowned", consumer_group="G1") == 3
+    assert value(metrics, "rocketmq_consumer_lag_messages", topic=OTHERS, **shared) == 6
+    assert value(metrics, "rocketmq_consumer_lag_latency", topic=OTHERS, **shared) == 70
+    metrics.progress([], {})
+    assert value(metrics, "libra_group_queues_unowned", **shared) == 0
+
+
 def test_idle_groups_take_no_series_from_others():
     metrics = Metrics()
     metrics.progress([TopicLag("Read", "T", 0, None)], {})

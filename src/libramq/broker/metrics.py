@@ -322,16 +322,19 @@ class Metrics:
             place = self._place(lag.group, lag.topic, messages)
             messages[place] = _together(messages.get(place, 0), nan if lag.messages is None else lag.messages)
             age_ms = nan if lag.age_ms is None else lag.age_ms
-            ages[place] = max(age_ms, ages.get(place, age_ms))
+            ages[place] = max(age_ms, ages.get(place, age_ms), key=_by_age)
         self._snapshots.replace(LAG, messages.items())
         self._snapshots.replace(LAG_LATENCY, ages.items())
+        ownerless: Sums[str] = Sums()
         for group, queues in unowned.items():
-            self._members.labels(self._label(group)).set(0)
-            self._unowned.labels(self._label(group)).set(queues)
+            ownerless[self._label(group)] += queues
+        for group, queues in ownerless.items():
+            self._members.labels(group).set(0)
+            self._unowned.labels(group).set(queues)
         present = {group for group, _ in messages}
         for group in self._ownerless - present:  # It was deleted.
             self._unowned.labels(group).set(0)
-        self._ownerless = {self._label(group) for group in unowned}
+        self._ownerless = set(ownerless)
 
     def dead_letters(self, counts: Iterable[tuple[str, int]]) -> None:
         """Set how many dead letters each group ever had here.
@@ -366,6 +369,11 @@ class Metrics:
 
     def _histogram(self, name: str, text: str) -> Histogram:
         return Histogram(name, text, [_GROUP], registry=self.registry, buckets=_SECONDS)
+
+
+def _by_age(age_ms: float) -> float:
+    """Return by what the greatest age is found: unknown ones are greater than 0 alone."""
+    return 0.5 if isnan(age_ms) else age_ms
 
 
 def _together(one: float, other: float) -> float:

@@ -41,6 +41,8 @@ CONNECTIONS_MAX: Final = 128
 HEAD_BYTES_MAX: Final = 16 * 1024
 #: Ours: how often the lag of all groups is looked at; 50,000 queues take 0.2 s of that.
 LAG_MS: Final = 5_000
+#: Ours: groups that are named in the log at once; after a start, 4,500 took 0.14 s of one turn.
+LOGGED_MAX: Final = 20
 #: A line may end without a carriage return, says RFC 9112, 2.2.
 _END: Final = re.compile(rb"\r?\n\r?\n")
 _END_BYTES_MAX: Final = 4
@@ -284,12 +286,20 @@ class MetricsServer:
             for group, each in found.items()
             if not each.has_members and each.waits and self._committed.get(group) == each.committed
         }
-        for group in deserted.keys() - self._deserted.keys():
+        begun = sorted(deserted.keys() - self._deserted.keys())
+        for group in begun[:LOGGED_MAX]:
             log.warning(
                 "group", group=group, diagnosis=Kind.NO_MEMBERS, text=no_members(deserted[group]).text
             )
-        for group in self._deserted.keys() - deserted.keys():
+        if len(begun) > LOGGED_MAX:
+            log.warning("more groups", diagnosis=Kind.NO_MEMBERS, count=len(begun) - LOGGED_MAX)
+        ended = sorted(self._deserted.keys() - deserted.keys())
+        for group in ended[:LOGGED_MAX]:
             log.info("group is healthy again", group=group, diagnosis=Kind.NO_MEMBERS)
+        if len(ended) > LOGGED_MAX:
+            log.info(
+                "more groups are healthy again", diagnosis=Kind.NO_MEMBERS, count=len(ended) - LOGGED_MAX
+            )
         self._deserted = deserted
         self._committed = {group: each.committed for group, each in found.items() if not each.has_members}
 
