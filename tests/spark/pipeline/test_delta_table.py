@@ -107,9 +107,10 @@ def test_a_column_of_another_type_is_refused_before_anything_is_written(tmp_path
     assert rows_in(tmp_path / "t") == 2
 
 
-def test_a_directory_that_the_library_would_take_for_another_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"table='.*a%20b': delta-rs takes %20 for a space; give another"):
-        DeltaTable(tmp_path / "a%20b")
+@pytest.mark.parametrize("name", ["a%20b", "a\\b", "a\nb"])
+def test_a_directory_that_the_library_would_take_for_another_is_refused(tmp_path: Path, name: str):
+    with pytest.raises(ConfigError, match=r"delta-rs does not take '.*' as it is; give another directory"):
+        DeltaTable(tmp_path / name)
 
 
 def test_a_batch_of_duplicates_only_is_recorded(tmp_path: Path):

@@ -7,6 +7,7 @@ The number of a batch is committed with its rows, as the application transaction
 the log is not written again. It uses the library `deltalake` (delta-rs): there is no Delta for Spark 4.3.
 """
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Ours: how often a commit is tried that loses races to other writers; delta-rs repeats harmless ones.
 COMMITS_MAX: Final = 10
+#: In the path of a directory: delta-rs takes %20 for a space, and a backslash for a slash.
+_NOT_IN_PATHS: Final = re.compile(r"[%\\\x00-\x1f]")
 
 
 class DeltaTable:
@@ -58,8 +61,10 @@ class DeltaTable:
         self._library = deltalake
         self._objects = stored_directory(path, storage)
         self._path = Path(path)
-        if self._objects is None and "%" in str(path):
-            raise ConfigError(f"table={str(path)!r}: delta-rs takes %20 for a space; give another directory")
+        if self._objects is None and (marks := _NOT_IN_PATHS.findall(str(path))):
+            raise ConfigError(
+                f"table={str(path)!r}: delta-rs does not take {marks[0]!r} as it is; give another directory"
+            )
         self._url = str(path) if self._objects is None else self._objects.url
         self._options = None if self._objects is None else self._objects.store.delta_options()
         self._draft = self._path.with_name(f".{self._path.name}.draft")
