@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 AVRO = '{"type": "record", "name": "Sale", "fields": [{"name": "shop", "type": "string"}]}'
 LONG = b'{"shop": "%s"}' % (b"/" * 84)
+NAMELESS = [b'{"shop": "\\u0000"}', b'{"shop": "__HIVE_DEFAULT_PARTITION__"}']
 COLUMNS = {"shop": "string", "at": "timestamp", "cents": "int"}
 
 
@@ -50,13 +51,14 @@ def test_json_becomes_columns_and_what_does_not_fit_is_kept_with_the_reason(
             b"\xff",
             b'\n {"cents": "many"}',
             LONG,
+            *NAMELESS,
             b'{"shop": "Harbour", "at": 1700000000000}',
         ],
     )
     sentence = Ingest(given).run(spark, ignore).sentence
-    assert "9 messages" in sentence
+    assert "11 messages" in sentence
     assert "2 rows written" in sentence
-    assert "7 bodies did not fit, see " in sentence
+    assert "9 bodies did not fit, see " in sentence
     more = config(
         up, topic, tmp_path, **keys, columns={**COLUMNS, "till": "int"}, partitioned_by=["date", "shop"]
     )
@@ -84,7 +86,29 @@ def test_json_becomes_columns_and_what_does_not_fit_is_kept_with_the_reason(
         b'\n {"cents": "many"}': "cents is no int",
         b'{"shop": "Harbour", "at": 1700000000000}': "at is not in the years 1 to 9999",
         LONG: "shop is too long for a partition, above 83 bytes",
+        **dict.fromkeys(NAMELESS, "shop cannot be the name of a partition's directory"),
     }
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_another_type_inside_a_nested_column_is_refused_before_anything_is_read(
+    spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, kind: str
+):
+    """Parquet took it, and then no reader could read the table; Delta's error said to run it again."""
+
+    def run(columns: dict[str, str]) -> str:
+        given = config(up, topic, tmp_path, format=kind, body="json", columns=columns)
+        return Ingest(given).run(spark, ignore).sentence
+
+    send(up, topic, [b'{"tags": [1], "line": {"a": 1, "b": 2}}'])
+    assert "1 rows written" in run({"tags": "array<int>", "line": "struct<a:int,b:int>"})
+    send(up, topic, [b'{"line": {"a": 1}}'])
+    with pytest.raises(ConfigError, match=r"a column tags list<.*int32>, which is to be list<.*string>; giv"):
+        run({"tags": "array<string>"})
+    assert "1 rows written" in run({"line": "struct<a:int>"})
+    with pytest.raises(ConfigError, match=r"a column line struct<.*>, which is to be struct<.*>; give anoth"):
+        run({"line": "struct<a:int,b:string>"})
 
 
 @pytest.mark.spark

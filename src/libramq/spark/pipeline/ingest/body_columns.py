@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from libramq.errors import ConfigError
 from libramq.spark.bodies.bodies import from_message
+from libramq.spark.pipeline.data_files import NO_VALUE
 from libramq.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ def _misfits(value: "Column", name: str, kind: str, is_partition: bool) -> "Iter
     if is_partition and kind == "string":
         bytes_max = (NAME_BYTES_MAX - len(quote(name, safe="")) - 1) // 3  # Of name=value, as %2F.
         yield f.octet_length(value) > bytes_max, f"is too long for a partition, above {bytes_max} bytes"
+        yield value.contains("\0") | (value == NO_VALUE), "cannot be the name of a partition's directory"
 
 
 def _read(path: Path) -> bytes:

@@ -20,10 +20,11 @@ from libramq.spark.pipeline.failure import PipelineFailed, failures_in_one_line
 from libramq.spark.pipeline.ingest.body_columns import EVENT_TIME_TYPES, BodyColumns
 from libramq.spark.pipeline.object_store import SCHEME, ObjectStore, stored_directory
 from libramq.spark.pipeline.plan import OnProgress, Plan, RunResult, TablePlan
-from libramq.spark.pipeline.table_columns import check_kinds
+from libramq.spark.pipeline.table_columns import check_kinds, gained_columns
 from libramq.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from libramq.spark.pipeline.delta_table import DeltaTable
@@ -211,9 +212,9 @@ class Ingest:
             return self._run(spark, on_progress, self.plan())
 
     def _run(self, spark: "SparkSession", on_progress: OnProgress, plan: Plan) -> RunResult:
-        self._checkpoint.bind(self._binding, self._columns())
         total = None if self._every_ms is not None else plan.message_count
         with failures_in_one_line(self.name):
+            self._checkpoint.bind(self._binding, self._gained_columns())
             query = start_batches(
                 spark,
                 self._options,
@@ -322,6 +323,26 @@ class Ingest:
             self._iceberg_table("").check(self._columns())
         else:  # An Iceberg table itself says what it can take, and may be changed by other programs.
             check_kinds(self._place, self._checkpoint.columns(), self._columns())
+
+    def _gained_columns(self) -> dict[str, str]:
+        """Return the columns that the table lacks, or of which it lacks fields; ConfigError if others differ.
+
+        Nested types need a Spark session to be read, so a plan compares less of them.
+        """
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        def arrow(columns: Mapping[str, str]) -> "pa.Schema":
+            ddl = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
+            fields = StructType.fromDDL(ddl) if ddl else StructType()
+            assert isinstance(fields, StructType), "a DDL text is one"
+            return to_arrow_schema(fields, timezone="UTC")
+
+        columns = self._columns()
+        if self._config.format == "iceberg":
+            return columns
+        gained = gained_columns(self._place, arrow(self._checkpoint.columns()), arrow(columns))
+        return {field.name: columns[field.name] for field in gained}
 
     def _table(self, suffix: str = "") -> "ParquetTable | DeltaTable | IcebergTable":
         """Return the table, or with REJECTED that of bodies which do not fit."""
