@@ -4,6 +4,7 @@ date=2026-05-01/shop=Harbour/part-….parquet         by Spark's writer, or by P
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,10 +17,12 @@ import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
+    from pyspark.sql import DataFrame, SparkSession
 
 #: Ours: what a task keeps in memory before it writes a file for each partition.
 BUFFER_BYTES: Final = 128 << 20
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"  # Hive's, in the name of a directory.
+_OF_PATTERNS: Final = re.compile(r"[\[\]{}*?\\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,11 @@ def partition_of(place: str) -> dict[str, str | None]:
         name, _, value = directory.partition("=")
         values[unquote(name)] = None if value == NO_VALUE else unquote(value)
     return values
+
+
+def rows_in(spark: "SparkSession", files: Sequence[str]) -> "DataFrame | None":
+    """Return the rows of files or directories, whose names Spark takes for patterns; None without any."""
+    return spark.read.parquet(*(_OF_PATTERNS.sub(r"\\\g<0>", each) for each in files)) if files else None
 
 
 def directories_of(partition: Mapping[str, str | None], *, escapes: bool = True) -> str:

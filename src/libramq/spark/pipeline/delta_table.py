@@ -14,13 +14,13 @@ from datetime import date
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 from pyarrow.parquet import read_metadata
 
 from libramq.errors import ConfigError
-from libramq.spark.pipeline.data_files import DataFile, column_names, partition_of
+from libramq.spark.pipeline.data_files import DataFile, column_names, partition_of, rows_in
 from libramq.spark.pipeline.object_store import stored_directory
 from libramq.spark.pipeline.parquet_table import write_files
 from libramq.spark.pipeline.table_columns import gained_columns
@@ -185,8 +185,9 @@ class DeltaTable:
         if table is None:
             return None
         days = [("date", ">=", first.isoformat()), ("date", "<=", last.isoformat())]
-        files = table.file_uris(file_pruning_predicate=days)
-        return spark.read.parquet(*files) if files else None
+        # delta-rs escapes the directory, and a place by its day has nothing to escape.
+        files = [unquote(uri) for uri in table.file_uris(file_pruning_predicate=days)]
+        return rows_in(spark, files)
 
     def compact(self) -> int:
         """Merge small files; return how many were replaced. Readers of older versions keep theirs for a week.

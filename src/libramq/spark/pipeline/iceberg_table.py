@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from libramq.errors import ConfigError
-from libramq.spark.pipeline.data_files import by_partition, column_names
+from libramq.spark.pipeline.data_files import by_partition, column_names, rows_in
 from libramq.spark.pipeline.table_columns import gained_columns
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class IcebergTable:
             return None
         days = f"date >= '{first.isoformat()}' and date <= '{last.isoformat()}'"
         files = [task.file.file_path for task in table.scan(row_filter=days).plan_files()]
-        return spark.read.parquet(*files) if files else None
+        return rows_in(spark, files)
 
     def compact(self) -> int:
         """Merge small files; return how many were replaced. What loses a race is left for the next time.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyarrow.parquet import read_metadata
 
-from libramq.spark.pipeline.data_files import column_names
+from libramq.spark.pipeline.data_files import column_names, rows_in
 from libramq.spark.pipeline.object_store import StoredDirectory, stored_directory
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class ParquetTable:
             for path in sorted(self._path.glob("batch=*/date=*"))
             if first.isoformat() <= path.name.removeprefix("date=") <= last.isoformat()
         ]
-        return spark.read.parquet(*days) if days else None
+        return rows_in(spark, days)
 
 
 def _directory(batch: "Batch") -> str:
