@@ -177,7 +177,7 @@ class HeldPulls(Generic[T]):
                 codes = known[offset]
                 if codes is not None and codes.isdisjoint(tag_codes):
                     pull.offset = max_offset
-                    if by_ms is not None:
+                    if by_ms is not None and by_ms < pull.until_ms:  # Once for each; thousands may wait.
                         self.expire_by(pull, by_ms)
                     continue
             if pull.message_filter is not None:
