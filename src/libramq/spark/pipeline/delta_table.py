@@ -14,7 +14,7 @@ from datetime import date
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow.parquet import read_metadata
@@ -107,9 +107,7 @@ class DeltaTable:
         )
         now_ms = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
-            AddAction(
-                quote(file.place, safe="/="), file.size, dict(file.partition), now_ms, True, file.statistics
-            )
+            AddAction(file.place, file.size, dict(file.partition), now_ms, True, file.statistics)
             for file in files
         ]
         done = self._library.Transaction(batch.query, batch.number)
