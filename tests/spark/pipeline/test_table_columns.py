@@ -39,6 +39,7 @@ def test_columns_and_fields_are_gained(name: str, kind: pa.DataType, is_gained: 
         ("cents", pa.string()),
         ("cents", pa.int32()),
         ("line", pa.struct([("a", pa.string())])),
+        ("line", pa.struct([("A", pa.int32())])),
         ("lines", pa.list_(pa.int32())),
         ("map", pa.map_(pa.int32(), INNER)),
     ],

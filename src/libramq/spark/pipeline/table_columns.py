@@ -59,10 +59,11 @@ def other_type(table: str, name: str, known: str, new: str) -> ConfigError:
 def holds(known: pa.DataType, new: pa.DataType, *, promotes: bool) -> bool:
     """Return whether a column can take another type's values; structs may grow."""
     if pa.types.is_struct(known) and pa.types.is_struct(new):
-        there = {field.name: field.type for field in known}
+        there = {field.name.lower(): field for field in known}  # Spark and Delta know no case.
         return all(
-            field.name not in there or holds(there[field.name], field.type, promotes=promotes)
+            twin.name == field.name and holds(twin.type, field.type, promotes=promotes)
             for field in new
+            if (twin := there.get(field.name.lower())) is not None
         )
     if _is_list(known) and _is_list(new):
         return holds(known.value_type, new.value_type, promotes=promotes)
