@@ -18,7 +18,7 @@ from libramq.client import (
     TransactionState,
     by_hash,
 )  # fmt: skip
-from libramq.errors import ConsumerNotOnline
+from libramq.errors import ConsumerNotOnline, FeatureNotSupported
 from libramq.message import Message, MessageExt, MessageQueue
 from libramq.message.properties import PRIORITY
 from tests.interop import wire
@@ -395,9 +395,18 @@ async def queue_resets(at: Place) -> None:
     await at.send(*bodies())
     await read(at, COUNT)
     async with at.admin() as admin:
-        await until(lambda: _is_offline(admin, at.group), OFFLINE_S)
         queue = min(await admin.topic_stats(at.topic))
-        assert await admin.reset_queue(at.group, queue, 0) == 0
+        await until(lambda: _is_reset(admin, at.group, queue), OFFLINE_S)
+
+
+async def _is_reset(admin: Admin, group: str, queue: MessageQueue) -> bool:
+    """Whether a queue was set to its beginning; old brokers refuse while they know a member."""
+    try:
+        return await admin.reset_queue(group, queue, 0) == 0
+    except FeatureNotSupported as error:
+        if "with members online" not in str(error):
+            raise
+        return False
 
 
 async def timers(at: Place) -> None:

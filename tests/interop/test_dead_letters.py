@@ -37,7 +37,7 @@ def test_a_java_consumers_dead_letters_are_listed_and_sent_again(cluster: Cluste
     assert json.loads(shown.out)[0]["body"] == "poison"
 
     again = libra("dlq", "replay", "-g", group, "--all", namesrv=cluster.namesrv)
-    assert again.out == f"sent 1 dead letters of {group} again: 1 to {topic}\n"
+    assert again.out == f"sent 1 dead letter of {group} again: 1 to {topic}\n"
     reader = cluster.consumer(cluster.fresh_name("group"), topic, tags="red")
     reader.wait_count(2, "message")
     (marked,) = (each for each in reader.of("message") if "LIBRA_REPLAYED_FROM" in each["properties"])
