@@ -61,9 +61,9 @@ def holds(known: pa.DataType, new: pa.DataType, *, promotes: bool) -> bool:
     if pa.types.is_struct(known) and pa.types.is_struct(new):
         there = {field.name.lower(): field for field in known}  # Spark and Delta know no case.
         return all(
-            twin.name == field.name and holds(twin.type, field.type, promotes=promotes)
+            same.name == field.name and holds(same.type, field.type, promotes=promotes)
             for field in new
-            if (twin := there.get(field.name.lower())) is not None
+            if (same := there.get(field.name.lower())) is not None
         )
     if _is_list(known) and _is_list(new):
         return holds(known.value_type, new.value_type, promotes=promotes)
