@@ -17,7 +17,7 @@ import msgspec
 
 from libramq.auth.authorizer import Authorizer
 from libramq.auth.operation import LOCATING
-from libramq.auth.resource import Action, Actions, Resource
+from libramq.auth.resource import Actions, Resource
 from libramq.clock import Clock, MonotonicMs, WallMs
 from libramq.errors import NoPermission
 from libramq.kernel.connection import Principal
@@ -57,8 +57,9 @@ class Kind(StrEnum):
 class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An event, as the JSON of a message. user: None: it has named none; it is proven unless refused.
 
-    request: its code's name, a protocol, or a mechanism. count: how many were alike in that second, the first
-    one at `at_ms`. resource_count: of all, if not all are named.
+    request: the name of its code or API, a protocol, or a mechanism. reason: of a refusal, or why a change is
+    not complete. count: how many were alike in that second, the first one at `at_ms`. resource_count: of all,
+    if not all are named.
     """
 
     version: int
@@ -108,8 +109,15 @@ class Audit:
         #: Until when a user counts as signed in from an address.
         self._signers: dict[tuple[str, str], MonotonicMs] = {}
 
-    def changed(self, kind: Kind, principal: Principal, request: str, resources: Collection[str]) -> None:
-        """Record a change."""
+    def changed(
+        self,
+        kind: Kind,
+        principal: Principal,
+        request: str,
+        resources: Collection[str],
+        reason: str | None = None,
+    ) -> None:
+        """Record a change that was made; reason: why only a part of it was."""
         if len(self._changes) >= CHANGES_MAX:
             self._collect((kind, _shown(principal.name), principal.host, request, OTHERS))
             return
@@ -123,6 +131,7 @@ class Audit:
             request=request,
             resources=[_shown(each) or "" for each in list(resources)[:RESOURCES_MAX]],
             resource_count=len(resources),
+            reason=_shown(reason),
         )
         self._changes.append(event)
         self._due(self._clock.monotonic_ms())
@@ -199,9 +208,9 @@ class Audit:
 
 
 class AuditedAuthorizer:
-    """An Authorizer of a protocol whose requests name resources one by one; records what it decides.
+    """An Authorizer of a protocol whose requests name resources one by one; records what it refuses.
 
-    A change is recorded when it is permitted. Looking a topic up is not: lists of topics ask about each.
+    Looking a topic up is not recorded: lists of topics ask about each.
     """
 
     def __init__(self, authorizer: Authorizer, audit: Audit, protocol: str) -> None:
@@ -211,8 +220,8 @@ class AuditedAuthorizer:
 
     @property
     def permits_everything(self) -> bool:
-        """Return False: changes are recorded, whoever may make them."""
-        return False
+        """Return whether nothing is refused."""
+        return self._authorizer.permits_everything
 
     def authorize(self, principal: Principal, resource: Resource, actions: Actions) -> None:
         """Return if any of the actions is permitted; raise errors.NoPermission if none is."""
@@ -222,17 +231,16 @@ class AuditedAuthorizer:
             if actions is not LOCATING:
                 self._audit.refused(principal.name, principal.host, self._protocol, refused.remark)
             raise
-        kind = next((CHANGES[each] for each in actions if each in CHANGES), None)
-        if kind is not None:
-            self._audit.changed(kind, principal, self._protocol, [str(resource)])
 
 
-#: What actions do to a resource.
-CHANGES: Final = {
-    Action.CREATE: Kind.CREATED,
-    Action.UPDATE: Kind.CHANGED,
-    Action.DELETE: Kind.DELETED,
-}
+#: Records a change: Audit.changed, or nothing.
+Changed = Callable[[Kind, Principal, str, Collection[str], str | None], None]
+
+
+def unrecorded(
+    kind: Kind, principal: Principal, request: str, resources: Collection[str], reason: str | None
+) -> None:
+    """Record nothing, where there is no audit."""
 
 
 def encode_event(event: AuditEvent) -> bytes:

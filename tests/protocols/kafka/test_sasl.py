@@ -24,6 +24,7 @@ from libramq.filesystem import LocalFileSystem
 from libramq.formats.access import PolicyEntryInfo, PolicyInfo, UserInfo
 from libramq.kernel.connection import Principal
 from libramq.logs import LINES_MAX
+from libramq.message import MessageExt, decode_records
 from libramq.message.names import AUDIT_TOPIC
 from libramq.protocols.kafka.api17_sasl import REFUSAL_MS
 from libramq.protocols.kafka.server import KafkaServer
@@ -95,6 +96,21 @@ class Secured:
         users, is_done = self._broker.broker.tables.users, threading.Event()
         self._loop.call_soon_threadsafe(lambda: (self._broker.call(lambda: work(users)), is_done.set()))
         assert is_done.wait(TIMEOUT_S)
+
+    def messages(self, topic: str) -> list[MessageExt]:
+        """Return the messages of a topic's first queue, once what was pending is written."""
+        broker, found, is_done = self._broker.broker, list[MessageExt](), threading.Event()
+
+        def read() -> None:
+            if broker.audit_log is not None:
+                broker.audit_log.close()
+            while len(found) < broker.store.max_offset(topic, 0):
+                found.extend(decode_records(b"".join(broker.store.read(topic, 0, len(found), 32).data)))
+            is_done.set()
+
+        self._loop.call_soon_threadsafe(read)
+        assert is_done.wait(TIMEOUT_S)
+        return found
 
     @property
     def port(self) -> int:
@@ -526,7 +542,7 @@ class TestRequests:
         talk.tick()
         events = [json.loads(each.body) for each in talk.messages(AUDIT_TOPIC)]
         assert [(each["kind"], each["user"], each["request"]) for each in events] == [
-            ("created", "alice", "Kafka"),
+            ("created", "alice", "CreateTopics"),
             ("refused", "alice", "SCRAM-SHA-256"),
         ]
         assert events[0]["resources"] == ["Topic:made"]

@@ -5,6 +5,7 @@ CreateTopics ─► numbers for all queues ─► this broker, PEER_TOPIC to the
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,6 +20,13 @@ from libramq.formats.tables import TopicConfig
 from libramq.remoting.body.kafka_cluster import NumberingBody, PeerTopicBody
 from libramq.rpc import peer_calls
 from libramq.rpc.question import Ask, Question
+
+
+class TopicChange(NamedTuple):
+    """The outcome of a change. made: how many brokers have made it."""
+
+    failures: list[Exception]
+    made: int = 0
 
 
 class ClusterTopics:
@@ -46,11 +54,11 @@ class ClusterTopics:
         topic: str,
         queues: Mapping[str, int],
         numbering: Numbering,
-        done: Callable[[list[Exception]], None],
+        done: Callable[[TopicChange], None],
         *,
         attributes: Mapping[str, str] | None = None,
     ) -> None:
-        """Give brokers so many queues of a topic, 0: none; `done` is called with the failures.
+        """Give brokers so many queues of a topic, 0: none; `done` is called once all have answered.
 
         attributes: of a topic that is new.
         """
@@ -63,16 +71,19 @@ class ClusterTopics:
                 failures.append(outcome)
             waiting.discard(name)
             if not waiting:
-                done(failures)
+                finish()
+
+        def finish() -> None:
+            done(TopicChange(failures, len(queues) - len(failures)))
 
         if self._name in queues:
             try:
                 self.apply(topic, queues[self._name], numbering, attributes)
             except (LibraError, InvalidName) as refused:
-                done([refused])
+                done(TopicChange([refused]))
                 return
         if not waiting:
-            done(failures)
+            finish()
             return
         for name in sorted(waiting):
             link = self._peers.links.get(name)

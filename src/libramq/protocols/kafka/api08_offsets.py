@@ -11,6 +11,8 @@ from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any, Final
 
+from libramq.auth.audit import Changed, Kind
+from libramq.auth.resource import Resource, ResourceKind
 from libramq.broker.cluster.nodes import is_visible
 from libramq.broker.groups.group_offsets import Found, GroupOffsets
 from libramq.clock import Clock
@@ -68,6 +70,7 @@ class OffsetRequests:
         groups: KafkaGroups,
         offsets: GroupOffsets,
         clock: Clock,
+        changed: Changed,
     ) -> None:
         self._groups = groups.every
         self._members = groups
@@ -76,6 +79,7 @@ class OffsetRequests:
         self._offsets = offsets.own
         self._nodes = groups.every.nodes
         self._clock = clock
+        self._changed = changed
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -332,6 +336,16 @@ class OffsetRequests:
         except BrokerError:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients try again.
         codes = list(chain.from_iterable(parts))
+        every = ((each.name, one.partition_index) for each in request.topics for one in each.partitions)
+        changed = [
+            str(Resource(ResourceKind.TOPIC, topic))
+            for (topic, index), each in zip(every, codes, strict=True)
+            if each is ErrorCode.NONE and 0 <= index < self._nodes.partitions(topic)
+        ]
+        if changed:
+            resources = [str(Resource(ResourceKind.GROUP, request.group_id)), *dict.fromkeys(changed)]
+            reason = code.name if code else None
+            self._changed(Kind.DELETED, slot.principal, "OffsetDelete", resources, reason)
         slot.answer_with(
             lambda: OffsetDeleteResponse(
                 error_code=code, topics=tuple(_removals(request.topics, iter(codes)))

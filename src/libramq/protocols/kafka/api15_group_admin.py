@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from libramq.auth.audit import Changed, Kind
+from libramq.auth.resource import group
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.broker.groups.removal import GroupRemoval
 from libramq.errors import BrokerError
@@ -75,11 +77,13 @@ class GroupAdministration:
         groups: BrokerGroups,
         offsets: GroupOffsets,
         removal: GroupRemoval,
+        changed: Changed,
     ) -> None:
         self._groups = groups
         self._nodes = groups.nodes
         self._offsets = offsets
         self._removal = removal
+        self._changed = changed
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -208,6 +212,10 @@ class GroupAdministration:
 
     def _answer_deleted(self, slot: Slot, names: Sequence[str], codes: Sequence[ErrorCode]) -> None:
         failed = self._write() if ErrorCode.NONE in codes else ErrorCode.NONE
+        reason = failed.name if failed else None
+        for name, code in zip(names, codes, strict=True):
+            if code is ErrorCode.NONE:
+                self._changed(Kind.DELETED, slot.principal, "DeleteGroups", [str(group(name))], reason)
         results = tuple(
             DeletableGroupResult(group_id=name, error_code=code or failed)
             for name, code in zip(names, codes, strict=True)

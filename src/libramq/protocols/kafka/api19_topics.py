@@ -15,10 +15,11 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 from zlib import crc32
 
+from libramq.auth.audit import Changed, Kind
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
 from libramq.auth.resource import Action, cluster, topic
-from libramq.broker.cluster.cluster_topics import ClusterTopics
+from libramq.broker.cluster.cluster_topics import ClusterTopics, TopicChange
 from libramq.broker.cluster.nodes import is_visible
 from libramq.broker.config import BrokerConfig
 from libramq.catalog.numbering import Numbering, Run, spread
@@ -117,6 +118,7 @@ class TopicRequests:
         authorizer: Authorizer,
         clock: Clock,
         kafka_nodes: KafkaNodes,
+        changed: Changed,
     ) -> None:
         self._kafka_nodes = kafka_nodes
         self._config = config
@@ -125,6 +127,7 @@ class TopicRequests:
         self._cluster_topics = cluster
         self._authorizer = authorizer
         self._clock = clock
+        self._changed = changed
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -189,16 +192,16 @@ class TopicRequests:
             put(CreatedTopic(name=name, error_code=code, error_message=str(refused)))
             return
 
-        def created(failures: Sequence[Exception]) -> None:
-            if failures:
-                code, message = _result_of(failures)
-                put(CreatedTopic(name=name, error_code=code, error_message=message))
-                return
-            factor = _REPLICATION_FACTOR
-            put(CreatedTopic(name=name, num_partitions=queues, replication_factor=factor, configs=()))
+        factor = _REPLICATION_FACTOR
+        answer = CreatedTopic(name=name, num_partitions=queues, replication_factor=factor, configs=())
+
+        def created(change: TopicChange) -> None:
+            code, message = self._outcome(Kind.CREATED, principal, "CreateTopics", name, change)
+            failed = CreatedTopic(name=name, error_code=code, error_message=message)
+            put(failed if change.failures else answer)
 
         if validate_only:
-            created([])
+            put(answer)
             return
         # Whichever brokers get one queue more: others for each topic.
         live = sorted(self._nodes.live(), key=lambda each: crc32(f"{name} {each}".encode()))
@@ -254,8 +257,8 @@ class TopicRequests:
             put(DeletedTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return
 
-        def deleted(failures: Sequence[Exception]) -> None:
-            code, message = _result_of(failures)
+        def deleted(change: TopicChange) -> None:
+            code, message = self._outcome(Kind.DELETED, principal, "DeleteTopics", name, change)
             put(DeletedTopic(name=name, error_code=code, error_message=message))
 
         self._cluster_topics.change(name, dict.fromkeys(counts, 0), Numbering(), deleted)
@@ -352,9 +355,20 @@ class TopicRequests:
         shares = spread(wanted.count - away, live)
         more = {name: count for name, count in shares.items() if count != counts.get(name, 0)}
         numbering = self._nodes.numbering(wanted.name).extended({**counts, **shares})
-        self._cluster_topics.change(
-            wanted.name, more, numbering, lambda failures: answer(*_result_of(failures))
+
+        def grown(change: TopicChange) -> None:
+            answer(*self._outcome(Kind.CHANGED, principal, "CreatePartitions", wanted.name, change))
+
+        self._cluster_topics.change(wanted.name, more, numbering, grown)
+
+    def _outcome(self, kind: Kind, principal: Principal, api: str, name: str, change: TopicChange) -> _Result:
+        """Record a change that was made, even if only by some brokers; return what is answered about it."""
+        result = (
+            (code_of(change.failures[0]), "; ".join(map(str, change.failures))) if change.failures else _DONE
         )
+        if change.made:
+            self._changed(kind, principal, api, [str(topic(name))], result[1])
+        return result
 
     def _growth_refusal(self, wanted: CreatePartitionsTopic, principal: Principal) -> _Result | None:
         refusal = self._refusal(principal, Action.UPDATE, wanted.name)
@@ -443,12 +457,18 @@ class RecordDeletions:
     """Answers DeleteRecords."""
 
     def __init__(
-        self, topics: TopicTable, store: MessageStore, authorizer: Authorizer, nodes: KafkaNodes
+        self,
+        topics: TopicTable,
+        store: MessageStore,
+        authorizer: Authorizer,
+        nodes: KafkaNodes,
+        changed: Changed,
     ) -> None:
         self._topics = topics
         self._store = store
         self._authorizer = authorizer
         self._nodes = nodes
+        self._changed = changed
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -479,6 +499,9 @@ class RecordDeletions:
         for each in wanted:
             results.append((yield from self._store.reading(partial(self._begin_later, principal, *each))))
             yield None
+        pairs = zip(wanted, results, strict=True)
+        for name in dict.fromkeys(name for (name, _), result in pairs if not result.error_code):
+            self._changed(Kind.DELETED, principal, "DeleteRecords", [str(topic(name))], None)
         answer(results)
 
     def _begin_later(
@@ -519,11 +542,6 @@ def _change_refusal(
     if not nodes.partitions(name):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
     return None
-
-
-def _result_of(failures: Sequence[Exception]) -> _Result:
-    """Return what becomes of a change that some brokers have failed to make."""
-    return (code_of(failures[0]), "; ".join(map(str, failures))) if failures else _DONE
 
 
 def _is_always(setting: AlterableConfig | IncrementalConfig) -> bool:

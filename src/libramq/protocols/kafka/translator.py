@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from libramq.auth.audit import AuditedAuthorizer
+from libramq.auth.audit import AuditedAuthorizer, Changed, unrecorded
 from libramq.auth.authorizer import Authorizer
 from libramq.broker.broker import Broker
 from libramq.catalog.requirements import Requirements
@@ -84,7 +84,9 @@ class KafkaTranslator:
             broker.store, broker.topics, broker.kernel, filesystem, directory, secret_bits
         )
         self._authorizer: Authorizer = broker.authorizer
+        self._changed: Changed = unrecorded
         if broker.audit is not None:
+            self._changed = broker.audit.changed
             self._authorizer = AuditedAuthorizer(broker.authorizer, broker.audit, PROTOCOL)
         self._sasl = Sasl(
             broker.access,
@@ -117,8 +119,8 @@ class KafkaTranslator:
             self.producers,
             Fetches(broker.reads.fetching, authorizer, kernel.clock, nodes),
             lists,
-            TopicRequests(config, topics, cluster, authorizer, kernel.clock, nodes),
-            RecordDeletions(topics, store, authorizer, nodes),
+            TopicRequests(config, topics, cluster, authorizer, kernel.clock, nodes, self._changed),
+            RecordDeletions(topics, store, authorizer, nodes, self._changed),
         ]
 
     def _groups_of(
@@ -149,8 +151,8 @@ class KafkaTranslator:
             self._groups,
             self.classic_groups,
             self.modern_groups,
-            OffsetRequests(self._groups, offsets, kernel.clock),
-            GroupAdministration(every, offsets, removal),
+            OffsetRequests(self._groups, offsets, kernel.clock, self._changed),
+            GroupAdministration(every, offsets, removal, self._changed),
         ]
 
     def receive(self, connection: Connection, requests: Sequence[bytes], start: int) -> int:
