@@ -107,6 +107,12 @@ def nearest_name(wrong: str, names: Iterable[str]) -> str | None:
     return by_lower[near[0]] if near else None
 
 
+def did_you_mean(wrong: str, names: Iterable[str]) -> str:
+    """Return a hint at the existing name that a wrong one was probably meant to be; "" if none is near."""
+    near = nearest_name(wrong, names)
+    return f" (did you mean {near}?)" if near else ""
+
+
 class LibraError(Exception):
     """The base of all exceptions that LibraMQ raises on purpose."""
 

@@ -36,13 +36,32 @@ def row(at_ms=NOON_MS):
 
 def test_a_group_fits_in_80_columns():
     screen = Console(file=io.StringIO(), width=80)
-    screen.print(table(COLUMNS, [row().cells(WallMs(NOON_MS + 60_000))]))
+    screen.print(table(COLUMNS, [row().cells(WallMs(NOON_MS + 60_000))], width=80))
     lines = [line.rstrip() for line in screen.file.getvalue().splitlines() if line.strip()]
     assert lines[2:] == [
         " billing        3      36  1,204     0  settled  12:00:00 member_joined",
         "                                                 10.0.0.1@26622, worker-1;",
         "                                                 moved 12 (minimum 12), worst",
         "                                                 pause 31 ms",
+    ]
+
+
+def test_in_40_columns_each_of_its_values_has_a_line():
+    """Seven columns of three letters would say nothing."""
+    screen = Console(file=io.StringIO(), width=40)
+    screen.print(table(COLUMNS, [row().cells(WallMs(NOON_MS + 60_000))], width=40))
+    lines = [line.rstrip() for line in screen.file.getvalue().splitlines() if line.strip()]
+    assert lines == [
+        "group          billing",
+        "members        3",
+        "queues         36",
+        "lag            1,204",
+        "dead           0",
+        "state          settled",
+        "last rebalance 12:00:00 member_joined",
+        "               10.0.0.1@26622, worker-1;",
+        "               moved 12 (minimum 12),",
+        "               worst pause 31 ms",
     ]
 
 

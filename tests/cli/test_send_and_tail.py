@@ -133,18 +133,26 @@ def test_topics_are_listed_with_their_messages_and_the_queues_of_one(namesrv):
     send(namesrv, "Listed", "x", "--queue", "1")
     send(namesrv, "Listed", "y", "--queue", "1")
     rows = {row["topic"]: row for row in json.loads(libra("topics", "-n", namesrv, "--json").out)}
-    assert (
-        not {"TBW102", "BenchmarkTest", "LIBRA_REBALANCE_EVENTS", "broker-a", "DefaultCluster"} & rows.keys()
-    )
+    own = {"TBW102", "BenchmarkTest", "LIBRA_REBALANCE_EVENTS", "broker-a", "DefaultCluster"}
+    assert not (own | {"DefaultCluster_REPLY_TOPIC"}) & rows.keys()
     assert (rows["Listed"]["brokers"], rows["Listed"]["queues"], rows["Listed"]["messages"]) == (1, 2, 2)
     every = {row["topic"] for row in json.loads(libra("topics", "-n", namesrv, "--all", "--json").out)}
-    assert "TBW102" in every
+    assert {"TBW102", "DefaultCluster_REPLY_TOPIC"} <= every
     lines = libra("topics", "-n", namesrv, "-t", "Listed").out.splitlines()
     queues = [line.split() for line in lines if line.strip()]
     assert queues[0] == ["broker", "queue", "first", "offset", "end", "messages", "last", "stored"]
     assert [line[:5] for line in queues[2:]] == [
         ["broker-a", "0", "0", "0", "0"], ["broker-a", "1", "0", "2", "2"],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "arguments", [["tail"], ["topics"], ["admin", "topicRoute"]], ids=lambda each: each[-1]
+)
+def test_a_topic_that_is_missing_has_its_nearest_name_in_the_error(namesrv, arguments):
+    create(namesrv, "Shipments", 1)
+    said = one_line(libra(*arguments, "-n", namesrv, "-t", "Shipmnets"))
+    assert "Shipmnets (did you mean Shipments?)" in said
 
 
 @pytest.mark.parametrize(
@@ -168,6 +176,8 @@ def test_topics_are_listed_with_their_messages_and_the_queues_of_one(namesrv):
             ["tail", "-t", "T", "--format", "{bdy}"],
             "--format has no field {bdy} (did you mean {body}?): there are",
         ),
+        (["tail", "-t", "T", "--format", "{body"], "--format '{body' has an unmatched brace; a field looks"),
+        (["tail", "-t", "T", "--format", "body}{"], "--format 'body}{' has an unmatched brace"),
         (["tail", "-t", "T", "--tags", "A", "--sql", "a = 1"], "name either --tags or --sql"),
         (["tail", "-t", "T", "--queue", "first"], "--queue first: a queue's number, or BROKER:NUMBER"),
         (["tail", "-t", "T", "--sql", "a >"], "column"),

@@ -272,7 +272,7 @@ def test_an_invalid_reset_is_refused(up, more, said):
 
 def test_missing_topics_and_groups_are_named(up):
     assert one_line(libra("admin", "topicRoute", "-n", up.namesrv, "-t", "Nope")) == (
-        f"no topic Nope at name server {up.namesrv}; create it "
+        f"no broker has the topic Nope; create it "
         f"(libra admin updateTopic -n {up.namesrv} -c CLUSTER -t Nope) or check its name"
     )
     assert "no group nobody at" in one_line(

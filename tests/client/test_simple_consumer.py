@@ -15,6 +15,7 @@ from libramq.errors import (
     LibraError,
     LocalProtocolError,
     RequestCodeNotSupported,
+    RouteNotFound,
 )
 from libramq.message.queue import MessageQueue
 from libramq.rpc import pop_calls
@@ -33,6 +34,15 @@ LONG_MS = 600_000
 async def one():
     async with Broker() as broker:
         yield broker
+
+
+async def test_a_missing_topic_has_its_nearest_name_in_the_error(one):
+    async with Admin(namesrv=one.namesrv) as admin:
+        await admin.create_topic("Shipments", queues=1)
+    async with SimpleConsumer(group="G", namesrv=one.namesrv) as consumer:
+        consumer.subscribe("Shipmnets")
+        with pytest.raises(RouteNotFound, match=r"Shipmnets \(did you mean Shipments\?\)"):
+            await consumer.receive(await_ms=0)
 
 
 async def fill(namesrv, *bodies, **fields):

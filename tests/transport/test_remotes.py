@@ -330,3 +330,19 @@ def test_an_address_that_never_answered_is_not_logged(caplog):
     world.send()
     world.links[-1].dialed.refused(ConnectFailed(f"cannot connect to {A}"))
     assert caplog.records == []
+
+
+def test_an_address_that_has_answered_is_not_suspected_of_requiring_tls():
+    """Its broker was killed: a new connection ends before anything is received on it."""
+    world = World()
+    world.send()
+    world.links[-1].open()
+    world.run()
+    world.links[-1].answer(*world.links[-1].requests())
+    world.links[-1].dialed.ended("reset by peer")
+    world.send()
+    world.links[-1].open()
+    world.links[-1].dialed.ended("reset by peer")
+    error = world.outcomes[-1]
+    assert isinstance(error, ConnectionLost)
+    assert "TLS" not in str(error)

@@ -172,13 +172,7 @@ class Operator(Admin):
 
     async def route(self, topic: str) -> TopicRouteData:
         """Return where a topic is; raises RouteNotFound when no broker has it."""
-        try:
-            return await self.ask_name_server(name_server_calls.topic_route(topic))
-        except TopicNotExist:
-            raise RouteNotFound(
-                f"no topic {topic} at name server {self.namesrv}; create it "
-                f"(libra admin updateTopic -n {self.namesrv} -c CLUSTER -t {topic}) or check its name"
-            ) from None
+        return await super()._route(topic)
 
     async def group_route(self, group: str) -> TopicRouteData:
         """Return where a group is; raises RouteNotFound when no broker has it."""

@@ -14,6 +14,8 @@ from libramq.cli.printable import printable, printable_json
 
 #: Anything but a terminal gets whole lines, not cut to a width.
 WIDTH_WITHOUT_TERMINAL: Final = 400
+#: Ours: longer words, such as client ids, may be broken.
+UNBROKEN_MAX: Final = 16
 _NUMBER: Final = re.compile(r"[0-9][0-9,.]*")
 
 
@@ -24,21 +26,46 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows under column headings; numbers are aligned right."""
-    console().print(table(columns, rows))
+    target = console()
+    target.print(table(columns, rows, width=target.width))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str | None = None) -> Table:
-    """Return a table of rows under column headings."""
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, width: int, caption: str | None = None
+) -> Table:
+    """Return a table of rows under column headings; on a narrow screen, with a line for each cell."""
     rows = [list(row) for row in rows]
+    cells = [
+        [f"{cell:,.1f}" if isinstance(cell, float) else printable(str(cell)) for cell in row] for row in rows
+    ]
     made = Table(
         caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )
+    if width < _narrowest(columns, cells):
+        made.show_header = False
+        made.box = None
+        for _ in range(2):
+            made.add_column(overflow="fold")
+        for row in cells:
+            for heading, cell in zip(columns, row, strict=True):
+                made.add_row(heading, cell)
+            made.add_row("", "")
+        return made
     for index, column in enumerate(columns):
         numbers = bool(rows) and all(_is_number(row[index]) for row in rows)
         made.add_column(column, justify="right" if numbers else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*(f"{cell:,.1f}" if isinstance(cell, float) else printable(str(cell)) for cell in row))
+    for row in cells:
+        made.add_row(*row)
     return made
+
+
+def _narrowest(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Return the width in which a table breaks no word that fits into UNBROKEN_MAX."""
+    longest = [
+        max(len(part) for text in column for part in (*text.split(), ""))
+        for column in zip(columns, *rows, strict=True)
+    ]
+    return sum(min(length, UNBROKEN_MAX) + 2 for length in longest)
 
 
 def _is_number(cell: object) -> bool:

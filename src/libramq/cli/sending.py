@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from libramq.cli.access import client_options
 from libramq.client import Producer, SendResult, SendStatus, by_hash
-from libramq.errors import ConfigError, InvalidMessage, LibraError, LocalProtocolError, nearest_name
+from libramq.errors import ConfigError, InvalidMessage, LibraError, LocalProtocolError, did_you_mean
 from libramq.message import Message, MessageQueue
 from libramq.message.message import BODY_BYTES_MAX
 from libramq.message.properties import KEYS, RESERVED, TAGS
@@ -70,8 +70,7 @@ class Sending:
         unknown = row.keys() - _ROW_NAMES
         if unknown:
             name = min(unknown)
-            near = nearest_name(name, _SENT_NAMES)
-            hint = f" (did you mean {near}?)" if near else ""
+            hint = did_you_mean(name, _SENT_NAMES)
             raise ConfigError(f"no field {name!r}{hint}: there are {', '.join(_SENT_NAMES)}")
         own = _texts(row.get("properties") or {})
         tags, key = row.get("tags", own.get(TAGS, self.tags)), row.get("orderKey", self.order_key)

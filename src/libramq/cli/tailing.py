@@ -19,7 +19,7 @@ from libramq.cli.message_row import message_row
 from libramq.cli.options import moment_ms
 from libramq.cli.printable import printable, printable_json
 from libramq.client.queue_reader import PullFilter, QueueReader
-from libramq.errors import ConfigError, nearest_name
+from libramq.errors import ConfigError, did_you_mean
 from libramq.filter.subscription import Sql
 from libramq.filter.tag import parse_tag_filter
 from libramq.message.message import MessageExt
@@ -182,11 +182,12 @@ def _writer(wanted: Wanted) -> Callable[[MessageExt], None]:
         return _print_json
     if wanted.line is None:
         return _print_line
+    if not _is_balanced(wanted.line):
+        raise ConfigError(f"--format {wanted.line!r} has an unmatched brace; a field looks like {{body}}")
     template = wanted.line.replace("\\n", "\n").replace("\\t", "\t")
     for name in _FIELD.findall(template):
         if name not in FIELDS and not name.startswith("p."):
-            near = nearest_name(name, FIELDS)
-            hint = f" (did you mean {{{near}}}?)" if near else ""
+            hint = did_you_mean(f"{{{name}}}", [f"{{{each}}}" for each in FIELDS])
             known = ", ".join(FIELDS)
             raise ConfigError(
                 f"--format has no field {{{name}}}{hint}: there are {known}, and p.NAME for a property"
@@ -202,6 +203,15 @@ def _writer(wanted: Wanted) -> Callable[[MessageExt], None]:
         print(_FIELD.sub(field, template), flush=True)
 
     return write
+
+
+def _is_balanced(template: str) -> bool:
+    depth = 0
+    for brace in re.findall(r"[{}]", template):
+        depth += 1 if brace == "{" else -1
+        if depth < 0:
+            return False
+    return not depth
 
 
 def _date(at_ms: int) -> str:

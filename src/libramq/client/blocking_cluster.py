@@ -27,6 +27,7 @@ from libramq.errors import (
     ServiceNotAvailable,
     SystemBusy,
     TopicNotExist,
+    did_you_mean,
 )
 from libramq.formats.route import TopicRouteData, away_of_remark
 from libramq.message.queue import MessageQueue
@@ -245,11 +246,13 @@ class BlockingCluster:
         name_server = self._name_servers[0]
         if away:
             return BrokersAway(f"the broker with topic {topic} is away: {', '.join(away)}")
+        hint = ""
         with contextlib.suppress(RemoteError):
+            hint = did_you_mean(topic, self.topics())
             if not self.broker_names():  # It has just started, or Apache's with its only broker away.
                 return BrokersAway(f"name server {name_server} has no broker, so none with topic {topic}")
         return RouteNotFound(
-            f"name server {name_server} knows no topic {topic}; create it "
+            f"name server {name_server} knows no topic {topic}{hint}; create it "
             f"(libra admin updateTopic -n {name_server} -c CLUSTER -t {topic}) or check its name"
         )
 

@@ -20,7 +20,7 @@ from libramq.remoting.connection import FrameFiller, PendingRequests
 from libramq.remoting.frame import LARGE_BODY_BYTES, encode_head
 from libramq.runtime.seams import Dialer, Link, Timer, Timers
 from libramq.transport.access import OPEN, REQUEST_TIMEOUT_MS, Access
-from libramq.transport.outages import Outages
+from libramq.transport.outages import ADDRESSES_MAX, Outages
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -155,8 +155,10 @@ class _Remote:
         was_wanted = self._remotes.keeps(self)
         self._remotes.ended(self)
         self._link = None
+        # One that has answered before needs no TLS: it was killed.
+        is_silent = self._is_silent and not self._remotes.has_answered(self.address)
         lost = self._remotes.why_closed or self._remotes.access.lost(
-            self.address, is_silent=self._is_silent, reason=reason
+            self.address, is_silent=is_silent, reason=reason
         )
         if self._is_silent and was_wanted:
             self._remotes.unanswered(self, lost)
@@ -210,6 +212,7 @@ class Remotes:
         self._lost = lost
         self.outages = outages
         self._remotes: dict[str, _Remote] = {}
+        self._answered: set[str] = set()
         #: Connections without further requests, until they have ended.
         self._ending: dict[_Remote, None] = {}
         self._expiry: Timer | None = None
@@ -268,8 +271,14 @@ class Remotes:
 
     def answered(self, remote: _Remote) -> None:
         """Note that a connection has received its first bytes."""
+        if len(self._answered) < ADDRESSES_MAX:
+            self._answered.add(remote.address)
         if self.outages is not None:
             self.outages.answered(remote.address)
+
+    def has_answered(self, address: str) -> bool:
+        """Return whether anything was ever received from an address."""
+        return address in self._answered
 
     def unanswered(self, remote: _Remote, reason: str) -> None:
         """Note that an address was not reached, or its connection ended without a byte."""

@@ -193,7 +193,7 @@ def _table(rows: "Sequence[GroupRow]", nothing: str) -> "Table":
     from libramq.cli.groups.row import COLUMNS
 
     caption = "\n".join([*([] if rows else [nothing]), *_remarks(rows), "Ctrl-C to quit"])
-    return output.table(COLUMNS, _cells(rows), caption=caption)
+    return output.table(COLUMNS, _cells(rows), width=output.console().width, caption=caption)
 
 
 def _cells(rows: "Sequence[GroupRow]") -> list[list[str]]:

@@ -156,9 +156,14 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
                 self._perform(self.core.routes_fetched(routes, self._clock.monotonic_ms()))
             missing = [topic for topic in topics if self.core.routes.publish_info(topic) is None]
             if missing and unavailable is None:
-                known(RouteNotFound(f"no broker has the topic {missing[0]}; create it, or check its name"))
+                self._name_servers.route(missing[0], named)
             else:
                 known(unavailable)
+
+        def named(outcome: TopicRouteData | LibraError) -> None:
+            """Report a missing topic, with the nearest name there is."""
+            appeared = RouteNotFound("a topic appeared just now, or has no usable route; try again")
+            known(outcome if isinstance(outcome, LibraError) else appeared)
 
         self._name_servers.routes(topics, found)
 

@@ -16,7 +16,7 @@ from libramq.client.consuming.subscription import Subscriptions, heartbeat_data
 from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs, Now
-from libramq.errors import LibraError, RouteNotFound, nearest_name
+from libramq.errors import LibraError, RouteNotFound, did_you_mean, nearest_name
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX, is_light
@@ -114,12 +114,11 @@ class KnownBrokers:
         for topic in filter(_is_created, self._subscriptions):
             if self.routes.publish_info(topic) is None:
                 meant = nearest_name(topic, topics)
-                hint = f" (did you mean {meant}?)" if meant else ""
                 if _missing(topic) in self._troubles.present:
                     log.warning("a topic is still missing", group=group, topic=topic, nearest=meant)
                 error = RouteNotFound(
-                    f"no broker has the topic {topic}{hint}, and group {group} waits for it; create it "
-                    f"(libra admin updateTopic -c CLUSTER -t {topic}) or correct the name"
+                    f"no broker has the topic {topic}{did_you_mean(topic, topics)}, and group {group} waits "
+                    f"for it; create it (libra admin updateTopic -c CLUSTER -t {topic}) or correct the name"
                 )
                 self._troubles.begin(_missing(topic), error)
         self._without_topic = frozenset(sorted(masters)[:WITHOUT_TOPIC_MAX])

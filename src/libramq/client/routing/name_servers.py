@@ -16,13 +16,19 @@ from libramq.errors import (
     RemoteError,
     RouteNotFound,
     TopicNotExist,
+    did_you_mean,
 )
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
-from libramq.message.names import AUTO_CREATE_TOPIC
+from libramq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 from libramq.remoting.command import Command
 from libramq.rpc.call import Call
-from libramq.rpc.name_server_calls import name_server_result, name_servers_unavailable, topic_route
+from libramq.rpc.name_server_calls import (
+    all_topics,
+    name_server_result,
+    name_servers_unavailable,
+    topic_route,
+)
 from libramq.transport.access import REQUEST_TIMEOUT_MS
 from libramq.transport.outages import log_failed_request
 from libramq.transport.remotes import Remotes
@@ -113,18 +119,40 @@ class NameServers:
             self._remotes.send(address, call.command(), partial(done, address), timeout_ms=timeout_ms)
 
     def route(self, topic: str, routed: Routed) -> None:
-        """Look up a topic; RouteNotFound if no broker has it."""
+        """Look up a topic; RouteNotFound, with the nearest name there is, if no broker has it."""
 
         def answered(outcome: TopicRouteData | LibraError) -> None:
-            if isinstance(outcome, TopicNotExist):
-                namesrv = self._addresses[self._current]
-                outcome = RouteNotFound(
-                    f"no broker has the topic {topic}; create it "
-                    f"(libra admin updateTopic -n {namesrv} -c CLUSTER -t {topic}) or check its name"
-                )
-            routed(outcome)
+            if isinstance(outcome, RouteNotFound):
+                self._name_nearest(topic, routed)
+            else:
+                routed(outcome)
+
+        self._look_up(topic, answered)
+
+    def _look_up(self, topic: str, routed: Routed) -> None:
+        def answered(outcome: TopicRouteData | LibraError) -> None:
+            routed(self._missing(topic) if isinstance(outcome, TopicNotExist) else outcome)
 
         self.ask(topic_route(topic), answered)
+
+    def _name_nearest(self, topic: str, routed: Routed) -> None:
+        """Report a missing topic, with the nearest of those that brokers have."""
+        if topic.startswith(RETRY_PREFIX):  # Nobody has mistyped it.
+            routed(self._missing(topic))
+            return
+
+        def listed(topics: list[str] | LibraError) -> None:
+            hint = "" if isinstance(topics, LibraError) else did_you_mean(topic, topics)
+            routed(self._missing(topic, hint))
+
+        self.ask(all_topics(), listed)
+
+    def _missing(self, topic: str, hint: str = "") -> RouteNotFound:
+        namesrv = self._addresses[self._current]
+        return RouteNotFound(
+            f"no broker has the topic {topic}{hint}; create it "
+            f"(libra admin updateTopic -n {namesrv} -c CLUSTER -t {topic}) or check its name"
+        )
 
     def route_to_send(self, topic: str, routed: Routed, *, queue_count: int) -> None:
         """Look up a topic; if brokers create topics on the first send, return where it will be."""
@@ -136,15 +164,15 @@ class NameServers:
 
             def template(found: TopicRouteData | LibraError) -> None:
                 if isinstance(found, RouteNotFound):
-                    routed(outcome)
+                    self._name_nearest(topic, routed)
                 elif isinstance(found, LibraError):
                     routed(found)
                 else:
                     routed(as_template(found, queue_count))
 
-            self.route(AUTO_CREATE_TOPIC, template)
+            self._look_up(AUTO_CREATE_TOPIC, template)
 
-        self.route(topic, found)
+        self._look_up(topic, found)
 
     def routes(self, topics: Sequence[str], found: Found) -> None:
         """Look up topics one after the other; the search ends if no name server answers."""
@@ -156,7 +184,7 @@ class NameServers:
             if topic is None:
                 found(routes, None)
             else:
-                self.route(topic, lambda outcome: routed(topic, outcome))
+                self._look_up(topic, lambda outcome: routed(topic, outcome))
 
         def routed(topic: str, outcome: TopicRouteData | LibraError) -> None:
             if isinstance(outcome, NameServerUnavailable):
