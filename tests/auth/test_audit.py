@@ -5,7 +5,9 @@ from libramq.auth.audit import (
     COLLECTED_MS,
     KINDS_A_SECOND,
     KINDS_MAX,
+    LEFT_OUT_MAX,
     OTHERS,
+    REFUSED_MAX,
     RESOURCES_MAX,
     SIGN_INS_MAX,
     SIGNED_IN_AGAIN_MS,
@@ -96,6 +98,52 @@ def test_a_flood_that_lasts_writes_little_until_it_is_over():
     for user in range(2 * KINDS_MAX):
         audited.audit.refused(f"{user}", "10.0.0.6", "HEART_BEAT", "later")
     assert len(audited.after(COLLECTED_MS)) == KINDS_MAX + 1
+
+
+def test_a_flood_from_one_address_hides_nothing_that_others_are_refused():
+    """The room was everybody's: who knocked first with many names kept all others out of the audit."""
+    audited = Audited()
+    for number in range(60):
+        for user in range(2_000):
+            audited.audit.refused(f"{number}-{user}", "10.0.0.6", "HEART_BEAT", "User is not found.")
+        audited.audit.refused("eve", "10.0.0.7", "GET_USER", "User:eve is not found.")
+        audited.audit.refused("ada", "10.0.0.6", "AUTH_GET_USER", "no matched policies.", is_proven=True)
+        events = audited.after(COLLECTED_MS)
+        alone = [(each.user, each.host, each.count) for each in events if each.user in ("eve", "ada")]
+        assert sorted(alone) == [("ada", "10.0.0.6", 1), ("eve", "10.0.0.7", 1)]
+        left_out = [each for each in events if each.reason == OTHERS]
+        assert [(each.host, each.user) for each in left_out] == [("10.0.0.6", None)]
+        assert sum(each.count for each in events) == 2_002
+
+
+def test_each_address_is_written_in_turn():
+    """Of a hundred addresses that are all refused, five are written a second, and each within twenty."""
+    audited = Audited()
+    written: set[str] = set()
+    for user in range(2 * KINDS_MAX):
+        audited.audit.refused(f"{user}", "10.0.0.1", "HEART_BEAT", "to use the room up")
+    audited.after(COLLECTED_MS)
+    for _ in range(100 // KINDS_A_SECOND):
+        for number in range(100):
+            audited.audit.refused("eve", f"10.0.1.{number}", "HEART_BEAT", "User:eve is not found.")
+        events = audited.after(COLLECTED_MS)
+        written |= {each.host for each in events if each.reason != OTHERS}
+        assert len(events) == KINDS_A_SECOND + LEFT_OUT_MAX + 1
+        assert sum(each.count for each in events) == 100
+    assert len(written) == 100
+
+
+def test_a_network_of_ipv6_addresses_is_one_and_there_is_a_bound_on_all():
+    audited = Audited()
+    for number in range(500):
+        audited.audit.refused("eve", f"[2001:db8::{number:x}]", "HEART_BEAT", "User:eve is not found.")
+    for number in range(2 * REFUSED_MAX):
+        audited.audit.refused("eve", f"10.{number >> 8}.{number & 255}.1", "HEART_BEAT", "not found.")
+    events = audited.after(COLLECTED_MS)
+    assert len(events) == KINDS_MAX + LEFT_OUT_MAX + 1
+    assert sum(each.count for each in events) == 500 + 2 * REFUSED_MAX
+    assert ("2001:db8::/64", 499) in {(each.host, each.count) for each in events}
+    assert (events[-1].host, events[-1].reason) == ("", OTHERS)
 
 
 def test_a_flood_of_refusals_hides_no_sign_in():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from libramq.auth.audit import COLLECTED_MS, KINDS_MAX
+from libramq.auth.audit import COLLECTED_MS, KINDS_MAX, OTHERS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats.access import UserInfo
@@ -174,3 +174,18 @@ def test_a_slave_writes_it_to_its_log(tmp_path: Path, caplog: pytest.LogCaptureF
     assert "audit" in caplog.text
     assert "User:eve is not found." in caplog.text
     slave.close()
+
+
+def test_a_flood_from_one_address_does_not_hide_the_refusals_of_another(secured: Secured):
+    """Over its own connection, as the broker sees it; how many were left out of the flood is written."""
+    flood, other = secured.peer, FakePeer("10.0.0.9:40000")
+    for second in range(3):
+        for number in range(3 * KINDS_MAX):
+            secured.give(
+                flood, sign(secured.pull_command(), Credentials(f"eve-{second}-{number}", "guessed"))
+            )
+        secured.give(other, sign(secured.pull_command(), Credentials("mallory", "guessed")))
+        refused = events(secured, "refused")
+        assert sum(each["user"] == "mallory" for each in refused) == second + 1
+    assert sum(each["count"] for each in refused) == 3 * (3 * KINDS_MAX + 1)
+    assert {each["host"] for each in refused if each["reason"] == OTHERS} == {"127.0.0.1"}

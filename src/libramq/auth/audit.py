@@ -3,15 +3,22 @@
     created, changed, deleted, reset   each is an event, at the end of the turn
     signed in, refused                 those of a second that are alike are one event, with their count
 
-A flood of refusals makes some dozen events, then a few a second: further kinds are one event together. It
-hides no sign-in: who floods may be who signs in with a stolen password. An event has names, and never a body,
-a password or a signature. Ours; Apache's broker writes a log file.
+A flood of refusals makes some dozen events, then a few a second. It hides no sign-in: who floods may be who
+signs in with a stolen password. Nor what others are refused: those who are refused take turns, the one that
+was written last comes last, and of each is written how many of its refusals are left out.
+
+    an address ──────────────┐
+    a user who has proven it ┴► kinds of refusals ─► in turn, as long as there is room
+
+An event has names, and never a body, a password or a signature. Ours; Apache's broker writes a log file.
 """
 
-from collections.abc import Callable, Collection
+import heapq
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,15 +27,20 @@ from libramq.auth.operation import LOCATING
 from libramq.auth.resource import Actions, Resource
 from libramq.clock import Clock, MonotonicMs, WallMs
 from libramq.errors import NoPermission
-from libramq.kernel.connection import Principal
+from libramq.kernel.connection import Principal, client_network
 
 VERSION: Final = 1
 #: Ours: after how long events that are alike are written, as one.
 COLLECTED_MS: Final = 1_000
-#: Ours: kinds of refusals that are kept apart at once, and how many more with each second. Anybody can cause
+#: Ours: kinds of refusals that are written at once, and how many more with each second. Anybody can cause
 #: them: fifty a second, of long names, wrote 14 GB a day, and brokers with a full disk delete old messages.
 KINDS_MAX: Final = 50
 KINDS_A_SECOND: Final = 5
+#: Ours: those who are refused and take turns, in a second and over time; and kinds that wait for their turn
+#: in that second, beside one of each of these.
+REFUSED_MAX: Final = 1_000
+#: Ours: of how many is said in a second how many of their refusals were left out; the rest are one event.
+LEFT_OUT_MAX: Final = 5
 #: Ours: and sign-ins, of so many users and addresses: all of a cluster's clients come back after a restart.
 SIGN_INS_MAX: Final = 1_000
 #: Ours: changes that wait for the end of a turn, which makes a hundred.
@@ -82,7 +94,73 @@ _Alike = tuple[Kind, str | None, str, str, str | None]
 @dataclass(slots=True)
 class _Collected:
     at_ms: WallMs
-    count: int = 1
+    count: int = 0
+
+
+class _Refused(NamedTuple):
+    """The refused party. user: a proven one; None: all others of the address, whatever they are called."""
+
+    network: str
+    user: str | None
+
+
+class _Refusals:
+    """The refusals of a second: who is refused, and what; and how many there is no memory for."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[_Refused, dict[_Alike, _Collected]] = {}
+        self._left_out: dict[_Refused, _Collected] = {}
+        self._of_others: _Collected | None = None
+        #: Kinds that wait, beside the first of each.
+        self._further = 0
+
+    def add(self, refused: _Refused, alike: _Alike, wall_ms: WallMs) -> None:
+        """Count a refusal."""
+        kinds = self._kinds.get(refused)
+        if kinds is None and len(self._kinds) < REFUSED_MAX:
+            kinds = self._kinds[refused] = {}
+        if kinds is None:
+            self._of_others = self._of_others or _Collected(wall_ms)
+            self._of_others.count += 1
+            return
+        is_further = bool(kinds) and alike not in kinds
+        if is_further and (self._further >= REFUSED_MAX or len(kinds) >= KINDS_MAX):
+            self._leave_out(refused, _Collected(wall_ms, 1))
+            return
+        self._further += is_further
+        kinds.setdefault(alike, _Collected(wall_ms)).count += 1
+
+    def in_turn(
+        self, room: int, last_written: Callable[[_Refused], int]
+    ) -> Iterator[tuple[_Refused, tuple[_Alike, _Collected]]]:
+        """Yield one kind of each in turn, beginning with who was written the longest ago; drop the others."""
+        waiting = {each: deque(self._kinds[each].items()) for each in sorted(self._kinds, key=last_written)}
+        while waiting and room:
+            for refused in list(waiting)[:room]:
+                room -= 1
+                yield refused, waiting[refused].popleft()
+                if not waiting[refused]:
+                    del waiting[refused]
+        for refused, kinds in waiting.items():
+            for _, collected in kinds:
+                self._leave_out(refused, collected)
+
+    def left_out(self) -> Iterator[tuple[_Alike, _Collected]]:
+        """Yield how many refusals were left out: of those with most of them, and of all others together."""
+        most = heapq.nlargest(LEFT_OUT_MAX, self._left_out.items(), key=lambda each: each[1].count)
+        for refused, collected in most:
+            self._left_out.pop(refused)
+            yield (Kind.REFUSED, refused.user, refused.network, "", OTHERS), collected
+        rest = [*self._left_out.values(), *filter(None, [self._of_others])]
+        if rest:
+            count = sum(each.count for each in rest)
+            yield (
+                (Kind.REFUSED, None, "", "", OTHERS),
+                _Collected(min(each.at_ms for each in rest), count),
+            )
+
+    def _leave_out(self, refused: _Refused, collected: _Collected) -> None:
+        self._left_out.setdefault(refused, _Collected(collected.at_ms)).count += collected.count
 
 
 @dataclass(slots=True)
@@ -90,6 +168,7 @@ class _Second:
     """Events of one second."""
 
     began_ms: MonotonicMs
+    refusals: _Refusals
     counts: dict[Kind, dict[_Alike, _Collected]] = field(default_factory=dict)
     #: Those that are not kept apart.
     others: dict[Kind, _Collected] = field(default_factory=dict)
@@ -104,8 +183,10 @@ class Audit:
         self._due = due
         self._changes: list[AuditEvent] = []
         self._second: _Second | None = None
-        #: How many more kinds of refusals are kept apart, as of some time.
+        #: How many more kinds of refusals are written, as of some time.
         self._room, self._room_at_ms = float(KINDS_MAX), clock.monotonic_ms()
+        #: When a refusal of each was written last: the earliest first.
+        self._written: dict[_Refused, None] = {}
         #: Until when a user counts as signed in from an address.
         self._signers: dict[tuple[str, str], MonotonicMs] = {}
 
@@ -151,9 +232,13 @@ class Audit:
         """Record that a user has signed in."""
         self._collect((Kind.SIGNED_IN, _shown(principal.name), principal.host, mechanism, None))
 
-    def refused(self, user: str | None, host: str, request: str, reason: str) -> None:
-        """Record that a request was refused; user: whom it names, whether that is proven or not."""
-        self._collect((Kind.REFUSED, _shown(user), host, request, _shown(reason)))
+    def refused(
+        self, user: str | None, host: str, request: str, reason: str, *, is_proven: bool = False
+    ) -> None:
+        """Record that a request was refused; user: whom it names, is_proven: and who it is."""
+        alike = (Kind.REFUSED, _shown(user), host, request, _shown(reason))
+        refused = _Refused(client_network(host), alike[1] if is_proven else None)
+        self._this_second().refusals.add(refused, alike, self._clock.wall_ms())
 
     def take(self, now_ms: MonotonicMs, *, all_of_them: bool = False) -> list[AuditEvent]:
         """Return what is to be written now."""
@@ -163,6 +248,7 @@ class Audit:
             ends_ms = second.began_ms + COLLECTED_MS
             if all_of_them or now_ms >= ends_ms:
                 self._second = None
+                events += (self._event(*each) for each in self._written_refusals(second))
                 for counts in second.counts.values():
                     events += (self._event(alike, collected) for alike, collected in counts.items())
                 for kind, collected in second.others.items():
@@ -171,26 +257,37 @@ class Audit:
                 self._due(ends_ms)
         return events
 
-    def _collect(self, alike: _Alike) -> None:
+    def _this_second(self) -> _Second:
         second = self._second
         if second is None:
             now_ms = self._clock.monotonic_ms()
-            second = self._second = _Second(now_ms)
+            second = self._second = _Second(now_ms, _Refusals())
             self._due(now_ms + COLLECTED_MS)
             gained = (now_ms - self._room_at_ms) / 1000 * KINDS_A_SECOND
             self._room, self._room_at_ms = min(self._room + gained, KINDS_MAX), now_ms
-        kind = alike[0]
+        return second
+
+    def _collect(self, alike: _Alike) -> None:
+        second, kind = self._this_second(), alike[0]
         counts = second.counts.setdefault(kind, {})
-        has_room = len(counts) < SIGN_INS_MAX if kind is Kind.SIGNED_IN else self._room >= 1
-        is_kept = alike in counts or has_room
-        collected = counts.get(alike) if is_kept else second.others.get(kind)
-        if collected is not None:
-            collected.count += 1
-        elif is_kept:
-            counts[alike] = _Collected(self._clock.wall_ms())
-            self._room -= kind is not Kind.SIGNED_IN
+        is_kept = alike in counts or len(counts) < SIGN_INS_MAX
+        collected = _Collected(self._clock.wall_ms())
+        if is_kept:
+            counts.setdefault(alike, collected).count += 1
         else:
-            second.others[kind] = _Collected(self._clock.wall_ms())
+            second.others.setdefault(kind, collected).count += 1
+
+    def _written_refusals(self, second: _Second) -> Iterator[tuple[_Alike, _Collected]]:
+        """Yield the refusals of a second that there is room for, and how many others there were."""
+        order = {each: number for number, each in enumerate(self._written)}
+        for refused, found in second.refusals.in_turn(int(self._room), lambda each: order.get(each, -1)):
+            self._room -= 1
+            self._written.pop(refused, None)
+            self._written[refused] = None
+            yield found
+        while len(self._written) > REFUSED_MAX:
+            del self._written[next(iter(self._written))]
+        yield from second.refusals.left_out()
 
     def _event(self, alike: _Alike, collected: _Collected) -> AuditEvent:
         kind, user, host, request, reason = alike
@@ -229,7 +326,9 @@ class AuditedAuthorizer:
             self._authorizer.authorize(principal, resource, actions)
         except NoPermission as refused:
             if actions is not LOCATING:
-                self._audit.refused(principal.name, principal.host, self._protocol, refused.remark)
+                self._audit.refused(
+                    principal.name, principal.host, self._protocol, refused.remark, is_proven=True
+                )
             raise
 
 

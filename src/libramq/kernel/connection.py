@@ -1,11 +1,14 @@
 """The connection as an engine sees it: an opaque handle, told apart by identity; and its principal."""
 
+import ipaddress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, Protocol
 
 #: The numbers of connections, assigned as they are accepted.
 NUMBERS: Final = count(1)
+#: Ours: a household's or a server's network, of whose addresses its owner may use any (RFC 6177).
+IPV6_PREFIX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +58,15 @@ class Connection(Protocol):
     def __hash__(self) -> int:
         """Hash by identity."""
         ...
+
+
+def client_network(host: str) -> str:
+    """Return what limits take for one client's address: an IPv4 address, or a network of IPv6 ones."""
+    if ":" not in host:
+        return host
+    try:
+        parsed = ipaddress.IPv6Address(host.strip("[]"))
+    except ValueError:
+        return host
+    mapped = parsed.ipv4_mapped
+    return str(mapped or ipaddress.ip_network((int(parsed) >> 64 << 64, IPV6_PREFIX)))

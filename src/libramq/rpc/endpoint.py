@@ -232,10 +232,9 @@ class Endpoint:
         """Record that a request was refused, by whomever it claims to be signed."""
         if self._audit is not None and isinstance(error, NoPermission):
             code, host = request.command.code, host_of(request.peer)
-            name = request.command.ext.get(ACCESS_KEY)
-            if not _is_anyone(request.principal):
-                name = request.principal.name
-            self._audit.refused(name, host, REQUESTS[code].code.name, error.remark)
+            is_proven = not _is_anyone(request.principal)
+            name = request.principal.name if is_proven else request.command.ext.get(ACCESS_KEY)
+            self._audit.refused(name, host, REQUESTS[code].code.name, error.remark, is_proven=is_proven)
 
     def _authorise(self, request: Request) -> None:
         """Raise BrokerError if a request touches what its principal may not."""

@@ -12,7 +12,6 @@ open: a bound on it limits all servers of the process together, and leaves the r
 """
 
 import contextlib
-import ipaddress
 import resource
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from typing import Final, Protocol
 from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError
 from libramq.filesystem import DESCRIPTORS_IDLE
+from libramq.kernel.connection import client_network
 from libramq.logs import BoundedLog, get_logger
 from libramq.transport.address import is_loopback
 
@@ -41,8 +41,6 @@ UNAUTHENTICATED_MAX: Final = 1_000
 UNAUTHENTICATED_SHARE: Final = 1 / 4
 #: Ours: this share of them ends together, so that each new one does not look through all.
 MADE_ROOM_SHARE: Final = 1 / 20
-#: Ours: a household's or a server's network, of whose addresses its owner may use any (RFC 6177).
-IPV6_PREFIX: Final = 64
 #: Ours: a shortage is over when this share of the connections at its beginning is left.
 ROOM_SHARE: Final = 0.9
 #: Ours: three times CONNECTIONS_MAX; an unlimited hard limit is not used as it is.
@@ -179,14 +177,14 @@ class Census:
         if self.count >= self.limits.connections_max:
             return Limit.CONNECTIONS
         count_max = self.limits.per_address_max
-        if not is_loopback(address.rpartition(":")[0]):
+        if not is_loopback(_host(address)):
             room = min(self.limits.connections_max, descriptors)
             count_max = min(count_max, max(1, int(room * ADDRESS_SHARE)))
-        return Limit.ADDRESS if self._by_host[host_key(address)] >= count_max else None
+        return Limit.ADDRESS if self._by_host[client_network(_host(address))] >= count_max else None
 
     def add(self, address: str, descriptors: int) -> Place:
         """Return the place of another connection; old ones that are not authenticated make room for it."""
-        place = Place(address, host_key(address))
+        place = Place(address, client_network(_host(address)))
         self.count += 1
         self._by_host[place.host] += 1
         if self.limits.unauthenticated_max is not None:
@@ -235,17 +233,8 @@ class Census:
                 oldest.end(f"{count_max} clients have not authenticated themselves, and it is the oldest")
 
 
-def host_key(address: str) -> str:
-    """Return what the limits take for one address: an IPv4 address, or a network of IPv6 ones."""
-    host = address.rpartition(":")[0]
-    if ":" not in host:
-        return host
-    try:
-        parsed = ipaddress.IPv6Address(host.strip("[]"))
-    except ValueError:
-        return host
-    mapped = parsed.ipv4_mapped
-    return str(mapped or ipaddress.ip_network((int(parsed) >> 64 << 64, IPV6_PREFIX)))
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
 
 
 class Admission:
