@@ -11,7 +11,7 @@ It prints:
 import asyncio
 import sys
 
-from libramq import LibraError, Message, MessageQueue, Producer, PushConsumer, Retry
+from libramq import LibraError, Message, MessageQueue, Producer, PushConsumer, Retry, log_to_stderr
 
 STOP_AFTER = int(sys.argv[1]) if len(sys.argv) > 1 else None  # A service leaves this out.
 
@@ -52,4 +52,5 @@ async def main() -> None:
     print("handled", handled)
 
 
+log_to_stderr("warning")
 asyncio.run(main())

@@ -11,7 +11,7 @@ It prints:
 
 import asyncio
 
-from libramq import LibraError, Message, Producer
+from libramq import LibraError, Message, Producer, log_to_stderr
 from libramq.client import by_hash
 
 
@@ -41,4 +41,5 @@ async def main() -> None:
         await producer.send(Message("Orders", b"a reminder", delay_level=3))
 
 
+log_to_stderr("warning")
 asyncio.run(main())

@@ -11,12 +11,13 @@ from libramq.errors import *  # noqa: F403 (every public error; errors.__all__ i
 
 if TYPE_CHECKING:
     from libramq.client import Consumer, Producer, PushConsumer, Reject, Retry, SimpleConsumer, Sql
+    from libramq.logs import log_to_stderr
     from libramq.message import Message, MessageExt, MessageQueue
 
 __version__ = "0.2.0.dev0"
 
 __all__ = ["Consumer", "Message", "MessageExt", "MessageQueue", "Producer", "PushConsumer", "Reject", "Retry"]
-__all__ += ["SimpleConsumer", "Sql"]
+__all__ += ["SimpleConsumer", "Sql", "log_to_stderr"]
 __all__ += errors.__all__
 
 _MODULES: Final = {
@@ -30,6 +31,7 @@ _MODULES: Final = {
     "Retry": "libramq.client",
     "SimpleConsumer": "libramq.client",
     "Sql": "libramq.client",
+    "log_to_stderr": "libramq.logs",
 }
 
 

@@ -2,7 +2,8 @@
 
     LibraError
     ├── ConfigError                 an option, property, path or name the user gave cannot be used
-    │   └── InvalidName             a topic or group name outside RocketMQ's rules
+    │   ├── InvalidName             a topic or group name outside RocketMQ's rules
+    │   └── MissingExtra            a library of one of LibraMQ's extras is not installed
     ├── InvalidMessage              a message that no broker would take (empty, too large, reserved property)
     ├── InvalidResult               a handler's return value does not say which messages are done
     ├── BufferFull                  the producer's send buffer is full
@@ -35,7 +36,8 @@ Every message names the thing that failed and a remedy. Foreign exceptions (OSEr
 caught at the boundary and raised as one of these.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import ClassVar, Final
 
@@ -64,6 +66,7 @@ __all__ = [
     "LoopClosed",
     "MemberReplaced",
     "MessageIllegal",
+    "MissingExtra",
     "NameServerUnavailable",
     "NoPermission",
     "NotCoordinator",
@@ -123,6 +126,23 @@ class ConfigError(LibraError):
 
 class InvalidName(ConfigError, ValueError):
     """A topic or group name violates the rules of TopicValidator.java."""
+
+
+class MissingExtra(ConfigError, ImportError):
+    """A library is missing that comes with an extra; the text is the command that installs it."""
+
+
+@contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Raise MissingExtra if a library that the block imports is missing. what: the subject of the error."""
+    try:
+        yield
+    except ImportError as error:
+        if isinstance(error, MissingExtra) or (error.name or "").startswith("libramq"):
+            raise
+        library = (error.name or str(error)).partition(".")[0]
+        text = f"{what} needs {library}: pip install 'libramq[{extra}]'"
+        raise MissingExtra(text, name=error.name) from None
 
 
 class InvalidMessage(LibraError, ValueError):

@@ -1,20 +1,27 @@
 """The logger: structured events over the standard library's logging.
 
-A program that uses LibraMQ configures `logging.getLogger("libramq")`; by default warnings and errors go to
-standard error, as for any library.
+A program that uses LibraMQ configures `logging.getLogger("libramq")`, or calls `log_to_stderr`; by default
+warnings and errors go to standard error, as for any library. A record has the text of its event as `event`,
+and its values as the mapping `values`.
 """
 
+import json as json_text
 import logging
+import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import structlog
 
 from libramq.clock import MonotonicMs
+from libramq.errors import ConfigError, did_you_mean
 
 #: Ours: what anybody can cause by connecting is logged so often, and counted beyond that.
 LINES_MAX: Final = 10
 LINES_MS: Final = 10_000
+LEVELS: Final = ("debug", "info", "warning", "error")
+LINE: Final = "%(asctime)s %(levelname)-7s %(message)s"
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
@@ -32,15 +39,50 @@ def _render(
     _logger: Any, _method: str, event: structlog.typing.EventDict
 ) -> tuple[tuple[str], dict[str, Any]]:
     """Render the event and its values as one line; the standard library prints tracebacks."""
-    passed_on = {"exc_info": event.pop("exc_info")} if "exc_info" in event else {}
-    parts = [str(event.pop("event")), *(f"{key}={_value(value)}" for key, value in event.items())]
-    return (" ".join(parts),), passed_on
+    passed_on: dict[str, Any] = {"exc_info": event.pop("exc_info")} if "exc_info" in event else {}
+    text = str(event.pop("event"))
+    passed_on["extra"] = {"event": text, "values": event}
+    return (" ".join([text, *(f"{key}={_value(value)}" for key, value in event.items())]),), passed_on
 
 
 def _value(value: object) -> str:
     """Return a value as one word: others send line ends that forge events, and control sequences."""
     text = str(value)
     return text if text and " " not in text and text.isprintable() else repr(text)
+
+
+def log_to_stderr(level: str = "info", *, json: bool = False) -> None:
+    """Write LibraMQ's events of a level and above to standard error, one a line, and to no other handler.
+
+    level: debug, info, warning or error. json: a line is a JSON object. A second call replaces the first.
+    """
+    if not isinstance(level, str) or level.lower() not in LEVELS:
+        hint = did_you_mean(str(level), LEVELS)
+        raise ConfigError(f"there is no level {level!r}{hint}: there are {', '.join(LEVELS)}")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if json else logging.Formatter(LINE))
+    logger = logging.getLogger("libramq")
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel(level.upper())
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as a line of JSON: time (UTC), level, logger, event, the event's values, traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        row: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": getattr(record, "event", None) or record.getMessage(),
+        }
+        for key, value in getattr(record, "values", {}).items():
+            row[f"{key}_" if key in row else key] = value
+        if record.exc_info:
+            row["traceback"] = self.formatException(record.exc_info)
+        return json_text.dumps(row, default=str)
 
 
 class BoundedLog:

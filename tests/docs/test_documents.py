@@ -16,7 +16,7 @@ from . import private_network
 ROOT = Path(__file__).resolve().parent.parent.parent
 GUIDES = (
     "README.md", "docs/produce.md", "docs/consume.md", "docs/order.md", "docs/duplicates.md", "docs/lag.md",
-    "docs/testing.md", "docs/web-applications.md", "docs/faststream.md", "docs/tracing.md",
+    "docs/testing.md", "docs/web-applications.md", "docs/faststream.md", "docs/tracing.md", "docs/logging.md",
     "docs/from-java.md", "docs/from-kafka.md", "docs/security.md", "docs/pipelines.md", "docs/laboratory.md",
 )  # fmt: skip
 EXAMPLES = (

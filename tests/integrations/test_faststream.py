@@ -369,7 +369,7 @@ def test_without_faststream_the_extra_is_named():
     """Its own modules and another version's missing names are no help."""
     program = "import sys; sys.modules['faststream'] = None; import libramq.integrations.faststream"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert run.stderr.splitlines()[-1].endswith("needs FastStream 0.7: pip install 'libramq[faststream]'")
+    assert run.stderr.splitlines()[-1].endswith("needs faststream: pip install 'libramq[faststream]'")
 
 
 async def test_subscribers_of_one_group_get_the_retries_of_their_own_topics():

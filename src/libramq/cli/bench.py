@@ -42,9 +42,10 @@ def produce(
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Send messages as fast as the cluster stores them."""
-    from libramq.cli import benchmarks, logs, running
+    from libramq import logs
+    from libramq.cli import benchmarks, running
 
-    logs.set_up(log_level)
+    logs.log_to_stderr(log_level)
     load = benchmarks.Load(
         namesrv=options.name_servers(namesrv),
         topic=topic,
@@ -73,9 +74,10 @@ def consume(
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Consume a topic as a member of a consumer group."""
-    from libramq.cli import benchmarks, logs, running
+    from libramq import logs
+    from libramq.cli import benchmarks, running
 
-    logs.set_up(log_level)
+    logs.log_to_stderr(log_level)
     found = running.run(
         benchmarks.consume(
             options.name_servers(namesrv), topic, group=group, count=count, batch_size=batch_size
@@ -98,9 +100,10 @@ def latency(
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Measure how long messages take from the producer's send to the consumer's handler."""
-    from libramq.cli import benchmarks, logs, running
+    from libramq import logs
+    from libramq.cli import benchmarks, running
 
-    logs.set_up(log_level)
+    logs.log_to_stderr(log_level)
     pace = benchmarks.Pace(rate=rate, seconds=seconds, warm_up_seconds=warm_up, size=size)
     benchmarks.report(
         running.run(benchmarks.latency(options.name_servers(namesrv), topic, pace)), as_json=json

@@ -91,10 +91,11 @@ def up(
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Start a name server and a broker, ready for clients; Ctrl-C stops them."""
-    from libramq.cli import logs, running
+    from libramq import logs
+    from libramq.cli import running
     from libramq.cli.servers import commands as servers
 
-    logs.set_up(log_level)
+    logs.log_to_stderr(log_level)
     running.run(
         servers.up(
             nameserver_port=nameserver_port,
@@ -136,10 +137,11 @@ def nameserver(
     log_level: options.Log = options.LogLevel.INFO,
 ) -> None:
     """Start a name server."""
-    from libramq.cli import logs, running
+    from libramq import logs
+    from libramq.cli import running
     from libramq.cli.servers import commands as servers
 
-    logs.set_up(log_level)
+    logs.log_to_stderr(log_level)
     running.run(
         servers.nameserver(config_files=config or (), host=host, port=port, allow_public=allow_public)
     )
@@ -162,10 +164,11 @@ def broker(
     log_level: options.Log = options.LogLevel.INFO,
 ) -> None:
     """Start a broker."""
-    from libramq.cli import logs, running
+    from libramq import logs
+    from libramq.cli import running
     from libramq.cli.servers import commands as servers
 
-    logs.set_up(log_level)
+    logs.log_to_stderr(log_level)
     running.run(
         servers.broker(
             config_files=config or (),
@@ -208,10 +211,11 @@ def send(
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Send messages to a topic."""
-    from libramq.cli import logs, running, sending
+    from libramq import logs
+    from libramq.cli import running, sending
     from libramq.errors import ConfigError
 
-    logs.set_up(log_level)
+    logs.log_to_stderr(log_level)
     if body is not None and (file is not None or rows):
         raise ConfigError("name either a message, or lines of a file (--file, --rows)")
     if delay is not None and at is not None:
@@ -265,11 +269,12 @@ def tail(
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Print a topic's messages as they arrive. Joins no group and commits nothing."""
-    from libramq.cli import logs, tailing
+    from libramq import logs
+    from libramq.cli import tailing
     from libramq.errors import ConfigError
     from libramq.filter.subscription import Sql
 
-    logs.set_up(log_level)
+    logs.log_to_stderr(log_level)
     for one, other, is_both in (
         ("--tags", "--sql", tags is not None and sql is not None),
         ("--format", "--json", line is not None and json),

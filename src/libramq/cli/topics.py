@@ -26,9 +26,10 @@ def topics(
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Show every topic: brokers, queues and messages; or the queues of one."""
-    from libramq.cli import logs, output, running
+    from libramq import logs
+    from libramq.cli import output, running
 
-    logs.set_up(log_level)
+    logs.log_to_stderr(log_level)
     rows = running.run(_rows(options.name_servers(namesrv), topic, every=every))
     if json:
         output.print_json(rows)

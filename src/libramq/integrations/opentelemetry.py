@@ -16,16 +16,18 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 from dataclasses import replace
 from typing import Any, Final, Self, TypeVar, cast
 
-from opentelemetry import propagate, trace
-from opentelemetry.context import attach, detach, get_current
-from opentelemetry.trace import Link, Span, SpanKind, Tracer, TracerProvider
-from opentelemetry.util.types import AttributeValue
-
 from libramq import __version__
 from libramq.client.consuming.handling.handlers import Handler, is_async
 from libramq.client.producing.send_result import SendResult
+from libramq.errors import needs_extra
 from libramq.integrations.wrapped_producer import WrappedProducer
 from libramq.message.message import Message, MessageExt
+
+with needs_extra("libramq.integrations.opentelemetry", "opentelemetry"):
+    from opentelemetry import propagate, trace
+    from opentelemetry.context import attach, detach, get_current
+    from opentelemetry.trace import Link, Span, SpanKind, Tracer, TracerProvider
+    from opentelemetry.util.types import AttributeValue
 
 T = TypeVar("T")
 P = TypeVar("P", bound=AbstractAsyncContextManager[Any] | AbstractContextManager[Any])

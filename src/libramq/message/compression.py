@@ -10,7 +10,7 @@ import importlib
 import zlib
 from typing import Any, Final
 
-from libramq.errors import ConfigError, RemoteProtocolError
+from libramq.errors import ConfigError, RemoteProtocolError, needs_extra
 from libramq.message import sys_flag as flags
 from libramq.message.message import MessageExt
 
@@ -89,7 +89,5 @@ def _unlz4(body: bytes, bytes_max: int) -> bytes:
 
 
 def _module(name: str) -> Any:
-    try:
+    with needs_extra("a body", "compression"):
         return importlib.import_module(name)
-    except ImportError:
-        raise ConfigError(f"a body needs {name}: pip install 'libramq[compression]'") from None

@@ -66,4 +66,7 @@ if not TYPE_CHECKING:  # A type checker would accept every name.
             return import_module(_OPTIONS[name])
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_HOME[name]), name)
+        from libramq.errors import needs_extra
+
+        with needs_extra(f"libramq.spark.{name}", "spark"):
+            return getattr(import_module(_HOME[name]), name)

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from libramq.errors import needs_extra
 from libramq.spark.java import java_home, output, spark_directory
 from libramq.spark.worker_code import package_zip
 
@@ -89,7 +90,8 @@ def is_local(master: str) -> bool:
 
 def bootstrap(directory: Path | None = None, *, master: str = "local") -> None:
     """Prepare this process for its first Spark session. Existing environment variables are kept."""
-    import pyspark
+    with needs_extra("libramq.spark.bootstrap", "spark"):
+        import pyspark
 
     directory = directory or spark_directory()
     if "PYSPARK_PYTHON" not in os.environ:
@@ -153,7 +155,8 @@ def session(
     `bootstrap`. archive: for a cluster, packages that its workers lack, as `.tar.gz` or `.zip`; a file, or a
     URL. All of this is optional: any session finds the source, or gets it by `register`.
     """
-    from pyspark.sql import SparkSession
+    with needs_extra("libramq.spark.session", "spark"):
+        from pyspark.sql import SparkSession
 
     if master is None and SUBMITTED not in os.environ:
         master = MASTER

@@ -286,5 +286,5 @@ def test_mistakes_are_named(
         IcebergTable("shop.orders", catalog, partitioned_by=["shop"]).check({"offset": "bigint"})
     iceberg(catalog).check({"offset": "int", "new": "string", "date": "date"})
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
-    with pytest.raises(ConfigError, match=r"need the library pyiceberg: pip install 'libramq\[iceberg\]'"):
+    with pytest.raises(ConfigError, match=r"Iceberg table needs pyiceberg: pip install 'libramq\[iceberg\]'"):
         iceberg(catalog)

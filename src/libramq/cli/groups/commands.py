@@ -46,9 +46,10 @@ def groups(
 
     Groups with the worst problems come first. Updates live in a terminal.
     """
-    from libramq.cli import logs, running
+    from libramq import logs
+    from libramq.cli import running
 
-    logs.set_up(log_level)
+    logs.log_to_stderr(log_level)
     if context.invoked_subcommand is None:
         chosen = _Chosen(options.name_servers(namesrv), group, only_problems=problems)
         if members:

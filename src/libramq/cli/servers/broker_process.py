@@ -13,10 +13,10 @@ import sys
 
 import msgspec
 
+from libramq import logs
 from libramq.broker.config import BrokerConfig
-from libramq.cli import logs, running
+from libramq.cli import running
 from libramq.cli.failure import EXIT_FAILED, failure_line
-from libramq.cli.options import LogLevel
 from libramq.cli.servers.broker_children import READY, STOP_SECONDS
 from libramq.cli.servers.commands import broker_server
 from libramq.cli.servers.kafka import kafka_servers
@@ -58,7 +58,7 @@ async def serve(config: BrokerConfig) -> None:
 
 def main() -> None:
     """Read the configuration and serve; print a failure as one line."""
-    logs.set_up(LogLevel(sys.argv[1]))
+    logs.log_to_stderr(sys.argv[1])
     line = sys.stdin.buffer.readline()
     if not line:
         return  # The parent is gone already.

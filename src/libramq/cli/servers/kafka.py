@@ -3,7 +3,7 @@
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.cli.running import Service
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, needs_extra
 from libramq.filesystem import LocalFileSystem
 
 
@@ -13,8 +13,6 @@ def kafka_servers(broker: BrokerServer, config: BrokerConfig) -> list[Service]:
         return []
     if config.is_slave:
         raise ConfigError("kafkaListenPort: a slave takes no messages; set it at its master only")
-    try:
+    with needs_extra("kafkaListenPort", "kafka"):
         from libramq.protocols.kafka.server import KafkaServer
-    except ModuleNotFoundError as missing:
-        raise ConfigError(f"kafkaListenPort needs {missing.name}: pip install 'libramq[kafka]'") from None
     return [KafkaServer(broker, config, LocalFileSystem())]

@@ -82,10 +82,10 @@ def run(
     log_level: options.Log = options.LogLevel.ERROR,
 ) -> None:
     """Run the laboratory. The same seed gives the same figures, except for computing times."""
-    from libramq.cli import logs
+    from libramq import logs
     from libramq.cli.spark.runs import ProgressDisplay, spark_session, spark_settings
 
-    logs.set_up(log_level)
+    logs.log_to_stderr(log_level)
     settings = spark_settings(conf or [])
     laboratory = _laboratory(
         config,
@@ -116,15 +116,11 @@ def run(
 
 def _laboratory(config: Path | None, *, small: bool, **overrides: object) -> "Laboratory":
     from libramq.cli import access
-    from libramq.errors import ConfigError
+    from libramq.errors import needs_extra
 
-    try:
+    with needs_extra("the laboratory", "spark,java"):
         from libramq.lab.config import read_experiment
         from libramq.lab.laboratory import Laboratory
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("libramq"):
-            raise
-        raise ConfigError(f"the laboratory needs {error.name}: pip install 'libramq[spark,java]'") from None
     return Laboratory(read_experiment(config, small=small, **overrides), access=access.properties())
 
 

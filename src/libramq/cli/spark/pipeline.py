@@ -37,11 +37,12 @@ def run(
     log_level: options.Log = options.LogLevel.ERROR,
 ) -> None:
     """Run a pipeline. After a crash or Ctrl-C, running it again continues where it stopped."""
-    from libramq.cli import access, logs
+    from libramq import logs
+    from libramq.cli import access
     from libramq.cli.spark.runs import ProgressDisplay, spark_session, spark_settings
     from libramq.spark.pipeline.registry import pipeline
 
-    logs.set_up(log_level)
+    logs.log_to_stderr(log_level)
     settings = spark_settings(conf or [])
     chosen = pipeline(name, config, namesrv=namesrv, access=access.properties() or None)
     plan = chosen.plan()  # Report errors before a Java machine starts.

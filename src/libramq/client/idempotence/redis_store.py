@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from libramq.client.idempotence.store import KEEP_MS, LEASE_MS, ClaimResult
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, needs_extra
 
 if TYPE_CHECKING:
     import redis
@@ -73,10 +73,8 @@ def _is_done(value: bytes | str | None) -> bool:
 
 
 def _connected(url: str) -> Any:
-    try:
+    with needs_extra("RedisStore", "redis"):
         import redis
-    except ImportError:
-        raise ConfigError("RedisStore needs the package redis: pip install 'libramq[redis]'") from None
     try:
         return redis.Redis.from_url(url)
     except ValueError as error:

@@ -13,19 +13,14 @@
 Upstream: FastStream 0.7, as its own brokers are made (faststream/nats, faststream/confluent).
 """
 
-try:
+from libramq.errors import needs_extra
+
+with needs_extra("libramq.integrations.faststream", "faststream"):
     from libramq.integrations.faststream.broker import RocketMQBroker
     from libramq.integrations.faststream.message import RocketMQMessage
     from libramq.integrations.faststream.response import RocketMQPublishCommand, RocketMQResponse
     from libramq.integrations.faststream.router import RocketMQPublisher, RocketMQRoute, RocketMQRouter
     from libramq.integrations.faststream.testing import TestRocketMQBroker
-except ImportError as missing:
-    if (missing.name or "").startswith("libramq"):
-        raise
-    raise ImportError(
-        "libramq.integrations.faststream needs FastStream 0.7: pip install 'libramq[faststream]'",
-        name=missing.name,
-    ) from missing
 
 __all__ = (
     "RocketMQBroker",

@@ -35,7 +35,7 @@ from pyspark.sql.types import (
     TimestampType,
 )  # fmt: skip
 
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, needs_extra
 from libramq.spark.bodies.decoded import decoded, decoded_type
 
 _PRIMITIVES: Final[Mapping[str, DataType]] = {
@@ -52,10 +52,8 @@ class AvroBodies:
     """Decodes a binary array; a value, so that it can be sent to workers."""
 
     def __init__(self, schema: str | Mapping[str, Any]) -> None:
-        try:
+        with needs_extra("Avro", "formats"):
             import fastavro
-        except ImportError:
-            raise ConfigError("Avro needs fastavro: pip install 'libramq[formats]'") from None
         try:
             self._schema = json.loads(schema) if isinstance(schema, str) else dict(schema)
             fastavro.parse_schema(self._schema)

@@ -36,7 +36,7 @@ from pyspark.sql.types import (
     TimestampType,
 )  # fmt: skip
 
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, needs_extra
 from libramq.spark.bodies.decoded import decoded, decoded_type
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
@@ -57,10 +57,8 @@ class ProtobufBodies:
     """Decodes a binary array; a value, so that it can be sent to workers."""
 
     def __init__(self, descriptors: bytes, message: str) -> None:
-        try:
+        with needs_extra("Protocol Buffers", "formats"):
             import google.protobuf  # noqa: F401
-        except ImportError:
-            raise ConfigError("Protocol Buffers need protobuf: pip install 'libramq[formats]'") from None
         self._descriptors = descriptors
         self._message = message
         self.value_type = _type(self._class.DESCRIPTOR, ())

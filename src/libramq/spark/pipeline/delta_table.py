@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow.parquet import read_metadata
 
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, needs_extra
 from libramq.spark.pipeline.data_files import DataFile, column_names, partition_of, rows_in
 from libramq.spark.pipeline.object_store import stored_directory
 from libramq.spark.pipeline.parquet_table import write_files
@@ -52,12 +52,8 @@ class DeltaTable:
         partitioned_by: str | Sequence[str] = (),
         storage: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        try:
+        with needs_extra("a Delta table", "delta"):
             import deltalake
-        except ModuleNotFoundError:
-            raise ConfigError(
-                "Delta tables need the library deltalake: pip install 'libramq[delta]'"
-            ) from None
         self._library = deltalake
         self._objects = stored_directory(path, storage)
         self._path = Path(path)

@@ -24,7 +24,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, needs_extra
 from libramq.spark.pipeline.data_files import by_partition, column_names, rows_in
 from libramq.spark.pipeline.table_columns import gained_columns
 
@@ -77,12 +77,8 @@ class IcebergTable:
     def __init__(
         self, name: str, catalog: Mapping[str, str], *, partitioned_by: str | Sequence[str] = ()
     ) -> None:
-        try:
+        with needs_extra("an Iceberg table", "iceberg"):
             import pyiceberg.catalog  # noqa: F401
-        except ModuleNotFoundError:
-            raise ConfigError(
-                "Iceberg tables need the library pyiceberg: pip install 'libramq[iceberg]'"
-            ) from None
         namespace = name.rpartition(".")[0]
         if not namespace or not all(map(str.strip, name.split("."))) or "/" in name:
             raise ConfigError(f"table={name!r}: give a namespace and a name, like shop.orders")

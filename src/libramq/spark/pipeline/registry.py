@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, needs_extra
 from libramq.spark.pipeline.config import read_config
 from libramq.spark.pipeline.plan import OnProgress, Plan, RunResult
 
@@ -43,12 +43,8 @@ def pipeline(name: str, config_file: Path | None, **overrides: object) -> Pipeli
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(PIPELINES)}"
         raise ConfigError(f"no pipeline {name}; {hint}")
     module_name, class_name, config_name = PIPELINES[name]
-    try:
+    with needs_extra(f"pipeline {name}", "spark,java"):
         module = import_module(f"libramq.spark.pipeline.{module_name}")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("libramq"):
-            raise
-        raise ConfigError(f"pipelines need {error.name}: pip install 'libramq[spark,java]'") from None
     made: Pipeline = getattr(module, class_name)(
         read_config(getattr(module, config_name), config_file, **overrides)
     )

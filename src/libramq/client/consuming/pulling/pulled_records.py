@@ -9,7 +9,7 @@ The structure of every record is checked on receipt. numpy and pyarrow are loade
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Self, overload
 
-from libramq.errors import BodyDamaged, ConfigError
+from libramq.errors import BodyDamaged, ConfigError, needs_extra
 from libramq.message import properties as names
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
@@ -126,10 +126,8 @@ class PulledRecords(Sequence[MessageExt]):
 
 def schema_of(columns: Sequence[str] | None) -> "pa.Schema":
     """Return the schema of batches with these columns, all by default; raises ConfigError."""
-    try:
+    with needs_extra("batches()", "arrow"):
         from libramq.columns.records import COLUMNS, arrow_schema
-    except ImportError as error:
-        raise ConfigError(f"batches() needs PyArrow and NumPy (libramq[arrow]): {error}") from None
     if columns is None:
         return arrow_schema(COLUMNS)
     if isinstance(columns, str) or not columns:
