@@ -121,6 +121,10 @@ class LibraServers:
             env=ENVIRONMENT,
         )
 
+    @property
+    def name_server(self) -> Process:
+        return self._name_server
+
     def process(self, name: str) -> Process:
         return self._brokers[name]
 

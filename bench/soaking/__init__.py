@@ -1,0 +1,1 @@
+"""What `bench/soak` is made of: programs under load, a tally of what they handled, and measures."""

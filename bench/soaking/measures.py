@@ -1,0 +1,95 @@
+"""What a soak measures of processes and stores, and when it calls a series of measurements flat."""
+
+import contextlib
+import itertools
+import os
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+MIB: Final = 1 << 20
+#: Ours: until then caches fill, and the first files reach their age.
+WARM_UP_MINUTES: Final = 20
+#: Ours: the steepest slope of what is flat, as a share of the median an hour.
+SLOPE_MAX: Final = 0.05
+#: Ours: fewer rows say nothing about an hour.
+ROWS_MIN: Final = 10
+
+
+class Quantity(NamedTuple):
+    """A kind of measurement. floor: a slope an hour that is noise, however small the median is."""
+
+    name: str
+    unit: str
+    floor: float
+
+
+MEMORY: Final = Quantity("memory", "MiB", 2.0)
+DESCRIPTORS: Final = Quantity("descriptors", "", 2.0)
+JOURNALS: Final = Quantity("journals", "MiB", 0.25)
+STORE: Final = Quantity("store", "MiB", 8.0)  # One file of the commit log.
+
+
+def of_process(pid: int) -> tuple[float, int]:
+    """Return the memory of a process and its children, without pages of files, and their descriptors."""
+    process = Path(f"/proc/{pid}")
+    memory, descriptors = 0.0, len(os.listdir(process / "fd"))
+    for line in (process / "status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            memory = int(line.split()[1]) / 1024
+    for task in (process / "task").iterdir():
+        for child in (task / "children").read_text().split():
+            with contextlib.suppress(FileNotFoundError):  # It has ended meanwhile.
+                below = of_process(int(child))
+                memory, descriptors = memory + below[0], descriptors + below[1]
+    return memory, descriptors
+
+
+def store_mib(store: Path) -> tuple[float, float]:
+    """Return what a store's journals hold, and what all of its files take on the disk."""
+    journals = blocks = 0
+    for directory, _, names in os.walk(store):
+        for name in names:
+            try:
+                seen = os.stat(os.path.join(directory, name))
+            except FileNotFoundError:  # Deleted meanwhile.
+                continue
+            blocks += seen.st_blocks
+            journals += seen.st_size * ("journal" in name)
+    return journals / MIB, blocks * 512 / MIB
+
+
+def slope_an_hour(rows: Sequence[tuple[float, float]]) -> float:
+    """Return the median of the slopes between all pairs of rows (minute, value), an hour.
+
+    Of a sawtooth's teeth, and of a few wild rows, it takes no notice.
+    """
+    slopes = [
+        (later - earlier) / (after - before) * 60
+        for (before, earlier), (after, later) in itertools.combinations(rows, 2)
+    ]
+    return statistics.median(slopes)
+
+
+class Verdict(NamedTuple):
+    """Whether a series is flat; None if there are too few rows to say so."""
+
+    text: str
+    is_flat: bool | None
+
+
+def judge(what: str, quantity: Quantity, rows: Sequence[tuple[float, float]]) -> Verdict:
+    """Judge a series of (minute, value)."""
+    kept = [row for row in rows if row[0] >= WARM_UP_MINUTES]
+    label = f"{what}: {quantity.name}"
+    if len(kept) < ROWS_MIN:
+        return Verdict(f"{label} not judged: {len(kept)} rows after minute {WARM_UP_MINUTES}", None)
+    median, slope = statistics.median(value for _, value in kept), slope_an_hour(kept)
+    bound = max(SLOPE_MAX * median, quantity.floor)
+    is_flat = slope <= bound
+    unit = f" {quantity.unit}" if quantity.unit else ""
+    verdict = "flat" if is_flat else "GROWS"
+    return Verdict(
+        f"{label} {verdict}: median {median:.1f}{unit}, {slope:+.2f} an hour (at most {bound:.2f})", is_flat
+    )
