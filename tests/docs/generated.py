@@ -28,6 +28,7 @@ from libramq.nameserver.config import NameServerConfig
 from libramq.transport.tls_options import OPTIONS
 
 from . import limits as limits_table
+from . import modules as module_rows
 from . import requests
 
 DOCS: Final = Path(__file__).resolve().parent.parent.parent / "docs"
@@ -129,6 +130,16 @@ def commands() -> str:
     return "\n".join(_sections(typer.main.get_command(app), "libra"))
 
 
+def modules() -> str:
+    """Return a section for every package, with a row for each of its modules."""
+    header = ("module", "what it decides or holds", "limits and times that it names")
+    return "\n".join(
+        f"## {name}\n\n{about}\n\n"
+        + _table(header, [(f"`{module}`", _cell(text), bounds) for module, text, bounds in rows])
+        for name, about, rows in module_rows.packages()
+    )
+
+
 def _sections(command: object, path: str) -> Iterator[str]:
     # Typer may bring its own copy of click, so commands and parameters are known by what they have.
     subcommands: dict[str, object] = getattr(command, "commands", {})
@@ -190,6 +201,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "owned-queue": owned_queue,
     "coordinated-group": coordinated_group,
     "commands": commands,
+    "modules": modules,
 }
 
 

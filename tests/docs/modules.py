@@ -1,0 +1,41 @@
+"""Every module in one line: the first paragraph of its docstring, and the limits and times that it names."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+PACKAGE: Final = Path(__file__).resolve().parent.parent.parent / "src" / "libramq"
+#: The names of limits and times.
+_BOUND: Final = re.compile(r"[A-Z][A-Z\d_]*_(MS|S|SECONDS|DAYS|BYTES|COUNT|MAX|MIN)")
+
+
+def packages() -> Iterator[tuple[str, str, list[tuple[str, str, str]]]]:
+    """Yield every package: its path, what it is, and a row for each of its modules."""
+    for path in sorted(PACKAGE.rglob("__init__.py")):
+        package = path.parent
+        rows = [_row(module) for module in sorted(package.glob("*.py")) if module != path]
+        if rows:
+            name = str(package.relative_to(PACKAGE)) if package != PACKAGE else "libramq"
+            yield name, first_paragraph(ast.parse(path.read_bytes())), rows
+
+
+def first_paragraph(tree: ast.Module) -> str:
+    """Return the first paragraph of a module's docstring, in one line."""
+    return " ".join((ast.get_docstring(tree) or "").partition("\n\n")[0].split())
+
+
+def _row(path: Path) -> tuple[str, str, str]:
+    tree = ast.parse(path.read_bytes())
+    return path.name, first_paragraph(tree), ", ".join(f"`{name}`" for name in _bounds(tree))
+
+
+def _bounds(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if (
+            isinstance(node, ast.AnnAssign)
+            and isinstance(node.target, ast.Name)
+            and _BOUND.fullmatch(node.target.id)
+        ):
+            yield node.target.id
