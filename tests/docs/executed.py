@@ -1,15 +1,20 @@
 """Executed documents: their fenced blocks and examples are run in order, and print what the documents show.
 
-    python          is run, in one namespace for each document
+    python          is pasted into `python -i`, if the document says "paste" above it; if the text right above
+                    says "save … as `FILE`" or "add … to `FILE`", it is in FILE, which Python or pytest runs
     sh              is run in the current directory; `libra up` starts servers, which all documents use
     toml            is written to the file that its first line names: `# FILE`; without one it is passed over
     properties      likewise
     text            is what the block before it printed, without blank lines around it; `…`: anything
-    output          is an example of what the block before it prints: only its heading must have been printed
+    output          likewise, as a table: widths of columns, times, ids of clients, percentages and fractions
+                    may be others
 
 Of an example, a Python file, the lines behind "It prints:" in its docstring are compared.
 
     python -m tests.docs.executed [--write] FILE...     runs them; with --write it puts in what was printed
+
+A block is pasted with an empty line behind it. Values that the prompt shows by itself are not compared. The
+prompt is the basic one of Python 3.11 and 3.12, also where a newer Python runs the tests.
 
 Blocks that install something are skipped: it is installed already. Documents find the servers at the usual
 port. If `libra up` reports that it is taken, $NAMESRV_ADDR has the address, as the documents tell readers.
@@ -29,7 +34,6 @@ from pathlib import Path
 from typing import Final
 
 from sybil import Document, Example
-from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown import CodeBlockParser
 
 SERVERS: Final = "libra up"
@@ -37,9 +41,63 @@ OWN_SERVERS: Final = ("libra nameserver -c", "libra up --brokers")
 #: What is printed for the directory that the reader is in.
 HERE: Final = "/home/you/shop"
 SHELL_SECONDS: Final = 300
+END_SECONDS: Final = 60
+#: How long a group takes until it is as a page shows it.
+LOOKS_SECONDS: Final = 60
 #: The arguments of examples that would otherwise run for ever.
 ARGUMENTS: Final = {"consume.py": ["3"], "fetch.py": ["3"], "record_batches.py": ["3"]}
 _PRINTS: Final = "It prints:\n"
+_FILE: Final = re.compile(r"(?:\bsave\b[^`.:]*\bas|\b(add)\b[^`.:]*\bto) `([\w./-]+\.py)`", re.IGNORECASE)
+#: What differs from run to run in tables.
+_VARYING: Final = (
+    (re.compile(r"127\.0\.0\.1@\d+(#\d+)?"), "CLIENT"),
+    (re.compile(r"\d{4}-\d\d-\d\d"), "DATE"),
+    (re.compile(r"\d\d:\d\d:\d\d"), "TIME"),
+    (re.compile(r"\d+(\.\d+)?(%| ms)"), "NUMBER"),
+    (re.compile(r"\d+\.\d+\b"), "NUMBER"),
+    (re.compile(r"─+"), "─"),
+    (re.compile(r"[ \t]+"), " "),
+)
+
+
+class Interpreter:
+    """`python -i`, into which blocks are pasted; an exception ends it."""
+
+    _END: Final = "that was the block"
+    #: No prompts, nor values of expressions.
+    _SETUP: Final = """\
+import sys as _sys, traceback as _traceback, os as _os
+_sys.ps1 = _sys.ps2 = ""
+_sys.displayhook = lambda value: None
+_sys.excepthook = lambda *error: (print(*_traceback.format_exception(*error), flush=True), _os._exit(1))
+"""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-i", "-q"]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        self.paste(self._SETUP)
+
+    def paste(self, block: str) -> str:
+        """Paste a block and an empty line; return what it printed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{block.rstrip()}\n\nprint('\\n{self._END}', flush=True)\n")
+        self._process.stdin.flush()
+        printed = []
+        for line in self._process.stdout:
+            if line.strip() == self._END:
+                return "".join(printed)
+            printed.append(line)
+        raise AssertionError(f"pasted into python -i:\n{block}\n{''.join(printed)}")
+
+    def end(self) -> None:
+        """End it as Ctrl-D does."""
+        try:
+            self._process.communicate(timeout=END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
 
 
 class Servers:
@@ -76,9 +134,10 @@ class Execution:
         self._servers = servers
         self._is_writing = is_writing
         self._printed = ""
+        self._command = ""
         self._place = ""
-        self._shown: list[str] = []
-        self._python = PythonEvaluator()
+        self._replaced: list[str | None] = []
+        self._interpreter: Interpreter | None = None
 
     def run(self) -> None:
         if self._path.suffix == ".py":
@@ -90,20 +149,26 @@ class Execution:
             "toml": self._write,
             "properties": self._write,
             "text": self._compare,
-            "output": self._compare_heading,
+            "output": self._compare_table,
         }
         document = Document.parse(str(self._path), *(CodeBlockParser(*pair) for pair in parsers.items()))
-        for example in document.examples():
-            began = time.monotonic()
-            example.evaluate()
-            if (seconds := time.monotonic() - began) > 1:
-                print(f"{self._path.name}:{example.line} took {seconds:.1f} s", file=sys.stderr)
+        try:
+            for example in document.examples():
+                began = time.monotonic()
+                example.evaluate()
+                if (seconds := time.monotonic() - began) > 1:
+                    print(f"{self._path.name}:{example.line} took {seconds:.1f} s", file=sys.stderr)
+        finally:
+            if self._interpreter is not None:
+                self._interpreter.end()
         self._nothing_left()
         if self._is_writing:
-            shows = (self._compare, self._compare_heading)
+            shows = (self._compare, self._compare_table)
             regions = [region for _, region in document.regions if region.evaluator in shows]
             text = document.text
-            for region, printed in reversed(list(zip(regions, self._shown, strict=True))):
+            for region, printed in reversed(list(zip(regions, self._replaced, strict=True))):
+                if printed is None:
+                    continue
                 opening = text[region.start :].partition("\n")[0]
                 text = f"{text[: region.start]}{opening}\n{printed}```{text[region.end :]}"
             self._path.write_text(text)
@@ -120,9 +185,31 @@ class Execution:
 
     def _run_python(self, example: Example) -> None:
         self._nothing_left()
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            self._python(example)
-        self._note(example, out.getvalue())
+        above = example.document.text[: example.region.start]
+        files = list(_FILE.finditer(above.rpartition("```")[2]))
+        if files:
+            self._note(
+                example, self._run_file(Path(files[-1][2]), example.parsed, is_added=bool(files[-1][1]))
+            )
+            return
+        place = f"{self._path.name}: line {example.line}"
+        assert re.search(r"\bpaste", above, re.IGNORECASE), f'{place} says neither "paste" nor "save as"'
+        self._interpreter = self._interpreter or Interpreter()
+        self._note(example, self._interpreter.paste(example.parsed))
+
+    @staticmethod
+    def _run_file(file: Path, block: str, *, is_added: bool) -> str:
+        """Save a block, alone or behind what is in the file, and run it; return what it printed."""
+        file.write_text(f"{file.read_text()}\n\n{block}" if is_added else block)
+        is_test = file.name.startswith("test_")
+        command = [
+            sys.executable,
+            *(["-m", "pytest", "-q", "-p", "no:cacheprovider"] if is_test else []),
+            str(file),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SHELL_SECONDS, check=False)
+        assert done.returncode == 0, f"{file}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return "" if is_test else done.stdout
 
     def _run_shell(self, example: Example) -> None:
         self._nothing_left()
@@ -131,10 +218,15 @@ class Execution:
         if example.parsed.strip().partition("  ")[0] == SERVERS:
             self._servers.start()
             return
-        command = ["bash", "-euo", "pipefail", "-c", example.parsed]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=SHELL_SECONDS, check=False)
-        assert done.returncode == 0, f"line {example.line}: exit code {done.returncode}\n{done.stdout}"
-        self._note(example, done.stdout)
+        self._command = example.parsed
+        self._note(example, self._shell(self._command))
+
+    @staticmethod
+    def _shell(command: str) -> str:
+        bash = ["bash", "-euo", "pipefail", "-c", command]
+        done = subprocess.run(bash, stdout=subprocess.PIPE, text=True, timeout=SHELL_SECONDS, check=False)
+        assert done.returncode == 0, f"exit code {done.returncode}: {command}\n{done.stdout}"
+        return done.stdout
 
     def _write(self, example: Example) -> None:
         self._nothing_left()
@@ -144,14 +236,20 @@ class Execution:
     def _compare(self, example: Example) -> None:
         self._show(example, _matches(example.parsed, self._printed))
 
-    def _compare_heading(self, example: Example) -> None:
-        heading = example.parsed.split("\n")[0].split()
-        self._show(example, heading in (line.split() for line in self._printed.splitlines()))
+    def _compare_table(self, example: Example) -> None:
+        """Compare a table; a command of one line, which only looks, is repeated until it is as shown."""
+        expected = _constant(example.parsed)
+        until = time.monotonic() + LOOKS_SECONDS
+        while not _matches(expected, _constant(self._printed)) and self._command.count("\n") == 1:
+            if time.monotonic() > until:
+                break
+            self._printed = _tidy(self._shell(self._command))
+        self._show(example, _matches(expected, _constant(self._printed)))
 
     def _show(self, example: Example, is_right: bool) -> None:
         shown = self._printed
         self._printed = ""
-        self._shown.append(example.parsed if is_right else shown)
+        self._replaced.append(None if is_right else shown)
         if not self._is_writing:
             assert is_right, (
                 f"{self._path.name}: line {example.line} shows\n{example.parsed}\nand not\n{shown}"
@@ -170,6 +268,13 @@ class Execution:
 def _tidy(printed: str) -> str:
     lines = [line.rstrip() for line in printed.replace(str(Path.cwd()), HERE).splitlines()]
     return "\n".join(lines).strip("\n") + "\n"
+
+
+def _constant(printed: str) -> str:
+    """Return a table without what differs from run to run."""
+    for pattern, name in _VARYING:
+        printed = pattern.sub(name, printed)
+    return "\n".join(line.strip() for line in printed.splitlines())
 
 
 def _matches(shown: str, printed: str) -> bool:

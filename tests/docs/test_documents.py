@@ -14,10 +14,11 @@ import pytest
 from . import private_network
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+#: The first one shows all groups that there are.
 GUIDES = (
-    "README.md", "docs/produce.md", "docs/consume.md", "docs/order.md", "docs/duplicates.md", "docs/lag.md",
+    "docs/lag.md", "README.md", "docs/produce.md", "docs/consume.md", "docs/order.md", "docs/duplicates.md",
     "docs/testing.md", "docs/web-applications.md", "docs/faststream.md", "docs/tracing.md", "docs/logging.md",
-    "docs/from-java.md", "docs/from-kafka.md", "docs/security.md", "docs/pipelines.md", "docs/laboratory.md",
+    "docs/from-java.md", "docs/from-kafka.md", "docs/security.md", "docs/laboratory.md",
 )  # fmt: skip
 EXAMPLES = (
     "produce", "consume", "fetch", "simple_consumer", "ordered", "idempotent_handler", "rebalance_events",
@@ -70,6 +71,11 @@ def test_a_broker_is_killed_as_its_page_shows(tmp_path: Path):
 @pytest.mark.spark
 def test_pages_that_use_spark_print_what_they_show(tmp_path: Path):
     run(OF_SPARK, tmp_path)
+
+
+@pytest.mark.spark
+def test_pipelines_are_run_as_their_page_shows(tmp_path: Path):
+    run(["docs/pipelines.md"], tmp_path)
 
 
 def test_every_example_is_run():

@@ -193,8 +193,9 @@ class RebalanceReport:
             )
         if not has_traces:
             missing.append(
-                f"no client traces to {self._config.trace_topic} (in Java by setEnableTrace): delays, and "
-                "which messages were redelivered, are unknown"
+                f"no client traces to {self._config.trace_topic} (in Java by setEnableTrace, in Python by "
+                "libramq.integrations.message_traces): delays, and which messages were redelivered, are "
+                "unknown"
             )
         return missing
 
