@@ -14,10 +14,12 @@ from libramq.errors import ConfigError
 from libramq.filesystem import LocalFileSystem
 from libramq.formats.access import UserInfo
 from libramq.formats.document import encode_body
+from libramq.kernel.effect import Thread
 from libramq.remoting import headers as h
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials, sign, sign_for
 from tests.broker.brokers import Conversation, send_header
+from tests.broker.test_cold_reads import ColdPages
 from tests.fakes import FakePeer
 
 ROOT, ALICE, BROKERS = (
@@ -136,6 +138,66 @@ def test_a_held_pull_ends_with_the_permission(secured: Secured, code: R):
     secured.sends(ROOT, "U")
     secured.give(reader, sign(secured.command(code, dict(pull.ext)), ALICE))
     assert reader.replies[-1].code == C.NO_PERMISSION
+
+
+@pytest.mark.parametrize("code", [R.PULL_MESSAGE, R.POP_MESSAGE])
+@pytest.mark.parametrize("change", ["second withdrawn", "first withdrawn", "disabled", "deleted", "policy"])
+def test_a_message_that_comes_with_the_change_goes_to_no_held_pull(secured: Secured, code: R, change: str):
+    """Both arrive in one read: held pulls were ended in the turn after, and had the message by then."""
+    secured.make("alice")
+    secured.allow("*")
+    both = UserInfo(second_password="another")
+    assert secured.signed(ROOT, R.AUTH_UPDATE_USER, h.UserHeader(username="alice"), both).code == C.SUCCESS
+    secured.sends(ROOT, "T")
+    pull = secured.pull_command(queue_offset=1, suspend_timeout_millis=15_000)
+    if code == R.POP_MESSAGE:
+        header = h.PopMessageHeader(
+            consumer_group="G", topic="T", queue_id=-1, max_msg_nums=1, invisible_time=60_000,
+            poll_time=15_000, init_mode=0, born_time=int(secured.clock.wall_ms()),
+        )  # fmt: skip
+        pull = secured.command(R.POP_MESSAGE, header)
+        secured.give(FakePeer(), sign(pull, ALICE))
+    who = Credentials("alice", "another") if change == "second withdrawn" else ALICE
+    reader = FakePeer()
+    secured.give(reader, sign(pull, who))
+    assert reader.replies == [], "it is held"
+    header = h.UserHeader(username="alice")
+    changes = {
+        "second withdrawn": secured.command(R.AUTH_UPDATE_USER, header, UserInfo(withdraw="second")),
+        "first withdrawn": secured.command(R.AUTH_UPDATE_USER, header, UserInfo(withdraw="first")),
+        "disabled": secured.command(R.AUTH_UPDATE_USER, header, UserInfo(user_status="disable")),
+        "deleted": secured.command(R.AUTH_DELETE_USER, header),
+        "policy": secured.command(R.AUTH_DELETE_ACL, h.DeletePoliciesHeader(subject="User:alice")),
+    }
+    send = secured.command(R.SEND_MESSAGE_V2, send_header("T"), b"after")
+    secured.give(secured.peer, sign(changes[change], ROOT), sign(send, ROOT))
+    assert [each.code for each in secured.peer.replies[-2:]] == [C.SUCCESS, C.SUCCESS]
+    (ended,) = reader.replies
+    assert ended.code in (C.PULL_NOT_FOUND, C.POLLING_TIMEOUT)
+    assert ended.body == b""
+    secured.give(reader, sign(secured.command(code, dict(pull.ext)), who))
+    assert reader.replies[-1].code == C.NO_PERMISSION
+
+
+def test_a_pull_that_is_read_while_users_change_gets_nothing(tmp_path: Path):
+    """A thread reads for it from the disk; it was answered by what was allowed before."""
+    first = Secured(tmp_path)
+    first.make("alice")
+    first.allow("*")
+    first.sends(ROOT, "T")
+    first.close()
+    secured, reader = Secured(tmp_path), FakePeer()
+    ColdPages(secured)
+    secured.give(reader, sign(secured.pull_command(suspend_timeout_millis=15_000), ALICE))
+    assert reader.replies == [], "a thread reads"
+    off = UserInfo(user_status="disable")
+    assert secured.signed(ROOT, R.AUTH_UPDATE_USER, h.UserHeader(username="alice"), off).code == C.SUCCESS
+    while not reader.replies:
+        secured.threads.run_all(Thread.READ)
+        secured.performer.follow()
+    (ended,) = reader.replies
+    assert (ended.code, ended.body, ended.ext["nextBeginOffset"]) == (C.PULL_RETRY_IMMEDIATELY, b"", "0")
+    secured.close()
 
 
 @pytest.mark.parametrize("is_held", [False, True], ids=["at once", "held"])

@@ -63,7 +63,8 @@ class Pull(msgspec.Struct, eq=False, kw_only=True):
     have the queue open under that epoch as long as the pull lasts. topic_start: see
     `messages.reading`. takes_batches: the reader unwraps inner batches itself. commit_offset: what the group
     has read before. hold_ms: how long to wait for a message; None: not at all. tag_codes, message_filter:
-    of its `PullFilters`; warmings: how many times a thread has read for it.
+    of its `PullFilters`; warmings: how many times a thread has read for it. users_version: that of the users
+    by which it was permitted; None: the present one.
     """
 
     waiter: Waiter[PullResult]
@@ -85,6 +86,7 @@ class Pull(msgspec.Struct, eq=False, kw_only=True):
     tag_codes: frozenset[int] | None = None
     message_filter: MessageFilter | None = None
     warmings: int = 0
+    users_version: int | None = None
 
 
 def parse_ahead(expression: str, expression_type: str | None) -> Work[None]:

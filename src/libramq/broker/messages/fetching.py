@@ -55,7 +55,7 @@ class Fetch(msgspec.Struct, eq=False, kw_only=True):
     """A read of several queues. bytes_min: to be worth an answer before `hold_ms` are over.
 
     as_stored: inner batches are read as they are, from before the offset perhaps. warmings: how many times a
-    thread has read for it.
+    thread has read for it. users_version: that of the users by which it was permitted.
     """
 
     waiter: Waiter[Sequence[ReadResult | BrokerError]]
@@ -65,6 +65,7 @@ class Fetch(msgspec.Struct, eq=False, kw_only=True):
     hold_ms: int
     as_stored: bool = False
     warmings: int = 0
+    users_version: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -89,9 +90,12 @@ class Fetching:
         #: All that wait, for a queue or for a moment.
         self._parked: dict[_Held, None] = {}
         self._waking = Each(kernel.work, self._wake)
+        #: Counts changes of users: a fetch that was permitted before gets no message after one.
+        self._users_version = 0
 
     def fetch(self, fetch: Fetch, now_ms: MonotonicMs) -> None:
         """Answer a fetch by its waiter, now or later."""
+        fetch.users_version = self._users_version
         self._read(fetch, now_ms + min(max(fetch.hold_ms, 0), SUSPEND_MS_MAX), now_ms)
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
@@ -101,9 +105,8 @@ class Fetching:
             self._waking.add(list(held))
 
     def end_held(self) -> None:
-        """Answer all held fetches as if their time were up: who may read has changed, and is asked again."""
-        for held in self._parked:
-            held.until_ms = self._clock.monotonic_ms()
+        """Answer all fetches that wait without a message: who may read has changed, and is asked again."""
+        self._users_version += 1
         self._waking.add(list(self._parked))
 
     def _wake(self, held: _Held) -> None:
@@ -154,6 +157,9 @@ class Fetching:
         now_ms: MonotonicMs,
     ) -> None:
         """Answer with what was read, hold the fetch, or have a thread read what is not in memory."""
+        if fetch.users_version != self._users_version:
+            fetch.waiter.answer(list(map(self._ends, fetch.reads)))
+            return
         cold = tuple(each for result in results if isinstance(result, ReadResult) for each in result.cold)
         if cold:
             self._effects.proceed(fetch.waiter.connection, self._read_warmed(cold, fetch, until_ms))

@@ -89,6 +89,8 @@ class Reading:
         self._readable = bool(config.broker_permission & PERM_READ)
         self.poll(long=config.long_polling_enable, short_ms=config.short_polling_time_ms)
         self._throughput = throughput
+        #: Counts changes of users: a pull that was permitted before gets no message after one.
+        self.users_version = 0
 
     def poll(self, *, long: bool, short_ms: int) -> None:
         """Set whether pulls that find nothing are held as long as they ask, or for a fixed time."""
@@ -96,6 +98,8 @@ class Reading:
 
     def pull(self, pull: Pull, *, wall_ms: WallMs, now_ms: MonotonicMs) -> None:
         """Answer a pull by its waiter, now or later; raises BrokerError for an immediate refusal."""
+        if pull.users_version is None:
+            pull.users_version = self.users_version
         self._check(pull, wall_ms)
         self._check_fence(pull)
         self._rebalances.pulled(  # Before a commit, by which it would look as if the queue had been read.
@@ -135,13 +139,26 @@ class Reading:
             held.request.waiter.refuse(error)
 
     def end_held(self) -> None:
-        """Answer all held pulls as if their time were up: who may read has changed, and is asked again."""
+        """Answer all pulls that wait without a message: who may read has changed, and is asked again."""
+        self.users_version += 1
         self._ending.add(self._held.every())
 
     def _end(self, held: HeldPull[Pull]) -> None:
         if held.is_parked:
             self._held.release(held)
-            self._expired(held)
+            held.request.offset = held.offset
+            self._answer_nothing(held.request, _Cause.EXPIRED, self._clock.monotonic_ms())
+
+    def _answer_nothing(self, pull: Pull, cause: _Cause, now_ms: MonotonicMs) -> None:
+        """Answer a pull that was permitted by former users; its client pulls again."""
+        # Whoever does not wait might take the queue for read to its end.
+        is_first = cause is _Cause.REQUESTED
+        status = PullStatus.NOTHING_MATCHED if is_first else PullStatus.NOTHING_YET
+        found = ReadStatus.NO_MATCHED_MESSAGE if is_first else ReadStatus.OFFSET_OVERFLOW_ONE
+        group, topic, queue_id = pull.group, pull.topic, pull.queue_id
+        ends = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
+        self._rebalances.answered(pull.waiter.connection, group, topic, queue_id, None, now_ms=now_ms)
+        pull.waiter.answer(PullResult(status, ReadResult(found, pull.offset, *ends)))
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Run the held pulls of a queue again, since it has new messages up to an offset."""
@@ -307,6 +324,9 @@ class Reading:
         cause: _Cause,
         result: ReadResult,
     ) -> None:
+        if pull.users_version != self.users_version:
+            self._answer_nothing(pull, cause, now_ms)
+            return
         if result.status is ReadStatus.WOULD_WAIT:
             work = self._read_warmed(pull, hold_until_ms, cause, result.cold)
             self._effects.proceed(pull.waiter.connection, work)

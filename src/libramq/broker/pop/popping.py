@@ -79,7 +79,8 @@ class Pop(msgspec.Struct, eq=False, kw_only=True):
 
     wide_max: how many it takes if it may get more than one check point of a queue; not in order.
     is_notification: it wants to know only whether there are some, and gets them by another pop. warmings: how
-    many times a thread has read for it.
+    many times a thread has read for it. users_version: that of the users by which it was
+    permitted; None: the present one.
     """
 
     waiter: Waiter[PopResult]
@@ -91,6 +92,7 @@ class Pop(msgspec.Struct, eq=False, kw_only=True):
     expression_type: str | None = None
     is_notification: bool = False
     warmings: int = 0
+    users_version: int | None = None
 
 
 class Popping:
@@ -120,11 +122,15 @@ class Popping:
         self._pops = 0
         #: Groups that may pop no more, as was logged.
         self._full_groups: set[str] = set()
+        #: Counts changes of users: a pop that was permitted before gets no message after one.
+        self.users_version = 0
         #: Topics and groups of queues that were reset in this turn.
         self._reset: set[tuple[str, str]] = set()
 
     def pop(self, pop: Pop, *, wall_ms: WallMs, now_ms: MonotonicMs) -> None:
         """Answer a pop by its waiter, now or later; raises BrokerError for an immediate refusal."""
+        if pop.users_version is None:
+            pop.users_version = self.users_version
         if pop.remaining_ms < -LATE_MS_MAX and not pop.is_notification:
             remark = f"the broker[{self._broker_name}] pop message is timeout too much"
             raise broker_error(ResponseCode.POLLING_TIMEOUT, remark)
@@ -217,6 +223,7 @@ class Popping:
 
     def end_held(self) -> None:
         """Answer all held pops as if their time were up: who may read has changed, and clients pop again."""
+        self.users_version += 1
         for topic in self._held.topics():
             for held in self._held.take_all(topic):
                 self._expired(held)
@@ -259,6 +266,9 @@ class Popping:
         not to look at them again with every message.
         """
         if not pop.waiter.connection.is_open:  # It closed while a thread read for it.
+            return True
+        if pop.users_version != self.users_version:
+            pop.waiter.answer(PopResult(0, 0))
             return True
         if pop.is_notification:
             return self._notify(pop, until_ms, only)

@@ -53,11 +53,11 @@ class PopMessage:
         self._waits_for_disk = waits_for_disk
 
     @serves(RequestCode.POP_MESSAGE)
-    def pop(self, request: Request, *, is_parsed: bool = False) -> Outcome:
-        """Answer a pop, or hold it. is_parsed: its expression, if it is long."""
+    def pop(self, request: Request, *, parsed_by: int | None = None) -> Outcome:
+        """Answer a pop, or hold it. parsed_by: the version of users when its expression, a long one, came."""
         header: PopMessageHeader = request.header
         if header.exp is not None and len(header.exp) > KEPT_CHARACTERS_MAX:
-            if not is_parsed:
+            if parsed_by is None:
                 return self._pop_parsed(request)
             request = without_fields(request)
         wanted = PopSelection(
@@ -79,13 +79,15 @@ class PopMessage:
             wide_max=wide_max,
             expression=header.exp,
             expression_type=header.exp_type,
+            users_version=parsed_by,
         )
         self._popping.pop(pop, wall_ms=request.wall_ms, now_ms=request.monotonic_ms)
         return HOLD
 
     def _pop_parsed(self, request: Request) -> Work[Outcome]:
+        users_version = self._popping.users_version
         yield from parse_ahead(request.header.exp or "", request.header.exp_type)
-        return self.pop(request, is_parsed=True)
+        return self.pop(request, parsed_by=users_version)
 
     @serves(RequestCode.NOTIFICATION)
     def notify(self, request: Request) -> Outcome:

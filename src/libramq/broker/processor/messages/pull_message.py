@@ -48,12 +48,12 @@ class PullMessage:
         self._suggested = suggested
 
     @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-    def handle(self, request: Request, *, is_parsed: bool = False) -> Outcome:
-        """Answer a pull, or hold it. is_parsed: its expression, if it is long."""
+    def handle(self, request: Request, *, parsed_by: int | None = None) -> Outcome:
+        """Answer a pull, or hold it. parsed_by: the version of users when its long expression came."""
         header: PullMessageHeader = request.header
         flag = header.sys_flag
         if header.subscription is not None and len(header.subscription) > KEPT_CHARACTERS_MAX:
-            if not is_parsed and flag & PULL_SUBSCRIPTION:
+            if parsed_by is None and flag & PULL_SUBSCRIPTION:
                 return self._handle_parsed(request)
             request = without_fields(request)
         pull = Pull(
@@ -73,13 +73,15 @@ class PullMessage:
             takes_batches=bool(header.lb_takes_batches),
             commit_offset=header.commit_offset if flag & PULL_COMMIT_OFFSET else None,
             hold_ms=header.suspend_timeout_millis if flag & PULL_SUSPEND else None,
+            users_version=parsed_by,
         )
         self._reading.pull(pull, wall_ms=request.wall_ms, now_ms=request.monotonic_ms)
         return HOLD
 
     def _handle_parsed(self, request: Request) -> Work[Outcome]:
+        users_version = self._reading.users_version
         yield from parse_ahead(request.header.subscription or "", request.header.expression_type)
-        return self.handle(request, is_parsed=True)
+        return self.handle(request, parsed_by=users_version)
 
     def _reply_to(self, group: str) -> Callable[[PullResult], Reply]:
         suggested = self._suggested
