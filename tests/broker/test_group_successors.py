@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from libramq.broker.cluster.group_copies import FRESH_MS, GroupCopies, GroupCopy
-from libramq.broker.cluster.group_successors import (
+from libramq.broker.cluster.kafka.group_copies import FRESH_MS, GroupCopies, GroupCopy
+from libramq.broker.cluster.kafka.group_successors import (
     BEAT_MS,
     COST_BYTES_MAX,
     GROUPS_PER_REQUEST,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.cluster.nodes import FILE_NAME, REFRESH_MS, Nodes
+from libramq.broker.cluster.kafka.nodes import FILE_NAME, REFRESH_MS, Nodes
 from libramq.broker.cluster.peer_brokers import PeerLink
 from libramq.catalog.numbering import Numbering, Place, Run
 from libramq.errors import ConnectFailed

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from libramq.broker.cluster import escaping_levels, slaves_progress
+from libramq.broker.cluster import returning_master
+from libramq.broker.cluster.acting_slave import delay_levels
 from libramq.broker.files.delay_schedule import LevelAccount
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError, ConnectionLost
@@ -236,7 +237,7 @@ def test_a_master_waits_for_a_slave_that_does_not_answer_for_so_long_only(
     lose_master(pair)
     monkeypatch.setattr(pair, "_answer_of", lambda address, command: ConnectionLost("silent"))
     pair.return_master(namesrv_addr="127.0.0.1:9876", **ACTING)
-    pair.run(slaves_progress.WAIT_MS_MAX - 1_000)
+    pair.run(returning_master.WAIT_MS_MAX - 1_000)
     assert bodies(pair.master) == []
     pair.run(2_000)
     assert bodies(pair.master) == [b"one"]
@@ -321,7 +322,7 @@ def test_what_waits_is_sent_once_another_master_has_its_topic(pair: Pair) -> Non
 def test_with_too_many_that_wait_those_behind_wait_too(
     refusing: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(escaping_levels, "WAITING_MAX", 1)
+    monkeypatch.setattr(delay_levels, "WAITING_MAX", 1)
     send(refusing, LARGE)
     refusing.run(5 * SECONDS)
     send(refusing, LARGE, "one", LARGE, "two", *(f"{number}" for number in range(40)))

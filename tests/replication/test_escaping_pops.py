@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from libramq.broker.cluster import escaping_pops
+from libramq.broker.cluster.acting_slave import pops
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.passed_on_file import PassedOnFile
 from libramq.client.popping.popped import batch_acks
@@ -434,9 +434,9 @@ def test_the_master_waits_for_answers_that_its_slave_awaits(pair: Pair) -> None:
 def test_a_journal_is_read_in_slices_and_sent_on_in_their_order(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(escaping_pops, "READ_MAX", 7)
-    monkeypatch.setattr(escaping_pops, "PORTION", 3)
-    monkeypatch.setattr(escaping_pops, "WINDOW_MAX", 1)
+    monkeypatch.setattr(pops, "READ_MAX", 7)
+    monkeypatch.setattr(pops, "PORTION", 3)
+    monkeypatch.setattr(pops, "WINDOW_MAX", 1)
     pair.slave.close()
     pair.open_slave(**ACTING, enable_remote_escape=True)
     pair.run(ROUND_MS)

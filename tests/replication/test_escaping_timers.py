@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from libramq.broker.cluster import escaping_timers
-from libramq.broker.cluster.other_masters import WINDOW_BYTES_MAX
+from libramq.broker.cluster.acting_slave import timers
+from libramq.broker.cluster.acting_slave.other_masters import WINDOW_BYTES_MAX
 from libramq.codes import RequestCode, ResponseCode
 from libramq.remoting import headers as h
 from tests.fakes import FakePeer
@@ -340,7 +340,7 @@ def test_a_master_that_returns_waits_no_second_for_each_step_of_a_slot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the messages behind the one that was sent, all were recalled."""
-    monkeypatch.setattr(escaping_timers, "WINDOW_MAX", 1)
+    monkeypatch.setattr(timers, "WINDOW_MAX", 1)
     pair = open_pair(tmp_path, recall_message_enable=True)
     try:
         send(pair, "one", seconds=5)

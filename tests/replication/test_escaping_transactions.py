@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from libramq.broker.cluster.other_masters import WINDOW_BYTES_MAX
+from libramq.broker.cluster.acting_slave.other_masters import WINDOW_BYTES_MAX
 from libramq.codes import ResponseCode
 from libramq.message.names import TRANS_HALF_TOPIC
 from tests.broker.brokers import Conversation

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from libramq.broker.cluster.escaping_levels import EscapingLevels
-from libramq.broker.cluster.escaping_pops import EscapingPops
-from libramq.broker.cluster.escaping_timers import EscapingTimers
-from libramq.broker.cluster.escaping_transactions import EscapingTransactions
-from libramq.broker.cluster.other_masters import OtherMasters, Outgoing, Window
-from libramq.broker.cluster.slaves_progress import SlavesProgress
+from libramq.broker.cluster.acting_slave.delay_levels import EscapingLevels
+from libramq.broker.cluster.acting_slave.other_masters import OtherMasters, Outgoing, Window
+from libramq.broker.cluster.acting_slave.pops import EscapingPops
+from libramq.broker.cluster.acting_slave.timers import EscapingTimers
+from libramq.broker.cluster.acting_slave.transactions import EscapingTransactions
+from libramq.broker.cluster.returning_master import ReturningMaster
 from libramq.broker.files.passed_on_file import PassedOnFile
 from libramq.broker.files.pop_state import PopState
 from libramq.broker.pop.reviving import Reviving
@@ -128,11 +128,11 @@ def test_timers_that_a_slave_drops_are_caught(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.thorough
 def test_a_master_that_does_not_ask_its_slave_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody(_: SlavesProgress) -> Work[list[str]]:
+    def nobody(_: ReturningMaster) -> Work[list[str]]:
         yield None
         return []
 
-    monkeypatch.setattr(SlavesProgress, "_find", nobody)
+    monkeypatch.setattr(ReturningMaster, "_find", nobody)
     caught(DelayedMessagesComeOnce)
 
 

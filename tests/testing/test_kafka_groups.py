@@ -8,8 +8,8 @@ import os
 import msgspec
 import pytest
 
-from libramq.broker.cluster.group_copies import GroupCopies
-from libramq.broker.cluster.nodes import Nodes
+from libramq.broker.cluster.kafka.group_copies import GroupCopies
+from libramq.broker.cluster.kafka.nodes import Nodes
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.groups.modern.group import ModernGroup

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from libramq.broker.cluster.group_load import AGAIN_MS, LOAD_MS_MAX
+from libramq.broker.cluster.kafka.group_load import AGAIN_MS, LOAD_MS_MAX
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConnectFailed, LibraError, broker_error

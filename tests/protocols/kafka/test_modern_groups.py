@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from libramq.broker.cluster.nodes import Nodes
+from libramq.broker.cluster.kafka.nodes import Nodes
 from libramq.groups.classic.values import Beat as HeldOf
 from libramq.groups.modern import assignors
 from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS

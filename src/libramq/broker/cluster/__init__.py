@@ -1,1 +1,1 @@
-"""The other servers of the cluster: name servers, brokers and slaves."""
+"""The other servers of a cluster: registration at name servers, requests to brokers, masters and slaves."""

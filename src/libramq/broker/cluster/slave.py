@@ -11,8 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from libramq.broker.cluster.acting_slave import ActingSlave
-from libramq.broker.cluster.escaping import KEPT_MS, PAUSE_MS, Escaping
+from libramq.broker.cluster.acting_slave.escaping import KEPT_MS, PAUSE_MS, Escaping
+from libramq.broker.cluster.acting_slave.takeover import ActingSlave
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.table_copies import TableCopies
 from libramq.broker.config import BrokerConfig

@@ -452,7 +452,7 @@ class ReturnedCommits:
                 continue
             topic, _, group = key.partition(SEPARATOR)
             if group == half.TRANSACTION_GROUP:
-                continue  # The master asks for it (`slaves_progress.py`), and refuses it from us.
+                continue  # The master asks for it (`returning_master.py`), and refuses it from us.
             call = update_consumer_offset(group, MessageQueue(topic, "", queue_id), offset, is_returned=True)
             self._ask_master(call, partial(self._answered, master, key, queue_id, offset))
 

@@ -1,14 +1,14 @@
 """The cluster: name servers and other brokers, Kafka's view of them, and this broker's slaves or master."""
 
 from libramq.broker.cluster.cluster import Cluster
-from libramq.broker.cluster.cluster_topics import ClusterTopics
-from libramq.broker.cluster.group_copies import GroupCopies
-from libramq.broker.cluster.group_load import GroupLoad
-from libramq.broker.cluster.group_successors import GroupSuccessors
-from libramq.broker.cluster.nodes import Nodes
-from libramq.broker.cluster.offset_exchanges import OffsetExchanges
+from libramq.broker.cluster.kafka.group_copies import GroupCopies
+from libramq.broker.cluster.kafka.group_load import GroupLoad
+from libramq.broker.cluster.kafka.group_successors import GroupSuccessors
+from libramq.broker.cluster.kafka.nodes import Nodes
+from libramq.broker.cluster.kafka.offsets import OffsetExchanges
+from libramq.broker.cluster.kafka.topics import ClusterTopics
 from libramq.broker.cluster.registration import StartUp
-from libramq.broker.cluster.slaves_progress import SlavesProgress
+from libramq.broker.cluster.returning_master import ReturningMaster
 from libramq.broker.features.feature import Base, Feature
 from libramq.broker.features.groups import GroupFeature
 from libramq.broker.features.messages import DelayFeature
@@ -97,7 +97,7 @@ class SlaveFeature(Feature):
         stalled = [replication.stalled]
         if config.asks_slaves:
             checking, registration = transactions.checking, base.registration
-            progress = SlavesProgress(config, files, base.kernel, registration, checking, base.offsets)
+            progress = ReturningMaster(config, files, base.kernel, registration, checking, base.offsets)
             progress.start((delays.levels, delays.timers, pop.reviving))
             stalled.append(progress.stalled)
             transactions.requests.before_end = progress.look_for_stall

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Send
 from libramq.batches.kafka_batch import batch_properties
-from libramq.broker.cluster.nodes import is_visible
+from libramq.broker.cluster.kafka.nodes import is_visible
 from libramq.broker.messages.drafts import Draft
 from libramq.broker.messages.sending import Sending
 from libramq.errors import BrokerError, InvalidName

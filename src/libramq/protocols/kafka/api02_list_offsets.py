@@ -18,7 +18,7 @@ from typing import Any, Final
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
 from libramq.auth.resource import Action, topic
-from libramq.broker.cluster.nodes import is_visible
+from libramq.broker.cluster.kafka.nodes import is_visible
 from libramq.catalog.requirements import Requirements
 from libramq.errors import BrokerError
 from libramq.kernel.work import Work

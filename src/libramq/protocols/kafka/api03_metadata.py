@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Locate, Send
-from libramq.broker.cluster.nodes import is_visible
+from libramq.broker.cluster.kafka.nodes import is_visible
 from libramq.broker.config import BrokerConfig
 from libramq.broker.messages.creation_rate import CreationRate
 from libramq.catalog import TopicTable

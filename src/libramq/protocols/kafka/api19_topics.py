@@ -19,8 +19,8 @@ from libramq.auth.audit import Changed, Kind
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
 from libramq.auth.resource import Action, cluster, topic
-from libramq.broker.cluster.cluster_topics import ClusterTopics, TopicChange
-from libramq.broker.cluster.nodes import is_visible
+from libramq.broker.cluster.kafka.nodes import is_visible
+from libramq.broker.cluster.kafka.topics import ClusterTopics, TopicChange
 from libramq.broker.config import BrokerConfig
 from libramq.catalog.numbering import Numbering, Run, spread
 from libramq.catalog.topic_attributes import (

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Consume, Manage
 from libramq.auth.resource import Action, group
-from libramq.broker.cluster.group_load import GroupLoad
+from libramq.broker.cluster.kafka.group_load import GroupLoad
 from libramq.broker.groups.coordination import Coordination
 from libramq.catalog import TopicTable
 from libramq.catalog.group_table import GroupTable

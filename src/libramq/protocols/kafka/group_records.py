@@ -16,8 +16,8 @@ from typing import Final, Generic
 
 from msgspec import structs
 
-from libramq.broker.cluster.group_copies import GroupCopies, GroupCopy
-from libramq.broker.cluster.group_successors import GroupSuccessors
+from libramq.broker.cluster.kafka.group_copies import GroupCopies, GroupCopy
+from libramq.broker.cluster.kafka.group_successors import GroupSuccessors
 from libramq.broker.files.tables import Tables
 from libramq.catalog.group_table import GroupTable
 from libramq.clock import MonotonicMs

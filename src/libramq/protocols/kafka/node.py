@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Final
 from zlib import crc32
 
-from libramq.broker.cluster.nodes import Nodes, is_visible
+from libramq.broker.cluster.kafka.nodes import Nodes, is_visible
 from libramq.message.queue import MessageQueue
 from libramq.wire.kafka.apis.metadata import MetadataBroker
 from libramq.wire.kafka.error_code import ErrorCode

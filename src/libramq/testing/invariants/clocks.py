@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Ours: brokers look for due messages every 100 ms, and we look as often; clocks drift a little.
 LATE_MS_MAX: Final = 1_000
-#: How long a master that returns waits for what its acting slave has sent (SlavesProgress.WAIT_MS_MAX).
+#: How long a master that returns waits for what its acting slave has sent (ReturningMaster.WAIT_MS_MAX).
 AWAITED_MS: Final = 30_000
 #: Ours: half of the delay. A delay measured by a clock that was set is off by much more, or it does not
 #: matter.

@@ -6,11 +6,11 @@ Ours; the contracts are in docs/design/coordinated-groups.md and docs/design/kaf
 from typing import Final
 
 from libramq.broker.cluster.cluster import Cluster
-from libramq.broker.cluster.cluster_topics import ClusterTopics
-from libramq.broker.cluster.group_copies import GroupCopies
-from libramq.broker.cluster.group_successors import GroupSuccessors
-from libramq.broker.cluster.nodes import Nodes, is_visible
-from libramq.broker.cluster.offset_exchanges import exchange_of
+from libramq.broker.cluster.kafka.group_copies import GroupCopies
+from libramq.broker.cluster.kafka.group_successors import GroupSuccessors
+from libramq.broker.cluster.kafka.nodes import Nodes, is_visible
+from libramq.broker.cluster.kafka.offsets import exchange_of
+from libramq.broker.cluster.kafka.topics import ClusterTopics
 from libramq.broker.groups.assigner import Assigner, QueueQuestion
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination

@@ -27,8 +27,8 @@ from functools import partial
 from typing import Final
 
 from libramq.auth.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
+from libramq.broker.cluster.returning_master import ESCAPING_FIELD
 from libramq.broker.cluster.slave import Slave
-from libramq.broker.cluster.slaves_progress import ESCAPING_FIELD
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.pop.pops_at_slave import PopsAtSlave
 from libramq.broker.processor.messages.ack_message import ACKS_MAX, ack_set

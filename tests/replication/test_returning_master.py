@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.cluster import acting_slave
+from libramq.broker.cluster.acting_slave import takeover
 from libramq.broker.cluster.table_copies import OffsetTables, ReturnedCommits
 from libramq.broker.transactions.half import TRANSACTION_GROUP
 from libramq.codes import RequestCode, ResponseCode
@@ -183,7 +183,7 @@ def test_an_answer_with_numbers_that_are_none_of_javas_counts_as_none(pair: Pair
     answer = fastjson.loads(second.ask(FakePeer(), code, {"brokerId": "1"}).body)
     pair.forged[SECOND, code] = fastjson.dumps(answer | forged)
     lose_master(pair)
-    pair.run(acting_slave.PEERS_MS_MAX + 10 * SECONDS)
+    pair.run(takeover.PEERS_MS_MAX + 10 * SECONDS)
     assert delivered(pair.other) == ["delayed"]
     ack(pair.slave, *pop(pair.slave))
     pair.slave.close()
@@ -199,7 +199,7 @@ def test_a_slave_that_begins_to_act_waits_for_silent_ones_only_so_long(pair: Pai
     lose_master(pair)
     pair.run(2 * SECONDS)
     assert delivered(pair.other) == []
-    pair.run(acting_slave.PEERS_MS_MAX + 3 * SECONDS)
+    pair.run(takeover.PEERS_MS_MAX + 3 * SECONDS)
     assert delivered(pair.other) == ["delayed"]
 
 

@@ -1,4 +1,5 @@
-"""Escaping levels: an acting slave passes on the messages of delay levels whose delay is over.
+"""Delay levels at an acting slave: messages whose delay is over go to other masters; what follows when one
+refuses a message (three times: it is passed over, and sent again every 30 s).
 
     due messages of a level, 32 at once ─► sent (`other_masters.py`)
         accepted: the level goes on behind them
@@ -14,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from libramq.broker.cluster.other_masters import OtherMasters, Outgoing, Window
+from libramq.broker.cluster.acting_slave.other_masters import OtherMasters, Outgoing, Window
 from libramq.broker.files.delay_schedule import WAITING_MAX, DelaySchedule, LevelAccount
 from libramq.clock import MonotonicMs
 from libramq.message import names

@@ -1,11 +1,12 @@
-"""Escaping transactions: an acting slave passes open half messages on to another master.
+"""Transactions at an acting slave: open half messages go to another master, which asks their producers; which
+of them are passed on, and which are too young.
 
     half topic   … ended  open │ open   renewed  ended   young    half messages behind the committed offset
                                  sent ─► a half message there, and its producers are asked there
 
 What the slave has passed on is the committed offset of CID_RMQ_SYS_TRANS here; the master that returns takes
 it over, refuses ends of what lies before it, and ends later copies of that, which were not copied
-(`slaves_progress.py`). Ends are refused here, as by Apache's slave: producers end the half message at the
+(`returning_master.py`). Ends are refused here, as by Apache's slave: producers end the half message at the
 other master, when that asks.
 
 Upstream: TransactionalMessageServiceImpl.check, EscapeBridge.putMessage.
@@ -13,7 +14,7 @@ Upstream: TransactionalMessageServiceImpl.check, EscapeBridge.putMessage.
 
 from typing import Final
 
-from libramq.broker.cluster.other_masters import WINDOW_BYTES_MAX, OtherMasters, Outgoing, Window
+from libramq.broker.cluster.acting_slave.other_masters import WINDOW_BYTES_MAX, OtherMasters, Outgoing, Window
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits

@@ -1,4 +1,5 @@
-"""The load of groups: after a start, the other brokers hand over the groups that this one coordinates.
+"""The load of groups: after a start, how long a broker refuses Kafka's members until other brokers have
+handed over the groups that it coordinates.
 
     the cluster is known ─► PEER_HANDOVER to each other broker, until it has none left ─► over
                                                  it has some ─► PEER_GROUPS ─► `group_copies`
@@ -11,7 +12,7 @@ by COORDINATOR_LOAD_IN_PROGRESS, as by Kafka's coordinator while it reads its lo
 from functools import partial
 from typing import Final
 
-from libramq.broker.cluster.group_copies import FRESH_MS
+from libramq.broker.cluster.kafka.group_copies import FRESH_MS
 from libramq.broker.cluster.peer_brokers import ANSWER_MS_MAX, PeerBrokers
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, RequestCodeNotSupported

@@ -1,4 +1,5 @@
-"""Escaping timers: an acting slave sends timer messages whose time has come to other masters.
+"""Timer messages at an acting slave: those whose time has come go to other masters, slot by slot, and the
+timer checkpoint says up to when.
 
     timers' topic ─► what waits, by slot (8 bytes a message) ─► a slot that is over, 32 at once
                   ─► sent (`other_masters.py`) ─► the timer checkpoint: slots before this time are delivered
@@ -7,7 +8,7 @@ A slave has no wheel, and the log of its master does not grow while that is gone
 up to its end. Left out are what the copied checkpoint says was delivered, what the log has copies of, what
 recalls name, and POP's entries. A slot counts as delivered when all of it was accepted; a slave that is
 killed before sends the whole slot again. The master that returns waits for the slot that is sent in part,
-and takes the checkpoint over (`slaves_progress.py`).
+and takes the checkpoint over (`returning_master.py`).
 
 Upstream: TimerMessageStore.isShouldRunningDequeue, EscapeBridge.putMessage.
 """
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final
 
-from libramq.broker.cluster.other_masters import WINDOW_BYTES_MAX, OtherMasters, Outgoing, Window
+from libramq.broker.cluster.acting_slave.other_masters import WINDOW_BYTES_MAX, OtherMasters, Outgoing, Window
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.delivered_copies import DeliveredCopies
 from libramq.broker.files.files import BrokerFiles, timer_options

@@ -1,4 +1,5 @@
-"""Topics of all brokers: what a Kafka client wants created, extended or deleted is, at each broker.
+"""Topics of all brokers: a topic that a Kafka client creates, extends or deletes is changed at every broker
+(PEER_TOPIC), and the client gets the outcome of all.
 
 CreateTopics ─► numbers for all queues ─► this broker, PEER_TOPIC to the others ─► answered by all
 """
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from libramq.broker.cluster.nodes import Nodes
+from libramq.broker.cluster.kafka.nodes import Nodes
 from libramq.broker.cluster.peer_brokers import ANSWER_MS_MAX, PeerBrokers
 from libramq.broker.groups.removal import TopicRemoval
 from libramq.catalog import TopicTable

@@ -1,4 +1,5 @@
-"""The successors: the brokers that coordinate this broker's groups of Kafka's clients next.
+"""The successors: how a coordinator of Kafka's groups sends each change to the broker that coordinates next,
+how long members wait for that.
 
     a group has changed ─► PEER_GROUPS to its successor ─► acknowledged ─► members hear of it
     another broker coordinates it now ─► PEER_GROUPS to that one
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
-from libramq.broker.cluster.group_copies import FRESH_MS, GroupCopy
+from libramq.broker.cluster.kafka.group_copies import FRESH_MS, GroupCopy
 from libramq.broker.cluster.peer_brokers import ANSWER_MS_MAX
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError

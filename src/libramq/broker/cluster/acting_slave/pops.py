@@ -1,4 +1,5 @@
-"""Escaping pops: an acting slave passes on messages that were popped and not acknowledged in time.
+"""Pops at an acting slave that writes no journal: popped messages whose invisible time is over go to the
+retry topic at other masters, and acknowledgements of them are taken.
 
     journal, from its master's place on ─► check points in flight, by when their messages are visible again
         ─► due ─► the messages of some, 32 at once ─► sent to their group's retry topic at other masters
@@ -9,7 +10,7 @@ in the account, too, which the master asks for. A check point whose topic no oth
 master has waits, and others pass it; so does one whose group or messages this slave does not have (yet), as
 its master may. One is passed on when all of its messages were accepted; a slave that
 is killed before sends all of them again. The master that returns awaits those that were sent in part, and
-acknowledges what was passed on (`slaves_progress.py`).
+acknowledges what was passed on (`returning_master.py`).
 
 A slave of Apache's master passes nothing on: that one asks nobody when it is back. Apache's slave sends check
 points, for another master to ask it for their messages (PopReviveService.java, EscapeBridge.java).
@@ -22,7 +23,13 @@ from typing import Final
 
 import msgspec
 
-from libramq.broker.cluster.other_masters import WINDOW_BYTES_MAX, OtherMasters, Outgoing, Retry, Window
+from libramq.broker.cluster.acting_slave.other_masters import (
+    WINDOW_BYTES_MAX,
+    OtherMasters,
+    Outgoing,
+    Retry,
+    Window,
+)
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.message_log import undamaged

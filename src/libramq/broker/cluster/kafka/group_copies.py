@@ -1,4 +1,5 @@
-"""Copies of the groups of Kafka's clients that this broker coordinates next.
+"""Group copies: the groups of Kafka's clients that this broker coordinates next, as their coordinators sent
+them, and for how long such a copy is believed.
 
     PEER_GROUPS ─► copies, by the coordinator that sent them ─► this broker becomes the coordinator ─► claimed
 

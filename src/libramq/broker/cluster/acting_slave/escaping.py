@@ -1,15 +1,16 @@
-"""Escaping: an acting slave sends messages whose delay is over to other masters that have their topic.
+"""Escaping: what an acting slave sends to other masters, as it may store nothing itself, and when it does;
+the parts for delay levels, timers, pops and transactions are beside it.
 
-    acts? (`ActingSlave`)   ─┬─► delay levels       `escaping_levels.py`
-                             ├─► open transactions  `escaping_transactions.py`
-                             ├─► timer messages     `escaping_timers.py`
-                             └─► what was popped    `escaping_pops.py`
+    acts? (`ActingSlave`)   ─┬─► delay levels       `delay_levels.py`
+                             ├─► open transactions  `transactions.py`
+                             ├─► timer messages     `timers.py`
+                             └─► what was popped    `pops.py`
 
 Nothing is stored here: a slave has the log of its master and nothing else. What no other master has accepted
 waits, so nothing is lost; a send without an answer is repeated, and may then be stored twice. The slave with
 the lowest id sends, while the name server knows no master, and the others copy its progress each second.
 
-A master that returns asks for the offsets of the levels before it delivers (`slaves_progress.py`). From then
+A master that returns asks for the offsets of the levels before it delivers (`returning_master.py`). From then
 on nothing more is sent. Until then its own offsets, which are older, are not copied (`table_copies.py`).
 
 Upstream: EscapeBridge.java, ScheduleMessageService.java, BrokerController.changeScheduleServiceStatus.
@@ -18,11 +19,11 @@ Upstream: EscapeBridge.java, ScheduleMessageService.java, BrokerController.chang
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from libramq.broker.cluster.escaping_levels import SOON_MS, EscapingLevels
-from libramq.broker.cluster.escaping_pops import EscapingPops
-from libramq.broker.cluster.escaping_timers import EscapingTimers
-from libramq.broker.cluster.escaping_transactions import EscapingTransactions
-from libramq.broker.cluster.other_masters import AGAIN_MS, OtherMasters
+from libramq.broker.cluster.acting_slave.delay_levels import SOON_MS, EscapingLevels
+from libramq.broker.cluster.acting_slave.other_masters import AGAIN_MS, OtherMasters
+from libramq.broker.cluster.acting_slave.pops import EscapingPops
+from libramq.broker.cluster.acting_slave.timers import EscapingTimers
+from libramq.broker.cluster.acting_slave.transactions import EscapingTransactions
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
@@ -34,10 +35,10 @@ from libramq.store.rounds import Rounds
 
 #: Ours: how long nothing is sent after a master has asked for the offsets, if it does not register.
 PAUSE_MS: Final = 60_000
-#: Ours: how soon a master that awaits its slave asks again: SlavesProgress.AGAIN_MS, and an answer.
+#: Ours: how soon a master that awaits its slave asks again: ReturningMaster.AGAIN_MS, and an answer.
 ASKED_MS: Final = 5_000
 #: Ours: how long what was sent, and a slot that was sent in part, are kept for a master to ask
-#: (SlavesProgress.WAIT_MS_MAX).
+#: (ReturningMaster.WAIT_MS_MAX).
 KEPT_MS: Final = 30_000
 
 

@@ -1,4 +1,5 @@
-"""The other masters: where an acting slave sends what it must not store, and what became of it.
+"""The other masters: to which master and queue an acting slave sends each message, how many are under way,
+and when one is sent again after a refusal or no answer.
 
     window: messages in their order ─► routes of their topics ─► each to the next queue ─► accepted, or again
 

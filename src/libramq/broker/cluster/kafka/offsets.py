@@ -1,4 +1,6 @@
-"""Offset exchanges: a group's offsets on their way between its coordinator and the queues' brokers."""
+"""Offsets at other brokers: a group's coordinator commits, looks up and deletes offsets of queues that other
+brokers have (PEER_OFFSETS).
+"""
 
 from collections.abc import Callable, Sequence
 

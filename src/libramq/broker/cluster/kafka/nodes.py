@@ -1,4 +1,5 @@
-"""The nodes: the brokers of a cluster as Kafka's clients see them, their topics, and the numbers of queues.
+"""The nodes: the brokers of a cluster as Kafka's clients see them, who of them is alive, their topics, and
+which broker numbers new queues as partitions.
 
     every second, and when a client asks      ─► PEER_NODE to each other broker ─► known
     a topic's queues without a number         ─► the topic's numberer appends them; the others copy that

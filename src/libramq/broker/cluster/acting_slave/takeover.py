@@ -1,4 +1,5 @@
-"""The acting slave: whether a slave delivers for its lost master, and from which progress on.
+"""The takeover: whether and when a slave begins to act for its lost master (lowest id, the longest log, after
+3 s), and from which of the slaves' progress on it delivers.
 
     a slave whose master is gone, each second
           ─► a name server: is no id lower than ours? ─► the other slaves: what they have done
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final, Protocol
 
-from libramq.broker.cluster.slaves_progress import (
+from libramq.broker.cluster.returning_master import (
     AGAIN_MS,
     ANSWER_MS_MAX,
     STALL_MS_MIN,

@@ -1,4 +1,5 @@
-"""The slaves' progress: what slaves have delivered for a lost master, which asks them when it is back.
+"""The returning master: before it delivers, after a start or a stall, it asks its slaves what they delivered
+for it, compares their logs, waits up to 30 s, and continues there.
 
     a master: start, a stall, a lost registration
           ─► a name server: our slaves ─► each: offsets of delay levels and half messages, and its timers
@@ -7,7 +8,7 @@
 A slave whose log took another way counts its levels otherwise: its offsets would have messages skipped here
 that nobody has delivered. So the record before an offset is compared: up to an equal record logs are equal.
 While a slave is awaited a master delivers nothing; after 30 s it does, and what the slave has sent may come
-twice. How the slaves settle which of them acts is in `acting_slave.py`.
+twice. How the slaves settle which of them acts is in `acting_slave/takeover.py`.
 
 Upstream: BrokerPreOnlineService.syncMetadataReverse, which compares version numbers.
 """
@@ -103,7 +104,7 @@ class Held(Protocol):
         """Deliver from now on."""
 
 
-class SlavesProgress:
+class ReturningMaster:
     """Asks before a master delivers: at its start, and whenever slaves may have acted for it."""
 
     def __init__(
