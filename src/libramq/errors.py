@@ -3,6 +3,7 @@
     LibraError
     ├── ConfigError                 an option, property, path or name the user gave cannot be used
     │   ├── InvalidName             a topic or group name outside RocketMQ's rules
+    │   ├── NoSuchMethod            a client of this kind has no such method; another kind may have it
     │   └── MissingExtra            a library of one of LibraMQ's extras is not installed
     ├── InvalidMessage              a message that no broker would take (empty, too large, reserved property)
     ├── InvalidResult               a handler's return value does not say which messages are done
@@ -18,6 +19,7 @@
     │   └── StoreDamaged            stored data cannot be read any more; an operator must decide
     ├── ProtocolError
     │   ├── LocalProtocolError      our side broke the protocol: a bug of ours
+    │   │   └── InvalidState        a call came too early, too late, or from a place where it cannot work
     │   └── RemoteProtocolError     the other side did
     │       └── BodyDamaged         a message's body does not match its checksum
     └── RemoteError                 a request to another process did not succeed
@@ -61,6 +63,7 @@ __all__ = [
     "InvalidName",
     "InvalidParameter",
     "InvalidResult",
+    "InvalidState",
     "LibraError",
     "LocalProtocolError",
     "LoopClosed",
@@ -69,6 +72,7 @@ __all__ = [
     "MissingExtra",
     "NameServerUnavailable",
     "NoPermission",
+    "NoSuchMethod",
     "NotCoordinator",
     "NotYetGranted",
     "ProtocolError",
@@ -126,6 +130,10 @@ class ConfigError(LibraError):
 
 class InvalidName(ConfigError, ValueError):
     """A topic or group name violates the rules of TopicValidator.java."""
+
+
+class NoSuchMethod(ConfigError, AttributeError):
+    """A client has no such method; the text names the nearest one, or the client that has it."""
 
 
 class MissingExtra(ConfigError, ImportError):
@@ -199,6 +207,10 @@ class ProtocolError(LibraError):
 
 class LocalProtocolError(ProtocolError):
     """Our side violated the protocol: a bug of ours."""
+
+
+class InvalidState(LocalProtocolError, RuntimeError):
+    """A call came too early, too late, or on a wrong thread or loop; the text says what to do instead."""
 
 
 class RemoteProtocolError(ProtocolError):

@@ -14,16 +14,14 @@ import contextlib
 from typing import Unpack
 
 from libramq.admin import admin as asynchronous_admin
-from libramq.client.blocking_client import BlockingClient, blocking
+from libramq.client.blocking_client import BlockingClient, blocking, calling
 from libramq.client.consuming import push_consumer as asynchronous_push_consumer
-from libramq.client.consuming.blocking_consumer import Consumer
+from libramq.client.consuming.blocking_consumer import Consumer, joining
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
-from libramq.client.consuming.handling.handlers import Handler
 from libramq.client.consuming.handling.queue_listener import HOOKS, on_thread
 from libramq.client.options import AdminOptions, PushConsumerOptions, SimpleConsumerOptions
 from libramq.client.popping import simple_consumer as asynchronous_simple_consumer
 from libramq.client.producing.blocking_producer import Producer
-from libramq.filter.subscription import Sql
 from libramq.message.queue import MessageQueue
 
 __all__ = ["Admin", "Consumer", "Producer", "PushConsumer", "SimpleConsumer"]
@@ -54,10 +52,7 @@ class PushConsumer(BlockingClient[asynchronous_push_consumer.PushConsumer]):
         """Return the client id by which brokers know it."""
         return self._client.client_id
 
-    def subscribe(self, topic: str, expression: str | Sql, handler: Handler) -> None:
-        """Set the handler of a topic's messages."""
-        self._client.subscribe(topic, expression, handler)
-
+    subscribe = joining(asynchronous_push_consumer.PushConsumer.subscribe)
     pause = blocking(asynchronous_push_consumer.PushConsumer.pause)
     resume = blocking(asynchronous_push_consumer.PushConsumer.resume)
 
@@ -119,14 +114,8 @@ class SimpleConsumer(BlockingClient[asynchronous_simple_consumer.SimpleConsumer]
         super().__init__("consumer")
         self._client = asynchronous_simple_consumer.SimpleConsumer(**options)
 
-    def subscribe(self, topic: str, expression: str | Sql = "*") -> None:
-        """Receive a topic's messages: all, those with tags, or those that an Sql selects."""
-        self._client.subscribe(topic, expression)
-
-    def unsubscribe(self, topic: str) -> None:
-        """Receive a topic's messages no longer."""
-        self._client.unsubscribe(topic)
-
+    subscribe = calling(asynchronous_simple_consumer.SimpleConsumer.subscribe)
+    unsubscribe = calling(asynchronous_simple_consumer.SimpleConsumer.unsubscribe)
     receive = blocking(asynchronous_simple_consumer.SimpleConsumer.receive)
     ack = blocking(asynchronous_simple_consumer.SimpleConsumer.ack)
     change_invisible_time = blocking(asynchronous_simple_consumer.SimpleConsumer.change_invisible_time)

@@ -172,7 +172,8 @@ async def test_wrong_columns_and_a_missing_pyarrow_are_refused(namesrv, broker, 
                 await anext(reader.batches(columns))
         with pytest.raises(ConfigError, match="max_records"):
             await anext(reader.batches(max_records=0))
-        monkeypatch.setitem(sys.modules, "libramq.columns.records", None)
+        monkeypatch.delitem(sys.modules, "libramq.columns.records")
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
         with pytest.raises(ConfigError, match=r"libramq\[arrow\]"):
             await anext(reader.batches())
 

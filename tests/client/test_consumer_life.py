@@ -11,7 +11,7 @@ import pytest
 from libramq.client import ConsumeFrom, PushConsumer
 from libramq.client.network_thread import THREAD_NAME
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import LocalProtocolError, LoopClosed, NoPermission
+from libramq.errors import InvalidState, LocalProtocolError, LoopClosed, NoPermission
 from tests.client.fake_cluster import FakeBroker, FakeNameServer
 
 
@@ -29,7 +29,7 @@ async def test_one_of_two_concurrent_starts_is_refused(namesrv, broker, watch):
     reader = consumer(namesrv)
     reader.subscribe("T", "*", print)
     outcomes = await asyncio.gather(reader.start(), reader.start(), return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [type(None), LocalProtocolError]
+    assert [type(outcome) for outcome in outcomes] == [type(None), InvalidState]
     assert "is being started" in str(outcomes[1])
     with pytest.raises(LocalProtocolError, match="runs already"):
         await reader.start()

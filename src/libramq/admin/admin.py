@@ -25,6 +25,7 @@ from libramq.errors import (
     BrokerError,
     ConfigError,
     ConsumerNotOnline,
+    InvalidState,
     LibraError,
     NotCoordinator,
     RemoteError,
@@ -98,6 +99,8 @@ class Admin:
 
     async def start(self) -> None:
         """Start; connections are made when they are needed."""
+        if self._remotes is not None:
+            raise InvalidState("this admin runs already")
         await look_up(self._name_server_addresses)
         self._remotes = AsyncioRemotes(self._clock.monotonic_ms, access=self._access)
         randomness = self._random or random.Random()  # Not sooner: children of a fork would have copies.
@@ -330,7 +333,7 @@ class Admin:
 
     def _running(self) -> AsyncioRemotes:
         if self._remotes is None:
-            raise ConfigError("this admin does not run; use `async with` or await start()")
+            raise InvalidState("this admin does not run; use `async with` or await start()")
         self._remotes.require_loop("admin")
         return self._remotes
 

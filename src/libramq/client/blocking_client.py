@@ -13,10 +13,11 @@ import threading
 import warnings
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from libramq.client.network_thread import NetworkThread, Work
-from libramq.errors import LibraError, LocalProtocolError
+from libramq.client.options import no_such_method
+from libramq.errors import InvalidState, LibraError, LocalProtocolError
 from libramq.transport.asyncio_remotes import FORKED
 
 P = ParamSpec("P")
@@ -56,6 +57,11 @@ class BlockingClient(Generic[C]):
         self._life: Life | None = None
         self._begins = threading.RLock()  # Held for a moment.
 
+    if not TYPE_CHECKING:  # A type checker would accept every name.
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_method(self, name)
+
     def start(self) -> None:
         """Start the client."""
         self._refuse("start", self._thread)
@@ -63,7 +69,7 @@ class BlockingClient(Generic[C]):
         try:
             with self._begins:
                 if self._life is not None:
-                    raise LocalProtocolError(f"this {self._name} runs already")
+                    raise InvalidState(f"this {self._name} runs already")
                 self._life = life
             thread = NetworkThread(f"libramq-sync-{self._name}")
             thread.start()
@@ -79,7 +85,7 @@ class BlockingClient(Generic[C]):
                 self._end_start(life, thread)
             self._forget(life)
             if life.is_stopping and isinstance(error, asyncio.CancelledError | LocalProtocolError):
-                error = LocalProtocolError(f"this {self._name} was stopped while it was being started")
+                error = InvalidState(f"this {self._name} was stopped while it was being started")
                 raise error from None
             raise
 
@@ -173,6 +179,17 @@ class BlockingClient(Generic[C]):
         life = self._life
         return None if life is None else life.thread
 
+    def _call(self, what: str, function: Callable[[], T]) -> T:
+        """Call a plain method; on the thread, while the client runs."""
+        thread = self._thread
+        if thread is None or thread.is_current:
+            return function()
+
+        async def call() -> T:
+            return function()
+
+        return self._wait(what, call())
+
     def _wait(self, what: str, work: Coroutine[Any, Any, T]) -> T:
         """Run a method on the thread and wait for its result. what: its name."""
         try:
@@ -183,25 +200,25 @@ class BlockingClient(Generic[C]):
         try:
             return thread.begin(work).result()
         except asyncio.CancelledError:
-            raise LocalProtocolError(
+            raise InvalidState(
                 f"this {self._name} was stopped before {what}() ended; whether it took effect is not known"
             ) from None
 
     def _running(self, what: str) -> NetworkThread:
         thread = self._thread
         if thread is None:
-            raise LocalProtocolError(f"this {self._name} does not run; use `with` or start()")
+            raise InvalidState(f"this {self._name} does not run; use `with` or start()")
         self._refuse(what, thread)
         return thread
 
     def _refuse(self, what: str, thread: NetworkThread | None) -> None:
         """Raise LocalProtocolError if the call would wait forever."""
         if thread is not None and thread.is_current:
-            raise LocalProtocolError(
+            raise InvalidState(
                 f"{what}() on the {self._name}'s own thread would wait for itself forever; {self._advice}"
             )
         if thread is not None and thread.is_parents:
-            raise LocalProtocolError(FORKED)
+            raise InvalidState(FORKED)
 
     _advice: ClassVar[str] = "call it on another thread"
 
@@ -216,3 +233,15 @@ def blocking(
         return self._wait(method.__name__, method(self._client, *args, **kwargs))
 
     return wait
+
+
+def calling(
+    method: Callable[Concatenate[C, P], T],
+) -> Callable[Concatenate[BlockingClient[C], P], T]:
+    """Return a plain method of the asynchronous client as one for any thread, before the start and after."""
+
+    @wraps(method)
+    def call(self: BlockingClient[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._call(method.__name__, lambda: method(self._client, *args, **kwargs))
+
+    return call

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, Generic, TypeVar, cast
 
-from libramq.errors import LocalProtocolError
+from libramq.errors import InvalidState, LocalProtocolError
 from libramq.logs import get_logger
 from libramq.transport.asyncio_remotes import FORKED
 
@@ -161,14 +161,14 @@ class NetworkThread:
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call a function on the thread. Raises LocalProtocolError."""
         if self.is_parents:
-            raise LocalProtocolError(FORKED)
+            raise InvalidState(FORKED)
         self._submitted.append(function)
         with contextlib.suppress(RuntimeError):  # The loop is closed.
             self.loop.call_soon_threadsafe(self._call_submitted)
         if not self._is_open:
             with contextlib.suppress(ValueError):  # The thread took it while it ended.
                 self._submitted.remove(function)
-                raise LocalProtocolError(STOPPED)
+                raise InvalidState(STOPPED)
 
     def stop(self) -> None:
         """End the thread; called from another one. Does nothing in the child of a fork."""
@@ -255,7 +255,7 @@ def _refuse_green_threads() -> None:
         ("eventlet", eventlet is not None and eventlet.is_monkey_patched("thread")),
     ):
         if is_patched:
-            raise LocalProtocolError(
+            raise InvalidState(
                 f"{name} has replaced this process's threads by greenlets, and a client's event loop would "
                 "block them all: have it leave threads alone (thread=False), or use the client in a process "
                 "without it"
@@ -360,19 +360,19 @@ class NetworkShare:
         """Run a coroutine on the thread; the future has its result. Raises LocalProtocolError."""
         if not self._is_open:
             work.close()
-            raise LocalProtocolError(STOPPED)
+            raise InvalidState(STOPPED)
         future = self._thread.run(work)
         self._running.add(future)
         future.add_done_callback(self._running.discard)
         if not self._is_open:  # It was closed just now, and may not have seen this.
             future.cancel()
-            raise LocalProtocolError(STOPPED)
+            raise InvalidState(STOPPED)
         return future
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call a function on the thread. Raises LocalProtocolError."""
         if not self._is_open:
-            raise LocalProtocolError(STOPPED)
+            raise InvalidState(STOPPED)
         self._thread.call_soon(lambda: self._is_open and function())
 
     def stop(self) -> None:

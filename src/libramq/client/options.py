@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Required, TypedDict, get_type_hints
 
 from libramq.balance import TopicRule
 from libramq.clock import Clock
-from libramq.errors import ConfigError, LibraError
+from libramq.errors import ConfigError, LibraError, NoSuchMethod, did_you_mean
 from libramq.filesystem import FileSystem
 from libramq.message.queue import MessageQueue
 from libramq.remoting.credentials import Credentials
@@ -185,3 +185,22 @@ _BEGINNINGS = (
     | {each.value.lower(): each for each in ConsumeFrom}
     | {each.name.lower(): each for each in ConsumeFrom}
 )
+
+#: Methods that are looked for at a client of another kind.
+_AT_OTHERS = {
+    **dict.fromkeys(("assign", "batches", "commit", "getmany", "getone", "position", "seek"), "Consumer"),
+    **dict.fromkeys(("ack", "change_invisible_time", "nack", "receive", "unsubscribe"), "SimpleConsumer"),
+    **dict.fromkeys(("flush", "request", "send", "send_batch", "send_nowait", "send_oneway"), "Producer"),
+    **dict.fromkeys(("create_topic", "delete_topic", "groups", "topics"), "Admin"),
+}
+
+
+def no_such_method(client: object, name: str) -> AttributeError:
+    """Return the error for an attribute that a client does not have."""
+    kind = type(client).__name__
+    if name.startswith("_"):
+        return AttributeError(f"{kind!r} object has no attribute {name!r}")
+    if name in _AT_OTHERS:
+        return NoSuchMethod(f"a {kind} has no {name}(); {_AT_OTHERS[name]} has it")
+    public = [each for each in dir(type(client)) if not each.startswith("_")]
+    return NoSuchMethod(f"a {kind} has no {name}{did_you_mean(name, public)}")

@@ -20,7 +20,7 @@ from libramq.broker.config import VIP_DISTANCE, BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.client.network_thread import NetworkThread
 from libramq.clock import SystemClock
-from libramq.errors import ConfigError, LocalProtocolError
+from libramq.errors import ConfigError, InvalidState
 from libramq.filesystem import LocalFileSystem
 from libramq.nameserver import NameServer
 from libramq.remoting.credentials import Credentials
@@ -72,13 +72,13 @@ class Broker:
     def namesrv(self) -> str:
         """Return its name server's address, for clients; LocalProtocolError while it does not run."""
         if self._name_server is None:
-            raise LocalProtocolError("this broker does not run; use `with Broker()` or `async with Broker()`")
+            raise InvalidState("this broker does not run; use `with Broker()` or `async with Broker()`")
         return self._name_server.address
 
     async def start(self) -> None:
         """Listen."""
         if self._name_server is not None:
-            raise LocalProtocolError("this broker runs already")
+            raise InvalidState("this broker runs already")
         if self._data is None:
             self._temporary = TemporaryDirectory(prefix="libramq-")
         credentials = None

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, cast
 
 from libramq.clock import MonotonicMs
-from libramq.errors import ConnectFailed, LocalProtocolError, RemoteError
+from libramq.errors import ConnectFailed, InvalidState, RemoteError
 from libramq.remoting.command import Command
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.runtime.seams import Dialed, Filled
@@ -222,9 +222,9 @@ class AsyncioRemotes(Remotes):
     def require_loop(self, client: str) -> None:
         """Raise LocalProtocolError where no answer would arrive: on another loop, in a fork's child."""
         if self.is_parents:
-            raise LocalProtocolError(FORKED)
+            raise InvalidState(FORKED)
         if running_loop() is not self._loop:
-            raise LocalProtocolError(other_loop(client))
+            raise InvalidState(other_loop(client))
 
     async def call(self, address: str, request: Command, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
         """Make a request and wait for its reply; raises RemoteError."""

@@ -6,19 +6,20 @@ Messages that are there are taken on the caller's thread; only waiting for other
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from libramq.client.blocking_client import BlockingClient, blocking
 from libramq.client.consuming import consumer as asynchronous_consumer
 from libramq.client.consuming.consumer import FETCH_IN_HOOK, POLL_TIMEOUT_MS, check_offsets
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, FetchedMessages
 from libramq.client.consuming.fetching.fetched_batch import BlockingDecodedMessages, Value
-from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
+from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer, Joined
 from libramq.client.consuming.handling.queue_listener import HOOKS, on_thread
 from libramq.client.consuming.pulling.pulled_records import record_batch
 from libramq.client.options import ConsumerOptions, whole_number
-from libramq.errors import LocalProtocolError
+from libramq.errors import InvalidState, LocalProtocolError
 from libramq.filter.subscription import Sql
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
@@ -27,6 +28,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
+P = ParamSpec("P")
+G = TypeVar("G", bound=GroupConsumer[Any])
+
+
+def joining(
+    subscribe: Callable[Concatenate[G, P], Joined],
+) -> Callable[Concatenate[BlockingClient[G], P], None]:
+    """Return a consumer's `subscribe`; the first one, if it runs, waits until it has joined its group."""
+
+    @wraps(subscribe)
+    def call(self: BlockingClient[G], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        is_first, thread = not self._client.is_subscribed, self._thread
+        self._call("subscribe", lambda: subscribe(self._client, *args, **kwargs))
+        if is_first and thread is not None and not thread.is_current:
+            self._wait("subscribe", self._client.wait_joined())
+
+    return call
 
 
 class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
@@ -58,9 +76,7 @@ class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
         """Return the client id by which brokers know it."""
         return self._client.client_id
 
-    def subscribe(self, topic: str, expression: str | Sql = "*") -> None:
-        """Read a topic with the group: "*" for all, "tagA || tagB", or Sql("a > 3") by properties."""
-        self._client.subscribe(topic, expression)
+    subscribe = joining(asynchronous_consumer.Consumer.subscribe)
 
     # Messages.
 
@@ -115,16 +131,18 @@ class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
 
     def _fetch(self, what: str, take: Callable[[FetchBuffer], T], seconds: float | None) -> T | None:
         if self._hook_threads and threading.get_ident() in self._hook_threads:
-            raise LocalProtocolError(FETCH_IN_HOOK)
+            raise InvalidState(FETCH_IN_HOOK)
         until = None if seconds is None else time.monotonic() + seconds
         with self._lock:
             self._running(what)
             while True:
-                waiting = self._client.source()
-                self._fetcher = threading.current_thread()
-                taken = take(waiting.buffer)
-                if taken:
-                    return taken
+                if not self._client.is_joining:
+                    waiting = self._client.source()
+                    self._fetcher = threading.current_thread()
+                    taken = take(waiting.buffer)
+                    if taken:
+                        return taken
+                    self._client.require_topics()
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
                     return None
@@ -132,6 +150,10 @@ class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
 
     def _wait_for_messages(self, what: str, seconds: float | None) -> None:
         async def wait() -> None:
+            if self._client.is_joining:
+                self._client.finish_returned()
+                await self._client.wait_joined()
+                return
             waiting = self._client.source()
             await waiting.wait(None if seconds is None else waiting.now() + seconds)
 
@@ -139,7 +161,7 @@ class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
         try:
             waiting.result()
         except asyncio.CancelledError:
-            raise LocalProtocolError("this consumer was stopped") from None
+            raise InvalidState("this consumer was stopped") from None
         except BaseException:  # Ctrl-C: nobody waits any more.
             waiting.cancel()
             raise
@@ -203,9 +225,15 @@ class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
     committed = blocking(asynchronous_consumer.Consumer.committed)
     lag = blocking(asynchronous_consumer.Consumer.lag)
     queues = blocking(asynchronous_consumer.Consumer.queues)
-    assign = blocking(asynchronous_consumer.Consumer.assign)
     pause = blocking(asynchronous_consumer.Consumer.pause)
     resume = blocking(asynchronous_consumer.Consumer.resume)
+
+    def assign(self, queues: Iterable[MessageQueue], expression: str | Sql = "*") -> None:
+        """Read these queues and no others; before the start, or while the consumer runs."""
+        if self._thread is None:
+            self._client.assign_later(queues, expression)
+        else:
+            self._wait("assign", self._client.assign(queues, expression))
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues that this consumer owns now; none while it does not run."""

@@ -12,7 +12,6 @@ Upstream: client/consumer/DefaultLitePullConsumer.java.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
@@ -21,7 +20,7 @@ from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver, Sta
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, FetchedMessages
 from libramq.client.consuming.fetching.fetched_batch import DecodedMessages, Value
 from libramq.client.consuming.fetching.fetching import Assign, Commit, ReadRecords, Seek
-from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer
+from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer, Joined
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.pulling.pulled_records import record_batch, schema_of
 from libramq.client.consuming.queues.owned_queue import Delivery
@@ -30,8 +29,8 @@ from libramq.client.options import (
     check_names,
     whole_number,
 )
-from libramq.errors import ConfigError, LibraError, LocalProtocolError, RequestTimeout
-from libramq.filter.subscription import Sql, selector
+from libramq.errors import ConfigError, InvalidState, LibraError, LocalProtocolError, RequestTimeout
+from libramq.filter.subscription import Selector, Sql, selector
 from libramq.message.message import MessageExt
 from libramq.message.names import validate_topic
 from libramq.message.queue import MessageQueue
@@ -192,7 +191,6 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
         whole_number("auto_commit_interval_ms", interval_ms, 10, 600_000)
         options.setdefault("pull_threshold_for_all", PULL_THRESHOLD_FOR_ALL)
         super().__init__(options, fetches=True, persist_ms=interval_ms)
-        self._is_subscribed = False
         self._assigned: tuple[MessageQueue, ...] = ()
         self._waiting: FetchWaiting | None = None
         #: The task that took messages last: it has them in hand.
@@ -201,19 +199,19 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
 
     # Before the start.
 
-    def subscribe(self, topic: str, expression: str | Sql = "*") -> None:
-        """Read a topic with the group: "*" for all, "tagA || tagB", or Sql("a > 3") by properties."""
-        self._refuse_subscribing()
+    def subscribe(self, topic: str, expression: str | Sql = "*") -> Joined:
+        """Read a topic with the group: "*" for all, "tagA || tagB", or Sql("a > 3") by properties.
+
+        Before the start, or while it runs; see PushConsumer.subscribe.
+        """
         if self._assigned:
-            raise LocalProtocolError("a consumer subscribes or assigns, and this one has assigned queues")
+            raise InvalidState("a consumer subscribes or assigns, and this one has assigned queues")
         validate_topic(topic)
-        self._filters[topic] = selector(expression)
-        self._is_subscribed = True
+        return self._subscribed(topic, selector(expression))
 
     async def start(self) -> None:
         """Join the group, if there are subscriptions; raises NameServerUnavailable."""
         self._task = None
-        self._settings = replace(self._settings, assigns=not self._is_subscribed)
         await super().start()
         if self._assigned:
             try:
@@ -268,7 +266,7 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
         whole_number("timeout_ms", timeout_ms, 0)
         if max_records is not None:
             whole_number("max_records", max_records, 1)
-        waiting = self._fetching()
+        waiting = await self._source_now()
         waiting.buffer.finish()  # Now: who is cancelled in the next line has asked for more, too.
         await asyncio.sleep(0)  # Hooks are tasks of this loop, and must have their turn.
         deadline = waiting.now() + timeout_ms / 1000
@@ -276,9 +274,10 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
             taken = waiting.buffer.take(ALL if max_records is None else max_records)
             if taken:
                 return taken
+            self.require_topics()
             if not await waiting.wait(deadline):
                 return {}
-            waiting = self._fetching()
+            waiting = await self._source_now()
 
     async def getone(self) -> MessageExt:
         """Return the next message, when there is one. The message returned before is done."""
@@ -287,11 +286,12 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
             self._taken_at_once = 0
             await asyncio.sleep(0)
         while True:
-            waiting = self._fetching()
+            waiting = self._fetching() if self._joining is None else await self._source_now()
             message = waiting.buffer.take_one()
             if message is not None:
                 return message
             self._taken_at_once = 0
+            self.require_topics()
             await waiting.wait(None)
 
     def __aiter__(self) -> Self:
@@ -317,18 +317,29 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
     @property
     def is_over(self) -> bool:
         """Return whether it was stopped, or is being stopped."""
-        return self._run is not None and self._run.stage in (Stage.STOPPING, Stage.ENDED)
+        is_ending = self._run is not None and self._run.stage in (Stage.STOPPING, Stage.ENDED)
+        return is_ending and self._joining is None and self._failure is None
+
+    async def _source_now(self) -> FetchWaiting:
+        """Return where messages come from, when it has joined with what was subscribed since the start."""
+        if self._joining is not None:
+            self.finish_returned()
+            await self.wait_joined()
+        return self._fetching()
+
+    def finish_returned(self) -> None:
+        """Note that the program is done with what was returned: it asks for more."""
+        if self._waiting is not None:
+            self._waiting.buffer.finish()
 
     def _fetching(self) -> FetchWaiting:
         """Return where messages come from, for the current task; raises what keeps them away."""
         waiting = self.source()
         task = asyncio.current_task()
         if self._run is not None and self._run.listener.task is task:
-            raise LocalProtocolError(FETCH_IN_HOOK)
+            raise InvalidState(FETCH_IN_HOOK)
         if waiting.is_awaited:
-            raise LocalProtocolError(
-                "another task waits for messages of this consumer; one at a time fetches"
-            )
+            raise InvalidState("another task waits for messages of this consumer; one at a time fetches")
         self._task = task
         return waiting
 
@@ -340,7 +351,7 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
         waiting = self._waiting
         if self.is_over and waiting is not None:
             waiting.buffer.finish()
-            raise LocalProtocolError("this consumer was stopped")
+            raise InvalidState("this consumer was stopped")
         run = self._running()
         assert waiting is not None, "a run has a receiver"
         problem = run.problem  # The network's thread may end it between two looks.
@@ -380,7 +391,7 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
         while True:
             await asyncio.sleep(0)
             try:
-                waiting = self._fetching()
+                waiting = await self._source_now()
             except LocalProtocolError:
                 if not self.is_over:
                     raise
@@ -396,7 +407,7 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
         if max_records is not None:
             whole_number("max_records", max_records, 1)
         schema = schema_of(columns)
-        await self._running().call(lambda network: network.fetch(ReadRecords()))
+        await self._call(lambda network: network.fetch(ReadRecords()))
         return schema
 
     # Offsets.
@@ -467,13 +478,13 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
 
     async def position(self, queue: MessageQueue) -> int | None:
         """Return the offset of the next message to be returned; None while the queue is being opened."""
-        return await self._running().call(lambda network: network.core.fetching.position(queue))
+        return await self._call(lambda network: network.core.fetching.position(queue))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset, as its broker (or, broadcasting, the local file) has it."""
         store = self._local_offsets
         if store is not None:
-            return await self._running().call(lambda network: store.read(queue))
+            return await self._call(lambda network: store.read(queue))
         return await self._ask(queue, calls.query_consumer_offset(self.group, queue))
 
     async def lag(self, queue: MessageQueue) -> int | None:
@@ -504,19 +515,29 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
 
         Before the start or while the consumer runs; the queues before are given up as at a hand-over.
         """
-        if self._is_subscribed:
-            raise LocalProtocolError("a consumer subscribes or assigns, and this one has subscriptions")
+        if self._run is None or self.is_over:
+            self.assign_later(queues, expression)
+            return
+        chosen, filters = self._chosen(queues, expression)
+        await self._call(lambda network: self._filters.update(filters))
+        await self._assign(chosen)
+        self._assigned = chosen
+
+    def assign_later(self, queues: Iterable[MessageQueue], expression: str | Sql = "*") -> None:
+        """Read these queues after the start. For `libramq.sync`."""
+        self._assigned, self._filters = self._chosen(queues, expression)
+
+    def _chosen(
+        self, queues: Iterable[MessageQueue], expression: str | Sql
+    ) -> tuple[tuple[MessageQueue, ...], dict[str, Selector]]:
+        if self.is_subscribed:
+            raise InvalidState("a consumer subscribes or assigns, and this one has subscriptions")
         chosen = tuple(dict.fromkeys(queues))
         for queue in chosen:
             if not isinstance(queue, MessageQueue):
                 raise ConfigError(f"what is assigned is a MessageQueue, not {queue!r}")
-        filters = dict.fromkeys((queue.topic for queue in chosen), selector(expression))
-        if self._run is None or self.is_over:
-            self._filters = filters
-        else:
-            await self._running().call(lambda network: self._filters.update(filters))
-            await self._assign(chosen)
-        self._assigned = chosen
+        self._has_chosen = True
+        return chosen, dict.fromkeys((queue.topic for queue in chosen), selector(expression))
 
     async def _assign(self, queues: Sequence[MessageQueue]) -> None:
         topics = sorted({queue.topic for queue in queues})
@@ -525,7 +546,7 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
             network.look_up(topics, known)
 
         await self._answer(look_up)
-        await self._running().call(lambda network: network.fetch(Assign(queues)))
+        await self._call(lambda network: network.fetch(Assign(queues)))
 
     async def _seek_by(
         self, queues: Sequence[MessageQueue], call: Callable[[MessageQueue], Call[int]]
@@ -535,16 +556,16 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
         await self._seek(dict(zip(chosen, found, strict=True)))
 
     async def _seek(self, offsets: Mapping[MessageQueue, int]) -> None:
-        await self._running().call(lambda network: network.fetch(Seek(offsets)))
+        await self._call(lambda network: network.fetch(Seek(offsets)))
 
     async def _ask(self, queue: MessageQueue, call: Call[T]) -> T:
         return await self._answer(lambda network, answered: network.ask_master(queue, call, answered))
 
     async def _answer(self, ask: Callable[[ConsumerNetwork, Callable[[T | LibraError], None]], object]) -> T:
         try:
-            return await self._running().answer(ask)
+            return await (await self._settled_run()).answer(ask)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            raise LocalProtocolError("this consumer was stopped before the answer came") from None
+            raise InvalidState("this consumer was stopped before the answer came") from None

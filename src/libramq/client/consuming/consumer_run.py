@@ -26,7 +26,7 @@ from libramq.client.consuming.handling.queue_listener import Hooks, QueueListene
 from libramq.client.consuming.member_network import MemberNetwork
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.network_thread import NetworkShare, run_on_thread
-from libramq.errors import LibraError, LocalProtocolError, LoopClosed, RouteNotFound
+from libramq.errors import InvalidState, LibraError, LocalProtocolError, LoopClosed, RouteNotFound
 from libramq.logs import get_logger
 from libramq.runtime.seams import Dialer
 from libramq.transport.asyncio_remotes import FORKED, SocketDialer
@@ -161,7 +161,7 @@ class ConsumerRun(Generic[N]):
     def refuse_in_handler(self) -> None:
         """Raise LocalProtocolError if the caller is a handler, for which `stop` waits."""
         if self._receiver.is_current():
-            raise LocalProtocolError(
+            raise InvalidState(
                 "stop() in a handler would wait for the handler itself; have another task (or thread) stop "
                 "the consumer, for example the main one, which the handler notifies"
             )
@@ -285,7 +285,7 @@ class ConsumerRun(Generic[N]):
 
     def forked(self) -> None:
         """Begin nothing more, in the child of a fork."""
-        self.problem = LocalProtocolError(FORKED)
+        self.problem = InvalidState(FORKED)
         self._receiver.forked()
 
     def _enter(self, stage: Stage) -> bool:

@@ -3,13 +3,15 @@
 Its network side runs on its own thread, so that code of the user's that blocks cannot delay its heartbeats.
 """
 
+import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Generic, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from libramq.balance import TopicRule, averagely, strategy_named
+from libramq.client.awaiting import awaited
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.local_offset_store import DIRECTORY, LocalOffsetStore
 from libramq.client.consuming.consumer_network import ConsumerNetwork
@@ -23,18 +25,24 @@ from libramq.client.options import (
     GroupConsumerOptions,
     beginning,
     instance_of,
+    no_such_method,
     whole_number,
 )
 from libramq.client.routing.routes import look_up
 from libramq.clock import Clock, SystemClock
-from libramq.errors import ConfigError, LocalProtocolError
+from libramq.errors import ConfigError, InvalidState, LibraError
 from libramq.filesystem import LocalFileSystem
 from libramq.filter.subscription import Selector
+from libramq.logs import get_logger
 from libramq.message.names import validate_group
 from libramq.message.queue import MessageQueue
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.runtime.seams import Dialer
 from libramq.transport.access import Access
+from libramq.transport.asyncio_remotes import other_loop, running_loop
+
+log = get_logger(__name__)
+T = TypeVar("T")
 
 #: DefaultMQPushConsumer.consumeTimestamp: half an hour ago.
 CONSUME_TIMESTAMP_AGO_MS: Final = 30 * 60 * 1000
@@ -43,6 +51,20 @@ STOP_TIMEOUT_MS: Final = 10_000
 
 #: ClientConfig.instanceName: broadcasting consumers keep it, so that the offset file is found again.
 BROADCASTING_INSTANCE: Final = "DEFAULT"
+
+
+#: The stages in which a run serves nobody.
+_BETWEEN: Final = (Stage.STARTING, Stage.ENDED)
+
+
+class Joined:
+    """Returned by `subscribe`: awaited, it waits until the consumer is a member with the subscription."""
+
+    def __init__(self, consumer: "GroupConsumer[Any]") -> None:
+        self._consumer = consumer
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._consumer.wait_joined().__await__()
 
 
 class GroupConsumer(Generic[N]):
@@ -78,22 +100,81 @@ class GroupConsumer(Generic[N]):
         self._settings = ConsumerSettings(**chosen | further)  # type: ignore[arg-type]
         self._filters: dict[str, Selector] = {}
         self._run: ConsumerRun[N] | None = None
+        self.is_subscribed = self._has_chosen = self._is_stopped = False
+        #: Joins the group, with the subscriptions since the start; they are more than it has joined with.
+        self._joining: asyncio.Task[None] | None = None
+        self._has_new_subscriptions = False
+        self._failure: LibraError | None = None
+
+    if not TYPE_CHECKING:  # A type checker would accept every name.
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_method(self, name)
 
     @property
     def client_id(self) -> str:
         """Return the id by which brokers know this client; in a child of a fork another one, unless named."""
         return self._identity.client_id
 
-    def _refuse_subscribing(self) -> None:
-        if self._run is not None and self._run.stage is not Stage.ENDED:
-            raise LocalProtocolError("subscribe before the consumer is started")
+    def _subscribed(self, topic: str, chosen: Selector) -> "Joined":
+        """Note a subscription; a consumer that runs joins its group, again if it has joined already."""
+        is_running = self._joining is not None or (
+            self._run is not None and self._run.stage not in (Stage.STOPPING, Stage.ENDED)
+        )
+        if is_running and running_loop() is not self._loop:
+            raise InvalidState(other_loop("consumer"))
+        self._filters = {**self._filters, topic: chosen}
+        self.is_subscribed = True
+        if is_running:
+            self._has_new_subscriptions = True
+            if self._joining is None:
+                self._joining = asyncio.get_running_loop().create_task(self._join_again())
+        return Joined(self)
+
+    async def _join_again(self) -> None:
+        """Join with all subscriptions of one turn of the loop, and with what comes meanwhile."""
+        try:
+            while self._has_new_subscriptions and not self._is_stopped:
+                self._has_new_subscriptions = False
+                assert self._run is not None, "a consumer that joins again was started"
+                await self._run.stop(STOP_TIMEOUT_MS)
+                if not self._is_stopped:
+                    await self._begin_run()
+        except LibraError as error:
+            self._failure = error
+            log.error("the consumer could not join its group", group=self.group, reason=str(error))
+            hook = self._hooks[fx.Trouble]
+            if hook is not None:
+                await awaited(hook(error))
+        finally:
+            self._joining = None
+
+    @property
+    def is_joining(self) -> bool:
+        """Return whether it joins its group with what was subscribed since the start."""
+        return self._joining is not None
+
+    async def wait_joined(self) -> None:
+        """Wait until it has joined with what was subscribed since the start; raises what prevents that."""
+        if self._joining is not None:
+            await asyncio.wait([self._joining])
+        if self._failure is not None:
+            raise self._failure
 
     async def start(self) -> None:
-        """Join the group; raises NameServerUnavailable, after which it may be started again."""
+        """Join the group; raises NameServerUnavailable, after which it may be started again.
+
+        Without subscriptions it joins with the first `subscribe`.
+        """
         await look_up(self._name_server_addresses)
-        if self._run is not None and self._run.stage is not Stage.ENDED:
-            raise LocalProtocolError(f"this consumer {self._run.stage.value}")
-        self._settings = replace(self._settings, client_id=self.client_id)
+        if self._run is not None and (self._run.stage is not Stage.ENDED or self._joining is not None):
+            raise InvalidState(f"this consumer {self._run.stage.value}")
+        self._loop = asyncio.get_running_loop()
+        self._is_stopped, self._failure = False, None
+        await self._begin_run()
+
+    async def _begin_run(self) -> None:
+        self._settings = replace(self._settings, client_id=self.client_id, assigns=not self.is_subscribed)
         self._run = ConsumerRun(
             self.group,
             self._hooks,
@@ -133,8 +214,14 @@ class GroupConsumer(Generic[N]):
 
     async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
         """Leave the group."""
-        if self._run is not None:
-            await self._run.stop(timeout_ms)
+        if self._run is None:
+            return
+        self._run.refuse_in_handler()
+        self._is_stopped = True
+        await self._run.stop(timeout_ms)
+        joining = self._joining
+        if joining is not None and joining is not asyncio.current_task():
+            await asyncio.wait([joining])
 
     async def wait_closed(self) -> None:
         """Wait until the consumer has ended, or cannot continue.
@@ -143,8 +230,13 @@ class GroupConsumer(Generic[N]):
         group (it still continues when that is over), and LoopClosed if its loop was closed.
         """
         if self._run is None:
-            raise LocalProtocolError("this consumer was not started; use `async with` or await start()")
-        await self._run.wait_closed()
+            raise InvalidState("this consumer was not started; use `async with` or await start()")
+        self.require_topics()
+        run = None
+        while run is not self._run:
+            run = self._run
+            await run.wait_closed()
+            await self.wait_joined()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -159,22 +251,39 @@ class GroupConsumer(Generic[N]):
             return []
         return await self._run.call(lambda network: network.assignment())
 
+    def require_topics(self) -> None:
+        """Raise InvalidState if it has nothing to read."""
+        if not (self.is_subscribed or self._has_chosen):
+            raise InvalidState("this consumer has no subscription; call subscribe(topic, …) first")
+
     async def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Deliver no more messages of the given queues, or of any; the queues stay assigned.
 
         The pause holds until `resume`, also for queues that are assigned later.
         """
         listed = _listed(queues)
-        await self._running().call(lambda network: network.pause(listed))
+        await self._call(lambda network: network.pause(listed))
 
     async def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Continue the given queues, or all."""
         listed = _listed(queues)
-        await self._running().call(lambda network: network.resume(listed))
+        await self._call(lambda network: network.resume(listed))
+
+    async def _call(self, function: Callable[[N], T]) -> T:
+        """Call a function with the network, on its thread."""
+        return await (await self._settled_run()).call(function)
+
+    async def _settled_run(self) -> ConsumerRun[N]:
+        """Return the run; while one takes the place of another, wait for that."""
+        if self._joining is not None and self._run is not None and self._run.stage in _BETWEEN:
+            await self.wait_joined()
+        return self._running()
 
     def _running(self) -> ConsumerRun[N]:
         if self._run is None or self._run.stage is Stage.ENDED:
-            raise LocalProtocolError("this consumer does not run; use `async with` or await start()")
+            if self._failure is not None:
+                raise self._failure
+            raise InvalidState("this consumer does not run; use `async with` or await start()")
         return self._run
 
 

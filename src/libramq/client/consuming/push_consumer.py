@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver
-from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer
+from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer, Joined
 from libramq.client.consuming.handling.handlers import Handler, Handlers, check_handler, in_order
 from libramq.client.consuming.handling.send_back import what_follows
 from libramq.client.consuming.member_network import MemberNetwork
@@ -81,8 +81,11 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
         super().__init__(options)
         self._handlers: dict[str, Handler] = {}
 
-    def subscribe(self, topic: str, expression: str | Sql, handler: Handler) -> None:
+    def subscribe(self, topic: str, expression: str | Sql, handler: Handler) -> Joined:
         """Set the handler of a topic's messages: "*" for all, "tagA || tagB", or Sql("a > 3") by properties.
+
+        Best before the start. A consumer that runs joins its group with it (await what is returned to know
+        when, and what prevents it); one that has joined already leaves the group for that moment.
 
         A plain function runs on a thread, a coroutine function on the loop the consumer is started on. Either
         may return an awaitable, which is awaited on that loop. None (or True) means that all messages are
@@ -90,11 +93,11 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
         Retry and Reject, or a list of them, name messages that are not done, to be redelivered after a delay
         or to become dead letters. Any other value is logged as an error, and all messages are redelivered.
         """
-        self._refuse_subscribing()
         validate_topic(topic)
         check_handler(handler, topic)
-        self._filters[topic] = selector(expression)
+        chosen = selector(expression)
         self._handlers[topic] = handler
+        return self._subscribed(topic, chosen)
 
     def _network_of(self, run: ConsumerRun[MemberNetwork[Any]], dialer: Dialer) -> MemberNetwork[Any]:
         if not self._settings.pop:
@@ -102,8 +105,6 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
         return PopNetwork(self._settings, self._filters, **self._seams(run, dialer))
 
     def _receiver(self) -> MakeReceiver:
-        if not self._handlers:
-            raise ConfigError("subscribe to a topic before starting the consumer")
         handlers = self._handlers
         if self._settings.orderly:
             handlers = {topic: in_order(handler) for topic, handler in handlers.items()}

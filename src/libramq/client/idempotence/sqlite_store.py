@@ -10,7 +10,7 @@ from typing import Final
 
 from libramq.client.idempotence.store import KEEP_MS, LEASE_MS, ClaimResult
 from libramq.clock import Clock, SystemClock
-from libramq.errors import ConfigError, LocalProtocolError
+from libramq.errors import ConfigError, InvalidState
 
 #: Ours: how long to wait for another process's write.
 BUSY_SECONDS: Final = 10.0
@@ -137,7 +137,7 @@ class SqliteStore:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         if self._process_id not in (None, os.getpid()):
-            raise LocalProtocolError("this store was used before the process forked; make one in the child")
+            raise InvalidState("this store was used before the process forked; make one in the child")
         with self._lock:
             if self._process_id is None:
                 self._open()

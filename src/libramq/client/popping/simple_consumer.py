@@ -15,12 +15,12 @@ import contextlib
 import random
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Never, Self, TypeVar
 
 from libramq.client.awaiting import all_of, answer_of
 from libramq.client.beginning import Begun, GroupBeginning, places_of, take_steps
 from libramq.client.identity import name_server_addresses
-from libramq.client.options import SimpleConsumerOptions, check_names, whole_number
+from libramq.client.options import SimpleConsumerOptions, check_names, no_such_method, whole_number
 from libramq.client.popping.pop_round import NextPop, Place, PopRound
 from libramq.client.popping.popped import (
     NOT_POPPED,
@@ -39,7 +39,7 @@ from libramq.errors import (
     ConfigError,
     ConnectFailed,
     ConnectionLost,
-    LocalProtocolError,
+    InvalidState,
     RemoteError,
     RequestCodeNotSupported,
     RequestTimeout,
@@ -134,10 +134,15 @@ class SimpleConsumer:
         self._silent: dict[asyncio.Task[Brought], Place] = {}
         self._remotes: AsyncioRemotes | None = None
 
+    if not TYPE_CHECKING:  # A type checker would accept every name.
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_method(self, name)
+
     async def start(self) -> None:
         """Start; without from_end connections are made when they are needed."""
         if self._remotes is not None:
-            raise LocalProtocolError("this consumer runs already")
+            raise InvalidState("this consumer runs already")
         await look_up(self._name_server_addresses)
         self._remotes = AsyncioRemotes(self._clock.monotonic_ms, access=self._access)
         randomness = self._random or random.Random()  # Not sooner: children of a fork would have copies.
@@ -412,7 +417,7 @@ class SimpleConsumer:
 
     async def _places(self) -> list[Place]:
         if not self._selectors:
-            raise LocalProtocolError("this consumer has no subscription; call subscribe(topic) first")
+            raise InvalidState("this consumer has no subscription; call subscribe(topic) first")
         if self._beginning is not None:
             await self._begin(self._beginning)
         places = []
@@ -456,7 +461,7 @@ class SimpleConsumer:
 
     def _running(self) -> AsyncioRemotes:
         if self._remotes is None:
-            raise LocalProtocolError("this consumer does not run; use `async with` or await start()")
+            raise InvalidState("this consumer does not run; use `async with` or await start()")
         self._remotes.require_loop("consumer")
         return self._remotes
 

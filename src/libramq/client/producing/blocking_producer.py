@@ -19,7 +19,7 @@ from libramq.client.producing.queue_selector import QueueSelector
 from libramq.client.producing.send_pipeline import Callback, report
 from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.transactions import Transaction, deciding, log_unknown_end
-from libramq.errors import BufferFull, LocalProtocolError
+from libramq.errors import BufferFull, InvalidState, LocalProtocolError
 from libramq.logs import get_logger
 from libramq.message.message import Message, MessageExt, snapshot
 from libramq.message.queue import MessageQueue
@@ -72,7 +72,7 @@ class Producer(BlockingClient[asynchronous_producer.Producer]):
 
     def _fail_late_ones(self) -> None:
         """Report messages that other threads queued during the stop."""
-        error = LocalProtocolError("this producer was stopped before the message was sent")
+        error = InvalidState("this producer was stopped before the message was sent")
         while self._handed_over:
             _, callback, _, _ = self._handed_over.popleft()
             if callback is None:

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from libramq.client.awaiting import answer_of
 from libramq.client.identity import Identity, name_server_addresses
-from libramq.client.options import check_names
+from libramq.client.options import check_names, no_such_method
 from libramq.client.producing.accumulator import split, unique_ids
 from libramq.client.producing.producer_network import wanted_queue
 from libramq.client.producing.producer_run import ProducerRun
@@ -68,6 +68,11 @@ class Producer:
             randomness=options.get("randomness"),
             check=check,
         )
+
+    if not TYPE_CHECKING:  # A type checker would accept every name.
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_method(self, name)
 
     @property
     def client_id(self) -> str:

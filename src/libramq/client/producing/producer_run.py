@@ -19,7 +19,7 @@ from libramq.client.producing.transactions import CheckTransaction, TransactionC
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.routes import look_up
 from libramq.clock import Clock, MonotonicMs
-from libramq.errors import LocalProtocolError
+from libramq.errors import InvalidState
 from libramq.message.ids import UniqueIdGenerator
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.transport.access import Access
@@ -95,7 +95,7 @@ class ProducerRun:
         await look_up(self._name_server_addresses)
         if self.is_running or self._stopping:
             state = "is being stopped" if self._stopping else "runs already"
-            raise LocalProtocolError(f"this producer {state}")
+            raise InvalidState(f"this producer {state}")
         self._loop = asyncio.get_running_loop()
         self._dialer = SocketDialer(self._access.tls)
         randomness = self._random or random.Random()  # Not sooner: children of a fork would have copies.
@@ -169,14 +169,14 @@ class ProducerRun:
     def require_running(self) -> None:
         """Raise LocalProtocolError unless it runs."""
         if not self.is_running:
-            raise LocalProtocolError(_NOT_RUNNING)
+            raise InvalidState(_NOT_RUNNING)
 
     def require_loop(self) -> None:
         """Raise LocalProtocolError unless it runs, and on this event loop."""
         if not self.is_running:
-            raise LocalProtocolError(_NOT_RUNNING)
+            raise InvalidState(_NOT_RUNNING)
         if running_loop() is not self._loop:
-            raise LocalProtocolError(other_loop("producer"))
+            raise InvalidState(other_loop("producer"))
 
 
 _runs: Final[weakref.WeakSet[ProducerRun]] = weakref.WeakSet()

@@ -26,7 +26,7 @@ from libramq.client.network_thread import CANCEL_SECONDS, run_on_thread
 from libramq.client.producing.send_result import SendResult, SendStatus
 from libramq.client.producing.sender import MasterRequests
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import LibraError, LocalProtocolError, RemoteProtocolError, broker_error
+from libramq.errors import InvalidState, LibraError, RemoteProtocolError, broker_error
 from libramq.logs import get_logger
 from libramq.message.ids import decode_offset_id
 from libramq.message.message import Message, MessageExt
@@ -182,7 +182,7 @@ class Transactions:
     async def begin(self, message: Message, send: Callable[[], Awaitable[SendResult]]) -> Transaction:
         """Store a half message by `send`; see `Producer.transaction`."""
         if not self._can_be_checked:
-            raise LocalProtocolError(
+            raise InvalidState(
                 "a producer with transactions needs Producer(check_transaction=…): brokers ask it how a "
                 "transaction ended whose producer died"
             )

@@ -18,7 +18,7 @@ from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.pulling.pulling import Delivering
 from libramq.client.consuming.queues.owned_queue import POSITIONED, Delivery, OwnedQueue, QueueState
 from libramq.clock import MonotonicMs
-from libramq.errors import CommitFailed, Fenced, LibraError, LocalProtocolError, NotYetGranted
+from libramq.errors import CommitFailed, Fenced, InvalidState, LibraError, NotYetGranted
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 
@@ -243,6 +243,6 @@ class Fetching:
         for queue, offset in offsets.items():
             owned = self._own.table.get(queue)
             if owned is None or not (owned.is_ours or (leaving_too and owned.state in _BEING_RELEASED)):
-                raise LocalProtocolError(f"{queue} is not assigned to this consumer")
+                raise InvalidState(f"{queue} is not assigned to this consumer")
             found.append((owned, offset))
         return found

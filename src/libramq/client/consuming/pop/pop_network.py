@@ -22,8 +22,8 @@ from libramq.codes import ResponseCode
 from libramq.errors import (
     BrokerError,
     FilterRefused,
+    InvalidState,
     LibraError,
-    LocalProtocolError,
     NoPermission,
     RequestCodeNotSupported,
 )
@@ -251,4 +251,4 @@ def _is_about_filter(error: BrokerError) -> bool:
 
 def _refuse(queues: Sequence[MessageQueue] | None) -> None:
     if queues is not None:
-        raise LocalProtocolError("a consumer that pops owns no queues: pause() and resume() without any")
+        raise InvalidState("a consumer that pops owns no queues: pause() and resume() without any")

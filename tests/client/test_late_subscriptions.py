@@ -1,0 +1,211 @@
+"""Subscriptions before and inside `with`, for every consumer, and calls that come at a wrong time."""
+
+import asyncio
+import threading
+
+import pytest
+
+import libramq
+import libramq.sync
+from libramq import (
+    ConfigError,
+    Consumer,
+    InvalidState,
+    Message,
+    NoSuchMethod,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+)
+from libramq.client import Admin
+from libramq.errors import LocalProtocolError, NameServerUnavailable
+from libramq.message.queue import MessageQueue
+from libramq.testing import Broker
+from tests.transport.loops import until
+
+SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def namesrv():
+    with Broker() as broker:
+        yield broker.namesrv
+
+
+async def fill(namesrv, *topics):
+    async with Producer(namesrv=namesrv) as producer:
+        for topic in topics:
+            await producer.send(Message(topic, topic.encode()))
+
+
+@pytest.mark.parametrize("pop", [False, True], ids=["queues", "pop"])
+async def test_handlers_may_be_set_while_a_push_consumer_runs(namesrv, pop):
+    """Those of one turn are joined with together, and a later one is added."""
+    got, topics = [], [f"Late{number}{pop}" for number in range(3)]
+    await fill(namesrv, *topics)
+    consumer = PushConsumer(group=f"late-{pop}", namesrv=namesrv, consume_from="earliest", pop=pop)
+    async with consumer:
+        consumer.subscribe(topics[0], "*", got.extend)
+        await consumer.subscribe(topics[1], "*", got.extend)
+        await until(lambda: len(got) == 2)
+        await consumer.subscribe(topics[2], "*", got.extend)
+        await until(lambda: len(got) == 3)
+        await fill(namesrv, *topics)
+        await until(lambda: len(got) == 6)
+    assert sorted(each.topic for each in got) == sorted(topics * 2)
+
+
+async def test_a_group_that_is_new_begins_when_the_subscription_is_awaited(namesrv):
+    got = []
+    async with Admin(namesrv=namesrv) as admin:
+        await admin.create_topic("Begun", queues=1)
+    async with PushConsumer(group="beginner", namesrv=namesrv) as consumer:
+        await consumer.subscribe("Begun", "*", got.extend)
+        await fill(namesrv, "Begun")
+        await until(lambda: got)
+
+
+async def test_an_iteration_goes_on_over_a_subscription_and_no_message_comes_twice(namesrv):
+    await fill(namesrv, "Read1", "Read1", "Read2")
+    got = []
+    async with Consumer(group="reader", namesrv=namesrv, consume_from="earliest") as consumer:
+        consumer.subscribe("Read1")
+        async for message in consumer:
+            got.append(message.topic)
+            if len(got) == 2:
+                consumer.subscribe("Read2")
+            if len(got) == 3:
+                break
+        queues = await consumer.assignment()
+        assert {queue.topic for queue in queues} == {"Read1", "Read2"}
+        assert await consumer.getmany(timeout_ms=0) == {}
+    assert got == ["Read1", "Read1", "Read2"]
+
+
+async def test_who_waits_for_the_end_waits_over_a_subscription(namesrv):
+    async with PushConsumer(group="waiter", namesrv=namesrv) as consumer:
+        await consumer.subscribe("Waited", "*", print)
+        waiting = asyncio.create_task(consumer.wait_closed())
+        await consumer.subscribe("Waited2", "*", print)
+        assert {queue.topic for queue in await consumer.assignment()} <= {
+            "Waited",
+            "Waited2",
+            "%RETRY%waiter",
+        }
+        assert not waiting.done()
+        await consumer.stop()
+        await waiting
+
+
+async def test_a_join_that_fails_is_reported_wherever_the_program_waits():
+    errors = []
+    async with Broker() as broker:
+        consumer = PushConsumer(group="g", namesrv=broker.namesrv, on_error=errors.append)
+        await consumer.start()
+    with pytest.raises(NameServerUnavailable):
+        await consumer.subscribe("T", "*", print)
+    with pytest.raises(NameServerUnavailable):
+        await consumer.wait_closed()
+    with pytest.raises(NameServerUnavailable):
+        await consumer.pause()
+    await consumer.stop()
+    assert len(errors) == 1
+
+
+def test_blocking_consumers_subscribe_and_assign_before_and_inside(namesrv):
+    with libramq.sync.Producer(namesrv=namesrv) as producer:
+        for topic in ("Sync1", "Sync2"):
+            producer.send(Message(topic, b"1"))
+    got, done = [], threading.Event()
+
+    def handle(messages):
+        got.extend(messages)
+        if len(got) == 2:
+            done.set()
+
+    options = {"namesrv": namesrv, "consume_from": "earliest"}
+    with libramq.sync.PushConsumer(group="sync-push", **options) as push:
+        push.subscribe("Sync1", "*", handle)
+        push.subscribe("Sync2", "*", handle)
+        assert done.wait(SECONDS)
+    with libramq.sync.Consumer(group="sync-fetch", **options) as consumer:
+        consumer.subscribe("Sync1")
+        assert consumer.getone().topic == "Sync1"
+        consumer.subscribe("Sync2")
+        assert consumer.getone().topic == "Sync2"
+        queues = consumer.queues("Sync1")
+    consumer = libramq.sync.Consumer(group="sync-assign", **options)
+    consumer.assign(queues)
+    with consumer:
+        assert consumer.getone().topic == "Sync1"
+    with libramq.sync.SimpleConsumer(group="sync-simple", namesrv=namesrv) as simple:
+        simple.subscribe("Sync1")
+        assert simple.receive()
+
+
+@pytest.mark.parametrize(
+    "make", [libramq.sync.Consumer, libramq.sync.PushConsumer, libramq.sync.SimpleConsumer]
+)
+def test_a_blocking_consumer_without_topics_says_so(namesrv, make):
+    waits = {"Consumer": "getone", "PushConsumer": "wait_closed", "SimpleConsumer": "receive"}
+    with (
+        make(group="idle", namesrv=namesrv) as consumer,
+        pytest.raises(InvalidState, match="no subscription; call subscribe"),
+    ):
+        getattr(consumer, waits[make.__name__])()
+
+
+async def call(client, name, *arguments):
+    found = getattr(client, name)(*arguments)
+    return await found if asyncio.iscoroutine(found) else found
+
+
+@pytest.mark.parametrize(
+    ("client", "name", "arguments"),
+    [
+        (Producer, "send", [Message("T", b"1")]),
+        (Producer, "send_nowait", [Message("T", b"1")]),
+        (Producer, "flush", []),
+        (Producer, "publish_queues", ["T"]),
+        (Consumer, "getmany", []),
+        (Consumer, "commit", []),
+        (Consumer, "queues", ["T"]),
+        (Consumer, "seek", [MessageQueue("T", "b", 0), 0]),
+        (Consumer, "wait_closed", []),
+        (PushConsumer, "pause", []),
+        (PushConsumer, "wait_closed", []),
+        (SimpleConsumer, "receive", []),
+        (Admin, "topics", []),
+    ],
+)
+async def test_a_call_before_the_start_and_after_the_end_is_one_kind_of_error(
+    namesrv, client, name, arguments
+):
+    one = client(namesrv=namesrv, **({} if client in (Producer, Admin) else {"group": "g"}))
+    with pytest.raises(InvalidState, match=r"use `async with` or await start\(\)"):
+        await call(one, name, *arguments)
+    async with one:
+        with pytest.raises(InvalidState, match="runs already"):
+            await one.start()
+    with pytest.raises(InvalidState):
+        await call(one, name, *arguments)
+    assert issubclass(InvalidState, LocalProtocolError)
+
+
+@pytest.mark.parametrize(
+    ("client", "name", "said"),
+    [
+        (PushConsumer, "getmany", "a PushConsumer has no getmany(); Consumer has it"),
+        (Producer, "receive", "a Producer has no receive(); SimpleConsumer has it"),
+        (Consumer, "subcribe", "a Consumer has no subcribe (did you mean subscribe?)"),
+        (libramq.sync.PushConsumer, "send", "a PushConsumer has no send(); Producer has it"),
+        (SimpleConsumer, "recieve", "a SimpleConsumer has no recieve (did you mean receive?)"),
+    ],
+)
+def test_a_method_that_a_client_does_not_have_is_named_with_who_has_it(client, name, said):
+    one = client(group="g")
+    with pytest.raises(NoSuchMethod) as caught:
+        getattr(one, name)
+    assert str(caught.value) == said
+    assert not hasattr(one, name)
+    assert isinstance(caught.value, ConfigError)
