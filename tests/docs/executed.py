@@ -1,7 +1,8 @@
 """Executed documents: their fenced blocks and examples are run in order, and print what the documents show.
 
     python          is pasted into `python -i`, if the document says "paste" above it; if the text right above
-                    says "save … as `FILE`" or "add … to `FILE`", it is in FILE, which Python or pytest runs
+                    says "save … as `FILE`" (存为) or "add … to `FILE`", it is in FILE, which Python or pytest
+                    runs
     sh              is run in the current directory; `libra up` starts servers, which all documents use
     toml            is written to the file that its first line names: `# FILE`; without one it is passed over
     properties      likewise
@@ -47,7 +48,9 @@ LOOKS_SECONDS: Final = 60
 #: The arguments of examples that would otherwise run for ever.
 ARGUMENTS: Final = {"consume.py": ["3"], "fetch.py": ["3"], "record_batches.py": ["3"]}
 _PRINTS: Final = "It prints:\n"
-_FILE: Final = re.compile(r"(?:\bsave\b[^`.:]*\bas|\b(add)\b[^`.:]*\bto) `([\w./-]+\.py)`", re.IGNORECASE)
+_FILE: Final = re.compile(
+    r"(?:\bsave\b[^`.:]*\bas|存为|\b(add)\b[^`.:]*\bto) `([\w./-]+\.py)`", re.IGNORECASE
+)
 #: What differs from run to run in tables.
 _VARYING: Final = (
     (re.compile(r"127\.0\.0\.1@\d+(#\d+)?"), "CLIENT"),

@@ -14,9 +14,10 @@ import pytest
 from . import private_network
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+READMES = ("README.md", "README.zh.md")
 #: The first one shows all groups that there are.
 GUIDES = (
-    "docs/lag.md", "README.md", "docs/produce.md", "docs/consume.md", "docs/order.md", "docs/duplicates.md",
+    "docs/lag.md", "docs/produce.md", "docs/consume.md", "docs/order.md", "docs/duplicates.md",
     "docs/testing.md", "docs/web-applications.md", "docs/faststream.md", "docs/tracing.md", "docs/logging.md",
     "docs/from-java.md", "docs/from-kafka.md", "docs/security.md", "docs/laboratory.md",
 )  # fmt: skip
@@ -60,7 +61,12 @@ def run(documents: Sequence[str], directory: Path) -> None:
     assert done.returncode == 0, done.stderr[-4_000:]
 
 
-def test_readme_guides_and_examples_print_what_they_show(tmp_path: Path):
+@pytest.mark.parametrize("name", READMES)
+def test_readme_prints_what_it_shows_in_both_languages(name: str, tmp_path: Path):
+    run([name], tmp_path)
+
+
+def test_guides_and_examples_print_what_they_show(tmp_path: Path):
     run([*GUIDES, *(f"examples/{name}.py" for name in EXAMPLES)], tmp_path)
 
 

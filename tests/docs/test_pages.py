@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from markdown_it import MarkdownIt
@@ -42,7 +44,7 @@ def test_links_have_targets(page: Path):
     for target in links(page.read_text()):
         if target.startswith(_EXTERNAL):
             continue
-        name, _, anchor = target.partition("#")
+        name, _, anchor = unquote(target).partition("#")
         file = (page.parent / name).resolve() if name else page
         assert file.exists(), f"{page.name}: {target} leads nowhere"
         if anchor and file.suffix == ".md":
@@ -64,6 +66,50 @@ def test_every_page_is_in_the_navigation_and_nothing_else():
 
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+def test_readme_in_chinese_has_the_same_blocks_links_and_figures():
+    english, chinese = ((ROOT / name).read_text() for name in ("README.md", "README.zh.md"))
+    assert code_blocks(chinese) == code_blocks(english)
+    pages = [[to for to in links(text) if not to.startswith(("#", "README"))] for text in (english, chinese)]
+    assert sorted(pages[1]) == sorted(pages[0])
+    assert headings_and_rows(chinese) == headings_and_rows(english)
+    assert figures(chinese) == figures(english)
+
+
+def code_blocks(text: str) -> list[tuple[str, str]]:
+    tokens = MarkdownIt("commonmark").parse(text)
+    return [(token.info, token.content) for token in tokens if token.type in {"fence", "code_block"}]
+
+
+def headings_and_rows(text: str) -> list[str]:
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    return [token.tag for token in tokens if token.type in {"heading_open", "tr_open"}]
+
+
+def figures(text: str) -> Counter[str]:
+    """Return the numbers of a text outside its code, links and dates."""
+    prose = re.sub(r"(?ms)^```.*?^```$|^    .*?$|\]\([^)]*\)|\d+ 月", "", text)
+    return Counter(re.findall(r"\d[\d.,]*\d", prose)) - Counter(re.findall(r"\b\d{4}\b", prose))
+
+
+def test_the_repositorys_address_and_authors_are_filled_in_at_one_place():
+    text = (ROOT / "pyproject.toml").read_text()
+    assert len(re.findall(r"^(?:# )?authors = ", text, re.MULTILINE)) == 1
+    assert len(re.findall(r"^(?:# )?urls = ", text, re.MULTILINE)) == 1
+    urls = tomllib.loads(text)["project"].get("urls", {})
+    for name in (
+        "README.md",
+        "README.zh.md",
+        "docs/index.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "mkdocs.yml",
+    ):
+        named = re.findall(
+            r"https?://(?:github|gitlab|gitee|codeberg)\.\w+/[\w./-]+", (ROOT / name).read_text()
+        )
+        assert [url for url in named if not url.startswith(urls.get("Repository", "nowhere"))] == [], name
 
 
 @pytest.mark.parametrize("page", list(generated.pages()), ids=lambda page: page.name)
