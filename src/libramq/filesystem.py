@@ -20,6 +20,7 @@ and closing another descriptor does not release it.
 """
 
 import contextlib
+import copy
 import errno
 import fcntl
 import os
@@ -64,10 +65,6 @@ BACKUP_SUFFIX = ".bak"
 DAMAGED_SUFFIX = ".damaged"
 
 
-#: Files with secrets, which only the broker's own user may read; their journals and backups too.
-SECRET_FILES: Final = ("users.json",)
-
-
 class DiskUsage(NamedTuple):
     """The usage of a disk, and how much this process may still write."""
 
@@ -96,6 +93,10 @@ class FileSystem(Protocol):
     @property
     def open_max(self) -> int:
         """The number of descriptors that the process may have."""
+        ...
+
+    def private(self) -> "FileSystem":
+        """Return the same file system, whose new files only this process's user may read."""
         ...
 
     def closes_if_short(self, close_one: Callable[[], bool]) -> None:
@@ -215,6 +216,9 @@ class LocalFileSystem:
     """The machine's own files."""
 
     _closers: tuple[Callable[[], bool], ...] = ()
+    _mode = 0o644
+    #: Whose view this is, if it is one of `private`.
+    _whole: "LocalFileSystem | None" = None
 
     @property
     def flushes_at_once(self) -> int:
@@ -232,6 +236,12 @@ class LocalFileSystem:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
+    def private(self) -> "LocalFileSystem":
+        """Return the same file system, whose new files have the mode 0600."""
+        private = copy.copy(self)
+        private._mode, private._whole = 0o600, self
+        return private
+
     def closes_if_short(self, close_one: Callable[[], bool]) -> None:
         """Add a function that closes a file which can be opened again."""
         self._closers = (*self._closers, close_one)
@@ -241,8 +251,7 @@ class LocalFileSystem:
         return self._descriptor(path, (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0))
 
     def _descriptor(self, path: Path, flags: int) -> int:
-        mode = 0o600 if path.name.startswith(SECRET_FILES) else 0o644
-        return self._with_room(lambda: os.open(path, flags | os.O_CLOEXEC, mode))
+        return self._with_room(lambda: os.open(path, flags | os.O_CLOEXEC, self._mode))
 
     def _with_room(self, opens: Callable[[], T]) -> T:
         """Call what needs a descriptor; others are closed for it where none is left."""
@@ -250,7 +259,9 @@ class LocalFileSystem:
             try:
                 return opens()
             except OSError as failed:
-                if failed.errno not in NO_DESCRIPTORS or not any(close() for close in self._closers):
+                if failed.errno not in NO_DESCRIPTORS or not any(
+                    close() for close in (self._whole or self)._closers
+                ):
                     raise
 
     def close(self, file: int) -> None:

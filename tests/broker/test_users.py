@@ -8,6 +8,7 @@ import pytest
 
 from libramq.broker.broker_conf import broker_config
 from libramq.broker.config import BrokerConfig
+from libramq.broker.files.persistence import FOLD_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError
@@ -330,6 +331,34 @@ def test_two_passwords_survive_a_kill_and_slaves_get_both(tmp_path: Path):
     assert [again.sends(each).code for each in (ALICE, new)] == [C.NO_PERMISSION, C.SUCCESS]
     again.close()
     assert {each.stat().st_mode & 0o777 for each in (tmp_path / "config").glob("users.json*")} == {0o600}
+
+
+def test_a_withdrawn_password_is_gone_from_the_files_after_half_a_second(tmp_path: Path):
+    """From the table, its backup and its journals; docs/security.md says so."""
+    secured = Secured(tmp_path)
+    secured.make("alice", "the-withdrawn-one")
+    header, added = h.UserHeader(username="alice"), UserInfo(second_password="the-one-that-stays")
+    assert secured.signed(ROOT, R.AUTH_UPDATE_USER, header, added).code == C.SUCCESS
+    fold(secured)
+    withdraw = UserInfo(withdraw="first")
+    assert secured.signed(ROOT, R.AUTH_UPDATE_USER, header, withdraw).code == C.SUCCESS
+    assert names_with(tmp_path, b"the-withdrawn-one"), "the journal has the withdrawal, the table is older"
+    fold(secured)
+    assert names_with(tmp_path, b"the-withdrawn-one") == set()
+    assert names_with(tmp_path, b"the-one-that-stays") == {"users.json", "users.json.bak"}
+    assert {each.stat().st_mode & 0o777 for each in (tmp_path / "config").glob("users.json*")} == {0o600}
+    secured.close()
+
+
+def fold(secured: Secured) -> None:
+    """Let the half second pass after which changed tables are written."""
+    secured.advance(FOLD_MS)
+    secured.threads.run_all()
+
+
+def names_with(directory: Path, secret: bytes) -> set[str]:
+    """Return the names of the files that have a secret in them."""
+    return {each.name for each in directory.rglob("*") if each.is_file() and secret in each.read_bytes()}
 
 
 def test_slaves_get_the_table_with_the_brokers_signature_alone(secured: Secured):

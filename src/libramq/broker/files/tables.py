@@ -124,9 +124,10 @@ class Tables:
         else:
             self.group_states[group] = state
 
-    def _ledger(self, file_name: str, kind: type[C]) -> ConfigLedger[C]:
+    def _ledger(self, file_name: str, kind: type[C], *, is_private: bool = False) -> ConfigLedger[C]:
         path = Path(self._config.store_path) / "config" / file_name
-        return ConfigLedger(self._filesystem, path, kind, self._note_change, self.journals)
+        filesystem = self._filesystem.private() if is_private else self._filesystem
+        return ConfigLedger(filesystem, path, kind, self._note_change, self.journals)
 
     def _note_change(self) -> None:
         if not self.has_changes:
@@ -168,7 +169,7 @@ class Tables:
         return table
 
     def _load_users(self) -> Users:
-        ledger = self._ledger("users.json", Account)
+        ledger = self._ledger("users.json", Account, is_private=True)
         table = Users(ledger.load(UsersFile), record=ledger.append)
         ledger.replay(lambda change: table.apply(change.name, change.config))
         self._folded.append((ledger, table.file))

@@ -345,6 +345,10 @@ class MemoryDisk:
         """Return more than any process needs."""
         return sys.maxsize
 
+    def private(self) -> "MemoryDisk":
+        """Return itself: it has no modes."""
+        return self
+
     def closes_if_short(self, close_one: Callable[[], bool]) -> None:
         """Do nothing: it is never short of them."""
 
