@@ -11,6 +11,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.known_brokers import MISSING_AGAIN_MS, WITHOUT_TOPIC_MAX
 from libramq.errors import RouteNotFound
 from libramq.testing import Broker
+from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import Conversation
 from tests.client.consuming.examples import route
 from tests.transport.loops import until
@@ -70,11 +71,11 @@ def test_the_log_repeats_it_seldom(caplog):
     while talk.now_ms < 2 * MISSING_AGAIN_MS + 60_000:
         talk.routes(T=None)
         talk.at(talk.now_ms + 1, with_routes=True)
-        if talk.of(fx.ListTopics):
+        if talk.of(rq.ListTopics):
             listed += 1
-            talk._(talk.core.topics_listed(["t", "U"], masters, talk.now_ms))
+            talk._(talk.core.known_brokers.topics_listed(["t", "U"], masters, talk.now_ms))
             if listed == 1:
-                assert len(talk.of(fx.SendHeartbeat)) == WITHOUT_TOPIC_MAX
+                assert len(talk.of(rq.SendHeartbeat)) == WITHOUT_TOPIC_MAX
                 (trouble,) = talk.of(fx.Trouble)
                 assert "(did you mean t?)" in str(trouble.error)
             else:
@@ -91,4 +92,4 @@ def test_nobody_is_told_that_a_retry_topic_is_missing():
     talk.start()
     talk.routes(**{"T": route(4), "%RETRY%g": None})
     talk.at(1, with_routes=True)
-    assert not talk.of(fx.ListTopics)
+    assert not talk.of(rq.ListTopics)

@@ -9,11 +9,13 @@ from libramq.codes import ResponseCode
 from libramq.errors import RequestTimeout
 from libramq.filter.tag import parse_tag_filter
 from libramq.message.queue import MessageQueue
-from libramq.rpc.broker_calls import PullReply
+from libramq.rpc.broker_calls import HeartbeatReply, PullReply
+from tests.client.consuming import requests as rq
 from tests.client.consuming.examples import message, route
 
 WALL_MS = 1_000_000
 RETRY = "%RETRY%g"
+SILENT = RequestTimeout("the test does not answer")
 
 
 def q(number, *, topic="T", broker="a"):
@@ -58,7 +60,7 @@ class Conversation:
         return self.note(self.core.settled(list(effects), self.now_ms))
 
     def note(self, effects):
-        self.effects = list(effects)
+        self.effects = rq.received(effects)
         return self.effects
 
     def start(self):
@@ -67,23 +69,18 @@ class Conversation:
     def routes(self, found=None, **topics):
         return self._(self.core.routes_fetched(found or topics, self.now_ms))
 
-    def heartbeat(self, address="a:1", *, ok=True):
-        return self._(self.core.heartbeat_answered(address, self.now_ms, ok=ok))
+    def heartbeat(self, address="a:1", *, ok=True, offers=False):
+        outcome = HeartbeatReply(0, coordinates=offers) if ok else SILENT
+        return self._(self.core.known_brokers.heartbeat_answered(address, outcome, self.now_ms))
 
     def members(self, *ids, address="a:1", topics=("T",)):
-        return self._(self.core.consumer_list_fetched(address, topics, ids or None, self.now_ms))
+        return self._(self.core.rebalancing.list_fetched(address, topics, ids or SILENT, self.now_ms))
 
-    def committed(self, queue, outcome, generation=None):
-        return self._(
-            self.core.own.handle_same(
-                queue, generation or self.generation(queue), ev.OffsetAnswered(outcome), self.now_ms
-            )
-        )
+    def committed(self, queue, outcome):
+        return self._(self.core.own.answered(self.owned(queue), ev.OffsetAnswered, outcome, self.now_ms))
 
     def start_at(self, queue, outcome):
-        return self._(
-            self.core.own.handle_same(queue, self.generation(queue), ev.StartAnswered(outcome), self.now_ms)
-        )
+        return self._(self.core.own.answered(self.owned(queue), ev.StartAnswered, outcome, self.now_ms))
 
     def pulled(self, queue, reply, generation=None):
         outcome, messages = reply if isinstance(reply, tuple) and not hasattr(reply, "code") else (reply, [])
@@ -95,7 +92,7 @@ class Conversation:
         return self._(self.core.handled(results, self.now_ms))
 
     def commit_answered(self, commit, *, ok=True):
-        outcome = None if ok else RequestTimeout("the test does not answer")
+        outcome = None if ok else SILENT
         return self._(self.core.committed(commit, outcome, self.now_ms))
 
     def notified(self):
@@ -121,10 +118,13 @@ class Conversation:
         """Return the position of a queue that the next commit will have; None if it is not known yet."""
         return self.core.offsets.read(queue)
 
-    def generation(self, queue):
+    def owned(self, queue):
         owned = self.core.table.get(queue)
         assert owned is not None, f"{queue} is not ours"
-        return owned.generation
+        return owned
+
+    def generation(self, queue):
+        return self.owned(queue).generation
 
     def joined(self, queues=2, *members, route_=None):
         """Return a member that has its queues and waits for their committed offsets."""
@@ -137,6 +137,6 @@ class Conversation:
     def pulling(self, queues=1, offset=0):
         """Return a member that is alone and pulls all queues from an offset."""
         self.joined(queues)
-        for effect in self.of(fx.QueryOffset):
+        for effect in self.of(rq.QueryOffset):
             self.committed(effect.queue, offset)
         return self

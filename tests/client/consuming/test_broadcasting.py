@@ -4,6 +4,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.life import Phase
 from libramq.client.options import ConsumeFrom
+from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import Conversation, found, nothing, q
 from tests.client.consuming.examples import route
 
@@ -26,7 +27,7 @@ class Broadcasting(Conversation):
 def test_a_member_takes_every_queue_and_reads_its_own_offsets():
     """It needs no member list and no retry topic, and fetches no offsets from brokers."""
     talk = Broadcasting()
-    assert talk.start() == [fx.FetchRoutes(("T",))]
+    assert talk.start() == [rq.FetchRoutes(("T",))]
     (heartbeat,) = talk.routes(T=route(3))
     (consumer,) = heartbeat.data.consumer_data_set
     assert consumer.message_model == "BROADCASTING"
@@ -34,7 +35,7 @@ def test_a_member_takes_every_queue_and_reads_its_own_offsets():
     talk.heartbeat()
     assert [effect.queue for effect in talk.of(fx.ReadOffset)] == [q(0), q(1), q(2)]
     assert talk.of(fx.Assigned) == [fx.Assigned((q(0), q(1), q(2)))]
-    assert talk.of(fx.FetchConsumerList) == []
+    assert talk.of(rq.FetchConsumerList) == []
     (pull,) = talk.committed(q(0), 7)
     assert pull.offset == 7
 
@@ -42,7 +43,7 @@ def test_a_member_takes_every_queue_and_reads_its_own_offsets():
 def test_without_an_offset_it_starts_at_the_configured_position():
     """The position is the end of the queue here."""
     talk = Broadcasting(consume_from=ConsumeFrom.LAST_OFFSET).reading(1, offset=None)
-    assert [effect.queue for effect in talk.of(fx.MaxOffset)] == [q(0)]
+    assert [effect.queue for effect in talk.of(rq.MaxOffset)] == [q(0)]
 
 
 def test_changed_offsets_are_written_together():

@@ -11,6 +11,7 @@ from libramq.client.consuming.life import Phase
 from libramq.client.consuming.pulling.pulling import PULL_FAILED_MS
 from libramq.errors import ConnectFailed, ConnectionLost, HandlerTooSlow, RequestTimeout, SubscriptionsDiffer
 from libramq.remoting.body.coordination import QueueGrant
+from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import found, nothing, q, route
 from tests.client.consuming.coordinated import (
     FENCED,
@@ -38,14 +39,14 @@ def test_granted_queues_are_opened_and_pulled_from_the_committed_offset():
     talk = Member(orderly=True).member()
     talk.polled(assigned(q(0), q(1), epoch=3))
     assert talk.of(fx.Assigned) == [fx.Assigned((q(0), q(1)))]
-    assert talk.of(fx.LockQueues) == []
+    assert talk.of(rq.LockQueues) == []
     first, second = talk.of(fx.OpenQueue)
     assert (first.queue, first.address, first.claim) == (q(0), "a:1", talk.claim(3))
     assert talk.held() == {q(0): 3, q(1): 3}
     (pull,) = talk.opened(first, 42)
     assert (pull.offset, pull.claim) == (42, talk.claim(3))
     (question,) = talk.opened(second, None)
-    assert isinstance(question, fx.MaxOffset)
+    assert isinstance(question, rq.MaxOffset)
     (pull,) = talk.start_at(q(1), 7)
     assert (pull.offset, pull.claim) == (7, talk.claim(3))
 
@@ -58,7 +59,7 @@ def test_queues_opened_with_their_grant_are_pulled_at_once(orderly):
     talk.group_joined(assigned(q(0), q(1), q(2), epoch=3, opened=[(q(0), 42), (q(1), None)]))
     assert talk.of(fx.Assigned) == [fx.Assigned((q(0), q(1), q(2)))]
     assert [(pull.queue, pull.offset, pull.claim) for pull in talk.of(fx.Pull)] == [(q(0), 42, talk.claim(3))]
-    assert [request.queue for request in talk.of(fx.MaxOffset)] == [q(1)]
+    assert [request.queue for request in talk.of(rq.MaxOffset)] == [q(1)]
     assert [request.queue for request in talk.of(fx.OpenQueue)] == [q(2)]
     assert talk.held() == {q(0): 3, q(1): 3, q(2): 3}
     (pull,) = talk.start_at(q(1), 7)
@@ -745,10 +746,10 @@ def test_such_an_answer_does_not_end_the_trouble():
         RequestTimeout
     ]
     talk.polled(assigned(q(0)))
-    assert talk.of(fx.SendHeartbeat) == []
+    assert talk.of(rq.SendHeartbeat) == []
     assert [each for each in talk.at(talk.now_ms) if isinstance(each, fx.Trouble)] == []
     talk.polled(assigned(q(0)))
-    assert [each.lease_ended for each in talk.of(fx.SendHeartbeat)] == [False]
+    assert [each.lease_ended for each in talk.of(rq.SendHeartbeat)] == [False]
 
 
 def test_an_expelled_member_loses_everything_and_joins_again():
@@ -867,7 +868,7 @@ def test_in_client_mode_members_allocate_like_stock_clients():
     talk = Member().holding(q(0), q(1), count=4)
     (waiting,) = talk.busy(q(0), 0, started=0)
     talk.polled(client_mode(9))
-    assert [each.topics for each in talk.of(fx.FetchConsumerList)] == [("T",)]
+    assert talk.of(rq.FetchConsumerList) == [rq.FetchConsumerList("a:1")]
     assert talk.held() == {q(0): 0, q(1): 0}
     assert talk.question.epoch == 9
     talk.members("me", "you")
@@ -893,18 +894,18 @@ def test_in_client_mode_queues_in_order_are_locked():
     """Their broker keeps them for the member until then, and handlers continue."""
     talk = Member(orderly=True, rebalance_ms=600_000).holding(q(0), offset=3)
     talk.polled(client_mode(2))
-    (request,) = talk.of(fx.LockQueues)
+    (request,) = talk.of(rq.LockQueues)
     talk.pulled(q(0), found(3))
     assert len(talk.deliveries()) == 1
-    talk._(talk.core.locks.answered(request, {q(0)}, talk.now_ms))
+    talk._(request.ask.done([q(0)], talk.now_ms))
     assert talk.of(fx.Lost) == []
 
 
 def test_in_client_mode_a_queue_whose_lock_is_refused_is_lost():
     talk = Member(orderly=True, rebalance_ms=600_000).holding(q(0), offset=3)
     talk.polled(client_mode(2))
-    (request,) = talk.of(fx.LockQueues)
-    talk._(talk.core.locks.answered(request, set(), talk.now_ms))
+    (request,) = talk.of(rq.LockQueues)
+    talk._(request.ask.done([], talk.now_ms))
     assert [each.queues for each in talk.of(fx.Lost)] == [(q(0),)]
 
 
@@ -914,13 +915,13 @@ def test_back_under_epochs_locks_are_released_and_queues_continue():
     talk.found_group()
     talk.group_joined(client_mode())
     talk.members("me")
-    (request,) = talk.of(fx.LockQueues)
-    talk._(talk.core.locks.answered(request, {q(0)}, talk.now_ms))
+    (request,) = talk.of(rq.LockQueues)
+    talk._(request.ask.done([q(0)], talk.now_ms))
     talk.committed(q(0), 0)
     assert len(talk.of(fx.Pull)) == 1
     assert talk.polled(client_mode(2))[-1].body.held == [QueueGrant.of(q(0), 0)]
     talk.polled(assigned(q(0), epoch=3))
-    assert talk.of(fx.UnlockQueues) == [fx.UnlockQueues("a:1", (q(0),))]
+    assert talk.of(rq.UnlockQueues) == [rq.UnlockQueues("a:1", (q(0),))]
     (request,) = talk.of(fx.OpenQueue)
     talk.opened(request, 0)
     talk.busy(q(0), 0)
@@ -932,7 +933,7 @@ def test_a_late_member_list_is_ignored():
     talk = Member().looking(2)
     talk.found_group()
     talk.group_joined(client_mode())
-    assert len(talk.of(fx.FetchConsumerList)) == 1
+    assert len(talk.of(rq.FetchConsumerList)) == 1
     talk.polled(assigned(q(0), epoch=3))
     assert talk.members("me") == []
     assert talk.core.owned() == [q(0)]
@@ -947,7 +948,7 @@ def test_a_round_that_a_coordinator_interrupts_does_not_keep_later_ones_from_beg
     talk.polled(assigned(q(0), epoch=3))
     assert talk.members("me") == []
     talk.polled(client_mode(4))
-    assert len(talk.of(fx.FetchConsumerList)) == 1
+    assert len(talk.of(rq.FetchConsumerList)) == 1
     talk.members("me")
     assert talk.core.owned() == [q(0), q(1)]
 
@@ -1083,8 +1084,8 @@ def mixed():
     talk = Member()
     talk.start()
     talk.routes(T=route(2, brokers=("a", "b")))
-    talk._(talk.core.heartbeat_answered("a:1", talk.now_ms, ok=True, offers=True))
-    talk._(talk.core.heartbeat_answered("b:1", talk.now_ms, ok=True, offers=False))
+    talk.heartbeat("a:1", offers=True)
+    talk.heartbeat("b:1", offers=False)
     return talk
 
 

@@ -8,6 +8,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer
 from libramq.client.consuming.fetching.fetching import Assign, Commit, ReadRecords, Seek
 from libramq.errors import CommitFailed, LocalProtocolError, RequestTimeout
+from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import Conversation, found, nothing, q
 from tests.client.consuming.coordinated import FENCED, Member, assigned
 from tests.client.consuming.examples import route
@@ -125,8 +126,8 @@ def test_a_program_that_fetches_has_no_retry_topic_and_no_handler_deadline():
     talk.at(60_000)
     assert talk.of(fx.SendBack) + talk.of(fx.Abandon) == []
     talk.start()
-    assert talk.of(fx.FetchRoutes)[0].topics == ("T",)
-    heartbeat = next(e for e in talk.core.known_brokers.heartbeats(["a:1"]))
+    assert talk.of(rq.FetchRoutes)[0].topics == ("T",)
+    (heartbeat,) = rq.received(talk.core.known_brokers.heartbeats(["a:1"]))
     (group,) = heartbeat.data.consumer_data_set
     assert group.consume_type == "CONSUME_ACTIVELY"
     assert [each.topic for each in group.subscription_data_set] == ["T"]
@@ -352,11 +353,11 @@ def test_assigned_queues_are_read_without_a_membership():
     program = Program(talk)
     talk.start()
     talk.routes(T=route(4))
-    assert [beat.data.consumer_data_set for beat in talk.of(fx.SendHeartbeat)] == [[]]
+    assert [beat.data.consumer_data_set for beat in talk.of(rq.SendHeartbeat)] == [[]]
     talk.heartbeat()
     assert talk.effects == []
     program.fetch(Assign((q(1), q(2))))
-    for query in talk.of(fx.QueryOffset):
+    for query in talk.of(rq.QueryOffset):
         talk.committed(query.queue, 4)
     assert talk.core.owned() == [q(1), q(2)]
     program.fetch(Assign((q(2), q(3))))
@@ -372,7 +373,7 @@ def test_assigned_queues_wait_for_the_route_to_their_broker():
     assert talk.effects == []
     talk.routes(T=route(4))
     talk.heartbeat()
-    assert [query.queue for query in talk.of(fx.QueryOffset)] == [q(1)]
+    assert [query.queue for query in talk.of(rq.QueryOffset)] == [q(1)]
 
 
 def test_the_limit_of_all_queues_is_shared_among_them():

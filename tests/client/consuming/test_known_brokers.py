@@ -4,6 +4,7 @@ import pytest
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import found, nothing, q
 from tests.client.consuming.coordinated import Member, assigned
 from tests.client.consuming.examples import route
@@ -16,19 +17,19 @@ def test_a_granted_queue_of_an_unrouted_broker_causes_a_route_query():
     talk = Member(route_refresh_ms=30_000).member()
     talk.routes(**{"T": route(4), "%RETRY%g": route(1)})
     talk.polled(assigned(q(0, broker="new")))
-    assert len(talk.of(fx.FetchRoutes)) == 1
+    assert len(talk.of(rq.FetchRoutes)) == 1
     assert talk.of(fx.OpenQueue) == []
     talk.at(talk.now_ms + 999, with_routes=True)
-    assert talk.of(fx.FetchRoutes) == []
+    assert talk.of(rq.FetchRoutes) == []
     talk.at(talk.now_ms + 201, with_routes=True)
-    assert len(talk.of(fx.FetchRoutes)) == 1
+    assert len(talk.of(rq.FetchRoutes)) == 1
     talk.routes(T=route(4, brokers=("a", "new")))
     talk.at(talk.now_ms + 200)
     assert [request.address for request in talk.of(fx.OpenQueue)] == ["new:1"]
     talk.at(talk.now_ms + 29_700, with_routes=True)
-    assert talk.of(fx.FetchRoutes) == []
+    assert talk.of(rq.FetchRoutes) == []
     talk.at(talk.now_ms + 101, with_routes=True)
-    assert len(talk.of(fx.FetchRoutes)) == 1
+    assert len(talk.of(rq.FetchRoutes)) == 1
 
 
 def reading():
@@ -52,11 +53,11 @@ def test_an_owned_queue_without_a_broker_causes_a_route_query(what):
     else:
         talk.handled((talk.delivery, HandlerOutcome.SUCCESS))
         talk.at(talk.now_ms + 100, with_routes=True)
-    assert len(talk.of(fx.FetchRoutes)) == 1
+    assert len(talk.of(rq.FetchRoutes)) == 1
     if what == "pull":
         for _ in range(3):  # As long as that lasts.
             talk.at(talk.now_ms + 1_000, with_routes=True)
-            assert len(talk.of(fx.FetchRoutes)) == 1
+            assert len(talk.of(rq.FetchRoutes)) == 1
 
 
 def test_a_queue_is_read_as_soon_as_the_route_of_its_broker_is_known():
@@ -65,6 +66,6 @@ def test_a_queue_is_read_as_soon_as_the_route_of_its_broker_is_known():
     talk.pulled(q(0), nothing(1))
     assert talk.of(fx.Pull) == []
     talk.routes(T=route(4, brokers=("a", "b")))
-    assert [effect.address for effect in talk.of(fx.SendHeartbeat)] == ["a:1"]
-    talk._(talk.core.heartbeat_answered("a:1", talk.now_ms, ok=True, offers=True))
+    assert [effect.address for effect in talk.of(rq.SendHeartbeat)] == ["a:1"]
+    talk.heartbeat("a:1", offers=True)
     assert [pull.queue for pull in talk.of(fx.Pull)] == [q(0)]

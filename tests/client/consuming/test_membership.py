@@ -6,6 +6,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.membership.membership import ASK_AGAIN_MS, NAME_AGAIN_MS
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectFailed, ConnectionLost, MemberReplaced, NoPermission, RequestTimeout
+from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import RETRY, found, q
 from tests.client.consuming.coordinated import (
     FENCED,
@@ -23,7 +24,7 @@ NO_PERMISSION = ResponseCode.NO_PERMISSION
 def test_a_member_finds_joins_and_polls():
     """The requests have its subscriptions, its session, and the epoch that it last got."""
     talk = Member(session_ms=6_000).looking()
-    assert talk.of(fx.FetchConsumerList) == []
+    assert talk.of(rq.FetchConsumerList) == []
     assert talk.question == fx.FindGroup("a:1", 1, 2_000)
     talk.found_group("b:1")
     join = talk.question
@@ -44,8 +45,8 @@ def test_without_coordinators_members_allocate_for_themselves():
     talk.start()
     talk.routes(T=route(2, brokers=("a", "b")))
     talk.heartbeat("a:1")
-    assert len(talk.of(fx.FetchConsumerList)) == 1
-    talk._(talk.core.heartbeat_answered("b:1", 0, ok=True, offers=True))
+    assert len(talk.of(rq.FetchConsumerList)) == 1
+    talk.heartbeat("b:1", offers=True)
     assert talk.of(fx.FindGroup) == []
 
 
@@ -54,7 +55,7 @@ def test_a_broker_without_coordinators_ends_the_membership():
     talk = Member().holding(q(0))
     talk.heartbeat("b:1")
     assert talk.of(fx.LeaveGroup) == [fx.LeaveGroup("a:1", "m1", "member_left")]
-    assert len(talk.of(fx.FetchConsumerList)) == 1
+    assert len(talk.of(rq.FetchConsumerList)) == 1
     assert talk.core.owned() == [q(0)]
 
 
@@ -62,14 +63,14 @@ def test_a_broker_that_does_not_know_group_find_has_no_coordinator():
     """This holds whatever its heartbeat announced."""
     talk = Member().looking()
     talk.found_group(refusal(3, "not supported"))
-    assert len(talk.of(fx.FetchConsumerList)) == 1
+    assert len(talk.of(rq.FetchConsumerList)) == 1
 
 
 def test_a_broker_of_another_protocol_version_has_no_coordinator():
     """The member allocates for itself, and with it the whole group."""
     talk = Member().looking()
     talk.found_group(refusal(15, "GROUP_FIND is written in version 1 of the group protocol"))
-    assert len(talk.of(fx.FetchConsumerList)) == 1
+    assert len(talk.of(rq.FetchConsumerList)) == 1
 
 
 def test_a_coordinator_of_another_protocol_version_is_retried_after_a_pause():
@@ -217,10 +218,10 @@ def test_a_lease_that_ends_is_reported_to_brokers_until_it_is_renewed():
     talk = Member(session_ms=6_000).holding(q(0))
     talk.polled(RequestTimeout("late"))
     talk.at(6_000)
-    assert [beat.lease_ended for beat in talk.of(fx.SendHeartbeat)] == [True]
+    assert [beat.lease_ended for beat in talk.of(rq.SendHeartbeat)] == [True]
     talk.found_group()
     talk.polled(assigned(q(0)))
-    assert [beat.lease_ended for beat in talk.of(fx.SendHeartbeat)] == [False]
+    assert [beat.lease_ended for beat in talk.of(rq.SendHeartbeat)] == [False]
 
 
 def test_a_poll_answered_early_without_news_is_repeated_after_a_pause():
@@ -238,8 +239,8 @@ def test_a_replaced_static_member_leaves_the_group():
     talk.polled(refusal(FENCED))
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
     assert talk.of(fx.JoinGroup) == talk.of(fx.FindGroup) == []
-    talk._(talk.core.heartbeat_answered("b:1", talk.now_ms, ok=True, offers=True))
-    assert talk.of(fx.FindGroup) == talk.of(fx.FetchConsumerList) == []
+    talk.heartbeat("b:1", offers=True)
+    assert talk.of(fx.FindGroup) == talk.of(rq.FetchConsumerList) == []
 
 
 def test_a_replaced_static_member_waits_for_its_name():

@@ -8,6 +8,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.life import Phase
 from libramq.errors import ConnectionLost, RequestTimeout
+from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import RETRY, Conversation, found, nothing, q
 from tests.client.consuming.examples import route
 
@@ -19,9 +20,8 @@ class InOrder(Conversation):
         super().__init__(orderly=True, **({"suspend_ms": 1000, "orderly_takeover_ms": 0} | settings))
 
     def locks(self, *granted, error=None, request=None):
-        request = request or self.of(fx.LockQueues)[0]
-        outcome = error or frozenset(granted)
-        return self._(self.core.locks.answered(request, outcome, self.now_ms))
+        request = request or self.of(rq.LockQueues)[0]
+        return self._(request.ask.done(error or granted, self.now_ms))
 
     def heard(self, *queues):
         return self._(self.core.revoke_hook_done(queues, self.now_ms))
@@ -32,8 +32,8 @@ class InOrder(Conversation):
     def owning(self, queues=1, offset=0, *members):
         """Return a member that has locked its queues and pulls them."""
         self.joined(queues, *members)
-        self.locks(*(queue for queue, _ in self.of(fx.LockQueues)[0].queues))
-        for effect in self.of(fx.QueryOffset):
+        self.locks(*self.of(rq.LockQueues)[0].queues)
+        for effect in self.of(rq.QueryOffset):
             self.committed(effect.queue, offset)
         return self
 
@@ -49,20 +49,20 @@ def test_a_queue_is_locked_before_anything_else():
     fetched.
     """
     talk = InOrder().joined(2)
-    (request,) = talk.of(fx.LockQueues)
-    assert (request.address, [queue for queue, _ in request.queues]) == ("a:1", [q(0), q(1)])
+    (request,) = talk.of(rq.LockQueues)
+    assert (request.address, list(request.queues)) == ("a:1", [q(0), q(1)])
     assert talk.of(fx.Assigned) == []
     assert talk.core.owned() == []
     talk.locks(q(1))
     assert talk.of(fx.Assigned) == [fx.Assigned((q(1),))]
-    assert [effect.queue for effect in talk.of(fx.QueryOffset)] == [q(1)]
+    assert [effect.queue for effect in talk.of(rq.QueryOffset)] == [q(1)]
     assert talk.core.owned() == [q(1)]
 
 
 def test_a_locked_queue_waits_a_moment_before_its_offset_is_fetched():
     """Java's client commits after it has released its locks; renewals meanwhile change nothing."""
     talk = InOrder(orderly_takeover_ms=50).joined(1)
-    (request,) = talk.of(fx.LockQueues)
+    (request,) = talk.of(rq.LockQueues)
     talk.locks(q(0))
     assert talk.effects == [fx.Assigned((q(0),))]
     assert talk.locks(q(0), request=request) == []
@@ -78,7 +78,7 @@ def test_a_refused_lock_is_requested_again_with_growing_pauses():
     talk.locks()
     tries = []
     while len(tries) < 33:
-        if talk.at(talk.now_ms + 50) and (asked := talk.of(fx.LockQueues)):
+        if talk.at(talk.now_ms + 50) and (asked := talk.of(rq.LockQueues)):
             tries.append(talk.now_ms)
             talk.locks(request=asked[0])
     assert tries[:2] == [100, 200]
@@ -185,15 +185,15 @@ def test_a_handover_drains_commits_and_only_then_unlocks():
     running.begin()
     talk.notified()
     talk.members("me", "you")
-    assert talk.of(fx.UnlockQueues) == []
+    assert talk.of(rq.UnlockQueues) == []
     talk.at(4000)  # However long the handler takes, within 20 s.
-    assert talk.of(fx.UnlockQueues) == []
+    assert talk.of(rq.UnlockQueues) == []
     talk.handled((running, HandlerOutcome.SUCCESS))
     (commit,) = talk.of(fx.CommitOffset)
     assert (commit.queue, commit.offset) == (q(1), 1)
-    assert talk.of(fx.UnlockQueues) == []
+    assert talk.of(rq.UnlockQueues) == []
     talk.commit_answered(commit)
-    assert talk.effects == [fx.UnlockQueues("a:1", (q(1),))]
+    assert talk.effects == [rq.UnlockQueues("a:1", (q(1),))]
 
 
 def test_two_commits_of_a_queue_are_never_under_way_at_once():
@@ -213,7 +213,7 @@ def test_two_commits_of_a_queue_are_never_under_way_at_once():
     (late,) = talk.of(fx.CommitOffset)
     assert (early.offset, late.offset) == (1, 2)
     talk.commit_answered(late)
-    assert len(talk.of(fx.UnlockQueues)) == 1
+    assert len(talk.of(rq.UnlockQueues)) == 1
 
 
 def test_a_failed_last_commit_is_retried_once():
@@ -227,16 +227,16 @@ def test_a_failed_last_commit_is_retried_once():
         commits = talk.of(fx.CommitOffset)
         if commits:
             talk.commit_answered(commits[0], ok=False)
-    assert talk.of(fx.UnlockQueues) == [fx.UnlockQueues("a:1", (q(1),))]
+    assert talk.of(rq.UnlockQueues) == [rq.UnlockQueues("a:1", (q(1),))]
 
 
 def test_locks_are_renewed_every_20_s():
     """Each broker gets one request."""
     talk = InOrder(heartbeat_ms=60_000, rebalance_ms=600_000).owning(2)
-    assert not any(isinstance(effect, fx.LockQueues) for effect in talk.at(19_999))
+    assert not any(isinstance(effect, rq.LockQueues) for effect in talk.at(19_999))
     talk.at(20_000)
-    (request,) = talk.of(fx.LockQueues)
-    assert [queue for queue, _ in request.queues] == [q(0), q(1)]
+    (request,) = talk.of(rq.LockQueues)
+    assert list(request.queues) == [q(0), q(1)]
     talk.locks(q(0), q(1))
     assert talk.effects == []
 
@@ -252,7 +252,7 @@ def test_a_lock_held_by_another_member_loses_the_queue():
     talk.at(20_000)
     talk.locks()
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
-    (request,) = talk.of(fx.LockQueues)
+    (request,) = talk.of(rq.LockQueues)
     assert talk.handled((running, HandlerOutcome.SUCCESS)) == []
     assert talk.core.owned() == []
     talk.locks(q(0), request=request)
@@ -267,12 +267,12 @@ def test_a_lock_is_trusted_for_30_s():
     talk.pulled(q(0), found(0, 1, 2))
     talk.at(20_000)
     while talk.now_ms < 30_000:
-        for request in talk.of(fx.LockQueues):
+        for request in talk.of(rq.LockQueues):
             talk.locks(error=RequestTimeout("x"), request=request)
         if talk.now_ms == 25_000:
             assert talk.may_begin(q(0))
         talk.at(talk.now_ms + 1000)
-    for request in talk.of(fx.LockQueues):
+    for request in talk.of(rq.LockQueues):
         talk.locks(error=RequestTimeout("x"), request=request)
     assert not talk.may_begin(q(0))
 
@@ -289,15 +289,15 @@ def test_after_a_lost_connection_the_lock_is_confirmed_first(meanwhile, goes_on)
     assert talk.at(2_000)
     assert talk.of(fx.CommitOffset) == []
     talk.heartbeat()
-    (request,) = talk.of(fx.LockQueues)
+    (request,) = talk.of(rq.LockQueues)
     talk.locks(q(0), request=request)
-    assert len(talk.of(fx.QueryOffset)) == 1
+    assert len(talk.of(rq.QueryOffset)) == 1
     talk.committed(q(0), meanwhile)
     if goes_on:
         assert [m.queue_offset for m in talk.deliveries()[0].messages] == [1]
     else:
         assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
-        assert len(talk.of(fx.LockQueues)) == 1
+        assert len(talk.of(rq.LockQueues)) == 1
 
 
 def test_a_connection_lost_during_a_handover_loses_the_queue():
@@ -317,14 +317,14 @@ def test_a_connection_lost_during_a_handover_loses_the_queue():
 def test_a_lock_granted_for_a_queue_given_up_is_released():
     """The lock request was still under way."""
     talk = InOrder().joined(2)
-    (request,) = talk.of(fx.LockQueues)
+    (request,) = talk.of(rq.LockQueues)
     talk.notified()
     talk.members("me", "you")
-    assert talk.of(fx.UnlockQueues) == [fx.UnlockQueues("a:1", (q(1),))]
+    assert talk.of(rq.UnlockQueues) == [rq.UnlockQueues("a:1", (q(1),))]
     assert talk.of(fx.Revoked) == []
     talk.locks(q(0), q(1), request=request)
-    assert talk.of(fx.UnlockQueues) == [fx.UnlockQueues("a:1", (q(1),))]
-    assert [effect.queue for effect in talk.of(fx.QueryOffset)] == [q(0)]
+    assert talk.of(rq.UnlockQueues) == [rq.UnlockQueues("a:1", (q(1),))]
+    assert [effect.queue for effect in talk.of(rq.QueryOffset)] == [q(0)]
 
 
 def test_the_listener_runs_before_the_lock_is_released():
@@ -333,10 +333,10 @@ def test_the_listener_runs_before_the_lock_is_released():
     talk.notified()
     talk.members("me", "you")
     assert talk.of(fx.Revoked) == [fx.Revoked((q(2), q(3)))]
-    assert talk.of(fx.UnlockQueues) == []
-    assert talk.heard(q(2)) == [fx.UnlockQueues("a:1", (q(2),))]
+    assert talk.of(rq.UnlockQueues) == []
+    assert talk.heard(q(2)) == [rq.UnlockQueues("a:1", (q(2),))]
     assert talk.at(2999) == []
-    assert fx.UnlockQueues("a:1", (q(3),)) in talk.at(3000)
+    assert rq.UnlockQueues("a:1", (q(3),)) in talk.at(3000)
 
 
 def test_leaving_unlocks_before_it_unregisters():
@@ -346,9 +346,9 @@ def test_leaving_unlocks_before_it_unregisters():
     succeed(talk)
     talk.stop()
     (commit,) = talk.of(fx.CommitOffset)
-    assert talk.of(fx.UnlockQueues) == [fx.UnlockQueues("a:1", (q(1),))]
+    assert talk.of(rq.UnlockQueues) == [rq.UnlockQueues("a:1", (q(1),))]
     talk.commit_answered(commit)
-    assert talk.effects == [fx.UnlockQueues("a:1", (q(0),)), fx.Unregister(("a:1",))]
+    assert talk.effects == [rq.UnlockQueues("a:1", (q(0),)), fx.Unregister(("a:1",))]
 
 
 def test_leaving_has_a_deadline_whatever_does_not_answer():
@@ -371,16 +371,16 @@ def test_a_queue_whose_offset_was_refused_is_not_announced_twice():
     talk.commit_answered(commit)
     talk.locks(q(0))
     assert talk.of(fx.Assigned) == []
-    assert len(talk.of(fx.QueryOffset)) == 1
+    assert len(talk.of(rq.QueryOffset)) == 1
 
 
 def test_an_unreachable_broker_is_retried_in_a_second():
     """Its queues are not taken without their lock."""
     talk = InOrder().joined(1)
     talk.locks(error=ConnectionLost("x"))
-    assert talk.of(fx.QueryOffset) == []
+    assert talk.of(rq.QueryOffset) == []
     talk.at(1000)
-    assert len(talk.of(fx.LockQueues)) == 1
+    assert len(talk.of(rq.LockQueues)) == 1
 
 
 def test_a_copy_for_an_unrouted_retry_topic_goes_to_the_messages_broker():
@@ -400,7 +400,7 @@ def test_a_lock_is_released_where_it_was_taken():
     talk.routes(T=route(1, brokers=("b",)))
     talk.heartbeat("b:1")
     talk.members("me", address="b:1")
-    assert talk.of(fx.UnlockQueues) == [fx.UnlockQueues("a:1", (q(0),))]
+    assert talk.of(rq.UnlockQueues) == [rq.UnlockQueues("a:1", (q(0),))]
 
 
 def test_an_unlock_lost_with_its_connection_is_repeated():
@@ -408,10 +408,10 @@ def test_an_unlock_lost_with_its_connection_is_repeated():
     talk = InOrder().owning(2, 0, "me")
     talk.notified()
     talk.members("me", "you")
-    assert talk.of(fx.UnlockQueues) == [fx.UnlockQueues("a:1", (q(1),))]
+    assert talk.of(rq.UnlockQueues) == [rq.UnlockQueues("a:1", (q(1),))]
     talk.lost()
     talk.heartbeat()
-    assert talk.of(fx.UnlockQueues) == [fx.UnlockQueues("a:1", (q(1),))]
+    assert talk.of(rq.UnlockQueues) == [rq.UnlockQueues("a:1", (q(1),))]
     talk.lost()
     talk.heartbeat()
-    assert talk.of(fx.UnlockQueues) == []
+    assert talk.of(rq.UnlockQueues) == []

@@ -9,6 +9,7 @@ from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.options import ConsumeFrom
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectionLost, RequestTimeout, broker_error
+from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import Conversation, found, nothing, q
 from tests.client.consuming.examples import message, route
 
@@ -16,8 +17,8 @@ from tests.client.consuming.examples import message, route
 @pytest.mark.parametrize(
     ("consume_from", "question"),
     [
-        (ConsumeFrom.LAST_OFFSET, fx.MaxOffset),
-        (ConsumeFrom.TIMESTAMP, fx.SearchOffset),
+        (ConsumeFrom.LAST_OFFSET, rq.MaxOffset),
+        (ConsumeFrom.TIMESTAMP, rq.SearchOffset),
         (ConsumeFrom.FIRST_OFFSET, fx.Pull),
     ],
 )
@@ -26,7 +27,7 @@ def test_a_new_group_starts_at_the_configured_position(consume_from, question):
     talk = Conversation(consume_from=consume_from, consume_timestamp_ms=777).joined(1)
     (asked,) = talk.committed(q(0), None)
     assert isinstance(asked, question)
-    if isinstance(asked, fx.SearchOffset):
+    if isinstance(asked, rq.SearchOffset):
         assert asked.timestamp_ms == 777
     if not isinstance(asked, fx.Pull):
         (pull,) = talk.start_at(q(0), 40)
@@ -40,19 +41,19 @@ def test_an_offset_that_cannot_be_fetched_is_fetched_again(error):
     assert talk.committed(q(0), error) == [fx.Revoked((q(0),))]
     assert talk.core.owned() == []
     assert talk.at(999) == []
-    assert talk.at(1000) == [fx.FetchConsumerList("a:1", ("T",))]
+    assert talk.at(1000) == [rq.FetchConsumerList("a:1")]
     talk.members("me")
-    assert len(talk.of(fx.QueryOffset)) == 1
+    assert len(talk.of(rq.QueryOffset)) == 1
 
 
 def test_an_answer_for_an_earlier_ownership_is_ignored():
     """The queue was lost and taken again meanwhile."""
     talk = Conversation().joined(1)
-    old = talk.generation(q(0))
+    (late,) = talk.of(rq.QueryOffset)
     talk.committed(q(0), RequestTimeout("x"))
     talk.at(1000)
     talk.members("me")
-    assert talk.committed(q(0), 99, generation=old) == []
+    assert talk._(late.ask.done(99, talk.now_ms)) == []
     assert talk.committed(q(0), 5)[0].offset == 5
 
 
@@ -181,7 +182,7 @@ def test_a_broker_that_answers_again_is_pulled_from_at_once():
     talk.lost()
     talk.pulled(q(0), ConnectionLost("x"))
     talk.at(100)
-    assert len(talk.of(fx.SendHeartbeat)) == 1
+    assert len(talk.of(rq.SendHeartbeat)) == 1
     talk.heartbeat()
     assert [pull.offset for pull in talk.of(fx.Pull)] == [7]
     assert [each for each in talk.at(1_099) if isinstance(each, fx.Pull)] == []
@@ -213,7 +214,7 @@ def test_a_refused_offset_is_replaced_committed_and_pulled_from():
     talk.handled((late, HandlerOutcome.SUCCESS))
     assert not late.begin()
     (query,) = talk.commit_answered(commit)
-    assert query == fx.QueryOffset(q(0), talk.generation(q(0)), "a:1")
+    assert query == rq.QueryOffset(q(0), "a:1")
     assert talk.committed(q(0), 90)[0].offset == 90
 
 
@@ -224,7 +225,7 @@ def test_a_shortened_queue_restarts_at_the_committed_offset(committed):
     talk.pulled(q(0), found(50, 51, 52))
     late = talk.deliveries()
     (query,) = talk.pulled(q(0), nothing(51, ResponseCode.PULL_OFFSET_MOVED))
-    assert query == fx.QueryOffset(q(0), talk.generation(q(0)), "a:1")
+    assert query == rq.QueryOffset(q(0), "a:1")
     talk.handled(*((delivery, HandlerOutcome.SUCCESS) for delivery in late))
     assert not any(delivery.begin() for delivery in late)
     assert talk.committed(q(0), committed)[0].offset == (committed or 0)
@@ -240,7 +241,7 @@ def test_a_recreated_topic_is_read_from_its_beginning():
     talk.handled(*((delivery, HandlerOutcome.SUCCESS) for delivery in late))
     assert [type(effect) for effect in talk.at(1_000)] == [fx.Pull]
     (query,) = talk.pulled(q(0), found(2, 3))
-    assert query == fx.QueryOffset(q(0), talk.generation(q(0)), "a:1")
+    assert query == rq.QueryOffset(q(0), "a:1")
     assert talk.committed(q(0), None)[0].offset == 0
     assert talk.offset(q(0)) is None
 
@@ -264,7 +265,7 @@ def test_what_was_stored_since_is_read_where_the_committed_offset_is_beyond_the_
     talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
     talk.committed(q(0), 51)
     (search,) = talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
-    assert search == fx.SearchOffset(q(0), talk.generation(q(0)), "a:1", 778)
+    assert search == rq.SearchOffset(q(0), "a:1", 778)
     (commit,) = talk.start_at(search.queue, newer)
     assert commit == fx.CommitOffset(q(0), talk.generation(q(0)), begins_at, "a:1")
 
@@ -280,7 +281,7 @@ def test_an_operators_reset_is_committed_and_followed():
     (commit,) = effects
     talk.handled((late, HandlerOutcome.SUCCESS))
     (query,) = talk.commit_answered(commit)
-    assert query == fx.QueryOffset(q(0), talk.generation(q(0)), "a:1")
+    assert query == rq.QueryOffset(q(0), "a:1")
     assert talk.committed(q(0), 7)[0].offset == 7
 
 
@@ -291,7 +292,7 @@ def test_a_repeatedly_refused_offset_is_retried_after_a_pause():
         (commit,) = talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
         talk.commit_answered(commit)
         if turn:
-            assert talk.of(fx.QueryOffset) == []
+            assert talk.of(rq.QueryOffset) == []
             talk.at(talk.now_ms + 1000)
-        assert [effect.queue for effect in talk.of(fx.QueryOffset)] == [q(0)]
+        assert [effect.queue for effect in talk.of(rq.QueryOffset)] == [q(0)]
         talk.committed(q(0), 10)

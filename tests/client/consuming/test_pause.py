@@ -4,6 +4,7 @@ import pytest
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import Conversation, found, nothing, q
 
 
@@ -27,7 +28,7 @@ def test_a_paused_queue_delivers_nothing_and_is_kept():
     assert talk.pulled(q(1), nothing(0)) == []
     talk.at(300_000)
     assert talk.of(fx.Pull) == []
-    assert len(talk.of(fx.SendHeartbeat)) >= 9
+    assert len(talk.of(rq.SendHeartbeat)) >= 9
     talk.notified()
     talk.members("me")
     assert talk.of(fx.Revoked) == []
@@ -93,8 +94,8 @@ def test_a_queue_assigned_during_a_pause_is_paused_too():
 def test_in_order_the_same_messages_are_delivered_first_again():
     """A batch whose handling was not begun is put back at the front."""
     talk = Pausing(orderly=True, orderly_takeover_ms=0).joined(1)
-    (request,) = talk.of(fx.LockQueues)
-    talk._(talk.core.locks.answered(request, frozenset({q(0)}), 0))
+    (request,) = talk.of(rq.LockQueues)
+    talk._(request.ask.done([q(0)], 0))
     talk.committed(q(0), 0)
     talk.pulled(q(0), found(0, 1))
     (waiting,) = talk.deliveries()

@@ -5,6 +5,7 @@ from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.life import Phase
 from libramq.client.options import ConsumeFrom
 from libramq.formats.route import BrokerData, TopicRouteData
+from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import RETRY, WALL_MS, Conversation, found, q
 from tests.client.consuming.examples import route
 
@@ -12,13 +13,13 @@ from tests.client.consuming.examples import route
 def test_a_member_joins_in_four_steps():
     """These are routes, heartbeat, member list and committed offsets; then it pulls."""
     talk = Conversation()
-    assert talk.start() == [fx.FetchRoutes(("T", RETRY))]
+    assert talk.start() == [rq.FetchRoutes(("T", RETRY))]
     (heartbeat,) = talk.routes(T=route(2), **{RETRY: None})
     assert heartbeat.address == "a:1"
-    assert talk.heartbeat() == [fx.FetchConsumerList("a:1", ("T",))]
+    assert talk.heartbeat() == [rq.FetchConsumerList("a:1")]
     talk.members("me")
     assert talk.of(fx.Assigned) == [fx.Assigned((q(0), q(1)))]
-    assert [effect.queue for effect in talk.of(fx.QueryOffset)] == [q(0), q(1)]
+    assert [effect.queue for effect in talk.of(rq.QueryOffset)] == [q(0), q(1)]
     (pull,) = talk.committed(q(0), 17)
     assert pull == fx.Pull(q(0), talk.generation(q(0)), "a:1", 17)
 
@@ -52,18 +53,18 @@ def test_a_topic_without_route_is_queried_again_with_growing_pauses():
     for due_ms in (1000, 3000, 7000, 12_000, 17_000):
         talk.routes(T=None, **{RETRY: None})
         talk.at(due_ms - 1, with_routes=True)
-        assert talk.of(fx.FetchRoutes) == []
-        assert talk.at(due_ms, with_routes=True) == [fx.FetchRoutes(("T", RETRY))]
+        assert talk.of(rq.FetchRoutes) == []
+        assert talk.at(due_ms, with_routes=True) == [rq.FetchRoutes(("T", RETRY))]
     talk.routes(T=route())
-    assert len(talk.of(fx.SendHeartbeat)) == 1
+    assert len(talk.of(rq.SendHeartbeat)) == 1
 
 
 def test_a_single_member_starts_at_once_and_others_wait_for_commits():
     """The last owner needs a moment to commit; a single member has no other to wait for."""
     alone = Conversation().joined(1)
-    assert len(alone.of(fx.QueryOffset)) == 1
+    assert len(alone.of(rq.QueryOffset)) == 1
     among = Conversation().joined(2, "me", "you")
-    assert among.of(fx.QueryOffset) == []
+    assert among.of(rq.QueryOffset) == []
     assert among.of(fx.Assigned) == [fx.Assigned((q(0),))]
     assert [effect.queue for effect in among.at(100)] == [q(0)]
 
@@ -73,12 +74,12 @@ def test_a_member_gives_up_its_surplus_when_another_joins():
     talk = Conversation().pulling(4)
     talk.pulled(q(3), found(0, 1))
     talk.handled((talk.deliveries()[0], HandlerOutcome.SUCCESS))
-    assert talk.notified() == [fx.FetchConsumerList("a:1", ("T",))]
+    assert talk.notified() == [rq.FetchConsumerList("a:1")]
     talk.members("me", "you")
     assert talk.of(fx.CommitOffset) == [fx.CommitOffset(q(3), talk.generation(q(3)), 1, "a:1")]
     assert talk.of(fx.Revoked) == [fx.Revoked((q(2), q(3)))]
     assert talk.core.owned() == [q(0), q(1)]
-    (heartbeat,) = talk.of(fx.SendHeartbeat)
+    (heartbeat,) = talk.of(rq.SendHeartbeat)
     assert heartbeat.data.consumer_data_set[0].subscription_data_set[0].sub_version > WALL_MS
 
 
@@ -135,7 +136,7 @@ def test_a_queue_that_returns_while_it_drains_is_taken_again():
     (commit,) = talk.of(fx.CommitOffset)
     talk.commit_answered(commit)
     assert talk.of(fx.Assigned) == [fx.Assigned((q(1),))]
-    assert [effect.queue for effect in talk.of(fx.QueryOffset)] == [q(1)]
+    assert [effect.queue for effect in talk.of(rq.QueryOffset)] == [q(1)]
 
 
 def test_notifications_during_a_round_cause_one_more_round():
@@ -145,19 +146,19 @@ def test_notifications_during_a_round_cause_one_more_round():
     assert talk.notified() == []
     assert talk.notified() == []
     talk.members("me", "you")
-    assert talk.of(fx.FetchConsumerList) == [fx.FetchConsumerList("a:1", ("T",))]
+    assert talk.of(rq.FetchConsumerList) == [rq.FetchConsumerList("a:1")]
     talk.members("me", "you")
-    assert talk.of(fx.FetchConsumerList) == []
+    assert talk.of(rq.FetchConsumerList) == []
 
 
 def test_the_member_list_is_fetched_every_twenty_seconds():
     """A notification may have been lost. After a round that failed it takes a second."""
     talk = Conversation(heartbeat_ms=60_000, route_refresh_ms=60_000).pulling(1)
-    assert talk.of(fx.FetchConsumerList) == []
-    assert not any(isinstance(effect, fx.FetchConsumerList) for effect in talk.at(19_999))
-    assert fx.FetchConsumerList("a:1", ("T",)) in talk.at(20_000)
+    assert talk.of(rq.FetchConsumerList) == []
+    assert not any(isinstance(effect, rq.FetchConsumerList) for effect in talk.at(19_999))
+    assert rq.FetchConsumerList("a:1") in talk.at(20_000)
     talk.members()
-    assert fx.FetchConsumerList("a:1", ("T",)) in talk.at(21_000)
+    assert rq.FetchConsumerList("a:1") in talk.at(21_000)
 
 
 def test_a_failed_member_list_changes_nothing():
@@ -174,15 +175,15 @@ def test_a_broker_that_lost_the_member_gets_a_heartbeat_at_once():
     talk.notified()
     talk.members("you")
     assert talk.core.owned() == []
-    assert "a:1" in [effect.address for effect in talk.of(fx.SendHeartbeat)]
-    assert fx.FetchConsumerList("a:1", ("T",)) in talk.at(1000)
+    assert "a:1" in [effect.address for effect in talk.of(rq.SendHeartbeat)]
+    assert rq.FetchConsumerList("a:1") in talk.at(1000)
 
 
 def test_more_queues_cause_a_rebalance():
     """The next refresh of the routes finds them."""
     talk = Conversation().pulling(2)
     assert talk.routes(T=route(2)) == []
-    assert talk.routes(T=route(3)) == [fx.FetchConsumerList("a:1", ("T",))]
+    assert talk.routes(T=route(3)) == [rq.FetchConsumerList("a:1")]
     talk.members("me")
     assert talk.of(fx.Assigned) == [fx.Assigned((q(2),))]
 
@@ -191,8 +192,8 @@ def test_arriving_and_departing_brokers_cause_rebalances():
     """A broker's queues are shared once it has a route, and lost with its route: nothing can be committed."""
     talk = Conversation().pulling(1)
     talk.routes(T=route(1, brokers=("a", "b")))
-    assert [effect.address for effect in talk.of(fx.SendHeartbeat)] == ["b:1"]
-    assert len(talk.of(fx.FetchConsumerList)) == 1
+    assert [effect.address for effect in talk.of(rq.SendHeartbeat)] == ["b:1"]
+    assert len(talk.of(rq.FetchConsumerList)) == 1
     talk.members("me")
     assert talk.of(fx.Assigned) == [fx.Assigned((q(0, broker="b"),))]
     talk.heartbeat("b:1")
@@ -209,8 +210,8 @@ def test_a_lost_connection_is_mended_by_a_heartbeat_and_a_rebalance():
     assert talk.at(99) == []
     assert [effect.address for effect in talk.at(100)] == ["a:1"]
     talk.heartbeat(ok=False)
-    assert [e.address for e in talk.at(1100) if isinstance(e, fx.SendHeartbeat)] == ["a:1"]
-    assert talk.heartbeat() == [fx.FetchConsumerList("a:1", ("T",))]
+    assert [e.address for e in talk.at(1100) if isinstance(e, rq.SendHeartbeat)] == ["a:1"]
+    assert talk.heartbeat() == [rq.FetchConsumerList("a:1")]
 
 
 def test_a_dead_broker_is_retried_once_a_second_for_ever():
@@ -220,7 +221,7 @@ def test_a_dead_broker_is_retried_once_a_second_for_ever():
     tries = 0
     for now_ms in range(100, 60_000, 50):
         for effect in talk.at(now_ms):
-            if isinstance(effect, fx.SendHeartbeat):
+            if isinstance(effect, rq.SendHeartbeat):
                 tries += 1
                 talk.heartbeat(ok=False)
     assert 50 <= tries <= 60
@@ -232,7 +233,7 @@ def test_the_member_list_is_fetched_from_a_broker_that_answers():
     talk.start()
     talk.routes(T=route(1, brokers=("a", "b")))
     talk.heartbeat("a:1", ok=False)
-    assert talk.heartbeat("b:1") == [fx.FetchConsumerList("b:1", ("T",))]
+    assert talk.heartbeat("b:1") == [rq.FetchConsumerList("b:1")]
 
 
 def test_topics_at_one_broker_share_a_member_list():
@@ -240,7 +241,7 @@ def test_topics_at_one_broker_share_a_member_list():
     talk = Conversation(topics=("T", "U"))
     talk.start()
     talk.routes(T=route(1), U=route(1))
-    assert talk.heartbeat() == [fx.FetchConsumerList("a:1", ("T", "U"))]
+    assert talk.heartbeat() == [rq.FetchConsumerList("a:1")]
     talk.members("me", topics=("T", "U"))
     assert talk.of(fx.Assigned) == [fx.Assigned((q(0), q(0, topic="U")))]
 
@@ -255,7 +256,7 @@ def test_a_queue_not_pulled_for_two_minutes_is_taken_again():
     talk.members("me")
     assert talk.of(fx.Revoked) == [fx.Revoked((q(0),))]
     assert talk.of(fx.Assigned) == [fx.Assigned((q(0),))]
-    assert len(talk.of(fx.QueryOffset)) == 1
+    assert len(talk.of(rq.QueryOffset)) == 1
 
 
 def test_a_strategy_that_raises_changes_nothing():
@@ -266,7 +267,7 @@ def test_a_strategy_that_raises_changes_nothing():
 
     talk = Conversation(strategy=broken).joined(2)
     assert talk.effects == []
-    assert talk.at(1000) == [fx.FetchConsumerList("a:1", ("T",))]
+    assert talk.at(1000) == [rq.FetchConsumerList("a:1")]
 
 
 def test_a_broken_route_is_ignored():

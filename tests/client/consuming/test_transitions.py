@@ -8,6 +8,7 @@ from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.transitions import ALL, ENDING, TABLE
 from libramq.client.consuming.queues.owned_queue import LETTERS, OURS, QueueState
 from libramq.errors import LocalProtocolError
+from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import Conversation, found, q
 from tests.client.consuming.coordinated import NOT_YET_GRANTED, Member, assigned
 from tests.client.consuming.test_orderly import InOrder
@@ -98,7 +99,7 @@ def test_a_queue_revoked_while_its_new_offset_is_committed_is_released():
     assert fx.Revoked((q(1),)) in talk.members("me", "you")
     assert state(talk, q(1)) is QueueState.LEAVING
     talk.commit_answered(commit)
-    assert talk.of(fx.QueryOffset) == []
+    assert talk.of(rq.QueryOffset) == []
     assert state(talk, q(1)) is QueueState.GONE
 
 
@@ -106,15 +107,15 @@ def test_a_lock_doubted_before_anything_was_read_is_requested_again():
     """The answer to the former request no longer counts."""
     talk = InOrder().joined(1)
     talk.locks(q(0))
-    (query,) = talk.of(fx.QueryOffset)
+    (query,) = talk.of(rq.QueryOffset)
     talk.lost()
     assert state(talk) is QueueState.LOCKING
     assert talk.committed(query.queue, 5) == []
     talk.at(1_000)
     talk.heartbeat()
-    assert fx.LockQueues in {type(each) for each in talk.effects}
+    assert rq.LockQueues in {type(each) for each in talk.effects}
     talk.locks(q(0))
-    (query,) = talk.of(fx.QueryOffset)
+    (query,) = talk.of(rq.QueryOffset)
     (pull,) = talk.committed(query.queue, 6)
     assert pull.offset == 6
 

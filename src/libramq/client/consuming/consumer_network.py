@@ -5,7 +5,7 @@ Upstream: impl/MQClientInstance.java, MQClientAPIImpl.java, PullMessageService.j
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeVar, Unpack, get_args
+from typing import Final, TypeVar, Unpack, get_args, get_origin
 
 from libramq.client.beginning import Begun, GroupBeginning, QueuesAtBroker, Steps
 from libramq.client.consuming import effects as fx
@@ -13,7 +13,6 @@ from libramq.client.consuming.committing.local_offset_store import LocalOffsetSt
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.fetching.fetching import FetchRequest
 from libramq.client.consuming.member_network import MemberNetwork, Seams, log_failure
-from libramq.client.consuming.ownership.event import OffsetAnswered
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
 from libramq.client.consuming.requests.consumer_requests import ConsumerRequests, MemberRequests
 from libramq.client.routing.publish_info import subscribe_queues
@@ -25,7 +24,6 @@ from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.rpc.call import Call
 from libramq.runtime.seams import Timer
-from libramq.transport.access import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -62,7 +60,8 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
             fx.ReadOffset: self._read_offset,
             fx.StoreOffsets: self._store_offsets,
         }
-        assert self._performers.keys() == set(get_args(fx.Effect)), "each effect has a performer"
+        kinds = {get_origin(each) or each for each in get_args(fx.Effect)}
+        assert self._performers.keys() == kinds, "each effect has a performer"
 
     def start(self, started: Callable[[LibraError | None], None]) -> None:
         """Fetch the routes and start; after NameServerUnavailable everything is closed.
@@ -193,17 +192,17 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
             answered(RouteNotFound(f"no master of broker {queue.broker_name} is known; its queue is {queue}"))
             return
 
-        def passed_on(outcome: T | LibraError, _: MonotonicMs) -> Sequence[fx.Effect]:
+        def passed_on(outcome: T | LibraError, _: MonotonicMs) -> fx.Effects:
             answered(outcome)
-            return ()
+            return []
 
-        self.ask(address, call, passed_on, REQUEST_TIMEOUT_MS)
+        self.ask(fx.Ask(address, call, passed_on))
 
     # Effects.
 
     def _read_offset(self, effect: fx.ReadOffset) -> None:
-        event, now_ms = OffsetAnswered(self._stored_offsets().read(effect.queue)), self._clock.monotonic_ms()
-        self._perform(self.core.own.handle_same(effect.queue, effect.generation, event, now_ms))
+        stored = self._stored_offsets().read(effect.queue)
+        self._perform(effect.done(stored, self._clock.monotonic_ms()))
 
     def _store_offsets(self, effect: fx.StoreOffsets) -> None:
         self._stored_offsets().write(effect.offsets)

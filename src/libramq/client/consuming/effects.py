@@ -1,66 +1,61 @@
-"""The effects of the push consumer's core: what its shell has to do.
+"""The effects of a consumer's core: what its shell has to do, in order.
 
-A shell performs them in order and reports each result by the method named beside it, of the core or of one of
-its parts, or as an event of the queue. `generation` is returned unchanged: an answer about a queue that was
-lost and taken again is recognised as stale.
+A question goes out as an `Ask`, and its answer to the part that asked: `done` is a method of that part, bound
+to what the part must remember of the question, and returns the effects that follow.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
 
 from libramq.client.consuming.consumer_settings import PULL_BATCH_SIZE
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.fencing import Claim
+from libramq.formats.route import TopicRouteData
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import GroupJoinBody, GroupPollBody, QueueGrant
-from libramq.remoting.body.heartbeat import HeartbeatData
 from libramq.remoting.headers import GroupJoinHeader
 from libramq.rpc.call import Call
+from libramq.transport.access import REQUEST_TIMEOUT_MS
 
 T = TypeVar("T")
+
+#: Instead of a broker's address: any name server.
+NAME_SERVER: Final = ""
+
+
+class Ask(msgspec.Struct, Generic[T], frozen=True):
+    """Make a request to a broker; what follows from its result, or from the error instead, is done's effects.
+
+    takes_late: done gets a result that comes after the timeout, too.
+    """
+
+    address: str
+    call: Call[T]
+    done: Callable[[T | LibraError, MonotonicMs], "Effects"]
+    timeout_ms: int = REQUEST_TIMEOUT_MS
+    takes_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FetchRoutes:
-    """Fetch the routes of topics from a name server → `routes_fetched`."""
+    """Fetch the routes of topics from a name server; done gets them (None for a topic without one)."""
 
     topics: tuple[str, ...]
+    done: Callable[[Mapping[str, TopicRouteData | None], MonotonicMs], "Effects"]
 
 
 @dataclass(frozen=True, slots=True)
-class ListTopics:
-    """Fetch the names of all topics, and the masters, from a name server → `topics_listed`."""
-
-
-@dataclass(frozen=True, slots=True)
-class SendHeartbeat:
-    """Send a heartbeat to a broker → `heartbeat_answered`. lease_ended: so we handle no messages."""
-
-    address: str
-    data: HeartbeatData
-    lease_ended: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FetchConsumerList:
-    """Fetch the members of our group from a broker → `consumer_list_fetched`."""
-
-    address: str
-    topics: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class QueryOffset:
-    """Query a committed offset → `OffsetAnswered`. zero_if_not_found: 0 if the queue is young."""
+class ReadOffset:
+    """Read an offset from the local offset store; done gets it, or None."""
 
     queue: MessageQueue
-    generation: int
-    address: str
-    zero_if_not_found: bool = True
+    done: Callable[[int | None, MonotonicMs], "Effects"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +66,6 @@ class OpenQueue:
     generation: int
     address: str
     claim: Claim
-
-
-@dataclass(frozen=True, slots=True)
-class MaxOffset:
-    """Query where the queue ends → `StartAnswered`."""
-
-    queue: MessageQueue
-    generation: int
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class SearchOffset:
-    """Query the first message stored at or after a time → `StartAnswered`."""
-
-    queue: MessageQueue
-    generation: int
-    address: str
-    timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,35 +157,10 @@ class CommitsEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOffset:
-    """Read an offset from the local offset store → `OffsetAnswered`."""
-
-    queue: MessageQueue
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
 class StoreOffsets:
     """Write offsets to the local offset store; what cannot be written is written with the next call."""
 
     offsets: tuple[tuple[MessageQueue, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LockQueues:
-    """Lock queues at a broker, each with its generation → `locks.answered`."""
-
-    address: str
-    queues: tuple[tuple[MessageQueue, int], ...]
-    requested_ms: MonotonicMs
-
-
-@dataclass(frozen=True, slots=True)
-class UnlockQueues:
-    """Unlock queues."""
-
-    address: str
-    queues: tuple[MessageQueue, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,35 +275,27 @@ class Stopped:
     """Report the end: no further effects will come."""
 
 
-#: Requests to brokers.
-BrokerRequest = (
-    Pull
-    | CommitOffset
-    | SendBack
-    | SendCopy
-    | SendHeartbeat
-    | FetchConsumerList
-    | QueryOffset
-    | MaxOffset
-    | SearchOffset
-    | LockQueues
-    | UnlockQueues
-)
-#: Requests of a member of a coordinated group, to its coordinator or a fence.
-MemberRequest = PollGroup | OpenQueue | ReleaseQueues | FindGroup | JoinGroup | LeaveGroup
 #: Changes of our queues, for the listener.
 QueueChange = Assigned | Revoked | Lost
 Effect = (
     Deliver
-    | BrokerRequest
-    | MemberRequest
+    | Ask[Any]
+    | Pull
+    | CommitOffset
+    | SendBack
+    | SendCopy
+    | PollGroup
+    | OpenQueue
+    | ReleaseQueues
+    | FindGroup
+    | JoinGroup
+    | LeaveGroup
     | QueueChange
     | Abandon
     | CommitsEnded
     | ReadOffset
     | StoreOffsets
     | FetchRoutes
-    | ListTopics
     | Trouble
     | Recovered
     | Unregister
@@ -361,20 +304,3 @@ Effect = (
 Effects = list[Effect]
 #: The functions that perform effects, by the type of the effect that each takes.
 Performers = dict[type[Any], Callable[[Any], None]]
-
-
-class Ask(Protocol):
-    """Make a request; its answer or error goes to the core, with the time.
-
-    takes_late: so does an answer that comes after the timeout, if it comes.
-    """
-
-    def __call__(
-        self,
-        address: str,
-        call: Call[T],
-        answered: Callable[[T | LibraError, MonotonicMs], Sequence[Effect]],
-        timeout_ms: int,
-        *,
-        takes_late: bool = False,
-    ) -> None: ...

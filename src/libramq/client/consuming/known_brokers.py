@@ -4,7 +4,7 @@ Upstream: MQClientInstance.java (updateTopicRouteInfoFromNameServer, sendHeartbe
 the reconnecting is ours.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -16,10 +16,14 @@ from libramq.client.consuming.subscription import Subscriptions, heartbeat_data
 from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs, Now
-from libramq.errors import LibraError, RouteNotFound, did_you_mean, nearest_name
-from libramq.formats.route import TopicRouteData
+from libramq.errors import LibraError, NameServerUnavailable, RouteNotFound, did_you_mean, nearest_name
+from libramq.formats.route import MASTER_ID, TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX, is_light
+from libramq.remoting.body.cluster import ClusterInfo
+from libramq.rpc.broker_calls import HeartbeatReply, heartbeat
+from libramq.rpc.name_server_calls import all_topics, cluster_info
+from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
@@ -53,7 +57,7 @@ class KnownBrokers:
         self._routes_due = timers.new(lambda _: self.look())
         self._heartbeats_due = timers.new(self._regular)
         self._route_missing_ms = ROUTE_MISSING_MS
-        self._list_due = timers.new(lambda _: [fx.ListTopics()])
+        self._list_due = timers.new(self._list_topics)
         self._missing_again_ms = MonotonicMs(0)
         self._without_topic: frozenset[str] = frozenset()
         self._started: Now | None = None
@@ -66,6 +70,10 @@ class KnownBrokers:
         self.alive: set[str] = set()
         #: Those of them that offer coordinated groups.
         self.offering: set[str] = set()
+        self._is_closed = False
+        #: What follows when the routes have changed, and when a broker answers that did not know us before.
+        self.routes_changed: Callable[[MonotonicMs], Effects] = lambda _: []
+        self.met: Callable[[str, MonotonicMs], Effects] = lambda *_: []
 
     def start(self, now: Now) -> Effects:
         """Start by fetching the routes."""
@@ -74,11 +82,15 @@ class KnownBrokers:
         self._heartbeats_due.at(now.monotonic_ms + self._settings.heartbeat_ms)
         return self.look()
 
+    def close(self) -> None:
+        """Take no further answers: the consumer stops."""
+        self._is_closed = True
+
     # Routes.
 
     def look(self) -> Effects:
         """Fetch the routes."""
-        return [fx.FetchRoutes(tuple(self._subscriptions))]
+        return [fx.FetchRoutes(tuple(self._subscriptions), self.routes_fetched)]
 
     def look_soon(self, now_ms: MonotonicMs) -> Effects:
         """Fetch the routes because a broker is unknown, unless that was just done."""
@@ -87,8 +99,10 @@ class KnownBrokers:
         self._looked_at_ms = now_ms
         return self.look()
 
-    def routes_fetched(self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs) -> bool:
-        """Handle fetched routes; return whether anything has changed."""
+    def routes_fetched(self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs) -> Effects:
+        """Handle fetched routes; None for a topic that the name server does not know."""
+        if self._is_closed:
+            return []
         changed = [topic for topic, route in found.items() if route and self._update(topic, route)]
         for topic in found:
             if self.routes.publish_info(topic) is not None and self._troubles.over(_missing(topic)):
@@ -102,13 +116,32 @@ class KnownBrokers:
         else:
             delay_ms = self._settings.route_refresh_ms
         self._routes_due.at(now_ms + delay_ms)
-        return bool(changed)
+        return self.meet() + self.routes_changed(now_ms) if changed else []
+
+    def _list_topics(self, _: MonotonicMs) -> Effects:
+        """Ask for the names of all topics that brokers have, and for the masters."""
+        return [fx.Ask(fx.NAME_SERVER, all_topics(), self._topics_named)]
+
+    def _topics_named(self, outcome: list[str] | LibraError, _: MonotonicMs) -> Effects:
+        if isinstance(outcome, NameServerUnavailable):
+            return []
+        topics = [] if isinstance(outcome, LibraError) else outcome  # Who may not list them waits as well.
+        return [fx.Ask(fx.NAME_SERVER, cluster_info(), partial(self._masters_named, topics))]
+
+    def _masters_named(
+        self, topics: Sequence[str], outcome: ClusterInfo | LibraError, now_ms: MonotonicMs
+    ) -> Effects:
+        brokers = () if isinstance(outcome, LibraError) else outcome.broker_addr_table.values()
+        masters = [each.broker_addrs.get(MASTER_ID) for each in brokers]
+        return self.topics_listed(topics, filter(None, masters), now_ms)
 
     def topics_listed(self, topics: Sequence[str], masters: Iterable[str], now_ms: MonotonicMs) -> Effects:
         """Report the topics of our subscriptions that no broker has. topics: those that brokers have.
 
         While none of ours has a broker, some of the masters get heartbeats, so that operators see the group.
         """
+        if self._is_closed:
+            return []
         self._missing_again_ms = MonotonicMs(int(now_ms) + MISSING_AGAIN_MS)
         group = self._settings.group
         for topic in filter(_is_created, self._subscriptions):
@@ -150,20 +183,25 @@ class KnownBrokers:
         self.alive &= addresses
         return self.heartbeats(new)
 
-    def answered(self, address: str, now_ms: MonotonicMs, *, ok: bool, offers: bool) -> bool:
-        """Note the result of a heartbeat; return whether the broker did not know us before."""
-        if ok and address not in self.alive:
-            (self.offering.add if offers else self.offering.discard)(address)
-        if not ok:
-            self._try_again(address, now_ms + RECONNECT_AGAIN_MS)
-            return False
-        is_new = address not in self.alive
+    def heartbeat_answered(
+        self, address: str, outcome: HeartbeatReply | LibraError, now_ms: MonotonicMs
+    ) -> Effects:
+        """Handle the result of a heartbeat."""
+        self._troubles.answered(f"broker {address}", outcome, keeps_out=True)
+        if isinstance(outcome, LibraError):
+            log_failed_request(log, "heartbeat failed", outcome, broker=address)
+            if not self._is_closed:
+                self._try_again(address, now_ms + RECONNECT_AGAIN_MS)
+            return []
+        if self._is_closed or address in self.alive:
+            return []
         self.alive.add(address)
-        return is_new
+        (self.offering.add if outcome.coordinates else self.offering.discard)(address)
+        return self.met(address, now_ms)
 
     def lost(self, address: str, now_ms: MonotonicMs) -> None:
         """Note that a connection ended: the broker has dropped us, or has died."""
-        if address in self.alive:
+        if address in self.alive and not self._is_closed:
             self._try_again(address, now_ms + RECONNECT_MS)
 
     def _try_again(self, address: str, due_ms: MonotonicMs) -> None:
@@ -200,7 +238,10 @@ class KnownBrokers:
     def heartbeats(self, addresses: Iterable[str]) -> Effects:
         """Return heartbeats to brokers."""
         data = heartbeat_data(self._settings, self._subscriptions, self._version)
-        return [fx.SendHeartbeat(address, data, self._lease_ended) for address in sorted(addresses)]
+        call = heartbeat(data, coordinated=self._settings.is_member, lease_ended=self._lease_ended)
+        return [
+            fx.Ask(address, call, partial(self.heartbeat_answered, address)) for address in sorted(addresses)
+        ]
 
     def _update(self, topic: str, route: TopicRouteData) -> bool:
         try:

@@ -27,21 +27,17 @@ from libramq.client.seams import NetworkSeams
 from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.errors import ConnectionLost, LibraError, NameServerUnavailable, RemoteError, RequestTimeout
 from libramq.filter.subscription import Selector
-from libramq.formats.route import MASTER_ID, TopicRouteData
+from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.cluster import ClusterInfo
 from libramq.remoting.command import Command
 from libramq.rpc.broker_calls import heartbeat, unregister_client
-from libramq.rpc.call import Call
-from libramq.rpc.name_server_calls import all_topics, cluster_info
 from libramq.runtime.seams import Timer
 from libramq.transport.access import OPEN
 from libramq.transport.outages import Outages, log_failed_request
 from libramq.transport.remotes import Remotes
 
 log = get_logger(__name__)
-T = TypeVar("T")
 #: The effects of the core.
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
@@ -88,16 +84,6 @@ class Core(Served[E_co], Protocol[E_co]):
 
     def tick(self, now_ms: MonotonicMs) -> Sequence[E_co]:
         """Perform everything that is due."""
-
-    def routes_fetched(
-        self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs
-    ) -> Sequence[E_co]:
-        """Handle fetched routes."""
-
-    def topics_listed(
-        self, topics: Sequence[str], masters: Iterable[str], now_ms: MonotonicMs
-    ) -> Sequence[E_co]:
-        """Handle the names of all topics that brokers have."""
 
     def connection_lost(self, address: str, now_ms: MonotonicMs) -> Sequence[E_co]:
         """Handle the end of a connection."""
@@ -164,8 +150,8 @@ class MemberNetwork(ABC, Generic[E]):
         self._performers: Performers = {
             fx.Deliver: self._deliver,
             fx.Abandon: self._abandon,
+            fx.Ask: self.ask,
             fx.FetchRoutes: self._fetch_routes,
-            fx.ListTopics: self._list_topics,
             fx.Trouble: run.begin_trouble,
             fx.Recovered: run.end_trouble,
             fx.Unregister: self._unregister,
@@ -217,7 +203,7 @@ class MemberNetwork(ABC, Generic[E]):
                 return
             self._is_running = True
             self._began(outcome)
-            self._perform(self._core.routes_fetched(routes, self._clock.monotonic_ms()))
+            self._perform(fetch.done(routes, self._clock.monotonic_ms()))
             started(None)
 
         self._name_servers.routes(fetch.topics, found)
@@ -304,7 +290,7 @@ class MemberNetwork(ABC, Generic[E]):
 
     # Effects.
 
-    def _perform(self, effects: Sequence[E]) -> None:
+    def _perform(self, effects: Sequence[Any]) -> None:
         """Settle an event, and perform its effects."""
         found: list[Any] = list(effects)
         try:
@@ -339,38 +325,34 @@ class MemberNetwork(ABC, Generic[E]):
         self._timer_due_ms = due_ms
         self._timer = self._timers.after(max(0, due_ms - self._clock.monotonic_ms()), self._tick)
 
-    def ask(
-        self,
-        address: str,
-        call: Call[T],
-        answered: Callable[[T | LibraError, MonotonicMs], Sequence[E]],
-        timeout_ms: int,
-        *,
-        takes_late: bool = False,
-    ) -> None:
-        """Make a request; its response or error goes to the core, with the time.
-
-        takes_late: so does a response that comes after the timeout, if it comes.
-        """
+    def ask(self, ask: fx.Ask[Any]) -> None:
+        """Make a request; its result or error goes to the part of the core that asked."""
+        if ask.address == fx.NAME_SERVER:
+            self._name_servers.ask(ask.call, partial(self._answered, ask), timeout_ms=ask.timeout_ms)
+            return
 
         def done(reply: Command | LibraError) -> None:
-            if not self._is_running:
-                return
-            outcome = call.outcome(reply, where=f"broker {address}")
-            if self._stopped is not None and isinstance(outcome, RequestTimeout):
-                self._silent.add(address)
-            for _ in range(2):
-                try:
-                    effects = answered(outcome, self._clock.monotonic_ms())
-                except Exception as error:  # A fault in one response must not close the connection for all.
-                    self._failed(f"a response of {address} could not be processed", error)
-                    # The core asks again, as after every failed request.
-                    outcome = RemoteError(f"the response of broker {address} could not be processed")
-                else:
-                    self._perform(effects)
-                    return
+            self._answered(ask, ask.call.outcome(reply, where=f"broker {ask.address}"))
 
-        self._remotes.send(address, call.command(), done, timeout_ms=timeout_ms, takes_late=takes_late)
+        self._remotes.send(
+            ask.address, ask.call.command(), done, timeout_ms=ask.timeout_ms, takes_late=ask.takes_late
+        )
+
+    def _answered(self, ask: fx.Ask[Any], outcome: Any) -> None:
+        if not self._is_running:
+            return
+        if self._stopped is not None and isinstance(outcome, RequestTimeout):
+            self._silent.add(ask.address)
+        for _ in range(2):
+            try:
+                effects = ask.done(outcome, self._clock.monotonic_ms())
+            except Exception as error:  # A fault in one response must not close the connection for all.
+                self._failed(f"a response of {ask.address} could not be processed", error)
+                # The core asks again, as after every failed request.
+                outcome = RemoteError(f"the response of broker {ask.address} could not be processed")
+            else:
+                self._perform(effects)
+                return
 
     def _fetch_routes(self, effect: fx.FetchRoutes) -> None:
         def found(
@@ -379,30 +361,9 @@ class MemberNetwork(ABC, Generic[E]):
             if unavailable is not None:
                 log_failed_request(log, "routes not refreshed", unavailable)
             if self._is_running:
-                self._perform(self._core.routes_fetched(routes, self._clock.monotonic_ms()))
+                self._perform(effect.done(routes, self._clock.monotonic_ms()))
 
         self._name_servers.routes(effect.topics, found)
-
-    def _list_topics(self, _: fx.ListTopics) -> None:
-        def named(topics: list[str] | LibraError) -> None:
-            if isinstance(topics, NameServerUnavailable) or not self._is_running:
-                return
-            names = [] if isinstance(topics, LibraError) else topics  # Who may not list them waits as well.
-            self._name_servers.ask(cluster_info(), partial(listed, names))
-
-        def listed(topics: list[str], info: ClusterInfo | LibraError) -> None:
-            if not self._is_running:
-                return
-            masters: list[str] = []
-            if not isinstance(info, LibraError):
-                masters = [
-                    address
-                    for broker in info.broker_addr_table.values()
-                    if (address := broker.broker_addrs.get(MASTER_ID))
-                ]
-            self._perform(self._core.topics_listed(topics, masters, self._clock.monotonic_ms()))
-
-        self._name_servers.ask(all_topics(), named)
 
     def _unregister(self, effect: fx.Unregister) -> None:
         call = unregister_client(

@@ -7,7 +7,7 @@ Time is an argument; `next_due_ms` is when `tick` has something to do.
 Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceService.java.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
@@ -41,7 +41,6 @@ from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import LibraError
 from libramq.filter.subscription import Selector
-from libramq.formats.route import TopicRouteData
 from libramq.kernel.deadlines import Deadline
 from libramq.message.queue import MessageQueue
 
@@ -77,7 +76,11 @@ class PushConsumerCore:
         self._persistence = parts.persistence
         self.consumption = parts.consumption
         self.deadlines = parts.deadlines
-        self._rebalancing = parts.rebalancing
+        self.rebalancing = parts.rebalancing
+        self.members_changed = parts.rebalancing.begin  # A broker's notification (request code 40).
+        self.routes_fetched = own.known_brokers.routes_fetched
+        own.known_brokers.routes_changed = self._routes_changed
+        own.known_brokers.met = self._met
         self.coordination = parts.coordination
         self.fetching = parts.fetching
         self.troubles = parts.troubles
@@ -119,71 +122,25 @@ class PushConsumerCore:
 
     # Routes and heartbeats.
 
-    def routes_fetched(self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs) -> Effects:
-        """Handle fetched routes; None for a topic that the name server does not know."""
-        if self._phase is not Phase.RUNNING:
-            return []
-        if not self.known_brokers.routes_fetched(found, now_ms):
-            return []
-        effects = self.known_brokers.meet()
+    def _routes_changed(self, now_ms: MonotonicMs) -> Effects:
+        effects: Effects = []
         # The last broker that did not may be gone: no answer will show it.
         if self.known_brokers.all_named_offer:
             effects += self.coordination.look(now_ms)
         if self.known_brokers.alive:
-            effects += self._rebalance(now_ms)
+            effects += self.rebalancing.begin(now_ms)
         return effects
 
-    def topics_listed(self, topics: Sequence[str], masters: Iterable[str], now_ms: MonotonicMs) -> Effects:
-        """Handle the names of all topics that brokers have: one of ours is missing."""
-        if self._phase is not Phase.RUNNING:
-            return []
-        return self.known_brokers.topics_listed(topics, masters, now_ms)
-
-    def heartbeat_answered(
-        self, address: str, now_ms: MonotonicMs, *, ok: bool, offers: bool = False
-    ) -> Effects:
-        """Handle the result of a heartbeat. offers: the broker has coordinators for groups."""
-        if self._phase is not Phase.RUNNING:
-            return []
-        if not self.known_brokers.answered(address, now_ms, ok=ok, offers=offers):
-            return []
+    def _met(self, address: str, now_ms: MonotonicMs) -> Effects:
+        """Go on at a broker that answers (again)."""
         steps = self.coordination.look(now_ms) + self.own.pulling.reachable(address, now_ms)
         self.locks.confirm(address)
-        return steps + self._rebalance(now_ms)
+        return steps + self.rebalancing.begin(now_ms)
 
     def connection_lost(self, address: str, now_ms: MonotonicMs) -> Effects:
         """Handle the end of a connection: the broker has dropped us, or has died."""
-        if self._phase is Phase.RUNNING:
-            self.known_brokers.lost(address, now_ms)
+        self.known_brokers.lost(address, now_ms)
         return self.locks.doubt(address, now_ms)
-
-    # Rebalance.
-
-    def members_changed(self, now_ms: MonotonicMs) -> Effects:
-        """Handle a broker's notification that the group's members have changed (request code 40)."""
-        return self._rebalance(now_ms)
-
-    def consumer_list_fetched(
-        self, address: str, topics: Sequence[str], client_ids: Sequence[str] | None, now_ms: MonotonicMs
-    ) -> Effects:
-        """Handle the group's member list; None if the broker did not answer."""
-        if self._phase is not Phase.RUNNING or not self.coordination.allocates:
-            self._rebalancing.abandon()
-            return []
-        effects: Effects = []
-        if client_ids and self._settings.client_id not in client_ids:
-            effects += self.known_brokers.heartbeats([address])
-        effects += self._rebalancing.list_fetched(address, topics, client_ids, now_ms)
-        return effects + self._rebalancing.end(now_ms)
-
-    def _rebalance(self, now_ms: MonotonicMs) -> Effects:
-        """Begin a round, unless a coordinator allocates, or the consumer stops."""
-        if self._phase is not Phase.RUNNING:
-            return []
-        if self.coordination.allocates:
-            return self._rebalancing.begin(now_ms)
-        self._rebalancing.abandon()
-        return []
 
     # Coordination.
 
@@ -242,6 +199,7 @@ class PushConsumerCore:
             return []
         self._phase = Phase.DRAINING
         self.own.closing = True
+        self.known_brokers.close()
         self._timers.clear()
         self._stop_due.at(now_ms + timeout_ms)
         self.coordination.rearm(now_ms)
@@ -267,7 +225,7 @@ class PushConsumerCore:
 
     def settled(self, effects: Effects, now_ms: MonotonicMs) -> Effects:
         """Add what follows from an event. Each part sees what those before it changed."""
-        if self.own.locks_wanted or self.locks.to_give_back:
+        if self.own.locks_wanted or self.own.to_unlock:
             effects += self.locks.requests(now_ms)
         if self.fetching.commits.waiting:
             effects += self.fetching.commits.settle()
@@ -284,20 +242,19 @@ class PushConsumerCore:
 
 
 def _merged(effects: Effects) -> Effects:
-    """Merge effects: one call of the listener, and one request per broker, not one per queue."""
-    places: dict[tuple[type, str], int] = {}
+    """Merge what the listener hears: one call, not one per queue."""
+    places: dict[type, int] = {}
     found: Effects = []
     for effect in effects:
-        if not isinstance(effect, fx.QueueChange | fx.UnlockQueues):
+        if not isinstance(effect, fx.QueueChange):
             found.append(effect)
             continue
-        key = (type(effect), effect.address if isinstance(effect, fx.UnlockQueues) else "")
-        place = places.setdefault(key, len(found))
+        place = places.setdefault(type(effect), len(found))
         if place == len(found):
             found.append(effect)
         else:
             first = found[place]
-            assert isinstance(first, fx.QueueChange | fx.UnlockQueues)
+            assert isinstance(first, fx.QueueChange)
             found[place] = replace(first, queues=first.queues + effect.queues)
     return found
 
@@ -405,7 +362,7 @@ class Parts:
             offsets=offsets,
             timers=timers,
             known_brokers=known_brokers,
-            round_due=timers.new(lambda now_ms: rebalancing.begin(now_ms) if coordination.allocates else []),
+            round_due=timers.new(lambda now_ms: rebalancing.begin(now_ms)),  # noqa: PLW0108 # It is made below.
             table=table,
             pulling=pulling,
             commits=commits,
@@ -415,7 +372,7 @@ class Parts:
         locks, claims = Locks(own), Claims(own)
         membership = Membership(settings, subscriptions, timers, known_brokers.addresses_to_query)
         consumption = _consumption_of(settings)(own, delivering, duplicates)
-        rebalancing = Rebalancing(subscriptions, own)
+        rebalancing = Rebalancing(subscriptions, own, allocates=lambda: coordination.allocates)
         commits_due = timers.new(lambda now_ms: persistence.due(now_ms))  # noqa: PLW0108 # It is made below.
         coordination = MemberCoordination(
             membership, rebalancing, duplicates, own, locks, claims, troubles, commits_due

@@ -6,22 +6,23 @@ server answers. `client.consumer_run` is replaced: it has threads and loops.
 
 import random
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
+
+import msgspec
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.local_offset_store import DIRECTORY, LocalOffsetStore
 from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.effects import Ask
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import Fenced, LibraError
+from libramq.errors import Fenced, LibraError, RemoteError
 from libramq.fencing import Claim, Opened
 from libramq.filter.subscription import Selector
 from libramq.formats.document import decode_body, encode_body
@@ -40,7 +41,6 @@ from libramq.testing.machine.process import Process
 from libramq.testing.machine.seams import SimulatedTimers
 from libramq.testing.nodes.slave_node import is_slave, master_name
 from libramq.testing.world import World
-from libramq.transport.access import REQUEST_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ class SimulatedHandlers:
 STRATEGY: Final = "AVG"
 
 
-#: `PushConsumerCore.consumer_list_fetched`.
-ListFetched = Callable[[str, Sequence[str], Sequence[str] | None, MonotonicMs], Sequence[fx.Effect]]
+#: Instead of an answer without queues: the broker does not know the topic.
+NO_QUEUES: Final = RemoteError("the broker does not know the topic")
 
 
 class ServerAssignedQueues:
@@ -124,7 +124,7 @@ class ServerAssignedQueues:
     (QUERY_ASSIGNMENT). Upstream: RebalanceImpl.getRebalanceResultFromBroker.
     """
 
-    def __init__(self, group: str, client_id: str, ask: Ask) -> None:
+    def __init__(self, group: str, client_id: str, ask: Callable[[fx.Ask[Any]], None]) -> None:
         self._group = group
         self._client_id = client_id
         self._ask = ask
@@ -136,34 +136,30 @@ class ServerAssignedQueues:
         """Return our assigned queues; a `balance.TopicRule`."""
         return [queue for queue in queues if queue in self._assigned.get(queue.topic, ())]
 
-    def fetch(self, effect: fx.FetchConsumerList, fetched: ListFetched) -> None:
-        """Query the queues of each topic; a topic without an answer stays as it is, and is retried soon."""
-        waiting, fetched_topics = set(effect.topics), []
+    def fetch(self, ask_list: fx.Ask[list[str]], topics: Collection[str]) -> None:
+        """Query the queues of each topic instead of the members.
+
+        A topic without an answer stays as it is, and the next round comes soon.
+        """
+        waiting, failures = set(topics), []
 
         def answered(
             topic: str, outcome: QueryAssignmentReply | LibraError, now_ms: MonotonicMs
-        ) -> Sequence[fx.Effect]:
+        ) -> fx.Effects:
             waiting.discard(topic)
             assigned = None if isinstance(outcome, LibraError) else outcome.message_queue_assignments
             if assigned is not None:
                 self._assigned[topic] = {each.message_queue.queue for each in assigned}
-                fetched_topics.append(topic)
+            else:
+                failures.append(outcome if isinstance(outcome, LibraError) else NO_QUEUES)
             if waiting:
-                return ()
+                return []
             # Other members may have had them: take over as one of several.
-            members = (self._client_id, "others")
-            found = fetched(effect.address, fetched_topics, members, now_ms)
-            if len(fetched_topics) < len(effect.topics):
-                found = [*found, *fetched(effect.address, effect.topics, None, now_ms)]
-            return found
+            found = ask_list.done([self._client_id, "others"], now_ms) if len(failures) < len(topics) else []
+            return found + ask_list.done(failures[0], now_ms) if failures else found
 
-        for topic in effect.topics:
-            self._ask(
-                effect.address,
-                self._call(topic),
-                lambda outcome, now_ms, topic=topic: answered(topic, outcome, now_ms),  # type: ignore[misc]
-                REQUEST_TIMEOUT_MS,
-            )
+        for topic in topics:
+            self._ask(fx.Ask(ask_list.address, self._call(topic), partial(answered, topic)))
 
     def _call(self, topic: str) -> Call[QueryAssignmentReply]:
         body = QueryAssignmentBody(
@@ -277,8 +273,6 @@ class Witness:
         return pulled if code == RequestCode.PULL_MESSAGE and claim is not None else None
 
 
-T = TypeVar("T")
-
 #: When a consumer without an answering name server is started again, as its program would.
 START_AGAIN_MS: Final = 500
 
@@ -308,34 +302,29 @@ class _MemberNetwork(ConsumerNetwork):
         assigned = ServerAssignedQueues(settings.group, settings.client_id, self.ask) if plan.asks else None
         if assigned is not None:
             settings = replace(settings, strategy=assigned.strategy)
+        self._assigned = assigned
         super().__init__(settings, plan.subscriptions, failed=fail, **parts)
-        if assigned is not None:
-            self._performers[fx.FetchConsumerList] = partial(
-                assigned.fetch, fetched=self.core.consumer_list_fetched
-            )
 
-    def ask(
-        self,
-        address: str,
-        call: Call[T],
-        answered: Callable[[T | LibraError, MonotonicMs], Sequence[fx.Effect]],
-        timeout_ms: int,
-        *,
-        takes_late: bool = False,
-    ) -> None:
-        watched = self._witness.answers_of(address, call)
+    def ask(self, ask: fx.Ask[Any]) -> None:
+        call = ask.call
+        if self._assigned is not None and call.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            readers = self.core.routes.readers_of_topic
+            topics = [each for each in self.core.rebalancing.topics if ask.address in readers(each)]
+            self._assigned.fetch(ask, topics)
+            return
+        watched = self._witness.answers_of(ask.address, call)
         if self._plan.is_stock and call.code == RequestCode.HEART_BEAT:
             call = _stock_heartbeat(call)
 
         # Quoted: unions are made again whenever the function is, which took 1 % of a simulated event.
-        def witnessed(outcome: "T | LibraError", now_ms: MonotonicMs) -> "Sequence[fx.Effect]":
+        def witnessed(outcome: Any, now_ms: MonotonicMs) -> "fx.Effects":
             if isinstance(outcome, LibraError):
                 self._witness.refused(call, outcome)
             elif watched is not None:
                 watched(outcome)
-            return answered(outcome, now_ms)
+            return ask.done(outcome, now_ms)
 
-        super().ask(address, call, witnessed, timeout_ms, takes_late=takes_late)
+        super().ask(msgspec.structs.replace(ask, call=call, done=witnessed))
 
 
 class SimulatedConsumer:

@@ -170,7 +170,7 @@ class MemberCoordination:
             group=self._settings.group,
         )
         had_claims, self._mode = self._mode == MODE_EPOCHS, ""
-        begin = self._allocate_ourselves if had_claims else self._rebalance
+        begin = self._allocate_ourselves if had_claims else self._rebalancing.begin
         return self._leave("member_left") + begin(now_ms)
 
     # Requests.
@@ -398,10 +398,7 @@ class MemberCoordination:
         self._released.clear()
         self._locks.resume()
         steps = self._own.handle_each(ev.ClaimsDropped(), now_ms)
-        return steps + self._own.handle_each(ev.Continued(), now_ms) + self._rebalance(now_ms)
-
-    def _rebalance(self, now_ms: MonotonicMs) -> Effects:
-        return [] if self._own.closing else self._rebalancing.begin(now_ms)
+        return steps + self._own.handle_each(ev.Continued(), now_ms) + self._rebalancing.begin(now_ms)
 
     def _lose_all(self, now_ms: MonotonicMs) -> Effects:
         return self._own.handle_each(ev.TakenByOther(), now_ms)

@@ -7,8 +7,9 @@ Upstream: RebalanceService.java, impl/consumer/RebalanceImpl.java (doRebalance, 
 updateProcessQueueTableInRebalance).
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from libramq.balance import TopicRule
 from libramq.client.consuming import effects as fx
@@ -16,8 +17,10 @@ from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import REBALANCE_SOON_MS, Ownership
 from libramq.clock import MonotonicMs
+from libramq.errors import LibraError
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
+from libramq.rpc.broker_calls import consumer_list
 
 log = get_logger(__name__)
 
@@ -55,24 +58,23 @@ def change(owned: Iterable[MessageQueue], allocated: Sequence[MessageQueue]) -> 
 class Rebalancing:
     """Runs one round at a time; changes during a round begin the next."""
 
-    def __init__(self, topics: Collection[str], own: Ownership) -> None:
+    def __init__(self, topics: Collection[str], own: Ownership, *, allocates: Callable[[], bool]) -> None:
+        """allocates: returns whether we allocate for ourselves; else a coordinator does."""
         self._settings = own.settings
-        self._topics = topics
+        self.topics = topics
         self._routes = own.routes
         self._known_brokers = own.known_brokers
         self._own = own
         self._table = own.table
+        self._allocates = allocates
         self._assigned: tuple[MessageQueue, ...] = ()
         self._lists_awaited: set[str] = set()
         self._again = False
 
-    def abandon(self) -> None:
-        """Drop the round under way: a coordinator allocates. A later round would wait for its lists."""
-        self._lists_awaited.clear()
-        self._again = False
-
     def begin(self, now_ms: MonotonicMs) -> Effects:
-        """Fetch the group's members."""
+        """Begin a round, unless a coordinator allocates or the consumer stops: fetch the group's members."""
+        if not self._may_go_on():
+            return []
         if self._settings.assigns:
             return self._take_assigned(now_ms)
         if self._settings.broadcasting:
@@ -83,7 +85,7 @@ class Rebalancing:
         self._again = False
         self._own.is_balanced = True
         by_address: dict[str, list[str]] = {}
-        for topic in self._topics:
+        for topic in self.topics:
             addresses = self._routes.readers_of_topic(topic)
             if addresses:
                 chosen = next((each for each in addresses if each in self._known_brokers.alive), addresses[0])
@@ -91,34 +93,45 @@ class Rebalancing:
         self._lists_awaited = set(by_address)
         if not by_address:
             self._own.repeat_round(now_ms)
-        return [fx.FetchConsumerList(address, tuple(topics)) for address, topics in by_address.items()]
+        call = consumer_list(self._settings.group)
+        return [
+            fx.Ask(address, call, partial(self.list_fetched, address, topics))
+            for address, topics in by_address.items()
+        ]
+
+    def _may_go_on(self) -> bool:
+        """Return whether to allocate; else drop the round under way: a later one would wait for its lists."""
+        if self._allocates() and not self._own.closing:
+            return True
+        self._lists_awaited.clear()
+        self._again = False
+        return False
 
     def list_fetched(
-        self, address: str, topics: Sequence[str], client_ids: Sequence[str] | None, now_ms: MonotonicMs
+        self, address: str, topics: Sequence[str], outcome: Sequence[str] | LibraError, now_ms: MonotonicMs
     ) -> Effects:
-        """Handle the group's member list; None if the broker did not answer."""
+        """Handle the group's member list; end the round when all lists are here, and schedule the next."""
+        if not self._may_go_on():
+            return []
         self._lists_awaited.discard(address)
         found: Effects = []
-        if not client_ids:
+        if isinstance(outcome, LibraError) or not outcome:
             self._own.is_balanced = False
         else:
-            # A broker that has forgotten us gives our queues to others.
-            self._own.is_balanced &= self._settings.client_id in client_ids
+            if self._settings.client_id not in outcome:  # It has forgotten us: others get our queues.
+                self._own.is_balanced = False
+                found += self._known_brokers.heartbeats([address])
             for topic in topics:
-                found += self._allocate(topic, client_ids, now_ms)
-        return found
-
-    def end(self, now_ms: MonotonicMs) -> Effects:
-        """End the round when all lists are here, and schedule the next."""
+                found += self._allocate(topic, outcome, now_ms)
         if self._lists_awaited:
-            return []
+            return found
         self._schedule(now_ms)
-        return self.begin(now_ms) if self._again else []
+        return found + self.begin(now_ms) if self._again else found
 
     def _take_all(self, now_ms: MonotonicMs) -> Effects:
         self._own.is_balanced = True
         found: Effects = []
-        for topic in self._topics:
+        for topic in self.topics:
             found += self._apply(topic, self._routes.subscribe_queues(topic), now_ms, takeover_delay_ms=0)
         self._schedule(now_ms)
         return found

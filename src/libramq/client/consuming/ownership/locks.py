@@ -9,7 +9,8 @@ committed offset shows that nobody else has read the queue.
 Upstream: RebalanceImpl.lock, lockAll; ConsumeMessageOrderlyService.java.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
@@ -29,6 +30,7 @@ from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
+from libramq.rpc.broker_calls import lock_batch, query_consumer_offset, unlock_batch
 from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
@@ -39,6 +41,8 @@ LOCK_RETRY_LATER_MS: Final = 500
 LOCK_RETRIES_SOON: Final = 30
 #: Ours: a silent broker is not asked more often.
 LOCK_FAILED_MS: Final = 1_000
+#: RebalanceImpl.lock.
+LOCK_TIMEOUT_MS: Final = 1_000
 #: ProcessQueue.REBALANCE_LOCK_INTERVAL.
 LOCK_RENEW_MS: Final = 20_000
 
@@ -63,7 +67,8 @@ def keep_lock(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: 
 def query_doubt(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_ms: MonotonicMs) -> Effects:
     """Query the offset: another member may have held the lock meanwhile, and read the queue."""
     owned.lock = owned.lock.granted(event.requested_ms)
-    return [fx.QueryOffset(owned.queue, owned.generation, event.address)]
+    call = query_consumer_offset(own.settings.group, owned.queue, zero_if_not_found=True)
+    return own.ask(owned, event.address, call, ev.OffsetAnswered)
 
 
 def resolve_doubt(
@@ -106,12 +111,12 @@ def doubt_lock(own: Ownership, owned: OwnedQueue, event: ev.LockDoubted, now_ms:
 
 def lift_lock(own: Ownership, owned: OwnedQueue, event: ev.LocksLifted, now_ms: MonotonicMs) -> Effects:
     """Return the lock: the coordinator's grant replaces it."""
-    steps = own.unlock(owned)
+    own.unlock(owned)
     owned.lock = QueueLock()
-    if owned.state is QueueState.DOUBTED:
-        own.read(owned)
-        steps += own.pulling.go_on(owned, now_ms)
-    return steps
+    if owned.state is not QueueState.DOUBTED:
+        return []
+    own.read(owned)
+    return own.pulling.go_on(owned, now_ms)
 
 
 def _doubt(owned: OwnedQueue) -> Effects:
@@ -134,7 +139,6 @@ class Locks:
         #: In coordinated groups fences keep the order, and `uses_locks` is False.
         self._is_orderly = own.uses_locks
         self._renewal = own.timers.new(self.renew)
-        self.to_give_back: dict[str, list[MessageQueue]] = {}
 
     def resume(self) -> None:
         """Begin locking: we allocate for ourselves."""
@@ -165,50 +169,65 @@ class Locks:
         unconfirmed = [queue for queue, at in self._own.unlocked.items() if at == address]
         for queue in unconfirmed:
             del self._own.unlocked[queue]
-            self.to_give_back.setdefault(address, []).append(queue)
+            self._own.to_unlock.setdefault(address, []).append(queue)
         self._want(self._at(address))
 
     def requests(self, now_ms: MonotonicMs) -> Effects:
         """Return one request for each broker with queues to lock, and one for each with queues to unlock."""
-        steps: Effects = [
-            fx.UnlockQueues(address, tuple(queues)) for address, queues in self.to_give_back.items()
-        ]
-        self.to_give_back.clear()
-        by_address: dict[str, list[tuple[MessageQueue, int]]] = {}
-        for queue, generation in self._own.locks_wanted.items():
-            owned = self._own.table.same(queue, generation)
-            if owned is None or not owned.is_ours:
+        group, client_id = self._own.settings.group, self._own.settings.client_id
+        steps: Effects = []
+        for address, to_unlock in self._own.to_unlock.items():
+            done = partial(self._unlocked, len(to_unlock))
+            steps.append(fx.Ask(address, unlock_batch(group, client_id, to_unlock), done, LOCK_TIMEOUT_MS))
+        self._own.to_unlock = {}
+        by_address: dict[str, list[OwnedQueue]] = {}
+        for owned in self._own.locks_wanted.values():
+            if not self._own.table.is_current(owned) or not owned.is_ours:
                 continue
-            address = self._own.master(owned)
-            if address is None:
+            master = self._own.master(owned)
+            if master is None:
                 steps += self._own.known_brokers.look_soon(now_ms)
                 self._own.want_lock_at(owned, now_ms + LOCK_FAILED_MS)
             else:
-                owned.lock = owned.lock.requested(address)
-                by_address.setdefault(address, []).append((queue, generation))
+                owned.lock = owned.lock.requested(master)
+                by_address.setdefault(master, []).append(owned)
         self._own.locks_wanted.clear()
-        steps += [fx.LockQueues(address, tuple(queues), now_ms) for address, queues in by_address.items()]
+        for address, wanted in by_address.items():
+            call = lock_batch(group, client_id, [owned.queue for owned in wanted])
+            done = partial(self._answered, address, wanted, now_ms)
+            steps.append(fx.Ask(address, call, done, LOCK_TIMEOUT_MS))
         return steps
 
-    def answered(
-        self, request: fx.LockQueues, granted: Collection[MessageQueue] | LibraError, now_ms: MonotonicMs
+    def _answered(
+        self,
+        address: str,
+        wanted: Sequence[OwnedQueue],
+        requested_ms: MonotonicMs,
+        outcome: Sequence[MessageQueue] | LibraError,
+        now_ms: MonotonicMs,
     ) -> Effects:
         """Handle a broker's answer about our locks."""
-        if not self._own.uses_locks:  # A coordinator allocates in the meantime.
-            kept = () if isinstance(granted, LibraError) else granted
-            return self._give_back(request, [queue for queue, _ in request.queues if queue in kept])
+        granted = frozenset() if isinstance(outcome, LibraError) else frozenset(outcome)
         steps: Effects = []
-        unwanted: list[MessageQueue] = []
-        for queue, generation in request.queues:
-            owned = self._own.table.same(queue, generation)
-            if owned is not None:
-                steps += self._own.handle(owned, _outcome(request, queue, granted), now_ms)
-            elif not isinstance(granted, LibraError) and queue in granted and queue not in self._own.table:
-                unwanted.append(queue)  # Given up during the request.
-        return steps + self._give_back(request, unwanted)
+        for owned in wanted:
+            queue = owned.queue
+            # Given up during the request; or a coordinator allocates in the meantime.
+            is_unwanted = not self._own.uses_locks or queue not in self._own.table
+            if is_unwanted and queue in granted:
+                self._own.to_unlock.setdefault(address, []).append(queue)
+            elif self._own.uses_locks and self._own.table.is_current(owned):
+                event: ev.Event = ev.LockRefused()
+                if isinstance(outcome, LibraError):
+                    event = ev.LockFailed(outcome)
+                elif queue in granted:
+                    event = ev.LockGranted(address, requested_ms)
+                steps += self._own.handle(owned, event, now_ms)
+        return steps
 
-    def _give_back(self, request: fx.LockQueues, queues: list[MessageQueue]) -> Effects:
-        return [fx.UnlockQueues(request.address, tuple(queues))] if queues else []
+    def _unlocked(self, count: int, outcome: LibraError | None, _: MonotonicMs) -> Effects:
+        if outcome is not None:  # The broker frees them when our session ends.
+            log_failed_request(log, "queues not unlocked", outcome, queues=count)
+        return []
 
     def _want(self, queues: Iterable[OwnedQueue]) -> None:
         for owned in queues:
@@ -218,11 +237,3 @@ class Locks:
         if not self._own.uses_locks:
             return []
         return [owned for owned in self._own.table.each() if self._own.master(owned) == address]
-
-
-def _outcome(
-    request: fx.LockQueues, queue: MessageQueue, granted: Collection[MessageQueue] | LibraError
-) -> ev.LockGranted | ev.LockRefused | ev.LockFailed:
-    if isinstance(granted, LibraError):
-        return ev.LockFailed(granted)
-    return ev.LockGranted(request.address, request.requested_ms) if queue in granted else ev.LockRefused()

@@ -14,6 +14,7 @@ Upstream: RebalancePushImpl.java, DefaultMQPushConsumerImpl.pullMessage.
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
@@ -26,7 +27,7 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError, NoPermission
 from libramq.logs import get_logger
-from libramq.rpc.broker_calls import PullReply
+from libramq.rpc.broker_calls import PullReply, max_offset, query_consumer_offset, search_offset
 
 log = get_logger(__name__)
 
@@ -77,9 +78,12 @@ def load(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs
     if owned.claim.granted is not None:
         return [fx.OpenQueue(owned.queue, owned.generation, address, owned.claim.granted)]
     if own.settings.broadcasting:
-        return [fx.ReadOffset(owned.queue, owned.generation)]
+        return [fx.ReadOffset(owned.queue, partial(own.answered, owned, ev.OffsetAnswered))]
+    # Unless it is known since when the group reads its topic, a young queue is read from its start, as
+    # upstream's brokers decide: messages that arrived before a new queue's first reader would be lost.
     may_be_young = not own.since_ms.get(owned.queue.topic)
-    return [fx.QueryOffset(owned.queue, owned.generation, address, zero_if_not_found=may_be_young)]
+    call = query_consumer_offset(own.settings.group, owned.queue, zero_if_not_found=may_be_young)
+    return own.ask(owned, address, call, ev.OffsetAnswered)
 
 
 def open_if_newer(own: Ownership, owned: OwnedQueue, event: ev.OffsetDue, now_ms: MonotonicMs) -> Effects:
@@ -104,7 +108,8 @@ def cannot_load(own: Ownership, owned: OwnedQueue, reason: str, now_ms: Monotoni
         return missing
     own.remove(owned)
     own.repeat_round(now_ms)
-    return [*missing, fx.Revoked((owned.queue,)), *own.unlock(owned)]
+    own.unlock(owned)
+    return [*missing, fx.Revoked((owned.queue,))]
 
 
 def begin(own: Ownership, owned: OwnedQueue, event: ev.OffsetAnswered, now_ms: MonotonicMs) -> Effects:
@@ -136,9 +141,9 @@ def begin_at_committed(
     if address is None:
         return cannot_load(own, owned, NO_MASTER, now_ms)
     if decision is OffsetQuery.MAXIMUM and not since_ms:
-        return [fx.MaxOffset(queue, owned.generation, address)]
+        return own.ask(owned, address, max_offset(queue), ev.StartAnswered)
     timestamp_ms = since_ms or own.settings.consume_timestamp_ms
-    return [fx.SearchOffset(queue, owned.generation, address, timestamp_ms)]
+    return own.ask(owned, address, search_offset(queue, timestamp_ms), ev.StartAnswered)
 
 
 def begin_at_start(
@@ -212,7 +217,8 @@ def _look_for_newer(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms:
         return cannot_load(own, owned, NO_MASTER, now_ms)
     owned.state = QueueState.SEARCHING
     owned.corrected_offset = next_offset
-    return [fx.SearchOffset(owned.queue, owned.generation, address, owned.cursor.last_stored_ms + 1)]
+    call = search_offset(owned.queue, owned.cursor.last_stored_ms + 1)
+    return own.ask(owned, address, call, ev.StartAnswered)
 
 
 def move_to_newer(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, now_ms: MonotonicMs) -> Effects:

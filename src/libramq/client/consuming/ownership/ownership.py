@@ -6,7 +6,7 @@ handle(queue, event)  ─►  TABLE[event][state of the queue]  ─►  action  
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.commits import Commits
@@ -36,9 +36,14 @@ from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import QueueGrant
 from libramq.rpc.broker_calls import PullReply
+from libramq.rpc.call import Call
+
+T = TypeVar("T")
 
 #: RebalanceService.minInterval: how soon an incomplete round is repeated.
 REBALANCE_SOON_MS: Final = 1_000
+#: RemoteBrokerOffsetStore.
+OFFSET_TIMEOUT_MS: Final = 5_000
 
 Action = Callable[["Ownership", OwnedQueue, Any, MonotonicMs], Effects]
 
@@ -88,8 +93,10 @@ class Ownership:
     since_ms: Mapping[str, int] = field(default_factory=dict)
     #: Whether the last round has taken every queue that is ours.
     is_balanced: bool = True
-    #: What the next requests lock, by its generation; and where queues were unlocked, perhaps in vain.
-    locks_wanted: dict[MessageQueue, int] = field(default_factory=dict)
+    #: What the next requests lock and unlock, the latter by address; and where queues were unlocked, perhaps
+    #: in vain.
+    locks_wanted: dict[MessageQueue, OwnedQueue] = field(default_factory=dict)
+    to_unlock: dict[str, list[MessageQueue]] = field(default_factory=dict)
     unlocked: dict[MessageQueue, str] = field(default_factory=dict)
     #: Of these the coordinator is to be notified.
     released: list[Released] = field(default_factory=list)
@@ -123,10 +130,17 @@ class Ownership:
                 self.failed(f"{type(event).__name__} of {owned.queue} could not be handled", error)
         return steps
 
-    def handle_same(self, queue: MessageQueue, generation: int, event: Event, now_ms: MonotonicMs) -> Effects:
-        """Handle the answer to a request about a queue, unless it was lost since."""
-        owned = self.table.same(queue, generation)
-        return [] if owned is None else self.handle(owned, event, now_ms)
+    def ask(
+        self, owned: OwnedQueue, address: str, call: Call[T], event: Callable[[T | LibraError], Event]
+    ) -> Effects:
+        """Ask about a queue; the answer is its event, unless the queue was lost since."""
+        return [fx.Ask(address, call, partial(self.answered, owned, event), OFFSET_TIMEOUT_MS)]
+
+    def answered(
+        self, owned: OwnedQueue, event: Callable[[T], Event], outcome: T, now_ms: MonotonicMs
+    ) -> Effects:
+        """Handle an answer about a queue, unless it was lost since."""
+        return self.handle(owned, event(outcome), now_ms) if self.table.is_current(owned) else []
 
     def pulled(
         self,
@@ -235,7 +249,7 @@ class Ownership:
     def want_lock(self, owned: OwnedQueue) -> Effects:
         """Lock a queue with the next request to its broker, or renew its lock."""
         if owned.is_ours:
-            self.locks_wanted[owned.queue] = owned.generation
+            self.locks_wanted[owned.queue] = owned
             self.unlocked.pop(owned.queue, None)
         return []
 
@@ -252,10 +266,9 @@ class Ownership:
             self.table.hook_begins(owned.queue)
         return [fx.Assigned((owned.queue,))]
 
-    def unlock(self, owned: OwnedQueue) -> Effects:
+    def unlock(self, owned: OwnedQueue) -> None:
         """Return the lock of a queue, if it was requested."""
         address = owned.lock.address
-        if not address:
-            return []
-        self.unlocked[owned.queue] = address
-        return [fx.UnlockQueues(address, (owned.queue,))]
+        if address:
+            self.unlocked[owned.queue] = address
+            self.to_unlock.setdefault(address, []).append(owned.queue)

@@ -46,8 +46,8 @@ def revoke_moved(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms
 def revoke_unlocked(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> Effects:
     """Give up a queue whose lock was not ours yet."""
     own.remove(owned)
-    steps: Effects = [fx.Revoked((owned.queue,))] if owned.is_announced else []
-    return steps + own.unlock(owned)
+    own.unlock(owned)
+    return [fx.Revoked((owned.queue,))] if owned.is_announced else []
 
 
 def hurry_draining(own: Ownership, owned: OwnedQueue, event: ev.Unassigned, now_ms: MonotonicMs) -> Effects:
@@ -125,7 +125,8 @@ def complete_release(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> 
     """Complete the release of a queue, and report it."""
     is_committed = _is_committed(own, owned)
     own.remove(owned)
-    steps = own.unlock(owned)
+    own.unlock(owned)
+    steps: Effects = []
     granted = owned.claim.granted
     if owned.is_wanted_again:
         steps += own.take(owned.queue, now_ms, delay_ms=0, claim=granted)

@@ -1,6 +1,7 @@
 """The effects of a popping consumer's core: requests of POP, and what it shares with consumers of queues."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.pop.held_message import HeldMessage
@@ -53,9 +54,8 @@ PopEffect = (
     fx.Deliver
     | PopRequest
     | fx.Abandon
-    | fx.SendHeartbeat
+    | fx.Ask[Any]
     | fx.FetchRoutes
-    | fx.ListTopics
     | fx.Trouble
     | fx.Recovered
     | fx.Unregister

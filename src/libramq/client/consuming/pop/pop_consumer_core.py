@@ -29,7 +29,6 @@ from libramq.clock import MonotonicMs, Now
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError, RequestCodeNotSupported
 from libramq.filter.subscription import Selector, Sql
-from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
@@ -63,6 +62,8 @@ class PopConsumerCore:
         self._stop_due = self._timers.new(self._stop_now)
         self.troubles = Troubles()
         self._known_brokers = KnownBrokers(settings, subscriptions, self.routes, self._timers, self.troubles)
+        self._known_brokers.routes_changed = self._routes_changed
+        self._known_brokers.met = self._met
         self._places = Places(settings, subscriptions, self.routes)
         self._settling = Settling(self.routes, self._places.release)
         self._holding = Holding(settings, self.routes, self._settling, self._places.release, monotonic_ms)
@@ -109,35 +110,17 @@ class PopConsumerCore:
 
     # Routes and heartbeats.
 
-    def routes_fetched(
-        self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs
-    ) -> list[PopEffect]:
-        """Handle fetched routes; None for a topic that the name server does not know."""
-        if self._phase is not Phase.RUNNING or not self._known_brokers.routes_fetched(found, now_ms):
-            return []
+    def _routes_changed(self, _: MonotonicMs) -> fx.Effects:
         self._places.routes_changed()
-        return _shared(self._known_brokers.meet())
+        return []
 
-    def topics_listed(
-        self, topics: Sequence[str], masters: Iterable[str], now_ms: MonotonicMs
-    ) -> list[PopEffect]:
-        """Handle the names of all topics that brokers have: one of ours is missing."""
-        if self._phase is not Phase.RUNNING:
-            return []
-        return _shared(self._known_brokers.topics_listed(topics, masters, now_ms))
-
-    def heartbeat_answered(self, address: str, now_ms: MonotonicMs, *, ok: bool) -> list[PopEffect]:
-        """Handle the result of a heartbeat."""
-        if self._phase is not Phase.RUNNING:
-            return []
-        if self._known_brokers.answered(address, now_ms, ok=ok, offers=False):
-            self._places.reachable(address, now_ms)
+    def _met(self, address: str, now_ms: MonotonicMs) -> fx.Effects:
+        self._places.reachable(address, now_ms)
         return []
 
     def connection_lost(self, address: str, now_ms: MonotonicMs) -> list[PopEffect]:
         """Handle the end of a connection: the broker has dropped us, or has died."""
-        if self._phase is Phase.RUNNING:
-            self._known_brokers.lost(address, now_ms)
+        self._known_brokers.lost(address, now_ms)
         return []
 
     def pop_answered(self, topic: str, address: str, outcome: object) -> None:
@@ -253,6 +236,7 @@ class PopConsumerCore:
         if self._phase is not Phase.RUNNING:
             return []
         self._phase = Phase.DRAINING
+        self._known_brokers.close()
         self._timers.clear()
         self._stop_due.at(now_ms + timeout_ms)
         self._holding.close()

@@ -5,7 +5,9 @@ Upstream: MQClientAPIImpl.popMessageAsync, ackMessageAsync, changeInvisibleTimeA
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeVar, Unpack, get_args
+from typing import Any, Final, TypeVar, Unpack, cast, get_args, get_origin
+
+import msgspec
 
 from libramq.client.beginning import Begun, GroupBeginning
 from libramq.client.consuming import effects as fx
@@ -36,7 +38,6 @@ from libramq.remoting.headers import PopMessageHeader
 from libramq.rpc import broker_calls, pop_calls
 from libramq.rpc.call import Call
 from libramq.rpc.pop_calls import Changed, PopReply
-from libramq.transport.access import REQUEST_TIMEOUT_MS
 from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
@@ -78,32 +79,33 @@ class PopNetwork(MemberNetwork[PopEffect]):
             Acknowledge: self._acknowledge,
             Postpone: self._postpone,
             MakeDeadLetter: self._make_dead_letter,
-            fx.SendHeartbeat: self._send_heartbeat,
         }
-        assert self._performers.keys() == set(get_args(PopEffect)), "each effect has a performer"
+        kinds = {get_origin(each) or each for each in get_args(PopEffect)}
+        assert self._performers.keys() == kinds, "each effect has a performer"
 
     def assignment(self) -> list[MessageQueue]:
         """Return its queues: none."""
         return []
 
-    def ask(
+    def ask(self, ask: fx.Ask[Any]) -> None:
+        """Make a request, and measure how long its answer takes."""
+        sent_ms = self._clock.monotonic_ms()
+
+        def measured(outcome: Any, now_ms: MonotonicMs) -> fx.Effects:
+            took_ms = now_ms - sent_ms
+            self._round_trips_ms[ask.address] = min(took_ms, self._round_trips_ms.get(ask.address, took_ms))
+            return ask.done(outcome, now_ms)
+
+        super().ask(msgspec.structs.replace(ask, done=measured))
+
+    def _ask(
         self,
         address: str,
         call: Call[T],
         answered: Callable[[T | LibraError, MonotonicMs], Sequence[PopEffect]],
         timeout_ms: int,
-        *,
-        takes_late: bool = False,
     ) -> None:
-        """Make a request, and measure how long its answer takes."""
-        sent_ms = self._clock.monotonic_ms()
-
-        def measured(outcome: T | LibraError, now_ms: MonotonicMs) -> Sequence[PopEffect]:
-            took_ms = now_ms - sent_ms
-            self._round_trips_ms[address] = min(took_ms, self._round_trips_ms.get(address, took_ms))
-            return answered(outcome, now_ms)
-
-        super().ask(address, call, measured, timeout_ms, takes_late=takes_late)
+        self.ask(fx.Ask(address, call, cast("Any", answered), timeout_ms))
 
     def pause(self, queues: Sequence[MessageQueue] | None) -> None:
         """Start no more handlers."""
@@ -131,7 +133,7 @@ class PopNetwork(MemberNetwork[PopEffect]):
             self._pop(effect)
             return ()
 
-        self.ask(effect.address, beginning.begin_at(effect.place.topic, since_ms), begun, SETTLE_TIMEOUT_MS)
+        self._ask(effect.address, beginning.begin_at(effect.place.topic, since_ms), begun, SETTLE_TIMEOUT_MS)
 
     def _pop(self, effect: Pop) -> None:
         topic, broker_name = effect.place
@@ -173,7 +175,7 @@ class PopNetwork(MemberNetwork[PopEffect]):
             self.core.pop_answered(topic, effect.address, outcome)
             return self.core.popped(effect, age_ms, messages, now_ms)
 
-        self.ask(effect.address, pop_calls.pop_message(header), answered, POP_TIMEOUT_MS)
+        self._ask(effect.address, pop_calls.pop_message(header), answered, POP_TIMEOUT_MS)
 
     def _age_ms(self, effect: Pop, reply: PopReply, now_ms: MonotonicMs) -> int:
         """Return how long ago a broker popped messages, by our clock alone: its clock may be set otherwise.
@@ -199,14 +201,14 @@ class PopNetwork(MemberNetwork[PopEffect]):
         acks = batch_acks(self._settings.group, [held.message for held in effect.held])
         together = [ack for of_broker in acks.values() for ack in of_broker]
         call = pop_calls.batch_ack(effect.broker_name, together)
-        self.ask(effect.address, call, answered, SETTLE_TIMEOUT_MS)
+        self._ask(effect.address, call, answered, SETTLE_TIMEOUT_MS)
 
     def _acknowledge_each(self, effect: Acknowledge) -> None:
         """Acknowledge messages by one request each."""
         for held in effect.held:
             call = pop_calls.ack_message(ack_header(self._settings.group, held.message))
             one = Acknowledge(effect.broker_name, effect.address, (held,))
-            self.ask(effect.address, call, partial(self._acknowledged, one), SETTLE_TIMEOUT_MS)
+            self._ask(effect.address, call, partial(self._acknowledged, one), SETTLE_TIMEOUT_MS)
 
     def _acknowledged(
         self, effect: Acknowledge, outcome: LibraError | None, now_ms: MonotonicMs
@@ -220,7 +222,7 @@ class PopNetwork(MemberNetwork[PopEffect]):
             return self.core.postponed(effect, outcome, now_ms)
 
         header = change_header(self._settings.group, effect.held.message, effect.invisible_ms)
-        self.ask(effect.address, pop_calls.change_invisible_time(header), answered, SETTLE_TIMEOUT_MS)
+        self._ask(effect.address, pop_calls.change_invisible_time(header), answered, SETTLE_TIMEOUT_MS)
 
     def _make_dead_letter(self, effect: MakeDeadLetter) -> None:
         def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[PopEffect]:
@@ -229,20 +231,7 @@ class PopNetwork(MemberNetwork[PopEffect]):
             return self.core.dead_letter_made(effect, outcome, now_ms)
 
         header = send_back_header(effect.held.message, self._settings, DEAD_LETTER, error=effect.held.error)
-        self.ask(effect.address, broker_calls.send_back(header), answered, SETTLE_TIMEOUT_MS)
-
-    def _send_heartbeat(self, effect: fx.SendHeartbeat) -> None:
-        def answered(
-            outcome: broker_calls.HeartbeatReply | LibraError, now_ms: MonotonicMs
-        ) -> Sequence[PopEffect]:
-            ok = not isinstance(outcome, LibraError)
-            if isinstance(outcome, LibraError):
-                log_failed_request(log, "heartbeat failed", outcome, broker=effect.address)
-            self.core.troubles.answered(f"broker {effect.address}", outcome, keeps_out=True)
-            return self.core.heartbeat_answered(effect.address, now_ms, ok=ok)
-
-        call = broker_calls.heartbeat(effect.data, coordinated=False)
-        self.ask(effect.address, call, answered, REQUEST_TIMEOUT_MS)
+        self._ask(effect.address, broker_calls.send_back(header), answered, SETTLE_TIMEOUT_MS)
 
 
 def _is_about_filter(error: BrokerError) -> bool:

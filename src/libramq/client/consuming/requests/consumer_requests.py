@@ -4,15 +4,15 @@ Each response goes back to the part of the core that asked for it.
 Upstream: impl/MQClientAPIImpl.java.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
-from libramq.client.consuming.effects import Ask, Performers
+from libramq.client.consuming.effects import Performers
 from libramq.client.consuming.handling.send_back import INNER_PRODUCER, retry_copy, send_back_header
-from libramq.client.consuming.ownership import event as ev
+from libramq.client.consuming.ownership.ownership import OFFSET_TIMEOUT_MS
 from libramq.client.consuming.pulling.pulled_records import PulledRecords
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
 from libramq.client.producing.send_request import send_call
@@ -31,18 +31,14 @@ from libramq.message.record import damaged_records
 from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc import broker_calls as calls
 from libramq.rpc import group_calls
-from libramq.rpc.call import Call
-from libramq.transport.access import REQUEST_TIMEOUT_MS
 from libramq.transport.outages import log_failed_request
 
-T = TypeVar("T")
 log = get_logger(__name__)
 
 #: DefaultMQPushConsumerImpl: how long the broker may hold a pull, and how long we wait for it.
 HOLD_MS: Final = 15_000
 PULL_TIMEOUT_MS: Final = 30_000
-#: RemoteBrokerOffsetStore, and sendMessageBack.
-OFFSET_TIMEOUT_MS: Final = 5_000
+#: sendMessageBack.
 SEND_BACK_TIMEOUT_MS: Final = 5_000
 #: The answers to a pull that its expression is the cause of. SYSTEM_ERROR: enablePropertyFilter is off.
 _FILTER_REFUSED: Final = frozenset({
@@ -50,8 +46,6 @@ _FILTER_REFUSED: Final = frozenset({
     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     ResponseCode.FILTER_DATA_NOT_EXIST,
 })  # fmt: skip
-#: RebalanceImpl.lock.
-LOCK_TIMEOUT_MS: Final = 1_000
 
 
 def decoded_messages(effect: fx.Pull, reply: calls.PullReply) -> Sequence[MessageExt]:
@@ -85,7 +79,7 @@ class ConsumerRequests:
         subscriptions: Mapping[str, Selector],
         core: PushConsumerCore,
         clock: Clock,
-        ask: Ask,
+        ask: Callable[[fx.Ask[Any]], None],
     ) -> None:
         self._settings = settings
         self._subscriptions = subscriptions
@@ -102,65 +96,7 @@ class ConsumerRequests:
             fx.CommitOffset: self._commit_offset,
             fx.SendBack: self._send_back,
             fx.SendCopy: self._send_copy,
-            fx.SendHeartbeat: self._send_heartbeat,
-            fx.FetchConsumerList: self._fetch_consumer_list,
-            fx.QueryOffset: self._query_offset,
-            fx.MaxOffset: self._max_offset,
-            fx.SearchOffset: self._search_offset,
-            fx.LockQueues: self._lock_queues,
-            fx.UnlockQueues: self._unlock_queues,
         }
-
-    def _send_heartbeat(self, effect: fx.SendHeartbeat) -> None:
-        def answered(outcome: calls.HeartbeatReply | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
-            ok = not isinstance(outcome, LibraError)
-            if isinstance(outcome, LibraError):
-                log_failed_request(log, "heartbeat failed", outcome, broker=effect.address)
-            offers = isinstance(outcome, calls.HeartbeatReply) and outcome.coordinates
-            self._core.troubles.answered(f"broker {effect.address}", outcome, keeps_out=True)
-            return self._core.heartbeat_answered(effect.address, now_ms, ok=ok, offers=offers)
-
-        call = calls.heartbeat(
-            effect.data, coordinated=self._settings.is_member, lease_ended=effect.lease_ended
-        )
-        self._ask(effect.address, call, answered, REQUEST_TIMEOUT_MS)
-
-    def _fetch_consumer_list(self, effect: fx.FetchConsumerList) -> None:
-        def answered(outcome: list[str] | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
-            client_ids = None if isinstance(outcome, LibraError) else outcome
-            return self._core.consumer_list_fetched(effect.address, effect.topics, client_ids, now_ms)
-
-        self._ask(effect.address, calls.consumer_list(self._settings.group), answered, REQUEST_TIMEOUT_MS)
-
-    def _query_offset(self, effect: fx.QueryOffset) -> None:
-        # Unless it is known since when the group reads its topic, a young queue is read from its start, as
-        # upstream's brokers decide: messages that arrived before a new queue's first reader would be lost.
-        self._ask(
-            effect.address,
-            calls.query_consumer_offset(
-                self._settings.group, effect.queue, zero_if_not_found=effect.zero_if_not_found
-            ),
-            lambda outcome, now_ms: self._core.own.handle_same(
-                effect.queue, effect.generation, ev.OffsetAnswered(outcome), now_ms
-            ),
-            OFFSET_TIMEOUT_MS,
-        )
-
-    def _max_offset(self, effect: fx.MaxOffset) -> None:
-        self._ask_start(effect, calls.max_offset(effect.queue))
-
-    def _search_offset(self, effect: fx.SearchOffset) -> None:
-        self._ask_start(effect, calls.search_offset(effect.queue, effect.timestamp_ms))
-
-    def _ask_start(self, effect: fx.MaxOffset | fx.SearchOffset, call: Call[int]) -> None:
-        self._ask(
-            effect.address,
-            call,
-            lambda outcome, now_ms: self._core.own.handle_same(
-                effect.queue, effect.generation, ev.StartAnswered(outcome), now_ms
-            ),
-            OFFSET_TIMEOUT_MS,
-        )
 
     def _pull(self, effect: fx.Pull) -> None:
         queue = effect.queue
@@ -187,7 +123,7 @@ class ConsumerRequests:
             lb_takes_batches=effect.takes_batches or None,
         )
 
-        def answered(outcome: calls.PullReply | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+        def answered(outcome: calls.PullReply | LibraError, now_ms: MonotonicMs) -> fx.Effects:
             messages: Sequence[MessageExt] = ()
             if not isinstance(outcome, LibraError) and outcome.code == ResponseCode.SUCCESS:
                 try:
@@ -201,10 +137,10 @@ class ConsumerRequests:
                 queue, effect.generation, outcome, messages, now_ms, claim=effect.claim, number=effect.number
             )
 
-        self._ask(effect.address, calls.pull_message(header), answered, PULL_TIMEOUT_MS)
+        self._ask(fx.Ask(effect.address, calls.pull_message(header), answered, PULL_TIMEOUT_MS))
 
     def _send_back(self, effect: fx.SendBack) -> None:
-        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> fx.Effects:
             if outcome is not None:
                 log.warning("send-back failed; a copy is sent instead", reason=str(outcome))
             return self._core.consumption.sent_back(effect, now_ms, ok=outcome is None)
@@ -218,19 +154,19 @@ class ConsumerRequests:
             error=effect.delivery.error,
         )
         timeout_ms = effect.pass_on_ms + SEND_BACK_TIMEOUT_MS
-        self._ask(effect.address, calls.send_back(header), answered, timeout_ms)
+        self._ask(fx.Ask(effect.address, calls.send_back(header), answered, timeout_ms))
 
     def _send_copy(self, effect: fx.SendCopy) -> None:
-        def answered(outcome: calls.SendReply | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+        def answered(outcome: calls.SendReply | LibraError, now_ms: MonotonicMs) -> fx.Effects:
             ok = not isinstance(outcome, LibraError)
             return self._core.consumption.copy_sent(effect, now_ms, ok=ok)
 
         prepared = retry_copy(effect.message, self._settings, effect.delay_level, error=effect.delivery.error)
         call = send_call(prepared, effect.queue, INNER_PRODUCER, born_ms=self._clock.wall_ms())
-        self._ask(effect.address, call, answered, SEND_BACK_TIMEOUT_MS)
+        self._ask(fx.Ask(effect.address, call, answered, SEND_BACK_TIMEOUT_MS))
 
     def _commit_offset(self, effect: fx.CommitOffset) -> None:
-        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> fx.Effects:
             if outcome is None:
                 self._commits_failed.pop(effect.queue, None)
             elif self._commits_failed.get(effect.queue) != str(outcome):  # It is repeated ten times a second.
@@ -245,25 +181,7 @@ class ConsumerRequests:
             member=effect.claim.member if effect.claim else None,
             epoch=effect.claim.epoch if effect.claim else None,
         )
-        self._ask(effect.address, call, answered, OFFSET_TIMEOUT_MS)
-
-    def _lock_queues(self, effect: fx.LockQueues) -> None:
-        def answered(outcome: list[MessageQueue] | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
-            granted = outcome if isinstance(outcome, LibraError) else frozenset(outcome)
-            return self._core.locks.answered(effect, granted, now_ms)
-
-        queues = [queue for queue, _ in effect.queues]
-        call = calls.lock_batch(self._settings.group, self._settings.client_id, queues)
-        self._ask(effect.address, call, answered, LOCK_TIMEOUT_MS)
-
-    def _unlock_queues(self, effect: fx.UnlockQueues) -> None:
-        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
-            if outcome is not None:  # The broker frees them when our session ends.
-                log_failed_request(log, "queues not unlocked", outcome, queues=len(effect.queues))
-            return ()
-
-        call = calls.unlock_batch(self._settings.group, self._settings.client_id, list(effect.queues))
-        self._ask(effect.address, call, answered, LOCK_TIMEOUT_MS)
+        self._ask(fx.Ask(effect.address, call, answered, OFFSET_TIMEOUT_MS))
 
 
 #: Ours: a lost release is requested again by the response to the next poll.
@@ -273,7 +191,7 @@ RELEASE_TIMEOUT_MS: Final = 3_000
 class MemberRequests:
     """Sends the requests: one method per effect."""
 
-    def __init__(self, group: str, core: PushConsumerCore, ask: Ask) -> None:
+    def __init__(self, group: str, core: PushConsumerCore, ask: Callable[[fx.Ask[Any]], None]) -> None:
         self._group = group
         self._core = core
         self._ask = ask
@@ -291,34 +209,40 @@ class MemberRequests:
 
     def _find(self, effect: fx.FindGroup) -> None:
         self._ask(
-            effect.address,
-            group_calls.find_group(self._group),
-            partial(self._core.coordination.found, effect),
-            effect.timeout_ms,
+            fx.Ask(
+                effect.address,
+                group_calls.find_group(self._group),
+                partial(self._core.coordination.found, effect),
+                effect.timeout_ms,
+            )
         )
 
     def _join(self, effect: fx.JoinGroup) -> None:
         self._ask(
-            effect.address,
-            group_calls.join_group(effect.header, effect.body),
-            partial(self._core.coordination.joined, effect),
-            effect.timeout_ms,
+            fx.Ask(
+                effect.address,
+                group_calls.join_group(effect.header, effect.body),
+                partial(self._core.coordination.joined, effect),
+                effect.timeout_ms,
+            )
         )
 
     def _poll(self, effect: fx.PollGroup) -> None:
         self._ask(
-            effect.address,
-            group_calls.poll_group(self._group, effect.member, effect.epoch, effect.body, effect.hold_ms),
-            partial(self._core.coordination.polled, effect),
-            effect.timeout_ms,
-            takes_late=True,
+            fx.Ask(
+                effect.address,
+                group_calls.poll_group(self._group, effect.member, effect.epoch, effect.body, effect.hold_ms),
+                partial(self._core.coordination.polled, effect),
+                effect.timeout_ms,
+                takes_late=True,
+            )
         )
 
     def _release(self, effect: fx.ReleaseQueues) -> None:
-        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> fx.Effects:
             if outcome is not None:
                 log_failed_request(log, "queues not released", outcome, queues=len(effect.queues))
-            return ()
+            return []
 
         call = group_calls.release_queues(
             self._group,
@@ -328,21 +252,23 @@ class MemberRequests:
             leaving=effect.leaving,
             slow=effect.slow,
         )
-        self._ask(effect.address, call, answered, RELEASE_TIMEOUT_MS)
+        self._ask(fx.Ask(effect.address, call, answered, RELEASE_TIMEOUT_MS))
 
     def _leave(self, effect: fx.LeaveGroup) -> None:
-        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> fx.Effects:
             if outcome is not None:  # Our session will expire.
                 log.warning("the coordinator could not be notified of our leaving", reason=str(outcome))
             return self._core.group_left()
 
         call = group_calls.leave_group(self._group, effect.member, effect.reason, effect.queues)
-        self._ask(effect.address, call, answered, LEAVE_TIMEOUT_MS)
+        self._ask(fx.Ask(effect.address, call, answered, LEAVE_TIMEOUT_MS))
 
     def _open(self, effect: fx.OpenQueue) -> None:
         self._ask(
-            effect.address,
-            group_calls.open_queue(self._group, effect.queue, effect.claim.member, effect.claim.epoch),
-            partial(self._core.claims.opened, effect),
-            OFFSET_TIMEOUT_MS,
+            fx.Ask(
+                effect.address,
+                group_calls.open_queue(self._group, effect.queue, effect.claim.member, effect.claim.epoch),
+                partial(self._core.claims.opened, effect),
+                OFFSET_TIMEOUT_MS,
+            )
         )
