@@ -57,6 +57,17 @@ def test_only_users_may_do_anything_and_they_stay(tmp_path: Path, monkeypatch: p
             audit_is_refused = libra("admin", "audit", "-n", namesrv)
             assert "NO_PERMISSION" in audit_is_refused.err, audit_is_refused
         monkeypatch.setenv("LIBRA_ACCESS", str(access))
+        value = ("-s", "n", "-k", "k", "-v", "v")
+        assert libra("admin", "updateKvConfig", "-n", namesrv, *value).code == 0
+        of_names = data / "namesrv" / "audit.jsonl"
+        assert stat.S_IMODE(of_names.stat().st_mode) == 0o600
+        Cluster.wait_until(lambda: "PUT_KV_CONFIG" in of_names.read_text(), "the change", within_s=30)
+        changes = libra("admin", "audit", "--file", str(of_names), "-k", "changed", "--json")
+        assert [(each["user"], each["request"]) for each in json.loads(changes.out)] == [
+            ("admin", "PUT_KV_CONFIG")
+        ]
+        refusals = libra("admin", "audit", "--file", str(of_names), "-k", "refused").out
+        assert "WIPE_WRITE_PERM_OF_BROKER" in refusals
         shown = audited(namesrv, "created")
         assert [(each["user"], each["request"], each["resources"]) for each in shown] == [
             ("admin", "AUTH_CREATE_USER", ["User:reader"])

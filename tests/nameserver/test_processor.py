@@ -1,6 +1,7 @@
 """A name server's answers, as Apache's tools and clients read them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
 from libramq.formats.access import UserInfo
 from libramq.formats.document import encode_body
+from libramq.nameserver.audit_file import AuditFile
 from libramq.nameserver.engine import CHANGES, name_server_engine
 from libramq.nameserver.kv_config import KVConfig
 from libramq.nameserver.route_info import RouteInfo
@@ -37,11 +39,18 @@ class Server:
         credentials: Credentials | None = None,
         kv: KVConfig | None = None,
         operator: UserInfo | None = None,
+        audit_path: Path | None = None,
     ) -> None:
         self.clock = ManualClock()
+        self.audit_file = AuditFile(self.clock, audit_path)
         self.routes = RouteInfo()
         self.engine = name_server_engine(
-            self.routes, clock=self.clock, operator=operator, credentials=credentials, kv=kv
+            self.routes,
+            clock=self.clock,
+            operator=operator,
+            credentials=credentials,
+            kv=kv,
+            audit_file=self.audit_file,
         )
         self.timers, self.threads = ManualTimers(), ManualThreads()
         self.performer = Performer(

@@ -1,11 +1,12 @@
-"""The audit of a cluster: the newest events that its brokers have recorded, merged by time."""
+"""The audit of a cluster: the newest events that its brokers, or a name server, have recorded, by time."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from libramq.auth.audit import AuditEvent, decode_event
+from libramq.auth.audit import AuditEvent, decode_event, former_of, refusals_of
 from libramq.client.queue_reader import QueueReader
 from libramq.errors import ConfigError, RouteNotFound
 from libramq.message.names import AUDIT_TOPIC
@@ -46,6 +47,28 @@ def audit_events(
             found += of_queue
     finally:
         reader.close()
+    return sorted(found, key=lambda event: event.at_ms)[-last:]
+
+
+def file_events(
+    path: Path, *, last: int, kind: str | None = None, user: str | None = None
+) -> list[AuditEvent]:
+    """Return the newest events of a name server's files, the oldest first; raises ConfigError."""
+    found: list[AuditEvent] = []
+    try:
+        files = [at for each in (path, refusals_of(path)) for at in (former_of(each), each)]
+        lines = [line for each in files if each.exists() for line in each.read_bytes().splitlines()]
+    except OSError as failed:
+        raise ConfigError(f"{path} cannot be read: {failed.strerror}") from None
+    if not any(each.exists() for each in files):
+        raise ConfigError(f"there is no {path}; a name server's audit is in the file that auditPath names")
+    for line in lines:
+        try:
+            event = decode_event(line)
+        except msgspec.DecodeError:
+            continue  # Of a later version, or cut off.
+        if kind in (None, event.kind) and user in (None, event.user):
+            found.append(event)
     return sorted(found, key=lambda event: event.at_ms)[-last:]
 
 

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -353,6 +354,16 @@ def decode_event(data: bytes) -> AuditEvent:
     if event.version != VERSION:
         raise msgspec.ValidationError(f"version {event.version}")
     return event
+
+
+def refusals_of(path: Path) -> Path:
+    """Return the file with the refusals beside one with other events."""
+    return path.with_name(path.name + ".refused")
+
+
+def former_of(path: Path) -> Path:
+    """Return the file that a full one became."""
+    return path.with_name(path.name + ".1")
 
 
 def _shown(text: str | None) -> str | None:

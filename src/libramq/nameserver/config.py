@@ -53,6 +53,13 @@ class NameServerConfig:
         "without one it is lost when the name server stops.",
         changes=False,
     )
+    audit_path: str = _option(  # Ours alone.
+        "auditPath",
+        "",
+        "With `authenticationEnabled`: the file of the [audit](security.md#audit); without one it is in the "
+        "log.",
+        changes=False,
+    )
     order_message_enable: bool = _option(
         "orderMessageEnable",
         False,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, cast
 
 from libramq.auth.access_control import AccessControl
+from libramq.auth.audit import Audit
 from libramq.auth.authorizer import ALLOW_ALL
 from libramq.auth.users import Users
 from libramq.clock import Clock, MonotonicMs
@@ -19,6 +20,7 @@ from libramq.kernel.parts import Kernel
 from libramq.kernel.work import Each
 from libramq.logs import get_logger
 from libramq.nameserver.administration import NameServerAdministration, Settings
+from libramq.nameserver.audit_file import AuditFile
 from libramq.nameserver.config import NameServerConfig
 from libramq.nameserver.displacement import Displacement
 from libramq.nameserver.kv_config import KVConfig
@@ -165,10 +167,10 @@ def _access_control(operator: UserInfo, credentials: Credentials | None) -> Acce
     return AccessControl(users, cluster="", brokers=brokers)
 
 
-def _signatures(access: AccessControl, processors: Processors) -> Signatures:
+def _signatures(access: AccessControl, processors: Processors, audit: Audit) -> Signatures:
     """Return the checks of requests that change something; the others look up, or are the brokers'."""
     lookups = frozenset(processors.singly) - CHANGES
-    return Signatures(access, unsigned=lookups, unrestricted=lookups)
+    return Signatures(access, unsigned=lookups, unrestricted=lookups, audit=audit)
 
 
 def name_server_engine(
@@ -179,19 +181,23 @@ def name_server_engine(
     credentials: Credentials | None = None,
     config: NameServerConfig | None = None,
     kv: KVConfig | None = None,
+    audit_file: AuditFile | None = None,
 ) -> Engine:
     """Return the engine of a name server.
 
-    operator: who alone may change it; None: whoever reaches it. credentials: the cluster's brokers sign with
-    them; then nobody else registers.
+    operator: who alone may change it, which is audited; None: whoever reaches it. credentials: the cluster's
+    brokers sign with them; then nobody else registers.
     """
     kernel, kv = Kernel(clock), kv or KVConfig()
     settings = Settings(config or NameServerConfig())
+    audit_file = audit_file or AuditFile(clock)
+    audit_file.begin(kernel)
+    audit = audit_file.audit if operator is not None else None
     routes = Routes(route_info, settings, kernel, credentials)
     responder = Responder(kernel.effects)
     displacement = Displacement(kernel, responder)
     services = (
-        NameServerProcessor(route_info, displacement, kv, settings, credentials),
+        NameServerProcessor(route_info, displacement, kv, settings, credentials, audit),
         NameServerAdministration(
             route_info.tables, kv, settings, effects=kernel.effects, responder=responder
         ),
@@ -204,7 +210,7 @@ def name_server_engine(
         responder=responder,
         processors=processors,
         answered=displacement.answered,
-        signatures=_signatures(access, processors) if access is not None else None,
+        signatures=_signatures(access, processors, audit_file.audit) if access is not None else None,
     )
     kernel.effects.add(Listen(lambda: None))
     hooks = Hooks(

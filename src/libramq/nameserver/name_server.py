@@ -8,6 +8,7 @@ from libramq.clock import Clock, SystemClock
 from libramq.filesystem import LocalFileSystem
 from libramq.formats.access import UserInfo
 from libramq.logs import get_logger
+from libramq.nameserver.audit_file import AuditFile
 from libramq.nameserver.config import NameServerConfig
 from libramq.nameserver.engine import name_server_engine
 from libramq.nameserver.kv_config import KVConfig
@@ -56,6 +57,8 @@ class NameServer:
         self._allow_public = allow_public
         clock = clock or SystemClock()
         self._threads = WorkerThreads()
+        audit_path = Path(config.audit_path) if config is not None and config.audit_path else None
+        self._audit_file = AuditFile(clock, audit_path)
         kv_file = Path(config.kv_config_path) if config is not None and config.kv_config_path else None
         self.engine = name_server_engine(
             self.route_info,
@@ -64,6 +67,7 @@ class NameServer:
             credentials=credentials,
             config=replace(config or NameServerConfig(), listen_port=port, bind_address=host),
             kv=KVConfig(LocalFileSystem(), kv_file),
+            audit_file=self._audit_file,
         )
         remotes = AsyncioRemotes(clock.monotonic_ms, access=Access(tls=encryption.outgoing))
         self.performer = Performer(
@@ -92,6 +96,7 @@ class NameServer:
         self.performer.stop()
         await self._server.close()
         await self._threads.close()
+        self._audit_file.close()
         log.info("name server stopped", address=self.address)
 
     async def __aenter__(self) -> "NameServer":

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from libramq.auth.audit import Audit, Kind
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats import fastjson
@@ -58,7 +59,10 @@ class NameServerProcessor:
         kv: KVConfig,
         settings: Settings,
         credentials: Credentials | None = None,
+        audit: Audit | None = None,
     ) -> None:
+        #: Of registrations, where nobody but a broker can make them.
+        self._audit = audit if credentials is not None else None
         self._route_info = route_info
         self._displacement = displacement
         self._kv = kv
@@ -125,6 +129,7 @@ class NameServerProcessor:
             now_ms=request.monotonic_ms,
         )
         if registered.is_new:
+            self._note(Kind.CREATED, request, header.broker_name, header.broker_addr)
             log.info(
                 "broker registered",
                 cluster=header.cluster_name,
@@ -147,6 +152,7 @@ class NameServerProcessor:
         header: h.UnregisterBrokerHeader = request.header
         key = BrokerAddress(header.cluster_name, header.broker_addr)
         if self._route_info.unregister(key, owner=request.peer):
+            self._note(Kind.DELETED, request, header.broker_name, header.broker_addr)
             log.info("broker unregistered", broker=header.broker_name, address=header.broker_addr)
         return SUCCESS
 
@@ -169,6 +175,12 @@ class NameServerProcessor:
         header: h.BrokerHeartbeatHeader = request.header
         self._route_info.seen(BrokerAddress(header.cluster_name, header.broker_addr), request.monotonic_ms)
         return SUCCESS
+
+    def _note(self, kind: Kind, request: Request, broker: str, address: str) -> None:
+        """Record that a broker has registered, or has ended its registration."""
+        if self._audit is not None:
+            name = RequestCode(request.command.code).name
+            self._audit.changed(kind, request.principal, name, [f"Broker:{broker}", f"Address:{address}"])
 
     def _require_broker(self, request: Request) -> None:
         """Raise BrokerError for a broker's request that no broker of the cluster has signed."""

@@ -88,6 +88,10 @@ class Row:
 
     def changed(self, principal: Principal, header: Any, body: Any) -> Collection[str]:
         """Return what a request changes, as the audit names it."""
+        if isinstance(header, h.KVHeader):
+            return [f"Value:{header.namespace}/{header.key}"]
+        if isinstance(header, h.BrokerNameHeader):
+            return [f"Broker:{header.broker_name}"]
         user = getattr(header, "username", None)
         subject = (body.subject if isinstance(body, AclInfo) else None) or getattr(header, "subject", None)
         if user or subject:
@@ -517,21 +521,33 @@ _NAME_SERVER_ROWS: Final = (
     Row(R.GET_BROKER_CLUSTER_INFO, h.NoHeader, _cluster_wide(A.GET)),
     Row(R.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, h.NoHeader, _cluster_wide(A.LIST)),
     Row(R.GET_TOPICS_BY_CLUSTER, h.ClusterHeader, _managed(A.LIST, _fields(cluster, "cluster"))),
-    Row(R.DELETE_TOPIC_IN_NAMESRV, h.DeleteTopicInNamesrvHeader, _managed(A.DELETE, _of_topic)),
+    Row(
+        R.DELETE_TOPIC_IN_NAMESRV,
+        h.DeleteTopicInNamesrvHeader,
+        _managed(A.DELETE, _of_topic),
+        changes=Kind.DELETED,
+    ),
     Row(R.GET_SYSTEM_TOPIC_LIST_FROM_NS, h.NoHeader, _cluster_wide(A.LIST)),
     # Administration.
-    Row(R.PUT_KV_CONFIG, h.PutKVHeader, _cluster_wide(A.UPDATE)),
+    Row(R.PUT_KV_CONFIG, h.PutKVHeader, _cluster_wide(A.UPDATE), changes=Kind.CHANGED),
     Row(R.GET_KV_CONFIG, h.KVHeader, _cluster_wide(A.GET)),
-    Row(R.DELETE_KV_CONFIG, h.KVHeader, _cluster_wide(A.UPDATE)),
+    Row(R.DELETE_KV_CONFIG, h.KVHeader, _cluster_wide(A.UPDATE), changes=Kind.DELETED),
     Row(R.GET_KVLIST_BY_NAMESPACE, h.KVNamespaceHeader, _cluster_wide(A.GET)),
-    Row(R.WIPE_WRITE_PERM_OF_BROKER, h.BrokerNameHeader, _cluster_wide(A.UPDATE)),
-    Row(R.ADD_WRITE_PERM_OF_BROKER, h.BrokerNameHeader, _cluster_wide(A.UPDATE)),
-    Row(R.REGISTER_TOPIC_IN_NAMESRV, h.TopicHeader, _managed(A.CREATE, _of_topic), _CONTROL, TopicRouteData),
+    Row(R.WIPE_WRITE_PERM_OF_BROKER, h.BrokerNameHeader, _cluster_wide(A.UPDATE), changes=Kind.CHANGED),
+    Row(R.ADD_WRITE_PERM_OF_BROKER, h.BrokerNameHeader, _cluster_wide(A.UPDATE), changes=Kind.CHANGED),
+    Row(
+        R.REGISTER_TOPIC_IN_NAMESRV,
+        h.TopicHeader,
+        _managed(A.CREATE, _of_topic),
+        _CONTROL,
+        TopicRouteData,
+        changes=Kind.CREATED,
+    ),
     Row(R.GET_UNIT_TOPIC_LIST, h.NoHeader, _cluster_wide(A.LIST)),
     Row(R.GET_HAS_UNIT_SUB_TOPIC_LIST, h.NoHeader, _cluster_wide(A.LIST)),
     Row(R.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, h.NoHeader, _cluster_wide(A.LIST)),
     Row(R.GET_BROKER_MEMBER_GROUP, h.BrokerMemberGroupHeader, _managed(A.GET, _of_cluster)),
-    Row(R.UPDATE_NAMESRV_CONFIG, h.NoHeader, _cluster_wide(A.UPDATE), _CONFIG),
+    Row(R.UPDATE_NAMESRV_CONFIG, h.NoHeader, _cluster_wide(A.UPDATE), _CONFIG, changes=Kind.CHANGED),
     Row(R.GET_NAMESRV_CONFIG, h.NoHeader, _cluster_wide(A.GET)),
 )
 

@@ -6,6 +6,8 @@ mqadmin's copyUser is missing: a broker answers no passwords.
 import asyncio
 import getpass
 import sys
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option, Typer
@@ -228,12 +230,17 @@ async def audit(
     ] = None,
     user: Annotated[str | None, Option("-u", "--username", help="Only of this user.")] = None,
     last: Annotated[int, Option("-m", "--maxNum", min=1, help="How many at most, the newest.")] = 50,
+    file: Annotated[
+        Path | None, Option("--file", help="Read the file of a name server's auditPath, on its machine.")
+    ] = None,
     admin: Operator,
 ) -> Answer:
     """Show who changed what, who signed in, and who was refused, as brokers with users have recorded it."""
-    found = await asyncio.to_thread(
-        audits.audit_events, admin.namesrv, access.access(), last=last, kind=kind, user=user
-    )
+    if file is not None:
+        events = partial(audits.file_events, file)
+    else:
+        events = partial(audits.audit_events, admin.namesrv, access.access())
+    found = await asyncio.to_thread(events, last=last, kind=kind, user=user)
     shown = [
         {
             "time": time_text(event.at_ms),

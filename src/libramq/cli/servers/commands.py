@@ -20,7 +20,7 @@ from libramq.cli.options import Damaged, LogLevel, chosen_name_servers
 from libramq.cli.running import Service, StopSignal
 from libramq.cli.servers.broker_children import BrokerChildren
 from libramq.cli.servers.kafka import kafka_servers
-from libramq.cli.servers.layout import directories, kv_file
+from libramq.cli.servers.layout import AUDIT_FILE, directories, kv_file
 from libramq.cli.servers.memory import calm_garbage_collector, keep_freed_memory
 from libramq.cli.servers.ports import NAME_SERVER_PORT, choose_ports, further_broker_ports
 from libramq.cli.servers.secure_directory import SecureDirectory
@@ -393,7 +393,11 @@ def _name_server(
 ) -> NameServer:
     """Return the name server of `libra up`, to which some of its brokers' options apply."""
     operator = _operator(properties)
-    config = NameServerConfig(kv_config_path=str(kv_file(data)), authentication_enabled=operator is not None)
+    config = NameServerConfig(
+        kv_config_path=str(kv_file(data)),
+        authentication_enabled=operator is not None,
+        audit_path=str(kv_file(data).with_name(AUDIT_FILE)) if operator is not None else "",
+    )
     return NameServer(
         host,
         port,

@@ -31,6 +31,10 @@ def directories(data: Path, count: int) -> dict[str, Path]:
     return {name: data / name for name in NAMES[:count]}
 
 
+#: The name server's audit, beside its KV configuration.
+AUDIT_FILE: Final = "audit.jsonl"
+
+
 def kv_file(data: Path) -> Path:
     """Return the file of the name server's KV configuration."""
     return data / "namesrv" / "kvConfig.json"
