@@ -27,6 +27,7 @@ from libramq.logs import LINES_MAX
 from libramq.message import MessageExt, decode_records
 from libramq.message.names import AUDIT_TOPIC
 from libramq.protocols.kafka.api17_sasl import REFUSAL_MS
+from libramq.protocols.kafka.node import id_of
 from libramq.protocols.kafka.server import KafkaServer
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials, sign
@@ -385,6 +386,25 @@ class TestPolicies:
                 ),
             )
             assert peer.ask(commit).topics[0].partitions[0].error_code == denied
+
+    def test_an_id_does_not_say_whether_a_topic_exists(self, peer: KafkaPeer):
+        """Ids are hashes of names: whoever guesses a name knows its id."""
+        peer.talk.create_topic("hidden", queues=1)
+        for name in ("hidden", "absent"):
+            wanted = MetadataRequestTopic(name=None, topic_id=id_of(name))
+            (answer,) = peer.ask(MetadataRequest(topics=(wanted,)), 12).topics
+            assert (answer.name, answer.error_code) == (None, ErrorCode.UNKNOWN_TOPIC_ID)
+
+    def test_other_brokers_are_not_asked_for_topics_that_one_may_not_look_up(self, peer: KafkaPeer):
+        """How long that took said which of these there are."""
+        peer.talk.create_topic("hidden", queues=1)
+        peer.talk.broker.cluster.nodes._requested = 1  # Another broker does not answer.
+        for name in ("hidden", "absent"):
+            wanted = MetadataRequest(topics=(MetadataRequestTopic(name=name),))
+            (answer,) = peer.ask(wanted, 9).topics
+            assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        peer.tell(MetadataRequest(topics=(MetadataRequestTopic(name="mine"),)), 9)
+        assert peer.answers() == []
 
     def test_offsets_are_deleted_in_topics_that_one_may_read(self, peer: KafkaPeer):
         users, talk = peer.talk.broker.tables.users, peer.talk

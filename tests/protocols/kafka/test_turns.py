@@ -24,7 +24,9 @@ from libramq.wire.kafka.apis.configs import (
     IncrementalAlterConfigsResource,
     IncrementalConfig,
 )
+from libramq.wire.kafka.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from libramq.wire.kafka.apis.group_admin import DeleteGroupsRequest, DescribeGroupsRequest
+from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
     CommittedTopic,
@@ -107,6 +109,36 @@ LARGE: dict[str, Request] = {
                 configs=(IncrementalConfig(name="cleanup.policy", config_operation=0, value="delete"),),
             )
             for name in NAMES[:2_000]
+        )
+    ),
+    "Metadata": MetadataRequest(
+        topics=tuple(MetadataRequestTopic(name=name) for name in NAMES), allow_auto_topic_creation=False
+    ),
+    "Fetch": FetchRequest(
+        topics=tuple(
+            FetchTopic(
+                topic=name, partitions=(FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1),)
+            )
+            for name in NAMES[:7_000]
+        ),
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1,
+    ),
+    "Produce": ProduceRequest(
+        acks=1,
+        timeout_ms=1_000,
+        topics=tuple(
+            ProduceTopic(name=name, partitions=(ProducePartition(index=0, records=b""),))
+            for name in NAMES[:7_000]
+        ),
+    ),
+    "OffsetFetch of one group": OffsetFetchRequest(
+        groups=(
+            WantedGroup(
+                group_id="G",
+                topics=tuple(WantedTopic(name=name, partition_indexes=(0,)) for name in NAMES[:7_000]),
+            ),
         )
     ),
     "DescribeGroups": DescribeGroupsRequest(groups=NAMES),

@@ -94,12 +94,19 @@ class Slot(Parked):
         else:
             self.send(call.answer(make()))
 
-    def each(self, items: Sequence[T], work: Callable[[T], R], done: Callable[[list[R]], None]) -> None:
+    def each(
+        self,
+        items: Sequence[T],
+        work: Callable[[T], R],
+        done: Callable[[list[R]], None],
+        at_once_max: int = 1,
+    ) -> None:
         """Do the work for each item, and call `done` with the results; as many in a turn as it has time for.
 
-        Other connections are served in between, so `work` checks what it needs for each item.
+        Other connections are served in between, so `work` checks what it needs for each item. at_once_max: of
+        so many items all are worked off now.
         """
-        if len(items) <= 1:
+        if len(items) <= at_once_max:
             done([work(item) for item in items])
         else:
             self.proceed(self._steps(items, work, done))

@@ -21,7 +21,7 @@ from libramq.errors import BrokerError, InvalidName
 from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
-from libramq.kernel.work import InThread, Work
+from libramq.kernel.work import InThread, Work, portions
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.api22_producers import Producers
 from libramq.protocols.kafka.idempotent_producers import StoredBatch
@@ -52,6 +52,11 @@ from libramq.wire.kafka.record_batch import (
 #: Ours: requests that cost no more are decoded at once, in some milliseconds; compressed and larger ones on a
 #: thread.
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
+#: Ours: topics whose sender is checked at once, and portions of partitions that are looked up, at 10 µs each;
+#: of more, some in each turn.
+AT_ONCE_MAX: Final = 16
+#: Ours: partitions of a request that is decoded at once.
+PARTITIONS_AT_ONCE_MAX: Final = 256
 #: message.timestamp.after.max.ms of Kafka 4: a clock that is further ahead is wrong.
 AHEAD_MS_MAX: Final = 3_600_000
 #: RecordBatch.NO_TIMESTAMP: the time of a record that its producer gave none.
@@ -107,34 +112,59 @@ class Produces:
         if request.acks not in (-1, 0, 1):
             _Production(request, slot).refuse_all(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}")
             return
-        denied = self._denied(request, slot.principal)
+        names = list({topic.name for topic in request.topics})
+
+        def look_up(may_send: Sequence[bool]) -> None:
+            allowed = {name for name, may in zip(names, may_send, strict=True) if may}
+            places = [
+                (topic_at, some)
+                for topic_at, topic in enumerate(request.topics)
+                for some in portions(range(len(topic.partitions)))
+            ]
+            find = partial(self._queues, request, allowed)
+            slot.each(places, find, partial(self._decode, request, slot, allowed), AT_ONCE_MAX)
+
+        slot.each(names, partial(self._may_send, slot.principal), look_up, AT_ONCE_MAX)
+
+    def _may_send(self, principal: Principal, name: str) -> bool:
+        """Return whether a client may send to a topic: else it learns nothing of it, nor is it decoded."""
+        try:
+            require_permission(self._authorizer, Send(principal, name))
+        except BrokerError:
+            return False
+        return True
+
+    def _queues(
+        self, request: ProduceRequest, allowed: Set[str], some: tuple[int, range]
+    ) -> Mapping[Place, int | ErrorCode]:
+        """Return the queues of some partitions of a topic, or why they are not here."""
+        topic_at, positions = some
+        topic = request.topics[topic_at]
+        if topic.name not in allowed:
+            return {(topic_at, at): ErrorCode.TOPIC_AUTHORIZATION_FAILED for at in positions}
+        return {(topic_at, at): self._nodes.queue(topic.name, topic.partitions[at].index) for at in positions}
+
+    def _decode(
+        self,
+        request: ProduceRequest,
+        slot: Slot,
+        allowed: Set[str],
+        found: Sequence[Mapping[Place, int | ErrorCode]],
+    ) -> None:
+        """Decode the batches, on a thread where that takes long, and store them."""
+        queues = {place: queue for some in found for place, queue in some.items()}
         whole = {topic.name for topic in request.topics if self._store.is_in_batches(topic.name)}
         cost = sum(
             (checking_cost if topic.name in whole else unpacking_cost)(partition.records or b"")
             for topic in request.topics
-            if topic.name not in denied
+            if topic.name in allowed
             for partition in topic.partitions
         )
-        queues = {
-            (topic_at, partition_at): denied.get(topic.name) or self._nodes.queue(topic.name, partition.index)
-            for topic_at, topic in enumerate(request.topics)
-            for partition_at, partition in enumerate(topic.partitions)
-        }
         decode = partial(_decode, request, queues, whole, int(self._clock.wall_ms()) + AHEAD_MS_MAX)
-        if cost <= AT_ONCE_BYTES_MAX:
+        if cost <= AT_ONCE_BYTES_MAX and len(queues) <= PARTITIONS_AT_ONCE_MAX:
             self._append(request, slot, decode())
         else:
             slot.proceed(self._decoded_first(request, slot, decode))
-
-    def _denied(self, request: ProduceRequest, principal: Principal) -> Mapping[str, ErrorCode]:
-        """Return the topics that a client may not send to: it learns nothing of them, nor is it decoded."""
-        denied = {}
-        for name in {topic.name for topic in request.topics}:
-            try:
-                require_permission(self._authorizer, Send(principal, name))
-            except BrokerError as refused:
-                denied[name] = code_of(refused)
-        return denied
 
     def _decoded_first(
         self, request: ProduceRequest, slot: Slot, decode: Callable[[], Mapping[Place, Found]]
@@ -299,18 +329,18 @@ class _Production:
         if self._request.acks == 0:
             self._end_without_answer()
             return
-        self._slot.answer(
-            ProduceResponse(
-                responses=tuple(
-                    ProducedTopic(
-                        name=topic.name,
-                        partitions=tuple(
-                            self._results[topic_at, partition_at]
-                            for partition_at in range(len(topic.partitions))
-                        ),
-                    )
-                    for topic_at, topic in enumerate(self._request.topics)
+        self._slot.answer_with(self._response, self._count)
+
+    def _response(self) -> ProduceResponse:
+        return ProduceResponse(
+            responses=tuple(
+                ProducedTopic(
+                    name=topic.name,
+                    partitions=tuple(
+                        self._results[topic_at, partition_at] for partition_at in range(len(topic.partitions))
+                    ),
                 )
+                for topic_at, topic in enumerate(self._request.topics)
             )
         )
 

@@ -86,31 +86,52 @@ class Metadata:
         return {MetadataRequest: self.describe}
 
     def describe(self, request: MetadataRequest, slot: Slot) -> None:
-        """Answer with the topics that were asked for, or all."""
+        """Answer with the topics that were asked for, or all; of many, some in each turn."""
         assert slot.call is not None, "a request has a call"
-        is_all = request.topics is None or (not request.topics and slot.call.header.version == 0)
-        wanted = [self._name_of(each) for each in request.topics or ()]
-        answer = partial(self._answer, request, slot, is_all=is_all)
-        if is_all or all(
-            name is not None and self._nodes.counts(name) and self._nodes.is_settled(name) for name in wanted
-        ):
-            answer()
-        else:
-            self._nodes.refresh(slot.guarded(answer))
+        answer = partial(self._answer, slot)
+        if request.topics is None or (not request.topics and slot.call.header.version == 0):
+            slot.each(self._nodes.topics(), partial(self._listed, slot.principal), answer, AT_ONCE_MAX)
+            return
+        wanted = list({self._name_of(each) or each.topic_id: each for each in request.topics}.values())
+        find = partial(self._found, slot, creates=request.allow_auto_topic_creation)
 
-    def _answer(self, request: MetadataRequest, slot: Slot, *, is_all: bool) -> None:
-        found: list[Described | MetadataTopic]
-        if is_all:
-            listed = (name for name in self._nodes.topics() if self._may_list(name, slot.principal))
-            found = [(name, self._nodes.numbering(name)) for name in listed]
-        else:
-            creates = request.allow_auto_topic_creation
-            named = [(self._name_of(each), each) for each in request.topics or ()]
-            each_once = {name or each.topic_id: (name, each) for name, each in named}
-            found = [
-                _of_no_topic(each) if name is None else self._named(name, slot, creates=creates)
-                for name, each in each_once.values()
-            ]
+        def look(are_missing: Sequence[bool]) -> None:
+            describe = partial(slot.each, wanted, find, answer, AT_ONCE_MAX)
+            if any(are_missing):
+                self._nodes.refresh(slot.guarded(describe))
+            else:
+                describe()
+
+        slot.each(wanted, partial(self._is_missing, slot.principal), look, AT_ONCE_MAX)
+
+    def _is_missing(self, principal: Principal, wanted: MetadataRequestTopic) -> bool:
+        """Return whether other brokers may know more of a topic.
+
+        How long the answer takes says nothing about topics that the principal may not look up: none of their
+        names is asked for, and each of their ids is, like one that no topic has.
+        """
+        name = self._name_of(wanted)
+        if name is None or not self._may_locate(name, principal):
+            return not wanted.name
+        return not (self._nodes.counts(name) and self._nodes.is_settled(name))
+
+    def _listed(self, principal: Principal, name: str) -> Described | None:
+        """Return a topic of the list of all; None if it is not in it."""
+        if not is_visible(name) or not self._may_locate(name, principal):
+            return None
+        return name, self._nodes.numbering(name)
+
+    def _found(
+        self, slot: Slot, wanted: MetadataRequestTopic, *, creates: bool
+    ) -> "Described | MetadataTopic":
+        name = self._name_of(wanted)
+        # A topic that the principal may not look up has no id, as at Kafka's brokers.
+        if name is None or (wanted.name != name and not self._may_locate(name, slot.principal)):
+            return _of_no_topic(wanted)
+        return self._named(name, slot, creates=creates)
+
+    def _answer(self, slot: Slot, results: Sequence["Described | MetadataTopic | None"]) -> None:
+        found = [each for each in results if each is not None]
         partitions = sum(each[1].size for each in found if isinstance(each, tuple))
         is_large = len(found) > AT_ONCE_MAX or partitions > PARTITIONS_AT_ONCE_MAX
         brokers = self._kafka_nodes.live()
@@ -132,10 +153,8 @@ class Metadata:
         by_id = wanted.name is None or (not wanted.name and wanted.topic_id != NO_TOPIC_ID)  # As Java's.
         return self._ids.name_of(wanted.topic_id) if by_id else wanted.name
 
-    def _may_list(self, name: str, principal: Principal) -> bool:
-        """Return whether a topic is in the list of all."""
-        if not is_visible(name):
-            return False
+    def _may_locate(self, name: str, principal: Principal) -> bool:
+        """Return whether a principal may look a topic up."""
         try:
             self._require(name, principal)
         except BrokerError:

@@ -58,6 +58,8 @@ _SUCCESS: Final = ResponseCode.SUCCESS
 
 #: A group whose offsets are wanted, or why they are refused.
 _Checked = tuple[WantedGroup, ErrorCode | None]
+#: A group, a topic, and some of its partitions.
+_SomeOfTopic = tuple[str, str, Sequence[int]]
 #: A topic, and what is committed of it.
 _Wanted = tuple[str, CommittedPartition]
 
@@ -178,28 +180,53 @@ class OffsetRequests:
     def _look_elsewhere(self, slot: Slot, groups: Sequence[_Checked]) -> None:
         """Find out what is committed of queues at other brokers; then answer."""
         granted = [group for group, refusal in groups if refusal is None]
+        wanted = [
+            (group.group_id, topic.name, some)
+            for group in granted
+            for topic in group.topics or ()
+            for some in portions(topic.partition_indexes)
+        ]
 
-        def find(found: Sequence[Found]) -> None:
-            of = {group.group_id: each for group, each in zip(granted, found, strict=True)}
+        def ask(parts: Sequence[Sequence[MessageQueue]]) -> None:
+            queues: dict[str, list[MessageQueue] | None] = {
+                group.group_id: None if group.topics is None else [] for group in granted
+            }
+            for (name, _, _), some in zip(wanted, parts, strict=True):
+                of_group = queues[name]
+                assert of_group is not None, "the request names topics of the group"
+                of_group += some
+            find = partial(self._look_up, slot, groups, granted)
+            results: Results[Found] = Results(len(granted), slot.guarded(find))
+            for at, group in enumerate(granted):
+                self._group_offsets.find(group.group_id, queues[group.group_id], partial(results.put, at))
 
-            def look_up(wholes: Sequence[WantedGroup]) -> None:
-                whole = {each.group_id: each for each in wholes}
-                wanted = [(whole.get(group.group_id, group), refusal) for group, refusal in groups]
-                self._find(slot, wanted, of)
+        slot.each(wanted, partial(self._elsewhere, slot.principal), ask)
 
-            # Tools ask for all offsets of many groups.
-            every = [(each, of[each.group_id]) for each in granted if each.topics is None]
-            slot.each(every, partial(self._whole, slot.principal), look_up)
+    def _elsewhere(self, principal: Principal, wanted: _SomeOfTopic) -> list[MessageQueue]:
+        """Return the queues at other brokers, if they may be read.
 
-        results: Results[Found] = Results(len(granted), slot.guarded(find))
-        for at, group in enumerate(granted):
-            queues = None if group.topics is None else self._elsewhere(group.topics)
-            self._group_offsets.find(group.group_id, queues, partial(results.put, at))
-
-    def _elsewhere(self, topics: Sequence[WantedTopic]) -> list[MessageQueue]:
-        """Return the queues at other brokers."""
-        places = (self._nodes.place(each.name, index) for each in topics for index in each.partition_indexes)
+        Else the time that it takes to ask the others would say that there is such a topic.
+        """
+        group, topic, indexes = wanted
+        if not self._groups.may_read(group, topic, principal):
+            return []
+        places = (self._nodes.place(topic, index) for index in indexes)
         return [queue for queue in places if queue is not None and not self._nodes.is_own(queue)]
+
+    def _look_up(
+        self, slot: Slot, groups: Sequence[_Checked], granted: Sequence[WantedGroup], found: Sequence[Found]
+    ) -> None:
+        """Look up what is committed here. found: of the granted groups, elsewhere."""
+        of = {group.group_id: each for group, each in zip(granted, found, strict=True)}
+
+        def look_up(wholes: Sequence[WantedGroup]) -> None:
+            whole = {each.group_id: each for each in wholes}
+            wanted = [(whole.get(group.group_id, group), refusal) for group, refusal in groups]
+            self._find(slot, wanted, of)
+
+        # Tools ask for all offsets of many groups.
+        every = [(each, of[each.group_id]) for each in granted if each.topics is None]
+        slot.each(every, partial(self._whole, slot.principal), look_up)
 
     def _whole(self, principal: Principal, group: tuple[WantedGroup, Found]) -> WantedGroup:
         """Return a group with all topics that it has offsets of; last come those at this broker."""
@@ -246,7 +273,7 @@ class OffsetRequests:
         slot.each(parts, find, answer)
 
     def _found_partitions(
-        self, elsewhere: Mapping[str, Found], principal: Principal, wanted: tuple[str, str, Sequence[int]]
+        self, elsewhere: Mapping[str, Found], principal: Principal, wanted: _SomeOfTopic
     ) -> list[FoundPartition]:
         group, topic, indexes = wanted
         if not self._groups.may_read(group, topic, principal):
