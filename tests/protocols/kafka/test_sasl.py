@@ -520,6 +520,18 @@ class TestRequests:
         assert all(len(each) == 1 for each in salts.values())
         assert len(set.union(*salts.values())) == len(salts)
 
+    def test_scram_derives_no_key_before_a_client_has_sent_its_proof(self, kafka: KafkaEndpoint):
+        """It takes 3 ms once for each user, and none for a name that nobody has."""
+        peer, sasl = kafka.peer(), kafka.translator._sasl
+        peer.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
+        first = peer.ask(SaslAuthenticateRequest(auth_bytes=b"n,,n=alice,r=abc"), 2)
+        assert not sasl._keys
+        nonce = first.auth_bytes.partition(b",")[0]
+        proof = b64encode(bytes(32))
+        peer.tell(SaslAuthenticateRequest(auth_bytes=b"c=biws," + nonce + b",p=" + proof), 2)
+        assert sasl._keys
+        assert refused(kafka, peer) == [ErrorCode.SASL_AUTHENTICATION_FAILED]
+
     @pytest.mark.parametrize(
         "message",
         [b"n,,n=alice,r=" + b"x" * 1024, b"n,,n=" + chr(0xFDFA).encode() * 400 + b",r=x"],

@@ -4,7 +4,8 @@
                                                     └─► the wrong password: soon an error, and the end
 
 A name that no user has, or a disabled one, is answered as one with another password is, with a salt that is
-the same each time (RFC 5802, section 9, as PostgreSQL's servers do): nobody learns which names there are.
+the same each time (RFC 5802, section 9, as PostgreSQL's servers do), and as soon: keys are derived
+once the client has sent its proof, which is refused at a fixed time. Nobody learns which names there are.
 
 The users are those of RocketMQ's clients (`auth/users.py`). PLAIN sends the password itself, so it is there
 only where all connections are encrypted. Upstream: SaslServerAuthenticator.java.
@@ -69,17 +70,15 @@ class _Refused(Exception):
 
 @dataclass(slots=True)
 class _SignIn:
-    """A client's attempt. is_refused: it is about to be ended.
+    """A client's attempt. claimed: whom it names. is_refused: it is about to be ended.
 
-    name: the user that it may be, by SCRAM. claimed: whom it names.
-    servers: of SCRAM, one for each password of the user. They send the same message, with one salt and one
-    nonce, and the client's proof fits one of them.
+    first, nonce: of SCRAM, the client's first message, and the server's nonce in the answer.
     """
 
     mechanism: str
-    servers: "Sequence[tuple[bytes, ScramServer]]" = ()
-    name: str = ""
     claimed: str = ""
+    first: str = ""
+    nonce: str = ""
     is_refused: bool = False
 
 
@@ -166,7 +165,7 @@ class Sasl:
 
     def authenticate(self, request: SaslAuthenticateRequest, slot: Slot) -> None:
         """36: take one message of the mechanism; the connection ends with the first wrong one."""
-        connection = slot.connection
+        connection, arrived_ms = slot.connection, self._clock.monotonic_ms()
         attempt = self._under_way.get(connection)
         if attempt is None or self._access is None or attempt.is_refused:
             slot.answer(SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
@@ -180,7 +179,7 @@ class Sasl:
             self._warn("a Kafka client could not sign in", peer=connection.address, by=attempt.mechanism)
             attempt.is_refused = True
             refuse = slot.guarded(partial(_refuse, slot, attempt.mechanism))
-            self._deadlines.set(self._clock.monotonic_ms() + REFUSAL_MS, lambda _: refuse())
+            self._deadlines.set(arrived_ms + REFUSAL_MS, lambda _: refuse())
             return
         if principal is not None:
             connection.principal = principal
@@ -214,66 +213,58 @@ class Sasl:
         from scramp import ScramException, ScramMechanism
 
         assert self._access is not None
-        try:
-            if not attempt.servers:
-                mechanism = ScramMechanism(attempt.mechanism)
-                found = _FIRST.match(text)
-                name = found[2].replace("=2C", ",").replace("=3D", "=") if found is not None else ""
-                attempt.claimed = name
-                user = self._access.enabled_user(name)
-                attempt.servers = self._servers(mechanism, user) if user is not None else ()
-                if attempt.servers:
-                    attempt.name = name
-                else:
-                    text = _FIRST.sub(rf"\1{_NOBODY}\3", text, count=1)
-                    attempt.servers = ((b"", self._server_of_nobody(mechanism, name)),)
-                answers = [_first_answer(server, text) for _, server in attempt.servers]
-                return answers[0].encode(), None
-        except (ScramException, KeyError, ValueError):
-            raise _Refused from None
-        for secret, server in attempt.servers:
+        mechanism = ScramMechanism(attempt.mechanism)
+        if not attempt.first:
+            found = _FIRST.match(text)
+            attempt.claimed = found[2].replace("=2C", ",").replace("=3D", "=") if found is not None else ""
+            server = self._server_of_nobody(mechanism, attempt.claimed)
             try:
+                answer = _first_answer(server, _FIRST.sub(rf"\1{_NOBODY}\3", text, count=1))
+            except (ScramException, KeyError, ValueError):
+                raise _Refused from None
+            attempt.first, attempt.nonce = text, str(server.s_nonce)
+            return answer.encode(), None
+        user = self._access.enabled_user(attempt.claimed)
+        for secret, known in self._keys_of(mechanism, user) if user is not None else ():
+            server = mechanism.make_server(lambda _, known=known: known, s_nonce=attempt.nonce)
+            with contextlib.suppress(ScramException, KeyError, ValueError):
+                _first_answer(server, attempt.first)
                 server.set_client_final(text)
                 final = server.get_server_final().encode()
-            except (ScramException, KeyError, ValueError):
-                continue
-            signing = self._access.enabled_user(attempt.name)
-            if signing is None:  # It was disabled since the first message.
-                break
-            return final, self._access.signed_in(connection, signing, secret)
+                assert user is not None
+                return final, self._access.signed_in(connection, user, secret)
         raise _Refused
 
     def _server_of_nobody(self, mechanism: Any, name: str) -> "ScramServer":
-        """Return a server of SCRAM whose password nobody knows, with the salt of a name."""
+        """Return a server of SCRAM that answers a client's first message, whoever has the name or nobody."""
         keys = self._keys_of_nobody.get(mechanism.name)
         if keys is None:
             keys = mechanism.make_auth_info(self._secret.decode(), iteration_count=ITERATIONS)
             self._keys_of_nobody[mechanism.name] = keys
-        data = f"{mechanism.name} {name}".encode(errors="surrogatepass")
-        salt = hmac.digest(self._secret, data, "sha256")[:_SALT_BYTES]
+        salt = self._salt(mechanism, name)
         return mechanism.make_server(lambda _: (salt, *keys[1:]))
 
-    def _servers(self, mechanism: Any, user: User) -> "Sequence[tuple[bytes, ScramServer]]":
-        """Return a server of SCRAM for each password of a user; all send the same salt and nonce.
+    def _salt(self, mechanism: Any, name: str) -> bytes:
+        """Return the salt of a name, that of a user or not; the next start has others."""
+        data = f"{mechanism.name} {name}".encode(errors="surrogatepass")
+        return hmac.digest(self._secret, data, "sha256")[:_SALT_BYTES]
 
-        There is none for a password that SCRAM forbids (RFC 4013: an emoji); the other one stays valid.
+    def _keys_of(self, mechanism: Any, user: User) -> Sequence[tuple[bytes, Any]]:
+        """Return what SCRAM knows of a user's passwords, each with its password; they have the same salt.
+
+        There is nothing for a password that SCRAM forbids (RFC 4013: an emoji); the other one stays valid.
         """
         from scramp import ScramException
 
         secrets, keys = self._keys.get((user.name, mechanism.name), ((), ()))
         if secrets != user.secrets:
-            keys, salt = [], None
+            keys, salt = [], self._salt(mechanism, user.name)
             for secret in user.secrets:
                 with contextlib.suppress(ScramException, ValueError):
                     made = mechanism.make_auth_info(secret.decode(), iteration_count=ITERATIONS, salt=salt)
                     keys.append((secret, made))
-                    salt = made[0]
             self._keys[user.name, mechanism.name] = user.secrets, keys
-        servers: list[tuple[bytes, ScramServer]] = []
-        for secret, known in keys:
-            nonce = str(servers[0][1].s_nonce) if servers else None
-            servers.append((secret, mechanism.make_server(lambda _, known=known: known, s_nonce=nonce)))
-        return servers
+        return keys
 
     def _ended(self, parked: Parked) -> None:
         self._under_way.pop(parked.connection, None)
