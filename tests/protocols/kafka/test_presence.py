@@ -189,11 +189,11 @@ def test_a_client_of_very_many_members_is_found_at_once(endpoint: KafkaEndpoint)
     now_ms = MonotonicMs(1_000)
     everyone = [("G" if each % 2 else "H", Id(each)) for each in range(300)]
     for who in everyone:
-        presence.wait_for(who, "client", "host", now_ms, now_ms + GRACE_MS)
-    assert presence.returned("other", "host", None, now_ms) == []
-    assert presence.returned("client", "host", ("G",), now_ms) == everyone[1::2]
-    assert presence.returned("client", "host", None, now_ms + GRACE_MS) == everyone[::2]
-    assert presence.returned("client", "host", None, now_ms + GRACE_MS) == []
+        presence.wait_for(who, ("client", "host", "user"), now_ms, now_ms + GRACE_MS)
+    assert presence.returned(("client", "host", "other"), None, now_ms) == []
+    assert presence.returned(("client", "host", "user"), ("G",), now_ms) == everyone[1::2]
+    assert presence.returned(("client", "host", "user"), None, now_ms + GRACE_MS) == everyone[::2]
+    assert presence.returned(("client", "host", "user"), None, now_ms + GRACE_MS) == []
     assert len(compared) <= 10 * len(everyone)
 
 

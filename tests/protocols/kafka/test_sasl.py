@@ -14,6 +14,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
+from scramp import ScramClient
 
 from libramq.auth.users import Users
 from libramq.broker.config import BrokerConfig
@@ -22,6 +23,7 @@ from libramq.clock import SystemClock
 from libramq.codes import RequestCode
 from libramq.filesystem import LocalFileSystem
 from libramq.formats.access import PolicyEntryInfo, PolicyInfo, UserInfo
+from libramq.groups.classic.state import INITIAL_DELAY_MS
 from libramq.kernel.connection import Principal
 from libramq.logs import LINES_MAX
 from libramq.message import MessageExt, decode_records
@@ -35,7 +37,11 @@ from libramq.remoting.frame import encode_frame
 from libramq.transport.admission import Limit
 from libramq.transport.server import ServerConnection
 from libramq.transport.server_tls import encryption
-from libramq.wire.kafka.apis.handshake import SaslAuthenticateRequest, SaslHandshakeRequest
+from libramq.wire.kafka.apis.handshake import (
+    ApiVersionsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
 from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
 from libramq.wire.kafka.apis.modern_groups import ConsumerGroupHeartbeatRequest
 from libramq.wire.kafka.apis.offsets import (
@@ -50,6 +56,8 @@ from libramq.wire.kafka.error_code import ErrorCode
 from tests.broker.brokers import Conversation
 from tests.interop.ports import free_broker_port
 from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer, record
+from tests.protocols.kafka.test_groups import join_request
+from tests.protocols.kafka.test_presence import GRACE_MS
 from tests.transport.certificates import Certificates
 
 TIMEOUT_S = 60
@@ -335,6 +343,24 @@ def test_plain_is_there_where_all_is_encrypted(tmp_path: Path):
         secured.stop()
 
 
+@pytest.mark.parametrize("name", ["", "alice", "admin"])
+def test_who_signs_in_acts_as_nobody_else(tmp_path: Path, name: str):
+    """RFC 4616: a client may name whom it wants to act as; scramp refuses that of SCRAM's."""
+    certificates = Certificates(tmp_path / "certificates")
+    tls = certificates.options(server_mode="enforcing")
+    talk = Conversation(tmp_path / "store", authentication_enabled=True, tls=tls)
+    allow(talk.broker.tables.users)
+    kafka = KafkaEndpoint(talk)
+    peer = kafka.peer()
+    assert peer.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1).error_code == 0
+    peer.tell(SaslAuthenticateRequest(auth_bytes=f"{name}\0alice\0alice-secret".encode()), 2)
+    if name == "admin":
+        assert refused(kafka, peer) == [ErrorCode.SASL_AUTHENTICATION_FAILED]
+    else:
+        assert peer.answers()[0].error_code == ErrorCode.NONE
+    talk.close()
+
+
 class TestPolicies:
     """Single requests of a user with policies."""
 
@@ -438,6 +464,32 @@ class TestRequests:
         peer.give(peer.frame(MetadataRequest(topics=None), 1))
         assert not peer.is_open
         assert "has not signed in" in (peer.close_reason or "")
+
+    def test_a_request_of_who_has_not_signed_in_is_not_even_decoded(self, kafka: KafkaEndpoint):
+        peer = kafka.peer()
+        peer.give(peer.frame(MetadataRequest(topics=None), 1) + b"nonsense" * 100)
+        assert "has not signed in" in (peer.close_reason or "")
+
+    @pytest.mark.parametrize("user", ["alice", "bob", None])
+    def test_only_the_same_user_s_client_keeps_a_member_that_lost_its_connection(
+        self, kafka: KafkaEndpoint, user: str | None
+    ):
+        """Anybody who knew a client's name kept dead members for their sessions, by an ApiVersions."""
+        access, users = kafka.talk.broker.access, kafka.talk.broker.tables.users
+        users.create(UserInfo(username="bob", password="bob-secret"))
+        first = kafka.peer()
+        first.principal = access.by_password(first, "alice", "alice-secret")
+        first.tell(join_request(), 3)
+        kafka.talk.advance(2 * INITIAL_DELAY_MS)
+        assert first.answers()[0].error_code == ErrorCode.NONE
+        first.end()
+        back = kafka.peer()
+        back.ask(ApiVersionsRequest())
+        if user is not None:
+            sign_in(back, user)
+        kafka.talk.advance(GRACE_MS)
+        group = kafka.translator.classic_groups.groups.get("G")
+        assert (group is not None) == (user == "alice")
 
     @pytest.mark.parametrize("min_bytes", [1, 1 << 20], ids=["for a message", "for many bytes"])
     def test_a_held_fetch_is_answered_when_users_change(self, kafka: KafkaEndpoint, min_bytes: int):
@@ -583,6 +635,14 @@ class TestRequests:
             ("refused", "alice", "SCRAM-SHA-256"),
         ]
         assert events[0]["resources"] == ["Topic:made"]
+
+
+def sign_in(peer: KafkaPeer, user: str) -> None:
+    client = ScramClient(["SCRAM-SHA-256"], user, f"{user}-secret")
+    peer.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
+    first = peer.ask(SaslAuthenticateRequest(auth_bytes=client.get_client_first().encode()), 2)
+    client.set_server_first(first.auth_bytes.decode())
+    assert peer.ask(SaslAuthenticateRequest(auth_bytes=client.get_client_final().encode()), 2).error_code == 0
 
 
 def refused(kafka: KafkaEndpoint, peer: KafkaPeer) -> list[int]:

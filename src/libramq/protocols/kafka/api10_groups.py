@@ -52,7 +52,9 @@ class KafkaGroups:
         return {FindCoordinatorRequest: self.find, LeaveGroupRequest: self.leave}
 
     def client_arrived(self, slot: Slot, groups: Collection[str] | None = None) -> None:
-        """Note a client's first request over a connection, or its question for coordinators of groups."""
+        """Note a client's first request over a connection, that it has signed in, or its question for
+        coordinators of groups.
+        """
         self._classic.client_arrived(slot, groups)
         self._modern.client_arrived(slot, groups)
 

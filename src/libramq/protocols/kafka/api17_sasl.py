@@ -14,7 +14,7 @@ only where all connections are encrypted. Upstream: SaslServerAuthenticator.java
 import contextlib
 import hmac
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -30,6 +30,7 @@ from libramq.kernel.purgatory import Parked
 from libramq.logs import BoundedLog, get_logger
 from libramq.protocols.kafka.answers import Slot
 from libramq.secret_bits import SecretBits
+from libramq.wire.kafka.api import APIS
 from libramq.wire.kafka.apis.handshake import (
     ApiVersionsRequest,
     SaslAuthenticateRequest,
@@ -46,8 +47,8 @@ log = get_logger(__name__)
 
 PLAIN: Final = "PLAIN"
 SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-#: Ours: of a client that has not signed in; a message of a mechanism has some hundred bytes.
-UNKNOWN_FRAME_BYTES_MAX: Final = 16 * 1024
+#: Ours: of a client that has not signed in; the longest name and password (`auth.users`) have 5 KB.
+UNKNOWN_FRAME_BYTES_MAX: Final = 8 * 1024
 #: Ours: a name of 255 characters, escaped, and a nonce. To prepare 16 KiB (RFC 4013) takes scramp a second.
 SCRAM_BYTES_MAX: Final = 1024
 #: RFC 5802, section 7: client-first-message, without channel binding.
@@ -85,7 +86,7 @@ class _SignIn:
 class Sasl:
     """Signs clients in. access: None: nobody can. has_plain: all is encrypted, passwords too.
 
-    is_voluntary: clients that do not sign in are served, as in a dry run.
+    is_voluntary: clients that do not sign in are served, as in a dry run. signed_in: called when one has.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Sasl:
         *,
         has_plain: bool,
         is_voluntary: bool,
+        signed_in: Callable[[Slot], None],
         audit: Audit | None = None,
     ) -> None:
         if access is not None and find_spec("scramp") is None:
@@ -105,6 +107,7 @@ class Sasl:
         self._access = access
         self._audit = audit
         self._is_voluntary = is_voluntary
+        self._signed_in = signed_in
         self._purgatory = kernel.purgatory
         self._deadlines = kernel.deadlines
         self._clock = kernel.clock
@@ -125,6 +128,15 @@ class Sasl:
         must_sign_in = self._access is not None and not self._is_voluntary
         is_unknown = must_sign_in and connection.principal is ANONYMOUS
         return is_unknown and size > UNKNOWN_FRAME_BYTES_MAX
+
+    def why_not_decoded(self, connection: Connection, frame: bytes) -> str | None:
+        """Return why a request is not even decoded: its client has not signed in, and it is none of those
+        that come before that.
+        """
+        if connection.principal is not ANONYMOUS:
+            return None
+        api = APIS.get(int.from_bytes(frame[:2], signed=True))
+        return self.why_not(connection, api.request) if api is not None else None
 
     def why_not(self, connection: Connection, request: type) -> str | None:
         """Return why a request is not served: its client has not signed in, or its user may not any more."""
@@ -185,6 +197,7 @@ class Sasl:
             connection.principal = principal
             connection.is_authenticated = True
             del self._under_way[connection]
+            self._signed_in(slot)
             if self._audit is not None:
                 self._audit.signed_in(principal, attempt.mechanism)
         slot.answer(SaslAuthenticateResponse(auth_bytes=data))
@@ -200,9 +213,11 @@ class Sasl:
         if attempt.mechanism != PLAIN and len(message) > SCRAM_BYTES_MAX:
             raise _Refused
         if attempt.mechanism == PLAIN:
-            _, _, rest = text.partition("\0")
+            acts_as, _, rest = text.partition("\0")
             name, _, password = rest.partition("\0")
             attempt.claimed = name
+            if acts_as not in ("", name):  # As Kafka's brokers.
+                raise _Refused
             try:
                 return b"", self._access.by_password(connection, name, password)
             except BrokerError:

@@ -28,7 +28,7 @@ from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups, G
 from libramq.protocols.kafka.group_records import GroupRecords
 from libramq.protocols.kafka.held_heartbeats import HeldHeartbeat, HeldHeartbeats
-from libramq.protocols.kafka.presence import Presence, Who
+from libramq.protocols.kafka.presence import Client, Presence, Who
 from libramq.protocols.kafka.rebalances import Rebalances
 from libramq.protocols.kafka.refusals import GROUP_CODES
 from libramq.wire.kafka.apis.classic_groups import (
@@ -153,13 +153,14 @@ class GroupRequests(ABC, Generic[G]):
     # Connections.
 
     def client_arrived(self, slot: Slot, groups: Collection[str] | None) -> None:
-        """Note a client's first request over a connection, or its question for coordinators of groups.
+        """Note a client's first request over a connection, that it has signed in, or its question for
+        coordinators of groups.
 
         A member that lost its connection a moment ago, and whose client this may be, has a session again.
         """
-        client_id, host = client_id_of(slot), host_of(slot.connection)
+        client = _client(client_id_of(slot), slot.connection)
         now_ms = self._clock.monotonic_ms()
-        for name, member_id in self.presence.returned(client_id, host, groups, now_ms):
+        for name, member_id in self.presence.returned(client, groups, now_ms):
             group = self.groups.get(name)
             if group is not None:
                 group.returned(member_id, now_ms)
@@ -175,8 +176,8 @@ class GroupRequests(ABC, Generic[G]):
         for name, member_id in members:
             group = self.groups.get(name)
             if group is not None and self._expects(name, group, member_id, connection, until_ms):
-                client_id = group.members[member_id].client_id
-                self.presence.wait_for((name, member_id), client_id, host_of(connection), now_ms, until_ms)
+                client = _client(group.members[member_id].client_id, connection)
+                self.presence.wait_for((name, member_id), client, now_ms, until_ms)
                 self._finish(name)
 
     # Other coordinators.
@@ -250,6 +251,10 @@ def client_id_of(slot: Slot) -> str:
     client_id = (slot.call.client_id if slot.call is not None else None) or "member"
     client_id = client_id[:NAME_CHARACTERS_MAX]
     return client_id if not has_controls(client_id) else "member"
+
+
+def _client(client_id: str, connection: Connection) -> Client:
+    return client_id, host_of(connection), connection.principal.name
 
 
 def host_of(connection: Connection) -> str:

@@ -18,8 +18,8 @@ MEMBERS_PER_CONNECTION_MAX: Final = 100
 
 #: A group, and the id of one of its members.
 Who = tuple[str, str]
-#: A client's name, and its host.
-_Client = tuple[str, str]
+#: A client's name, its host, and its user: nobody is taken for another user's client.
+Client = tuple[str, str, str]
 
 
 @dataclass(eq=False, slots=True)
@@ -38,9 +38,9 @@ class Presence:
         self._connections: dict[Connection, _Connection] = {}
         self._of: dict[Who, _Connection] = {}
         #: Until when members are awaited, by their client.
-        self._awaited: dict[_Client, dict[Who, MonotonicMs]] = {}
+        self._awaited: dict[Client, dict[Who, MonotonicMs]] = {}
         #: Each is awaited for the same time, so that the first is due first.
-        self._ends: deque[tuple[MonotonicMs, _Client, Who]] = deque()
+        self._ends: deque[tuple[MonotonicMs, Client, Who]] = deque()
 
     def __len__(self) -> int:
         return len(self._of)
@@ -70,28 +70,23 @@ class Presence:
         if connection is not None:
             del connection.members[who]
 
-    def wait_for(
-        self, who: Who, client_id: str, host: str, now_ms: MonotonicMs, until_ms: MonotonicMs
-    ) -> None:
+    def wait_for(self, who: Who, client: Client, now_ms: MonotonicMs, until_ms: MonotonicMs) -> None:
         """Await a member's client until then; call in the order of the times."""
         self._give_up(now_ms)
-        client = client_id, host
         self._awaited.setdefault(client, {})[who] = until_ms
         self._ends.append((until_ms, client, who))
 
-    def returned(
-        self, client_id: str, host: str, groups: Collection[str] | None, now_ms: MonotonicMs
-    ) -> list[Who]:
+    def returned(self, client: Client, groups: Collection[str] | None, now_ms: MonotonicMs) -> list[Who]:
         """Return the members that are awaited, and whose client this may be; they are awaited no more.
 
         groups: those that it may be back for; None: any.
         """
         self._give_up(now_ms)
-        awaited = self._awaited.get((client_id, host), {})
+        awaited = self._awaited.get(client, {})
         wanted = set(groups) if groups is not None else None
         found = [who for who in awaited if wanted is None or who[0] in wanted]
         for who in found:
-            self._no_more((client_id, host), who)
+            self._no_more(client, who)
         return found
 
     def _give_up(self, now_ms: MonotonicMs) -> None:
@@ -101,7 +96,7 @@ class Presence:
             if self._awaited.get(client, {}).get(who) == until_ms:
                 self._no_more(client, who)
 
-    def _no_more(self, client: _Client, who: Who) -> None:
+    def _no_more(self, client: Client, who: Who) -> None:
         awaited = self._awaited[client]
         del awaited[who]
         if not awaited:

@@ -95,6 +95,7 @@ class KafkaTranslator:
             audit=broker.audit,
             has_plain=broker.config.tls.mode == "enforcing",
             is_voluntary=broker.config.authorization_dry_run,
+            signed_in=self._signed_in,
         )
         self._apis.update(self._sasl.apis())
         nodes = KafkaNodes(node, broker.cluster.nodes)
@@ -160,6 +161,8 @@ class KafkaTranslator:
         frame = requests[start]
         if self._sasl.is_too_large(connection, len(frame)):
             self._answers.end(connection, f"a request of {len(frame)} bytes before it has signed in")
+        elif (reason := self._sasl.why_not_decoded(connection, frame)) is not None:
+            self._answers.end(connection, reason)
         elif len(frame) > DECODED_AT_ONCE_BYTES_MAX:
             self._effects.proceed(connection, self._decode(connection, frame))
         else:
@@ -193,6 +196,10 @@ class KafkaTranslator:
         self._groups.client_arrived(slot)
         self._answers.client_named(slot.connection, request.client_software_name)
         slot.answer(ApiVersionsResponse(api_keys=_VERSIONS))
+
+    def _signed_in(self, slot: Slot) -> None:
+        """Note who a client is, for which members may wait."""
+        self._groups.client_arrived(slot)
 
     def _serve(self, slot: Slot, request: Request) -> None:
         try:
