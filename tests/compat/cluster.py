@@ -1,12 +1,12 @@
-"""A cluster of servers, members and producers; each process runs either version."""
+"""A cluster of servers, members and producers; each process runs either version, but for Kafka's clients."""
 
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.compat.release import environment
+from tests.compat.release import ROOT, environment
 from tests.interop import wire
 from tests.interop.apache import wait_broker
 from tests.interop.ports import free_broker_port, free_port
@@ -31,39 +31,54 @@ def wait_until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
 
 
 class Cluster:
-    """A name server and brokers, by their ports and directories; `site` says which version a process runs."""
+    """Two name servers and brokers, by their ports and directories; `site`: the version a process runs."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        self.namesrv = f"127.0.0.1:{free_port()}"
-        self._name_server: Process | None = None
+        self._name_servers: dict[str, Process | None] = {f"127.0.0.1:{free_port()}": None for _ in range(2)}
+        self.namesrv = ";".join(self._name_servers)
         self._ports: dict[str, int] = {}
+        self._kafka_ports: dict[str, int] = {}
         self._brokers: dict[str, Process] = {}
         self._programs: list[Program] = []
 
-    def start_name_server(self, site: Path) -> None:
-        self._name_server = self._process(
-            "nameserver", site, "nameserver", "--port", self.namesrv.rpartition(":")[2]
-        )
+    @property
+    def kafka(self) -> str:
+        """Return the addresses for Kafka's clients."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._kafka_ports.values())
+
+    def start_name_servers(self, site: Path) -> None:
+        for address in self._name_servers:
+            self._start_name_server(address, site)
+
+    def _start_name_server(self, address: str, site: Path) -> None:
+        port = address.rpartition(":")[2]
+        self._name_servers[address] = self._process(f"nameserver-{port}", site, "nameserver", "--port", port)
 
     def start_broker(self, name: str, site: Path) -> None:
         home = self._home / name
         home.mkdir(exist_ok=True)
         port = self._ports.setdefault(name, free_broker_port())
+        kafka_port = self._kafka_ports.setdefault(name, free_port())
         configuration = home / "broker.conf"
         configuration.write_text(
-            f"brokerName={name}\nlistenPort={port}\nstorePathRootDir={home / 'store'}\n"
+            f"brokerName={name}\nlistenPort={port}\nkafkaListenPort={kafka_port}\n"
+            f"storePathRootDir={home / 'store'}\n"
             "mappedFileSizeCommitLog=4194304\nmappedFileSizeConsumeQueue=200000\n"
         )
         broker = self._process(name, site, "broker", "-c", str(configuration), "-n", self.namesrv)
         self._brokers[name] = broker
-        wait_broker(broker, self.namesrv, len(self._brokers))
+        for address in self._name_servers:
+            wait_broker(broker, address, len(self._brokers))
 
-    def restart_name_server(self, site: Path) -> None:
-        assert self._name_server is not None
-        self._name_server.stop()
-        self.start_name_server(site)
-        wait_broker(next(iter(self._brokers.values())), self.namesrv, len(self._brokers))
+    def restart_name_servers(self, site: Path, then: Callable[[], None]) -> None:
+        """Replace one name server after the other; `then` is called after each."""
+        for address, process in list(self._name_servers.items()):
+            assert process is not None
+            process.stop()
+            self._start_name_server(address, site)
+            wait_broker(next(iter(self._brokers.values())), address, len(self._brokers))
+            then()
 
     def restart_broker(self, name: str, site: Path, *, kills: bool = False) -> None:
         broker = self._brokers[name]
@@ -76,11 +91,17 @@ class Cluster:
 
     def start(self, role: str, site: Path, **options: object) -> Program:
         """Start a role of tests.compat.program."""
+        return self._program("tests.compat.program", role, site, {"namesrv": self.namesrv, **options})
+
+    def start_kafka(self, role: str, **options: object) -> Program:
+        """Start a role of bench.soaking.program with Kafka's C client."""
+        return self._program("bench.soaking.program", role, ROOT, {"kafka": self.kafka, **options})
+
+    def _program(self, module: str, role: str, site: Path, options: Mapping[str, object]) -> Program:
         name = f"{role}-{len(self._programs)}"
-        command = [sys.executable, "-m", "tests.compat.program", role]
         program = Program(
             name,
-            [*command, json.dumps({"namesrv": self.namesrv, **options})],
+            [sys.executable, "-m", module, role, json.dumps(options)],
             directory=self._home / name,
             env=environment(site),
         )
@@ -100,7 +121,7 @@ class Cluster:
         return code
 
     def stop(self) -> None:
-        servers = [*self._brokers.values(), *([self._name_server] if self._name_server else [])]
+        servers = [*self._brokers.values(), *filter(None, self._name_servers.values())]
         for process in (*self._programs, *servers):
             process.stop()
 

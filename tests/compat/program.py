@@ -1,6 +1,7 @@
 """A member or producer in its own process, run by either version; it prints JSON lines until "stop".
 
     python -m tests.compat.program member '{"namesrv": …, "group": …, "topic": …}'
+    python -m tests.compat.program popper '{"namesrv": …, "group": …, "topic": …}'
     python -m tests.compat.program producer '{"namesrv": …, "topic": …}'
 
 It uses only names that the earlier LibraMQ has, too.
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import libramq
-from libramq.client import Admin, ConsumeFrom, Producer, PushConsumer
+from libramq.client import Admin, ConsumeFrom, Producer, PushConsumer, SimpleConsumer
 from libramq.errors import LibraError
 from libramq.message import Message, MessageExt, MessageQueue
 
@@ -23,6 +24,10 @@ SITE = str(Path(libramq.__file__).parent.parent)
 #: The pause between two messages of a producer: enough to have some in every queue at every moment of a test.
 PAUSE_S = 0.02
 READY_S = 30.0
+#: One message in so many is a timer message, and comes after so long.
+TIMERS, DELAY_MS = 10, 2_000
+#: Short, so that what a broker's end left unacknowledged comes again soon.
+INVISIBLE_MS = 10_000
 
 
 def output(event: str, **fields: Any) -> None:
@@ -63,15 +68,32 @@ async def member(options: dict[str, Any], stopped: asyncio.Event) -> None:
         await stopped.wait()
 
 
+async def popper(options: dict[str, Any], stopped: asyncio.Event) -> None:
+    """Pop, print and acknowledge; what could not be acknowledged comes again."""
+    async with SimpleConsumer(group=options["group"], namesrv=options["namesrv"]) as consumer:
+        consumer.subscribe(options["topic"])
+        output("started", site=SITE)
+        while not stopped.is_set():
+            try:
+                for message in await consumer.receive(32, invisible_ms=INVISIBLE_MS, await_ms=1_000):
+                    output("message", queue=place(message), number=int(message.body))
+                    await consumer.ack(message)
+            except LibraError as error:
+                output("failed", reason=str(error))
+                await asyncio.sleep(PAUSE_S)
+
+
 async def producer(options: dict[str, Any], stopped: asyncio.Event) -> None:
-    """Send numbers to every queue in turn; print which were acknowledged."""
+    """Send numbers to every queue in turn, some as timer messages; print which were acknowledged."""
     topic, number = options["topic"], options.get("first", 0)
     async with Producer(group="compat_producers", namesrv=options["namesrv"]) as sender:
         queues = await sender.publish_queues(topic)
         output("started", site=SITE)
         while not stopped.is_set():
             try:
-                result = await sender.send(Message(topic, b"%d" % number), queue=queues[number % len(queues)])
+                delay_ms = DELAY_MS if number % TIMERS == TIMERS - 1 else 0
+                message = Message(topic, b"%d" % number, delay_ms=delay_ms)
+                result = await sender.send(message, queue=queues[number % len(queues)])
                 output("acknowledged", number=number, queue=place(result.queue))
             except LibraError as error:  # The broker restarts; the message may still have been stored.
                 output("failed", number=number, reason=str(error))
@@ -87,6 +109,9 @@ async def create(options: dict[str, Any], stopped: asyncio.Event) -> None:
         await stopped.wait()
 
 
+ROLES = {"member": member, "popper": popper, "producer": producer, "create": create}
+
+
 async def run(role: str, options: dict[str, Any]) -> None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
 
@@ -97,7 +122,7 @@ async def run(role: str, options: dict[str, Any]) -> None:
             stopped.set()
 
     loop.add_reader(sys.stdin, heard)
-    await {"member": member, "producer": producer, "create": create}[role](options, stopped)
+    await ROLES[role](options, stopped)
     output("stopped")
 
 

@@ -1,6 +1,7 @@
 """The scenes in which the earlier LibraMQ is recorded: a broker writes a directory; frames are exchanged.
 
     python -m tests.compat.scenes directory '{"data": …}'     # prints its contents, then waits to be killed
+    python -m tests.compat.scenes pending '{"data": …}'       # the same, of what was not delivered or done
     python -m tests.compat.scenes frames '{"data": …}'        # prints the exchanges
 
 `tests.compat.record` and tests run this module with the earlier LibraMQ on the import path: it uses the
@@ -27,6 +28,10 @@ COORDINATED, STOCK, FAILING = "coordinated", "stock", "failing"
 #: Short, because whoever opens the directory waits this long for members that will not come back.
 SESSION_MS = 2_000
 POLL_S, POLLS_MAX = 0.02, 1_500
+WAITING, POPPED, POPPING, TRANSACTING = "Waiting", "Popped", "popping", "transacting"
+ACKNOWLEDGED = (b"1", b"3")
+#: Longer than a kill takes and the start after it; the level is as long.
+WAITING_MS, WAITING_LEVEL = 10_000, 3
 QUERY_OFFSET, COMMIT, HEARTBEAT, QUERY_ASSIGNMENT, OPEN_QUEUE = 14, 15, 34, 400, 31005
 PEERS_TELL = {31015, 31016}  # PEER_ASSIGN, PEER_ASSIGNMENTS
 RESPONSE_FLAG, ONEWAY_FLAG = 1, 2
@@ -186,6 +191,41 @@ async def directory(options: dict[str, Any], tap: Tap) -> None:
     os._exit(0)  # The members do not leave the group.
 
 
+async def pending(options: dict[str, Any], tap: Tap) -> None:
+    """Leave messages that wait for their time, messages that were popped, and transactions of each state."""
+    from libramq.client import Producer, SimpleConsumer, TransactionState
+    from libramq.message import Message
+    from libramq.testing import Broker
+
+    async with Broker(Path(options["data"]), broker_name=BROKERS[0], **SMALL_FILES) as broker:
+        producer = Producer(
+            group=TRANSACTING, namesrv=broker.namesrv, check_transaction=lambda _: TransactionState.UNKNOWN
+        )
+        await producer.start()
+        for number in range(4):
+            await producer.send(Message(POPPED, b"%d" % number))
+        popper = SimpleConsumer(group=POPPING, namesrv=broker.namesrv, prefetch=False)
+        popper.subscribe(POPPED)
+        await popper.start()
+        popped: list[Any] = []
+        while len(popped) < 4:
+            popped += await popper.receive(4, invisible_ms=WAITING_MS)
+        for message in popped:
+            if message.body in ACKNOWLEDGED:
+                await popper.ack(message)
+        async with producer.transaction(Message(WAITING, b"committed")):
+            pass
+        async with producer.transaction(Message(WAITING, b"rolled back")) as transaction:
+            transaction.rollback()
+        async with producer.transaction(Message(WAITING, b"open")) as transaction:
+            transaction.leave_open()
+        await producer.send(Message(WAITING, b"timer", delay_ms=WAITING_MS))
+        await producer.send(Message(WAITING, b"level", delay_level=WAITING_LEVEL))
+        output({"popped": len(popped)})
+        await asyncio.to_thread(sys.stdin.readline)
+    os._exit(0)
+
+
 async def frames(options: dict[str, Any], tap: Tap) -> None:
     """Run a coordinated group over two brokers, an operator, members that query queues, an orderly group."""
     from libramq.client import Admin, ConsumeFrom, Producer, PushConsumer
@@ -321,4 +361,5 @@ if __name__ == "__main__":
     sys.modules["uvloop"] = None  # type: ignore[assignment]
     the_tap = Tap()
     the_tap.install()
-    asyncio.run({"directory": directory, "frames": frames}[sys.argv[1]](json.loads(sys.argv[2]), the_tap))
+    scenes = {"directory": directory, "pending": pending, "frames": frames}
+    asyncio.run(scenes[sys.argv[1]](json.loads(sys.argv[2]), the_tap))

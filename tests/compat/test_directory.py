@@ -9,13 +9,24 @@ from typing import Any
 
 import pytest
 
-from libramq.client import ConsumeFrom, Producer, PushConsumer
+from libramq.client import ConsumeFrom, Producer, PushConsumer, SimpleConsumer, TransactionState
 from libramq.codes import RequestCode
 from libramq.codes import ResponseCode as C
 from libramq.message import Message, MessageExt
 from libramq.testing import Broker
 from tests.compat import record
-from tests.compat.scenes import BROKERS, COORDINATED, FAILING, SMALL_FILES, TOPIC
+from tests.compat.scenes import (
+    ACKNOWLEDGED,
+    BROKERS,
+    COORDINATED,
+    FAILING,
+    POPPED,
+    POPPING,
+    SMALL_FILES,
+    TOPIC,
+    TRANSACTING,
+    WAITING,
+)
 from tests.interop import wire
 
 QUERY_OFFSET, COMMIT, GROUPS = 14, 15, 201
@@ -149,3 +160,58 @@ async def test_pending_redeliveries_survive_the_upgrade(broker: Broker):
         (message,) = await reader.wait_messages(1)
     assert message.body.startswith(b"message ")
     assert message.reconsume_times == 1
+
+
+@pytest.mark.parametrize("kills", [True, False], ids=["killed", "stopped"])
+async def test_what_was_not_delivered_or_done_survives_the_upgrade(old: Path, tmp_path: Path, kills: bool):
+    """Timers come, unacknowledged pops come again, and an open transaction is checked."""
+    data = tmp_path / "data"
+    await asyncio.to_thread(record.play, "pending", old, data, kills=kills)
+    waiting: list[bytes] = []
+    again: list[bytes] = []
+    checked: list[bytes] = []
+    changed = asyncio.Condition()
+
+    async def handle(messages: list[MessageExt]) -> None:
+        async with changed:
+            waiting.extend(message.body for message in messages)
+            changed.notify_all()
+
+    def check(message: MessageExt) -> TransactionState:
+        checked.append(message.body)
+        return TransactionState.COMMIT
+
+    brief_checks = {"transaction_timeout_ms": 1_000, "transaction_check_interval_ms": 500}
+    async with Broker(data, broker_name=BROKERS[0], **SMALL_FILES, **brief_checks) as broker:
+        reader = PushConsumer(group="waiting", namesrv=broker.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
+        reader.subscribe(WAITING, "*", handle)
+        popper = SimpleConsumer(group=POPPING, namesrv=broker.namesrv, prefetch=False)
+        popper.subscribe(POPPED)
+        producer = Producer(group=TRANSACTING, namesrv=broker.namesrv, check_transaction=check)
+        async with reader, popper, producer, asyncio.timeout(WAIT_S):
+            while len(again) < 4 - len(ACKNOWLEDGED):
+                for message in await popper.receive(4, await_ms=1_000):
+                    again.append(message.body)
+                    await popper.ack(message)
+            async with changed:
+                await changed.wait_for(lambda: len(waiting) >= 4)
+            await producer.send(Message(POPPED, b"last"))
+            (last,) = await popper.receive(4)
+    assert sorted(waiting) == [b"committed", b"level", b"open", b"timer"]
+    assert checked == [b"open"]
+    assert sorted(again) == [b"0", b"2"]
+    assert last.body == b"last"
+
+
+@pytest.mark.parametrize("directory", ["recorded"], indirect=True)
+async def test_delayed_messages_that_are_due_survive_the_upgrade(broker: Broker):
+    """What was to wait for two hours was recorded longer ago."""
+    delivered: asyncio.Future[MessageExt] = asyncio.get_running_loop().create_future()
+
+    async def handle(messages: list[MessageExt]) -> None:
+        delivered.set_result(messages[0])
+
+    reader = PushConsumer(group="delayed", namesrv=broker.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
+    reader.subscribe("Delayed", "*", handle)
+    async with reader, asyncio.timeout(WAIT_S):
+        assert (await delivered).body == b"in two hours"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bench.soaking.program import KAFKA
 
 from libramq.codes import ResponseCode
 from tests.compat.cluster import PATIENCE_S, Cluster, wait_until
@@ -101,7 +102,7 @@ def test_members_of_both_versions_share_a_group(
 ):
     """At a broker of either version the group is coordinated; without failures no message is redelivered."""
     site: Path = request.getfixturevalue(server)
-    cluster.start_name_server(site)
+    cluster.start_name_servers(site)
     cluster.start_broker("broker-a", site)
     cluster.create_topic(TOPIC, QUEUES, new if site is old else old)
     group = Group(cluster, QUEUES)
@@ -132,7 +133,7 @@ def test_a_cluster_is_upgraded_process_by_process(
     cluster: Cluster, old: Path, new: Path, order: tuple[str, str]
 ):
     """Processes are replaced in turn, in both orders of the brokers: only one is the group's coordinator."""
-    cluster.start_name_server(old)
+    cluster.start_name_servers(old)
     for name in order:
         cluster.start_broker(name, old)
     cluster.create_topic(TOPIC, QUEUES // 2, old)
@@ -145,20 +146,69 @@ def test_a_cluster_is_upgraded_process_by_process(
         cluster.restart_broker(name, new)
         group.wait_flow()
         assert cluster.commit_without_claim(name, GROUP, TOPIC) == ResponseCode.FENCED
-    cluster.restart_name_server(new)
-    group.wait_flow()
+    cluster.restart_name_servers(new, group.wait_flow)
     first.finish(within_s=PATIENCE_S)
     group.start_member(new)
     group.wait_settled()
+    group.start_producer(new)
+    group.producers[0].finish(within_s=PATIENCE_S)
     group.wait_flow()
     group.finish()
+
+
+def test_groups_that_pop_and_kafka_s_groups_are_upgraded_too(cluster: Cluster, old: Path, new: Path):
+    """Brokers are replaced, one of them after a kill, then name servers, then the member that pops."""
+    cluster.start_name_servers(old)
+    for name in ("broker-a", "broker-b"):
+        cluster.start_broker(name, old)
+    cluster.create_topic(TOPIC, QUEUES // 2, old)
+    cluster.create_topic(KAFKA, QUEUES // 2, old)
+    group = Group(cluster, QUEUES)
+    group.start_producer(old)
+    first = cluster.start("popper", old, group=GROUP, topic=TOPIC)
+    group.members.append(first)
+    sender = cluster.start_kafka("kafka_sender", rate=300)
+    reader = cluster.start_kafka("kafka_member")
+
+    def numbers(program: Program, event: str) -> set[int]:
+        return {number for each in program.of(event) for number in each["numbers"]}
+
+    def wait_kafka() -> None:
+        """Wait until a record has been handled that was sent from now on."""
+        last = max(numbers(sender, "acknowledged"), default=-1)
+        wait_until(
+            lambda: max(numbers(reader, "handled"), default=-1) > last, lambda: "no new record was handled"
+        )
+
+    def wait_both() -> None:
+        group.wait_flow()
+        wait_kafka()
+
+    wait_both()
+    cluster.restart_broker("broker-a", new)
+    wait_both()
+    cluster.restart_broker("broker-b", new, kills=True)
+    wait_both()
+    cluster.restart_name_servers(new, wait_both)
+    group.members.append(cluster.start("popper", new, group=GROUP, topic=TOPIC))
+    first.finish(within_s=PATIENCE_S)
+    wait_both()
+    group.finish()
+    sender.finish(within_s=PATIENCE_S)
+    acknowledged = numbers(sender, "acknowledged")
+    assert acknowledged
+    wait_until(
+        lambda: acknowledged <= numbers(reader, "handled"),
+        lambda: f"not handled: {sorted(acknowledged - numbers(reader, 'handled'))[:10]}",
+    )
+    reader.finish(within_s=PATIENCE_S)
 
 
 def test_a_killed_broker_of_the_earlier_version_continues_as_this_version(
     cluster: Cluster, old: Path, new: Path
 ):
     """The members keep their queues: the broker recovers the assignment from its files."""
-    cluster.start_name_server(old)
+    cluster.start_name_servers(old)
     cluster.start_broker("broker-a", old)
     cluster.create_topic(TOPIC, QUEUES, old)
     group = Group(cluster, QUEUES)
