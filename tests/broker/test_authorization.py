@@ -7,10 +7,12 @@ import pytest
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.message import decode_records
+from libramq.message import properties as p
+from libramq.message.properties import properties_to_text
 from libramq.remoting import headers as h
 from libramq.remoting.headers import PopMessageHeader
 from tests.auth.guards import Guard
-from tests.broker.brokers import Conversation
+from tests.broker.brokers import Conversation, send_header
 from tests.fakes import FakePeer
 
 
@@ -56,6 +58,22 @@ def test_permitted_requests_are_served(talk: Conversation, guard: Guard):
     assert [message.topic for message in decode_records(viewed.body)] == ["secret"]
     header = h.SendBackHeader(offset=offset, group="G", delay_level=0)
     assert talk.ask(FakePeer(), R.CONSUMER_SEND_MSG_BACK, header).code == C.SUCCESS
+
+
+@pytest.mark.parametrize("topic", ["open", "DefaultCluster_REPLY_TOPIC"])
+def test_a_reply_needs_permission_for_the_topic_of_replies_whatever_it_names(
+    talk: Conversation, guard: Guard, topic: str
+):
+    """Else whoever may send to any topic could have bodies pushed to the clients of all others."""
+    waiting = FakePeer()
+    talk.beat_producer(waiting, "waiting@1", "requesters")
+    waiting.replies.clear()
+    guard.denied = {"Topic:DefaultCluster_REPLY_TOPIC"}
+    header = send_header(topic, queue_id=0, properties=properties_to_text({p.REPLY_TO_CLIENT: "waiting@1"}))
+    reply = talk.ask(FakePeer(), R.SEND_REPLY_MESSAGE_V2, header, b"forged")
+    assert reply.code == C.NO_PERMISSION
+    assert waiting.replies == []
+    assert talk.messages(topic) == []
 
 
 def test_nothing_of_a_denied_heartbeat_is_registered(talk: Conversation, guard: Guard):

@@ -89,6 +89,9 @@ LIMITS: Final[dict[str, tuple[Limit, ...]]] = {
     "Memory": (
         Limit("a frame, of RocketMQ's", "remoting.frame:FRAME_BYTES_MAX", "the connection is closed"),
         Limit("its header", "remoting.frame:HEADER_BYTES_MAX", "the connection is closed"),
+        Limit("fields of its header", "remoting.frame:FIELDS_MAX", "the connection is closed"),
+        Limit("characters of a tag", "message.stored_properties:TAG_LENGTH_MAX", "the send is refused"),
+        Limit("characters of a pull's tags", "filter.tag:EXPRESSION_LENGTH_MAX", "the pull is refused"),
         Limit("a frame, of Kafka's", "wire.kafka.frame:FRAME_BYTES_MAX", "the connection is closed"),
         Limit(
             "a frame, of a client of Kafka's that has not signed in",

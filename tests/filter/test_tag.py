@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.errors import ConfigError
-from libramq.filter.tag import EVERYTHING, TAGS_MAX, parse_tag_filter
+from libramq.filter.tag import EVERYTHING, EXPRESSION_LENGTH_MAX, TAGS_MAX, parse_tag_filter
 from libramq.message.tags import java_hash, tag_code
 
 
@@ -46,6 +46,12 @@ def test_too_many_tags_are_refused():
     parse_tag_filter("||".join(f"t{n}" for n in range(TAGS_MAX)))
     with pytest.raises(ConfigError, match=str(TAGS_MAX)):
         parse_tag_filter("||".join(f"t{n}" for n in range(TAGS_MAX + 1)))
+
+
+def test_a_longer_expression_than_allowed_is_refused():
+    assert parse_tag_filter("x" * EXPRESSION_LENGTH_MAX).codes
+    with pytest.raises(ConfigError, match="characters"):
+        parse_tag_filter("x" * (EXPRESSION_LENGTH_MAX + 1))
 
 
 def test_tags_with_equal_hashes_differ_in_their_text_only():

@@ -272,7 +272,7 @@ def system_topics(rules: TopicRules) -> list[TopicConfig]:
         (names.OFFSET_MOVED_EVENT_TOPIC, 1, read_write),
         (names.SCHEDULE_TOPIC, 18, read_write),
         (names.TIMER_TOPIC, 1, read_write),
-        (f"{rules.cluster_name}_{names.REPLY_TOPIC_POSTFIX}", 1, read_write),
+        (names.reply_topic(rules.cluster_name), 1, read_write),
         (names.REBALANCE_EVENTS_TOPIC, 1, PERM_READ),
     ]
     if rules.has_audit:

@@ -44,7 +44,7 @@ async def _rows(namesrv: str, topic: str | None, *, every: bool) -> list[dict[st
     from libramq.admin.admin import Admin
     from libramq.cli.access import client_options
     from libramq.errors import RemoteError
-    from libramq.message.names import DLQ_PREFIX, REPLY_TOPIC_POSTFIX, RETRY_PREFIX, is_system_topic
+    from libramq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic, reply_topic
 
     async with Admin(namesrv=namesrv, **client_options()) as admin:
         if topic is not None:
@@ -63,7 +63,7 @@ async def _rows(namesrv: str, topic: str | None, *, every: bool) -> list[dict[st
         info = await admin.cluster_info()
         clusters = info.cluster_addr_table
         # Apache's brokers have topics of their own names, and of their clusters'; all have one for replies.
-        own = {*info.broker_addr_table, *clusters, *(f"{each}_{REPLY_TOPIC_POSTFIX}" for each in clusters)}
+        own = {*info.broker_addr_table, *clusters, *map(reply_topic, clusters)}
         names = [
             name
             for name in await admin.topics()

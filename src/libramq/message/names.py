@@ -185,6 +185,11 @@ def _is_of_pop(name: str, groups: set[str], configured: set[str], topics: set[st
     return any(group in configured or (group in groups and topic in topics) for group, topic in splits)
 
 
+def reply_topic(cluster: str) -> str:
+    """Return the topic in which a cluster's brokers store replies to requests (MixAll.getReplyTopic)."""
+    return f"{cluster}_{REPLY_TOPIC_POSTFIX}"
+
+
 def dlq_topic(group: str) -> str:
     """Return the topic of a group's dead letters."""
     return DLQ_PREFIX + group

@@ -14,6 +14,10 @@ from libramq.errors import broker_error
 from libramq.message import properties as p
 from libramq.message.names import has_controls, without_controls
 
+#: Ours, as for the names of retry topics: Java's hash of a tag takes 0.1 µs a character here, and a batch has
+#: some thousand tags. Apache's broker has no limit.
+TAG_LENGTH_MAX: Final = 255
+
 _END: Final = p.PROPERTY_SEPARATOR
 _END_BYTES: Final = _END.encode()
 _TAGS_BYTES: Final = p.TAGS.encode()
@@ -93,6 +97,17 @@ def require_storable(text: str) -> None:
             ResponseCode.MESSAGE_ILLEGAL,
             f"the property {p.TIMER_DEL_UNIQKEY} would recall another message; RECALL_MESSAGE does that",
         )
+
+
+def storable_tags(text: str) -> str | None:
+    """Return the tags of a message that a client sends; BrokerError if their hash would take too long."""
+    tags = find(text, p.TAGS)
+    if tags is not None and len(tags) > TAG_LENGTH_MAX:
+        raise broker_error(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"a tag of {len(tags)} characters; {TAG_LENGTH_MAX} are allowed: put long texts into properties",
+        )
+    return tags
 
 
 def sent_back(text: str) -> str:

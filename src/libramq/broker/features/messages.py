@@ -16,6 +16,7 @@ from libramq.broker.processor.messages.send_back import SendBack
 from libramq.broker.processor.messages.send_message import SendMessage
 from libramq.broker.processor.messages.timer_requests import TimerRequests
 from libramq.kernel.engine import Hooks
+from libramq.message import names
 
 
 class SendingFeature(Feature):
@@ -38,7 +39,15 @@ class SendingFeature(Feature):
         self.batch_services = [sends]
         self.services = [
             SendBack(sending_back, files.log, calls),
-            ReplyMessages(sends, groups.producers, calls, address=address, stores=stores),
+            ReplyMessages(
+                sends,
+                groups.producers,
+                calls,
+                base.authorizer,
+                topic=names.reply_topic(config.cluster_name),
+                address=address,
+                stores=stores,
+            ),
         ]
         self.hooks = Hooks(connection_ended=[self.sending.creations.connection_ended])
 

@@ -222,7 +222,7 @@ class SentBatch:
 
 
 def _tag_code(text: str) -> int:
-    return tag_code(stored_properties.find(text, p.TAGS))
+    return tag_code(stored_properties.storable_tags(text))
 
 
 def _without_mark(encoded: bytes) -> bytes:

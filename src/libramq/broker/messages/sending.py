@@ -305,7 +305,7 @@ class Sending:
             queue_id,
             draft.body,
             text.encode("utf-8", "replace"),
-            tag_code(stored_properties.find(text, p.TAGS)),
+            tag_code(stored_properties.storable_tags(text)),
             draft.flag,
             sys_flag,
             int(wall_ms) if draft.born_ms is None else draft.born_ms,
@@ -474,7 +474,7 @@ class Sending:
             text, tags = self.properties.added_to(draft.properties), None
         else:
             text, _ = self.completed(draft.properties)
-            tags = stored_properties.find(text, p.TAGS)
+            tags = stored_properties.storable_tags(text)
         message = StoreMessage(
             draft.topic,
             draft.queue_id,

@@ -5,11 +5,14 @@
 
 The replier's answer waits for the requester's: code 0 says that the requester has the reply. The reply is
 stored as well, in the topic `<cluster>_REPLY_TOPIC`, whether the requester could be reached or not; no client
-reads it there. Upstream: ReplyMessageProcessor.java.
+reads it there. Whatever topic a reply names, its sender needs permission to send to that one: it reaches
+clients of other users. Upstream: ReplyMessageProcessor.java.
 """
 
 from collections.abc import Mapping
 
+from libramq.auth.authorizer import Authorizer, require_permission
+from libramq.auth.operation import Send
 from libramq.broker.messages.sending import Prepared
 from libramq.broker.processor.client_calls import CALL_MS, CalledClient, ClientCalls
 from libramq.broker.processor.messages.send_message import SendMessage
@@ -27,20 +30,24 @@ from libramq.rpc.request import Request, serves
 
 
 class ReplyMessages:
-    """The processor of replies. address: this broker's; stores: replies are stored, too."""
+    """The processor of replies. topic: of replies; address: this broker's; stores: they are stored, too."""
 
     def __init__(
         self,
         sends: SendMessage,
         producers: ProducerGroups[Connection],
         calls: ClientCalls,
+        authorizer: Authorizer,
         *,
+        topic: str,
         address: str,
         stores: bool,
     ) -> None:
         self._sends = sends
         self._producers = producers
         self._calls = calls
+        self._authorizer = authorizer
+        self._topic = topic
         self._address = address
         self._stores = stores
 
@@ -48,6 +55,7 @@ class ReplyMessages:
     def reply(self, request: Request) -> Outcome:
         """Pass a reply on to the client that waits for it, and store it."""
         header: h.SendMessageHeader = request.header
+        require_permission(self._authorizer, Send(request.principal, self._topic))
         if header.batch:
             raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "a reply cannot be a batch")
         reply = self._sends.prepare_reply(request)
