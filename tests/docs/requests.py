@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import typer
 
 from libramq.cli.admin.commands import app as admin
-from libramq.client.consuming.requests.broker_requests import SERVED as SERVED_BY_CLIENTS
+from libramq.client.consuming.broker_requests import SERVED as SERVED_BY_CLIENTS
 from libramq.codes import RequestCode
 from libramq.rpc.requests import BROKER_REQUESTS, NAME_SERVER_REQUESTS
 

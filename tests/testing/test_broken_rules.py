@@ -22,15 +22,16 @@ from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.durability import Durability
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.processor.messages.pull_message import PullMessage
+from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
+from libramq.client.consuming.membership.coordination import MemberCoordination
 from libramq.client.consuming.ownership.claims import Claims
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.pop import pop_network
 from libramq.client.consuming.pulling.pulling import Delivering
 from libramq.client.consuming.queues.lease import Lease
 from libramq.client.consuming.queues.owned_queue import HeldMessages
-from libramq.client.consuming.requests.consumer_requests import MemberRequests
 from libramq.client.routing.routes import RouteTable
 from libramq.errors import RemoteError
 from libramq.fencing import Opened
@@ -257,7 +258,12 @@ def test_releases_without_a_commit_are_caught(monkeypatch: pytest.MonkeyPatch):
 
 def test_unreported_releases_are_caught(monkeypatch: pytest.MonkeyPatch):
     """The coordinator takes the queue only after a while."""
-    monkeypatch.setattr(MemberRequests, "_release", lambda *_: None)
+
+    def forgotten(self: MemberCoordination, _: object) -> fx.Effects:
+        self._released.clear()
+        return []
+
+    monkeypatch.setattr(MemberCoordination, "_releases", forgotten)
     caught(HandoversAreShort, scenario("join", "join", "join", group=OURS))
 
 

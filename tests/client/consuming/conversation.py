@@ -43,9 +43,15 @@ class Conversation:
         settings = {"takeover_delay_ms": 100, "revoke_drain_ms": 75, "persist_ms": 1_000} | settings
         self.settings = ConsumerSettings(group="g", client_id="me", **settings)
         filters = {topic: parse_tag_filter(expression) for topic in topics}
-        self.core = PushConsumerCore(self.settings, filters, lambda: self.now_ms, _raise)
+        self.core = PushConsumerCore(self.settings, filters, self, _raise)
         self.now_ms = 0
         self.effects = []
+
+    def monotonic_ms(self):
+        return self.now_ms
+
+    def wall_ms(self):
+        return WALL_MS + self.now_ms
 
     def of(self, kind):
         """Return the effects of one kind that the last event had."""
@@ -82,18 +88,16 @@ class Conversation:
     def start_at(self, queue, outcome):
         return self._(self.core.own.answered(self.owned(queue), ev.StartAnswered, outcome, self.now_ms))
 
-    def pulled(self, queue, reply, generation=None):
+    def pulled(self, queue, reply, claim=None):
         outcome, messages = reply if isinstance(reply, tuple) and not hasattr(reply, "code") else (reply, [])
-        return self._(
-            self.core.own.pulled(queue, generation or self.generation(queue), outcome, messages, self.now_ms)
-        )
+        return self._(self.core.own.pulled(self.owned(queue), claim, outcome, messages, self.now_ms))
 
     def handled(self, *results):
         return self._(self.core.handled(results, self.now_ms))
 
     def commit_answered(self, commit, *, ok=True):
         outcome = None if ok else SILENT
-        return self._(self.core.committed(commit, outcome, self.now_ms))
+        return self._(commit.ask.done(outcome, self.now_ms))
 
     def notified(self):
         return self._(self.core.members_changed(self.now_ms))
@@ -122,9 +126,6 @@ class Conversation:
         owned = self.core.table.get(queue)
         assert owned is not None, f"{queue} is not ours"
         return owned
-
-    def generation(self, queue):
-        return self.owned(queue).generation
 
     def joined(self, queues=2, *members, route_=None):
         """Return a member that has its queues and waits for their committed offsets."""

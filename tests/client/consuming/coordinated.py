@@ -2,11 +2,11 @@
 fences.
 """
 
-from libramq.client.consuming import effects as fx
 from libramq.errors import LibraError, broker_error
 from libramq.fencing import MODE_CLIENT, Claim, Opened
 from libramq.remoting.body.coordination import GroupAssignment, QueueGrant, QueueOpened
 from libramq.rpc.group_calls import Joined
+from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import Conversation, found, q
 from tests.client.consuming.examples import route
 
@@ -49,39 +49,35 @@ class Member(Conversation):
     def note(self, effects):
         super().note(effects)
         for effect in self.effects:
-            if isinstance(effect, fx.FindGroup | fx.JoinGroup | fx.PollGroup):
+            if isinstance(effect, rq.FindGroup | rq.JoinGroup | rq.PollGroup):
                 self.question = effect
         return self.effects
 
     def found_group(self, outcome="a:1"):
-        return self._(self.core.coordination.found(self.question, outcome, self.now_ms))
+        return self._(self.question.ask.done(outcome, self.now_ms))
 
     def group_joined(self, outcome=None, member="m1"):
         if outcome is None:
             outcome = assigned()
         if isinstance(outcome, GroupAssignment):
             outcome = Joined(member, outcome)
-        return self._(self.core.coordination.joined(self.question, outcome, self.now_ms))
+        return self._(self.question.ask.done(outcome, self.now_ms))
 
     def polled(self, outcome):
-        assert isinstance(self.question, fx.PollGroup), self.question
-        return self._(self.core.coordination.polled(self.question, outcome, self.now_ms))
+        assert isinstance(self.question, rq.PollGroup), self.question
+        return self._(self.question.ask.done(outcome, self.now_ms))
 
     def opened(self, request, outcome=0, former_epoch=None, recovered_end=None, topic_start=0):
         """Answer as the fence: with an offset, or a refusal."""
         if not isinstance(outcome, LibraError):
             outcome = Opened(outcome, former_epoch, recovered_end, topic_start)
-        return self._(self.core.claims.opened(request, outcome, self.now_ms))
+        return self._(request.ask.done(outcome, self.now_ms))
 
     def pull_failed(self, pull, code):
-        return self._(
-            self.core.own.pulled(
-                pull.queue, pull.generation, refusal(code), [], self.now_ms, claim=pull.claim
-            )
-        )
+        return self._(pull.ask.done(refusal(code), self.now_ms))
 
     def commit_refused(self, commit, code):
-        return self._(self.core.committed(commit, refusal(code), self.now_ms))
+        return self._(commit.ask.done(refusal(code), self.now_ms))
 
     def looking(self, queues=4, *, brokers=("a",)):
         """Return a member whose brokers have answered, and that looks for its coordinator."""
@@ -102,7 +98,7 @@ class Member(Conversation):
         """Return a member that pulls queues under epoch 1."""
         self.member(count)
         self.polled(assigned(*queues))
-        for request in self.of(fx.OpenQueue):
+        for request in self.of(rq.OpenQueue):
             self.opened(request, offset)
         return self
 

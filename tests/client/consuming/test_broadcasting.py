@@ -64,7 +64,7 @@ def test_a_failed_message_is_dropped():
     talk = Broadcasting(persist_ms=100).reading()
     talk.pulled(q(0), found(0))
     talk.handled((talk.deliveries()[0], HandlerOutcome.LATER))
-    assert talk.of(fx.SendBack) == []
+    assert talk.of(rq.SendBack) == []
     assert talk.at(100) == [fx.StoreOffsets(((q(0), 1),))]
 
 
@@ -80,10 +80,10 @@ def test_an_offset_that_the_broker_has_no_more_is_corrected_in_the_store():
 def test_new_queues_are_taken():
     """They are found by the next refresh of the routes; others are not disturbed."""
     talk = Broadcasting().reading(1)
-    generation = talk.generation(q(0))
+    before = talk.owned(q(0))
     talk.routes(T=route(2))
     assert talk.of(fx.Assigned) == [fx.Assigned((q(1),))]
-    assert talk.generation(q(0)) == generation
+    assert talk.owned(q(0)) is before
 
 
 def test_leaving_writes_offsets_and_unregisters():

@@ -2,7 +2,8 @@
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from tests.client.consuming.conversation import RETRY, Conversation, found, q
+from tests.client.consuming import requests as rq
+from tests.client.consuming.conversation import RETRY, SILENT, Conversation, found, q
 from tests.client.consuming.examples import route
 
 
@@ -12,14 +13,14 @@ def test_a_failed_message_is_sent_back_and_then_done_with():
     talk.pulled(q(0), found(0, 1))
     (delivery,) = talk.deliveries()
     talk.handled((delivery, HandlerOutcome.LATER))
-    assert [(effect.message.queue_offset, effect.address) for effect in talk.of(fx.SendBack)] == [
+    assert [(effect.message.queue_offset, effect.address) for effect in talk.of(rq.SendBack)] == [
         (0, "a:1"),
         (1, "a:1"),
     ]
-    first, second = talk.of(fx.SendBack)
-    talk.core.consumption.sent_back(second, 0, ok=True)
+    first, second = talk.of(rq.SendBack)
+    second.ask.done(None, 0)
     assert talk.offset(q(0)) == 0
-    talk.core.consumption.sent_back(first, 0, ok=True)
+    first.ask.done(None, 0)
     assert talk.offset(q(0)) == 2
 
 
@@ -32,9 +33,9 @@ def test_where_the_send_back_is_refused_a_copy_goes_to_the_retry_topic():
     (delivery,) = talk.deliveries()
     talk.handled((delivery, HandlerOutcome.LATER))
     message = delivery.messages[0]
-    (copy,) = talk.core.consumption.sent_back(talk.of(fx.SendBack)[0], 0, ok=False)
+    (copy,) = rq.received(talk.of(rq.SendBack)[0].ask.done(SILENT, 0))
     assert (copy.queue, copy.address) == (q(0, topic=RETRY), "a:1")
-    assert talk.core.consumption.copy_sent(copy, 0, ok=False) == []
+    assert copy.ask.done(SILENT, 0) == []
     assert message.reconsume_times == 1
     assert not any(isinstance(effect, fx.Deliver) for effect in talk.at(4999))
     talk.at(5000)

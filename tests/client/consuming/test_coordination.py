@@ -40,7 +40,7 @@ def test_granted_queues_are_opened_and_pulled_from_the_committed_offset():
     talk.polled(assigned(q(0), q(1), epoch=3))
     assert talk.of(fx.Assigned) == [fx.Assigned((q(0), q(1)))]
     assert talk.of(rq.LockQueues) == []
-    first, second = talk.of(fx.OpenQueue)
+    first, second = talk.of(rq.OpenQueue)
     assert (first.queue, first.address, first.claim) == (q(0), "a:1", talk.claim(3))
     assert talk.held() == {q(0): 3, q(1): 3}
     (pull,) = talk.opened(first, 42)
@@ -58,9 +58,9 @@ def test_queues_opened_with_their_grant_are_pulled_at_once(orderly):
     talk.found_group()
     talk.group_joined(assigned(q(0), q(1), q(2), epoch=3, opened=[(q(0), 42), (q(1), None)]))
     assert talk.of(fx.Assigned) == [fx.Assigned((q(0), q(1), q(2)))]
-    assert [(pull.queue, pull.offset, pull.claim) for pull in talk.of(fx.Pull)] == [(q(0), 42, talk.claim(3))]
+    assert [(pull.queue, pull.offset, pull.claim) for pull in talk.of(rq.Pull)] == [(q(0), 42, talk.claim(3))]
     assert [request.queue for request in talk.of(rq.MaxOffset)] == [q(1)]
-    assert [request.queue for request in talk.of(fx.OpenQueue)] == [q(2)]
+    assert [request.queue for request in talk.of(rq.OpenQueue)] == [q(2)]
     assert talk.held() == {q(0): 3, q(1): 3, q(2): 3}
     (pull,) = talk.start_at(q(1), 7)
     assert (pull.offset, pull.claim) == (7, talk.claim(3))
@@ -72,7 +72,7 @@ def test_a_queue_that_is_still_being_given_up_is_opened_once_it_is():
     talk.busy(q(0), 0)
     talk.polled(assigned(revoke=[q(0)], epoch=2))
     talk.polled(assigned((q(0), 3), epoch=3, opened=[(q(0), 0)]))
-    assert talk.of(fx.Pull) == talk.of(fx.OpenQueue) == []
+    assert talk.of(rq.Pull) == talk.of(rq.OpenQueue) == []
 
 
 def test_an_opening_ahead_of_its_grant_is_repeated_soon():
@@ -81,10 +81,10 @@ def test_an_opening_ahead_of_its_grant_is_repeated_soon():
     talk.polled(assigned(q(0)))
     times = []
     for _ in range(7):
-        (request,) = talk.of(fx.OpenQueue)
+        (request,) = talk.of(rq.OpenQueue)
         talk.opened(request, refusal(NOT_YET_GRANTED))
         before = talk.now_ms
-        while not talk.of(fx.OpenQueue):
+        while not talk.of(rq.OpenQueue):
             talk.at(talk.core.next_due_ms)
         times.append(talk.now_ms - before)
     assert times == [10, 20, 40, 80, 160, 200, 200]
@@ -94,16 +94,16 @@ def test_pulls_name_where_the_topic_begins_that_was_opened():
     """A slave may still have another topic of that name. A later opening may name another place."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, 5, topic_start=1_000)
-    (pull,) = talk.of(fx.Pull)
+    (pull,) = talk.of(rq.Pull)
     assert pull.topic_start == 1_000
     talk.polled(assigned(q(0), epoch=2))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, 0, former_epoch=0, topic_start=2_000)
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, 0, former_epoch=2, topic_start=2_000)
-    (pull,) = talk.of(fx.Pull)
+    (pull,) = talk.of(rq.Pull)
     assert (pull.offset, pull.topic_start) == (0, 2_000)
 
 
@@ -111,11 +111,11 @@ def test_messages_of_a_former_topic_are_not_taken():
     """Apache's slaves do not know where the topic begins, and serve the former one's messages."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, 0, topic_start=1_002)
     talk.pulled(q(0), found(0, 1))  # They lie at 1,000 and 1,001.
     assert talk.deliveries() == []
-    (pull,) = [each for each in talk.at(PULL_FAILED_MS) if isinstance(each, fx.Pull)]
+    (pull,) = [each for each in talk.at(PULL_FAILED_MS) if isinstance(each, rq.Pull)]
     assert pull.offset == 0
     talk.pulled(q(0), found(2, 3))
     assert len(talk.deliveries()) == 2
@@ -126,11 +126,11 @@ def test_a_later_beginning_of_the_topic_shows_that_it_was_made_again(topic_start
     """The offset and the former opening may match even so. Brokers forget old deletions: 0 is not later."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, 0, topic_start=1_000)
     talk.pulled(q(0), found(0, 1))
     talk.polled(assigned(q(0), epoch=2))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, 0, former_epoch=1, topic_start=topic_start)
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))] * is_lost
 
@@ -139,44 +139,44 @@ def test_a_queue_whose_broker_is_away_is_opened_on_its_return():
     """The queue stays ours, because the coordinator has granted it."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, ConnectFailed("away"))
     assert talk.of(fx.Revoked) == talk.of(fx.Lost) == []
     (request,) = talk.at(10)
     talk.opened(request, 5)
-    assert [pull.offset for pull in talk.of(fx.Pull)] == [5]
+    assert [pull.offset for pull in talk.of(rq.Pull)] == [5]
 
 
 def test_a_claim_refused_by_a_fence_is_not_repeated():
     """A new claim is made instead."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, refusal(FENCED))
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
     talk.polled(assigned(q(0), epoch=2, revoke=[q(3)]))
-    assert [each.claim.epoch for each in talk.of(fx.OpenQueue)] == [2]
+    assert [each.claim.epoch for each in talk.of(rq.OpenQueue)] == [2]
 
 
 def released(*queues, epoch=1, is_committed=True):
     """Return the request that releases these queues."""
     released = grants(*queues, epoch=epoch)
-    return fx.ReleaseQueues("a:1", "m1", released, uncommitted=() if is_committed else released)
+    return rq.ReleaseQueues("a:1", "m1", released, uncommitted=() if is_committed else released)
 
 
 def stays_refused(talk, code):
     """Repeat grant and refusal until the member releases the queue, or for 3 s."""
     for _ in range(30):
         talk.polled(assigned(q(0)))
-        for request in talk.of(fx.OpenQueue):
+        for request in talk.of(rq.OpenQueue):
             talk.opened(request, refusal(code))
-        effects = talk.of(fx.ReleaseQueues)
+        effects = talk.of(rq.ReleaseQueues)
         until_ms = talk.now_ms + 100
         while not effects and (talk.core.next_due_ms or until_ms) <= until_ms:
             talk.at(talk.core.next_due_ms)
-            for request in talk.of(fx.OpenQueue):
+            for request in talk.of(rq.OpenQueue):
                 talk.opened(request, refusal(code))
-            effects = talk.of(fx.ReleaseQueues)
+            effects = talk.of(rq.ReleaseQueues)
         if effects:
             return effects
         talk.at(until_ms)
@@ -191,9 +191,9 @@ def test_a_claim_refused_for_two_seconds_is_released(code):
     assert 2_000 <= talk.now_ms <= 2_300
     assert talk.core.owned() == []
     talk.polled(assigned(q(0), epoch=2))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, 5)
-    assert [pull.offset for pull in talk.of(fx.Pull)] == [5]
+    assert [pull.offset for pull in talk.of(rq.Pull)] == [5]
     assert talk.core.owned() == [q(0)]
 
 
@@ -201,16 +201,16 @@ def test_claims_that_are_refused_in_turn_do_not_keep_each_other_from_being_relea
     """The coordinator repeats a grant that the fence has refused, beside one of another that was cut off."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, refusal(FENCED))
     talk.polled(assigned(q(0), epoch=5))
     effects = []
     while released(q(0), is_committed=False) not in effects and talk.now_ms < 5_000:
-        for request in talk.of(fx.OpenQueue):
+        for request in talk.of(rq.OpenQueue):
             talk.opened(request, refusal(NOT_YET_GRANTED))
-        effects = talk.of(fx.ReleaseQueues)
+        effects = talk.of(rq.ReleaseQueues)
         talk.polled(assigned(q(0)))
-        effects += talk.of(fx.ReleaseQueues)
+        effects += talk.of(rq.ReleaseQueues)
         talk.at(talk.now_ms + 100)
     assert 2_000 <= talk.now_ms <= 2_300
 
@@ -219,10 +219,10 @@ def test_a_queue_read_under_its_last_claim_survives_a_refused_next_one():
     """The coordinator is notified that the new claim is refused; meanwhile the queue is still read."""
     talk = Member().holding(q(0))
     talk.polled(assigned(q(0), epoch=2))
-    while not (effects := talk.of(fx.ReleaseQueues)):
-        for request in talk.of(fx.OpenQueue):
+    while not (effects := talk.of(rq.ReleaseQueues)):
+        for request in talk.of(rq.OpenQueue):
             talk.opened(request, refusal(NOT_YET_GRANTED))
-        effects = talk.of(fx.ReleaseQueues)
+        effects = talk.of(rq.ReleaseQueues)
         if effects:
             break
         talk.at(talk.core.next_due_ms)
@@ -252,9 +252,9 @@ def test_a_queue_whose_broker_is_away_is_not_refused():
     talk = Member().member()
     talk.polled(assigned(q(0)))
     while talk.now_ms < 3_000:
-        for request in talk.of(fx.OpenQueue):
+        for request in talk.of(rq.OpenQueue):
             talk.opened(request, ConnectFailed("away"))
-        assert talk.of(fx.ReleaseQueues) == []
+        assert talk.of(rq.ReleaseQueues) == []
         talk.at(talk.core.next_due_ms)
     assert talk.core.owned() == [q(0)]
 
@@ -272,11 +272,11 @@ def test_a_queue_of_a_recreated_topic_starts_over():
     (pull,) = talk.pulled(q(0), found(0, 1, 2))[-1:]
     talk.pull_failed(pull, TOPIC_NOT_EXIST)
     talk.polled(assigned(q(0), epoch=2))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, 0)
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, 0)
-    assert [pull.offset for pull in talk.of(fx.Pull)] == [0]
+    assert [pull.offset for pull in talk.of(rq.Pull)] == [0]
 
 
 # Giving up
@@ -287,20 +287,20 @@ def test_revoked_queues_are_drained_committed_and_released_together():
     talk = Member().holding(q(0), q(1), q(2))
     done = [talk.busy(q(number), 0, 1, 2) for number in range(3)]
     talk.polled(assigned((q(2), 1), epoch=2, revoke=[q(0), q(1)]))
-    assert talk.of(fx.ReleaseQueues) == talk.of(fx.Revoked) == []
+    assert talk.of(rq.ReleaseQueues) == talk.of(fx.Revoked) == []
     assert not done[0][1].begin()
     assert done[2][1].begin()
     assert talk.held() == {q(0): 1, q(1): 1, q(2): 1}
     talk.handled((done[0][0], HandlerOutcome.SUCCESS), (done[1][0], HandlerOutcome.SUCCESS))
-    commits = talk.of(fx.CommitOffset)
+    commits = talk.of(rq.CommitOffset)
     assert [(each.queue, each.offset, each.claim) for each in commits] == [
         (q(0), 1, talk.claim()),
         (q(1), 1, talk.claim()),
     ]
     assert talk.of(fx.Revoked) == [fx.Revoked((q(0), q(1)))]
     talk.commit_answered(commits[0])
-    assert talk.of(fx.ReleaseQueues) == []
-    assert talk.commit_answered(commits[1]) == [fx.ReleaseQueues("a:1", "m1", grants(q(0), q(1)))]
+    assert talk.of(rq.ReleaseQueues) == []
+    assert talk.commit_answered(commits[1]) == [rq.ReleaseQueues("a:1", "m1", grants(q(0), q(1)))]
 
 
 def test_a_drained_queue_is_released_soon():
@@ -310,9 +310,9 @@ def test_a_drained_queue_is_released_soon():
         (delivery,) = talk.busy(q(number), 0)
         talk.handled((delivery, HandlerOutcome.SUCCESS))
     talk.polled(assigned(epoch=2, revoke=[q(0), q(1)]))
-    first, _ = talk.of(fx.CommitOffset)
+    first, _ = talk.of(rq.CommitOffset)
     assert talk.commit_answered(first) == []
-    assert talk.at(talk.now_ms + 5) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)))]
+    assert talk.at(talk.now_ms + 5) == [rq.ReleaseQueues("a:1", "m1", grants(q(0)))]
 
 
 def test_a_drained_queue_is_released_as_soon_when_the_member_stops_meanwhile():
@@ -322,18 +322,18 @@ def test_a_drained_queue_is_released_as_soon_when_the_member_stops_meanwhile():
         (delivery,) = talk.busy(q(number), 0)
         talk.handled((delivery, HandlerOutcome.SUCCESS))
     talk.polled(assigned(epoch=2, revoke=[q(0), q(1)]))
-    first, _ = talk.of(fx.CommitOffset)
+    first, _ = talk.of(rq.CommitOffset)
     assert talk.commit_answered(first) == []
     talk.stop(timeout_ms=5_000)
-    assert talk.of(fx.ReleaseQueues) == []
-    assert talk.at(talk.now_ms + 5) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)), leaving=True)]
+    assert talk.of(rq.ReleaseQueues) == []
+    assert talk.at(talk.now_ms + 5) == [rq.ReleaseQueues("a:1", "m1", grants(q(0)), leaving=True)]
 
 
 def test_an_idle_queue_is_released_in_the_same_turn():
     """No handler runs, and there is nothing to commit."""
     talk = Member().holding(q(0), q(1), offset=4)
     talk.polled(assigned(q(0), revoke=[q(1)]))
-    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", grants(q(1)))]
+    assert talk.of(rq.ReleaseQueues) == [rq.ReleaseQueues("a:1", "m1", grants(q(1)))]
     assert talk.held() == {q(0): 1}
 
 
@@ -343,7 +343,7 @@ def test_a_revoked_queue_is_released_after_ten_seconds():
     talk.busy(q(0), 0)
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
     talk.at(9_999)
-    assert talk.of(fx.ReleaseQueues) == []
+    assert talk.of(rq.ReleaseQueues) == []
     assert released(q(0), is_committed=False) in talk.at(10_000)
 
 
@@ -364,12 +364,12 @@ def test_a_queue_whose_master_has_just_returned_is_committed_before_it_is_releas
     early.
     """
     talk = without_master()
-    assert talk.of(fx.ReleaseQueues) == talk.of(fx.Lost) == []
+    assert talk.of(rq.ReleaseQueues) == talk.of(fx.Lost) == []
     talk.at(1_500)
     talk.routes(T=route(slaves=True))
-    (commit,) = [each for each in talk.at(2_000) if isinstance(each, fx.CommitOffset)]
+    (commit,) = [each for each in talk.at(2_000) if isinstance(each, rq.CommitOffset)]
     assert (commit.queue, commit.offset) == (q(0), 1)
-    assert fx.ReleaseQueues("a:1", "m1", grants(q(0))) in [*talk.commit_answered(commit), *talk.at(2_010)]
+    assert rq.ReleaseQueues("a:1", "m1", grants(q(0))) in [*talk.commit_answered(commit), *talk.at(2_010)]
 
 
 def test_a_queue_whose_master_stays_away_is_released_after_ten_seconds():
@@ -386,7 +386,7 @@ def test_a_queue_whose_master_is_away_and_that_is_committed_was_not_lost():
     talk = Member(session_ms=60_000, has_revoke_hook=True).holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
     talk.handled((delivery, HandlerOutcome.SUCCESS))
-    (commit,) = [each for each in talk.at(2_000) if isinstance(each, fx.CommitOffset)]
+    (commit,) = [each for each in talk.at(2_000) if isinstance(each, rq.CommitOffset)]
     talk.commit_answered(commit)
     talk.routes(T=route(slaves=True, masters=False))
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
@@ -400,7 +400,7 @@ def test_a_member_that_stops_waits_for_no_master():
     talk = without_master()
     talk.stop(timeout_ms=5_000)
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
-    assert talk.of(fx.LeaveGroup) != []
+    assert talk.of(rq.LeaveGroup) != []
 
 
 def test_the_listener_runs_before_a_queue_is_released():
@@ -408,9 +408,9 @@ def test_the_listener_runs_before_a_queue_is_released():
     talk = Member(has_revoke_hook=True).holding(q(0))
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
     assert talk.of(fx.Revoked) == [fx.Revoked((q(0),))]
-    assert talk.of(fx.ReleaseQueues) == []
+    assert talk.of(rq.ReleaseQueues) == []
     talk._(talk.core.revoke_hook_done((q(0),), talk.now_ms))
-    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)))]
+    assert talk.of(rq.ReleaseQueues) == [rq.ReleaseQueues("a:1", "m1", grants(q(0)))]
 
 
 def test_handlers_and_listener_share_the_revoke_timeout():
@@ -421,18 +421,18 @@ def test_handlers_and_listener_share_the_revoke_timeout():
     assert talk.question.header.lb_revoke_timeout_ms == 12_000
     talk.group_joined()
     talk.polled(assigned(q(0)))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, 0)
     (delivery,) = talk.busy(q(0), 0)
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
     talk.at(9_000)
     talk.handled((delivery, HandlerOutcome.SUCCESS))
     assert talk.of(fx.Revoked) == [fx.Revoked((q(0),))]
-    (commit,) = talk.of(fx.CommitOffset)
+    (commit,) = talk.of(rq.CommitOffset)
     talk.commit_answered(commit)
     talk.at(11_999)
-    assert talk.of(fx.ReleaseQueues) == []
-    assert fx.ReleaseQueues("a:1", "m1", grants(q(0))) in talk.at(12_000)
+    assert talk.of(rq.ReleaseQueues) == []
+    assert rq.ReleaseQueues("a:1", "m1", grants(q(0))) in talk.at(12_000)
 
 
 def test_a_queue_granted_back_before_its_release_is_opened_again():
@@ -442,10 +442,10 @@ def test_a_queue_granted_back_before_its_release_is_opened_again():
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
     talk.polled(assigned((q(0), 1), epoch=3))
     talk.handled((delivery, HandlerOutcome.SUCCESS))
-    (commit,) = talk.of(fx.CommitOffset)
+    (commit,) = talk.of(rq.CommitOffset)
     talk.commit_answered(commit)
-    assert talk.of(fx.ReleaseQueues) == []
-    assert [each.claim for each in talk.of(fx.OpenQueue)] == [talk.claim()]
+    assert talk.of(rq.ReleaseQueues) == []
+    assert [each.claim for each in talk.of(rq.OpenQueue)] == [talk.claim()]
 
 
 # Fences
@@ -457,13 +457,13 @@ def test_a_fenced_queue_is_lost_at_once(by):
     talk = Member().holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
     if by == "pull":
-        talk.pull_failed(talk.of(fx.Pull)[0], FENCED)
+        talk.pull_failed(talk.of(rq.Pull)[0], FENCED)
     else:
         talk.handled((delivery, HandlerOutcome.SUCCESS))
-        (commit,) = [each for each in talk.at(100) if isinstance(each, fx.CommitOffset)]
+        (commit,) = [each for each in talk.at(100) if isinstance(each, rq.CommitOffset)]
         talk.commit_refused(commit, FENCED)
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
-    assert talk.of(fx.ReleaseQueues) == talk.of(fx.CommitOffset) == talk.of(fx.OpenQueue) == []
+    assert talk.of(rq.ReleaseQueues) == talk.of(rq.CommitOffset) == talk.of(rq.OpenQueue) == []
     assert talk.core.owned() == []
     assert talk.handled((delivery, HandlerOutcome.SUCCESS)) == []
 
@@ -474,9 +474,9 @@ def test_a_commit_that_is_fenced_while_its_queue_leaves_ends_it():
     (delivery,) = talk.busy(q(0), 0)
     talk.handled((delivery, HandlerOutcome.SUCCESS))
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
-    (commit,) = talk.of(fx.CommitOffset)
+    (commit,) = talk.of(rq.CommitOffset)
     talk.commit_refused(commit, FENCED)
-    assert talk.of(fx.Lost) == talk.of(fx.ReleaseQueues) == []
+    assert talk.of(fx.Lost) == talk.of(rq.ReleaseQueues) == []
     assert talk.held() == {q(0): 1}
 
 
@@ -486,9 +486,9 @@ def test_a_later_epoch_of_a_queue_of_ours_is_opened_while_it_is_read():
     talk.pulled(q(0), found(0, 1))
     first, second = talk.deliveries()
     assert first.begin()
-    (pull,) = talk.of(fx.Pull)
+    (pull,) = talk.of(rq.Pull)
     talk.polled(assigned(q(0), epoch=2))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     assert talk.of(fx.Assigned) == talk.of(fx.Revoked) == talk.of(fx.Lost) == []
     talk.pull_failed(pull, FENCED)
     assert talk.effects == []
@@ -496,16 +496,16 @@ def test_a_later_epoch_of_a_queue_of_ours_is_opened_while_it_is_read():
     assert (again.offset, again.claim) == (2, talk.claim(2))
     assert second.begin()
     talk.handled((first, HandlerOutcome.SUCCESS), (second, HandlerOutcome.SUCCESS))
-    (commit,) = [each for each in talk.at(100) if isinstance(each, fx.CommitOffset)]
+    (commit,) = [each for each in talk.at(100) if isinstance(each, rq.CommitOffset)]
     assert (commit.offset, commit.claim) == (2, talk.claim(2))
 
 
 def test_a_pull_that_is_fenced_after_our_opening_was_answered_goes_out_again():
     """The two answers arrived in the opposite order."""
     talk = Member().holding(q(0))
-    (pull,) = talk.of(fx.Pull)
+    (pull,) = talk.of(rq.Pull)
     talk.polled(assigned(q(0), epoch=2))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     assert talk.opened(request, 0) == []
     (again,) = talk.pull_failed(pull, FENCED)
     assert again.claim == talk.claim(2)
@@ -519,15 +519,15 @@ def test_a_coordinator_with_an_old_epoch_costs_no_queues():
     """
     talk = Member().member()
     talk.polled(assigned(q(0), epoch=9))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     (pull,) = talk.opened(request, 0)
     talk.polled(assigned(q(0), epoch=3))
-    assert talk.of(fx.OpenQueue) == []
+    assert talk.of(rq.OpenQueue) == []
     assert talk.held() == {q(0): 9}
     talk.pull_failed(pull, NOT_YET_GRANTED)
-    assert [each.claim.epoch for each in talk.of(fx.OpenQueue)] == [9]
+    assert [each.claim.epoch for each in talk.of(rq.OpenQueue)] == [9]
     talk.polled(assigned(q(0), epoch=4))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     assert request.claim.epoch == 4
     (pull,) = talk.opened(request, 0)
     assert pull.claim.epoch == 4
@@ -539,12 +539,12 @@ def test_a_queue_whose_committed_offset_moved_starts_over(committed):
     talk = Member().holding(q(0), offset=3)
     (waiting,) = talk.busy(q(0), 3, started=0)
     talk.polled(assigned(q(0), epoch=2))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, committed)
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
     assert talk.of(fx.Assigned) == [fx.Assigned((q(0),))]
     assert not waiting.begin()
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     (pull,) = talk.opened(request, 5)
     assert pull.offset == 5
 
@@ -561,14 +561,14 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning(former_epoch):
     (delivery,) = talk.deliveries()
     assert delivery.begin()
     talk.polled(assigned(q(0), epoch=2))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.handled((delivery, HandlerOutcome.SUCCESS))
     talk.opened(request, 0, former_epoch=former_epoch)
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     (pull,) = talk.opened(request, 0, former_epoch=2)
     assert pull.offset == 0
-    assert [each for each in talk.at(talk.now_ms + 1000) if isinstance(each, fx.CommitOffset)] == []
+    assert [each for each in talk.at(talk.now_ms + 1000) if isinstance(each, rq.CommitOffset)] == []
 
 
 @pytest.mark.parametrize(("recovered_end", "is_lost"), [(0, True), (1, True), (2, False), (3, False)])
@@ -579,7 +579,7 @@ def test_who_has_read_what_the_brokers_disk_has_lost_begins_again(recovered_end,
     talk = Member().holding(q(0))
     talk.pulled(q(0), found(0, 1))
     talk.polled(assigned(q(0), epoch=2))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, 0, former_epoch=1, recovered_end=recovered_end)
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))] * is_lost
 
@@ -588,7 +588,7 @@ def test_a_fence_that_knows_our_opening_lets_us_continue():
     talk = Member().holding(q(0))
     talk.pulled(q(0), found(0))
     talk.polled(assigned(q(0), epoch=2))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, 0, former_epoch=1)
     assert talk.of(fx.Lost) == []
     assert talk.held() == {q(0): 2}
@@ -597,7 +597,7 @@ def test_a_fence_that_knows_our_opening_lets_us_continue():
 def test_a_fence_that_lost_its_opening_gets_it_again():
     """It answers a pull with NOT_YET_GRANTED, because its file was lost."""
     talk = Member().holding(q(0), offset=2)
-    (pull,) = talk.of(fx.Pull)
+    (pull,) = talk.of(rq.Pull)
     (request,) = talk.pull_failed(pull, NOT_YET_GRANTED)
     (pull,) = talk.opened(request, 2)
     assert (pull.offset, pull.claim) == (2, talk.claim())
@@ -614,15 +614,15 @@ def test_every_commit_has_a_claim():
     talk.committed(q(0), 0)
     (delivery,) = talk.busy(q(0), 0)
     talk.handled((delivery, HandlerOutcome.SUCCESS))
-    (commit,) = [each for each in talk.at(1000) if isinstance(each, fx.CommitOffset)]
+    (commit,) = [each for each in talk.at(1000) if isinstance(each, rq.CommitOffset)]
     assert commit.claim is None
     talk.polled(assigned(q(0), epoch=5))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.commit_refused(commit, FENCED)
     assert talk.of(fx.Lost) == []
-    assert [each for each in talk.at(talk.now_ms + 999) if isinstance(each, fx.CommitOffset)] == []
+    assert [each for each in talk.at(talk.now_ms + 999) if isinstance(each, rq.CommitOffset)] == []
     talk.opened(request, 0)
-    (commit,) = [each for each in talk.at(talk.now_ms + 1000) if isinstance(each, fx.CommitOffset)]
+    (commit,) = [each for each in talk.at(talk.now_ms + 1000) if isinstance(each, rq.CommitOffset)]
     assert (commit.offset, commit.claim) == (1, talk.claim(5))
 
 
@@ -635,10 +635,10 @@ def test_changed_offsets_are_committed_every_tenth_of_a_second():
     talk.at(1_000)
     (delivery,) = talk.busy(q(0), 0)
     talk.handled((delivery, HandlerOutcome.SUCCESS))
-    (commit,) = [each for each in talk.at(1_100) if isinstance(each, fx.CommitOffset)]
+    (commit,) = [each for each in talk.at(1_100) if isinstance(each, rq.CommitOffset)]
     talk.commit_answered(commit)
     later = talk.at(9_000)
-    assert [each for each in later if isinstance(each, fx.CommitOffset)] == []
+    assert [each for each in later if isinstance(each, rq.CommitOffset)] == []
 
 
 def test_a_member_whose_offsets_are_all_committed_is_not_woken_to_commit():
@@ -646,14 +646,14 @@ def test_a_member_whose_offsets_are_all_committed_is_not_woken_to_commit():
     talk = Member(persist_ms=1_000).holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
     talk.handled((delivery, HandlerOutcome.SUCCESS))
-    (commit,) = [each for each in talk.at(1_000) if isinstance(each, fx.CommitOffset)]
+    (commit,) = [each for each in talk.at(1_000) if isinstance(each, rq.CommitOffset)]
     talk.commit_answered(commit, ok=False)
-    (commit,) = [each for each in talk.at(1_100) if isinstance(each, fx.CommitOffset)]
+    (commit,) = [each for each in talk.at(1_100) if isinstance(each, rq.CommitOffset)]
     talk.commit_answered(commit)
     assert ticks(talk, until_ms=9_100) < 10
     talk.pulled(q(0), found(1))
     talk.handled(*((each, HandlerOutcome.SUCCESS) for each in talk.deliveries()))
-    (commit,) = [each for each in talk.at(9_200) if isinstance(each, fx.CommitOffset)]
+    (commit,) = [each for each in talk.at(9_200) if isinstance(each, rq.CommitOffset)]
     assert commit.offset == 2
 
 
@@ -663,11 +663,11 @@ def test_a_member_that_allocates_for_itself_goes_on_committing(rested_ms):
     talk = Member(persist_ms=1_000).holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
     talk.handled((delivery, HandlerOutcome.SUCCESS))
-    (commit,) = [each for each in talk.at(1_000) if isinstance(each, fx.CommitOffset)]
+    (commit,) = [each for each in talk.at(1_000) if isinstance(each, rq.CommitOffset)]
     talk.commit_answered(commit)
     talk.at(1_000 + rested_ms)
     talk.polled(client_mode())
-    commits = [each for each in talk.at(9_000) if isinstance(each, fx.CommitOffset)]
+    commits = [each for each in talk.at(9_000) if isinstance(each, rq.CommitOffset)]
     assert [(each.offset, each.claim) for each in commits] == [(1, None)]
 
 
@@ -687,12 +687,12 @@ def test_a_queue_has_one_commit_under_way():
     (first,) = talk.busy(q(0), 0)
     talk.handled((first, HandlerOutcome.SUCCESS))
     talk.at(1_000)
-    (commit,) = talk.of(fx.CommitOffset)
+    (commit,) = talk.of(rq.CommitOffset)
     talk.pulled(q(0), found(1))
     talk.handled(*((each, HandlerOutcome.SUCCESS) for each in talk.deliveries()))
-    assert [each for each in talk.at(2_000) if isinstance(each, fx.CommitOffset)] == []
+    assert [each for each in talk.at(2_000) if isinstance(each, rq.CommitOffset)] == []
     talk.commit_answered(commit)
-    assert [each.offset for each in talk.at(2_100) if isinstance(each, fx.CommitOffset)] == [2]
+    assert [each.offset for each in talk.at(2_100) if isinstance(each, rq.CommitOffset)] == [2]
 
 
 # The lease
@@ -715,7 +715,7 @@ def test_a_member_that_wakes_up_starts_no_handler_and_commits_nothing():
     assert talk.deliveries() == []
     assert talk.pulled(q(0), found(2))[-1].offset == 3
     assert talk.deliveries() == []
-    assert not [each for each in talk.at(talk.now_ms + 100) if isinstance(each, fx.CommitOffset)]
+    assert not [each for each in talk.at(talk.now_ms + 100) if isinstance(each, rq.CommitOffset)]
 
 
 def test_a_member_whose_lease_is_renewed_continues():
@@ -727,7 +727,7 @@ def test_a_member_whose_lease_is_renewed_continues():
     talk.polled(assigned(q(0)))
     (delivery,) = talk.deliveries()
     assert delivery.begin()
-    assert [each.offset for each in talk.at(talk.now_ms + 100) if isinstance(each, fx.CommitOffset)] == [1]
+    assert [each.offset for each in talk.at(talk.now_ms + 100) if isinstance(each, rq.CommitOffset)] == [1]
 
 
 def test_an_answer_from_before_the_sleep_renews_nothing():
@@ -757,12 +757,12 @@ def test_an_expelled_member_loses_everything_and_joins_again():
     talk, _ = asleep()
     talk.polled(refusal(UNKNOWN_MEMBER))
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
-    assert talk.of(fx.CommitOffset) == []
+    assert talk.of(rq.CommitOffset) == []
     join = talk.question
     assert (join.header.lb_member, join.body.held) == ("m1", [])
     talk.group_joined(member="m2")
     talk.polled(assigned(q(0), epoch=2))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     assert request.claim == talk.claim(2, "m2")
 
 
@@ -770,10 +770,10 @@ def test_a_queue_revoked_after_the_lease_waits_with_its_commit():
     """The commit is sent when the lease is valid again."""
     talk, _ = asleep()
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
-    assert talk.of(fx.CommitOffset) == talk.of(fx.ReleaseQueues) == []
+    assert talk.of(rq.CommitOffset) == talk.of(rq.ReleaseQueues) == []
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
-    (commit,) = talk.of(fx.CommitOffset)
-    assert talk.commit_answered(commit) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)))]
+    (commit,) = talk.of(rq.CommitOffset)
+    assert talk.commit_answered(commit) == [rq.ReleaseQueues("a:1", "m1", grants(q(0)))]
 
 
 def test_a_member_consumes_until_its_lease_ends_while_the_coordinator_is_away():
@@ -801,13 +801,13 @@ def test_a_handler_that_runs_too_long_costs_the_membership_until_it_is_done():
     assert talk.core.owned() == [q(0), q(1)]
     talk.at(1_100)
     assert talk.of(fx.Lost) == [fx.Lost((q(0), q(1)))]
-    assert talk.of(fx.LeaveGroup) == [fx.LeaveGroup("a:1", "m1", "processing_timeout")]
+    assert talk.of(rq.LeaveGroup) == [rq.LeaveGroup("a:1", "m1", "processing_timeout")]
     (trouble,) = talk.of(fx.Trouble)
     assert (type(trouble.error), trouble.keeps_out) == (HandlerTooSlow, False)
-    assert talk.of(fx.CommitOffset)[1:] == []
-    assert [each for each in talk.at(10_000) if isinstance(each, fx.FindGroup)] == []
+    assert talk.of(rq.CommitOffset)[1:] == []
+    assert [each for each in talk.at(10_000) if isinstance(each, rq.FindGroup)] == []
     talk.handled((running[0], HandlerOutcome.SUCCESS))
-    assert len(talk.of(fx.FindGroup)) == 1
+    assert len(talk.of(rq.FindGroup)) == 1
 
 
 def test_a_handler_that_never_ends_is_abandoned_and_its_member_returns():
@@ -815,12 +815,12 @@ def test_a_handler_that_never_ends_is_abandoned_and_its_member_returns():
     talk = Member(max_processing_ms=1_000, consume_timeout_ms=2_000, session_ms=600_000).holding(q(0), q(1))
     (running,) = talk.busy(q(0), 0, started=1)
     talk.at(1_100)
-    assert talk.of(fx.LeaveGroup) == [fx.LeaveGroup("a:1", "m1", "processing_timeout")]
-    assert [each for each in talk.at(2_000) if isinstance(each, fx.FindGroup)] == []
+    assert talk.of(rq.LeaveGroup) == [rq.LeaveGroup("a:1", "m1", "processing_timeout")]
+    assert [each for each in talk.at(2_000) if isinstance(each, rq.FindGroup)] == []
     talk.at(2_200)
     assert talk.of(fx.Abandon) == [fx.Abandon((running,))]
-    assert len(talk.of(fx.FindGroup)) == 1
-    assert talk.of(fx.SendBack) == []  # Its queue's next owner delivers it.
+    assert len(talk.of(rq.FindGroup)) == 1
+    assert talk.of(rq.SendBack) == []  # Its queue's next owner delivers it.
     assert talk.handled((running, HandlerOutcome.SUCCESS)) == []
     assert talk.at(6_000) == []
 
@@ -837,13 +837,13 @@ def slow_member(**settings):
 def test_a_slow_member_says_so_and_goes_on():
     """Its success counts, and it says that it is over."""
     talk, running = slow_member()
-    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", (), slow=True)]
+    assert talk.of(rq.ReleaseQueues) == [rq.ReleaseQueues("a:1", "m1", (), slow=True)]
     assert talk.core.owned() == [q(0), q(1)]
     talk.handled((running, HandlerOutcome.SUCCESS))
-    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", ())]
-    assert talk.of(fx.SendBack) == talk.of(fx.LeaveGroup) == []
+    assert talk.of(rq.ReleaseQueues) == [rq.ReleaseQueues("a:1", "m1", ())]
+    assert talk.of(rq.SendBack) == talk.of(rq.LeaveGroup) == []
     talk.at(1_300)
-    assert [each.offset for each in talk.of(fx.CommitOffset)] == [1]
+    assert [each.offset for each in talk.of(rq.CommitOffset)] == [1]
 
 
 def test_what_a_slow_handler_has_is_sent_back_when_its_queue_is_revoked():
@@ -851,12 +851,12 @@ def test_what_a_slow_handler_has_is_sent_back_when_its_queue_is_revoked():
     talk, running = slow_member(consume_timeout_ms=3_000)
     talk.polled(msgspec.structs.replace(assigned(epoch=2, revoke=[q(0), q(1)]), knows_slow=True))
     assert talk.of(fx.Abandon) == [fx.Abandon((running,))]
-    (sent,) = talk.of(fx.SendBack)
-    talk._(talk.core.consumption.sent_back(sent, talk.now_ms, ok=True))
-    assert talk.of(fx.CommitOffset)[-1].offset == 1
+    (sent,) = talk.of(rq.SendBack)
+    talk._(sent.ask.done(None, talk.now_ms))
+    assert talk.of(rq.CommitOffset)[-1].offset == 1
     assert talk.question.body.slow
     talk.at(3_400)
-    assert talk.of(fx.ReleaseQueues)[-1].slow is False
+    assert talk.of(rq.ReleaseQueues)[-1].slow is False
     assert talk.handled((running, HandlerOutcome.SUCCESS)) == []
 
 
@@ -875,18 +875,18 @@ def test_in_client_mode_members_allocate_like_stock_clients():
     assert talk.of(fx.Revoked) == talk.of(fx.Assigned) == []
     talk.now_ms += 60_000
     assert waiting.begin()
-    (pull,) = [each for each in talk.pulled(q(1), found(0)) if isinstance(each, fx.Pull)]
+    (pull,) = [each for each in talk.pulled(q(1), found(0)) if isinstance(each, rq.Pull)]
     assert pull.claim is None
 
 
 def test_in_client_mode_a_queue_waiting_to_be_reopened_continues():
     """Its fence had forgotten the member; members that allocate for themselves need no opening."""
     talk = Member().holding(q(0), offset=2)
-    (pull,) = talk.of(fx.Pull)
+    (pull,) = talk.of(rq.Pull)
     (request,) = talk.pull_failed(pull, NOT_YET_GRANTED)
     talk.opened(request, refusal(NOT_YET_GRANTED))
     talk.polled(client_mode(9))
-    (pull,) = talk.of(fx.Pull)
+    (pull,) = talk.of(rq.Pull)
     assert (pull.offset, pull.claim) == (2, None)
 
 
@@ -918,14 +918,14 @@ def test_back_under_epochs_locks_are_released_and_queues_continue():
     (request,) = talk.of(rq.LockQueues)
     talk._(request.ask.done([q(0)], talk.now_ms))
     talk.committed(q(0), 0)
-    assert len(talk.of(fx.Pull)) == 1
+    assert len(talk.of(rq.Pull)) == 1
     assert talk.polled(client_mode(2))[-1].body.held == [QueueGrant.of(q(0), 0)]
     talk.polled(assigned(q(0), epoch=3))
     assert talk.of(rq.UnlockQueues) == [rq.UnlockQueues("a:1", (q(0),))]
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, 0)
     talk.busy(q(0), 0)
-    assert talk.of(fx.Pull)[0].claim == talk.claim(3)
+    assert talk.of(rq.Pull)[0].claim == talk.claim(3)
 
 
 def test_a_late_member_list_is_ignored():
@@ -961,15 +961,16 @@ def test_a_graceful_stop_commits_leaves_and_unregisters():
     talk = Member().holding(q(0), q(1))
     (delivery,) = talk.busy(q(0), 0)
     talk.stop(timeout_ms=5_000)
-    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", grants(q(1)), leaving=True)]
-    assert talk.of(fx.LeaveGroup) == []
+    assert talk.of(rq.ReleaseQueues) == [rq.ReleaseQueues("a:1", "m1", grants(q(1)), leaving=True)]
+    assert talk.of(rq.LeaveGroup) == []
     talk.polled(assigned(q(0), q(1), epoch=2))
-    assert talk.of(fx.PollGroup)[-1].body.leaving
-    assert talk.of(fx.OpenQueue) == []
+    assert talk.of(rq.PollGroup)[-1].body.leaving
+    assert talk.of(rq.OpenQueue) == []
     talk.handled((delivery, HandlerOutcome.SUCCESS))
-    (commit,) = talk.of(fx.CommitOffset)
-    assert talk.commit_answered(commit) == [fx.LeaveGroup("a:1", "m1", "member_left", grants(q(0)))]
-    assert talk._(talk.core.group_left()) == [fx.Unregister(("a:1",))]
+    (commit,) = talk.of(rq.CommitOffset)
+    (leave,) = talk.commit_answered(commit)
+    assert leave == rq.LeaveGroup("a:1", "m1", "member_left", grants(q(0)))
+    assert talk._(leave.ask.done(None, talk.now_ms)) == [fx.Unregister(("a:1",))]
     assert talk.core.unregistered() == [fx.Stopped()]
     assert talk.core._phase is Phase.STOPPED
 
@@ -979,16 +980,16 @@ def test_idle_queues_are_released_while_a_slow_handler_runs():
     talk = Member().holding(q(0), q(1), q(2))
     busy = [talk.busy(q(number), 0)[0] for number in range(3)]
     talk.stop(timeout_ms=5_000)
-    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", (), leaving=True)]
+    assert talk.of(rq.ReleaseQueues) == [rq.ReleaseQueues("a:1", "m1", (), leaving=True)]
     for number in (2, 0):
         talk.handled((busy[number], HandlerOutcome.SUCCESS))
-        (commit,) = talk.of(fx.CommitOffset)
+        (commit,) = talk.of(rq.CommitOffset)
         assert talk.commit_answered(commit) == [
-            fx.ReleaseQueues("a:1", "m1", grants(q(number)), leaving=True)
+            rq.ReleaseQueues("a:1", "m1", grants(q(number)), leaving=True)
         ]
     talk.handled((busy[1], HandlerOutcome.SUCCESS))
-    (commit,) = talk.of(fx.CommitOffset)
-    assert talk.commit_answered(commit) == [fx.LeaveGroup("a:1", "m1", "member_left", grants(q(1)))]
+    (commit,) = talk.of(rq.CommitOffset)
+    assert talk.commit_answered(commit) == [rq.LeaveGroup("a:1", "m1", "member_left", grants(q(1)))]
 
 
 def test_an_idle_member_only_unregisters():
@@ -998,10 +999,10 @@ def test_an_idle_member_only_unregisters():
         (delivery,) = talk.busy(q(number), 0)
         talk.handled((delivery, HandlerOutcome.SUCCESS))
     talk.stop(timeout_ms=5_000)
-    assert talk.of(fx.ReleaseQueues) == []
-    first, second = talk.of(fx.CommitOffset)
+    assert talk.of(rq.ReleaseQueues) == []
+    first, second = talk.of(rq.CommitOffset)
     assert talk.commit_answered(first) == []
-    assert talk.commit_answered(second) == [fx.LeaveGroup("a:1", "m1", "member_left", grants(q(0), q(1)))]
+    assert talk.commit_answered(second) == [rq.LeaveGroup("a:1", "m1", "member_left", grants(q(0), q(1)))]
 
 
 def test_a_queue_with_an_unacknowledged_commit_is_released_as_not_committed():
@@ -1009,18 +1010,18 @@ def test_a_queue_with_an_unacknowledged_commit_is_released_as_not_committed():
     (delivery,) = talk.busy(q(0), 0)
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
     talk.handled((delivery, HandlerOutcome.SUCCESS))
-    while commits := talk.of(fx.CommitOffset):
+    while commits := talk.of(rq.CommitOffset):
         talk.commit_answered(commits[0], ok=False)
-    assert talk.of(fx.ReleaseQueues) == [released(q(0), is_committed=False)]
+    assert talk.of(rq.ReleaseQueues) == [released(q(0), is_committed=False)]
 
 
 def test_a_member_that_stops_during_a_handler_releases_its_queue_as_not_committed():
     talk = Member().holding(q(0), q(1))
     talk.busy(q(0), 0)
     talk.stop(timeout_ms=5_000)
-    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", grants(q(1)), leaving=True)]
+    assert talk.of(rq.ReleaseQueues) == [rq.ReleaseQueues("a:1", "m1", grants(q(1)), leaving=True)]
     talk.at(talk.now_ms + 5_000)
-    assert talk.of(fx.LeaveGroup) == [fx.LeaveGroup("a:1", "m1", "member_left")]
+    assert talk.of(rq.LeaveGroup) == [rq.LeaveGroup("a:1", "m1", "member_left")]
 
 
 def test_a_static_member_keeps_its_queues_when_it_stops():
@@ -1029,7 +1030,7 @@ def test_a_static_member_keeps_its_queues_when_it_stops():
     (delivery,) = talk.busy(q(0), 0)
     talk.handled((delivery, HandlerOutcome.SUCCESS))
     talk.stop()
-    (commit,) = talk.of(fx.CommitOffset)
+    (commit,) = talk.of(rq.CommitOffset)
     assert talk.commit_answered(commit) == [fx.Unregister(("a:1",))]
 
 
@@ -1043,9 +1044,9 @@ def test_redeliveries_after_a_move_are_counted_and_reported():
     talk = Member().holding(q(0))
     deliveries = talk.busy(q(0), 0, 1, 2, started=0)
     talk.handled(*((each, HandlerOutcome.SUCCESS) for each in deliveries))
-    talk.pull_failed(fx.Pull(q(0), talk.generation(q(0)), "a:1", 3, claim=talk.claim()), FENCED)
+    talk.pulled(q(0), refusal(FENCED), claim=talk.claim())
     talk.polled(assigned((q(0), 2), epoch=2))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     talk.opened(request, 1)
     talk.pulled(q(0), found(1, 2, 3))
     talk.polled(assigned((q(0), 2), epoch=3))
@@ -1099,7 +1100,7 @@ def test_the_coordinator_is_looked_for_when_the_last_apache_broker_leaves(first)
         step()
     talk.at(talk.now_ms + 1_000)
     assert not talk.core.coordination.allocates
-    assert isinstance(talk.question, fx.FindGroup | fx.JoinGroup)
+    assert isinstance(talk.question, rq.FindGroup | rq.JoinGroup)
 
 
 def test_no_broker_coordinates_beside_an_apache_broker():

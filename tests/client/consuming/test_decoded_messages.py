@@ -2,8 +2,7 @@
 
 import pytest
 
-from libramq.client.consuming import effects as fx
-from libramq.client.consuming.requests.consumer_requests import decoded_messages
+from libramq.client.consuming.pulling.pull import Pull
 from libramq.message.compression import compress_body
 from libramq.message.queue import MessageQueue
 from libramq.message.record import encode_record
@@ -21,8 +20,10 @@ def test_messages_carry_the_bounds_of_their_queue(accepts_damaged):
         topic="T", queue_id=0, queue_offset=8, physical_offset=200, body=compress_body(b"packed"),
         properties=b"", sys_flag=COMPRESSED | COMPRESSION_ZLIB,
     )  # fmt: skip
-    pull = fx.Pull(MessageQueue("T", "broker-a", 0), 1, "127.0.0.1:1", 7, accepts_damaged=accepts_damaged)
-    messages = decoded_messages(pull, PullReply(0, 9, 3, 100, 0, plain + packed))
+    pull = Pull(
+        MessageQueue("T", "broker-a", 0), 7, None, 0, as_records=False, accepts_damaged=accepts_damaged
+    )
+    messages = pull.messages(PullReply(0, 9, 3, 100, 0, plain + packed))
     assert [message.body for message in messages] == [b"plain", b"packed"]
     assert [dict(message.properties) for message in messages] == [
         {"a": "b", "MIN_OFFSET": "3", "MAX_OFFSET": "100"},

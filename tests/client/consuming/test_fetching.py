@@ -10,7 +10,7 @@ from libramq.client.consuming.fetching.fetching import Assign, Commit, ReadRecor
 from libramq.errors import CommitFailed, LocalProtocolError, RequestTimeout
 from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import Conversation, found, nothing, q
-from tests.client.consuming.coordinated import FENCED, Member, assigned
+from tests.client.consuming.coordinated import FENCED, Member, assigned, refusal
 from tests.client.consuming.examples import route
 
 
@@ -80,7 +80,7 @@ def member(*queues, **settings):
 
 
 def commits(talk):
-    return [(commit.queue, commit.offset) for commit in talk.of(fx.CommitOffset)]
+    return [(commit.queue, commit.offset) for commit in talk.of(rq.CommitOffset)]
 
 
 def test_messages_come_by_queue_and_in_order():
@@ -104,7 +104,7 @@ def test_what_was_returned_is_done_with_the_next_call():
     assert program.take(1) == {q(0): [3]}
     talk.at(2_000)
     assert commits(talk) == [(q(0), 3)]
-    talk.commit_answered(*talk.of(fx.CommitOffset))
+    talk.commit_answered(*talk.of(rq.CommitOffset))
     assert program.take() == {}
     talk.at(3_000)
     assert commits(talk) == [(q(0), 4)]
@@ -124,7 +124,7 @@ def test_a_program_that_fetches_has_no_retry_topic_and_no_handler_deadline():
     talk.pulled(q(0), found(0))
     program.take()
     talk.at(60_000)
-    assert talk.of(fx.SendBack) + talk.of(fx.Abandon) == []
+    assert talk.of(rq.SendBack) + talk.of(fx.Abandon) == []
     talk.start()
     assert talk.of(rq.FetchRoutes)[0].topics == ("T",)
     (heartbeat,) = rq.received(talk.core.known_brokers.heartbeats(["a:1"]))
@@ -142,7 +142,7 @@ def test_without_auto_commit_only_a_request_commits():
     assert commits(talk) == []
     program.commit()
     assert commits(talk) == [(q(0), 2)]
-    talk.commit_answered(*talk.of(fx.CommitOffset))
+    talk.commit_answered(*talk.of(rq.CommitOffset))
     program._pass_on()
     assert program.ended == [None]
 
@@ -151,7 +151,7 @@ def test_a_commit_of_offsets_may_go_back():
     talk, program = alone(auto_commit=False, offset=7)
     program.commit({q(0): 3})
     assert commits(talk) == [(q(0), 3)]
-    talk.commit_answered(*talk.of(fx.CommitOffset), ok=False)
+    talk.commit_answered(*talk.of(rq.CommitOffset), ok=False)
     program._pass_on()
     (error,) = program.ended
     assert isinstance(error, RequestTimeout)
@@ -161,14 +161,14 @@ def test_a_commit_follows_the_one_under_way():
     """A queue has one commit under way at a time, and both calls return."""
     talk, program = alone(auto_commit=False)
     program.commit({q(0): 3})
-    (first,) = talk.of(fx.CommitOffset)
+    (first,) = talk.of(rq.CommitOffset)
     program.commit({q(0): 5})
     assert commits(talk) == []
     talk.commit_answered(first)
     assert commits(talk) == [(q(0), 5)]
     program._pass_on()
     assert program.ended == [None]
-    talk.commit_answered(*talk.of(fx.CommitOffset))
+    talk.commit_answered(*talk.of(rq.CommitOffset))
     program._pass_on()
     assert program.ended == [None, None]
 
@@ -176,7 +176,7 @@ def test_a_commit_follows_the_one_under_way():
 def test_a_commit_of_a_queue_that_is_lost_fails():
     talk, program = member(q(0), auto_commit=False)
     program.commit({q(0): 3})
-    talk.commit_refused(*talk.of(fx.CommitOffset), FENCED)
+    talk.commit_refused(*talk.of(rq.CommitOffset), FENCED)
     program._pass_on()
     (error,) = program.ended
     assert isinstance(error, CommitFailed)
@@ -195,8 +195,8 @@ def test_a_hand_over_waits_for_what_is_in_hand():
     assert program.take() == {}
     assert talk.of(fx.Revoked) == [fx.Revoked((q(0),))]
     assert commits(talk) == [(q(0), 2)]
-    talk.commit_answered(*talk.of(fx.CommitOffset))
-    (release,) = talk.of(fx.ReleaseQueues)
+    talk.commit_answered(*talk.of(rq.CommitOffset))
+    (release,) = talk.of(rq.ReleaseQueues)
     assert [grant.queue for grant in release.queues] == [q(0)]
     assert release.uncommitted == ()
 
@@ -208,7 +208,7 @@ def test_a_hand_over_waits_no_longer_than_it_may():
     assert [program.one(), program.one()] == [0, 1]
     talk.polled(assigned(epoch=2))
     assert commits(talk) == [(q(0), 1)]
-    talk.commit_answered(*talk.of(fx.CommitOffset))
+    talk.commit_answered(*talk.of(rq.CommitOffset))
     talk.at(3_999)
     assert talk.of(fx.Revoked) == []
     talk.at(4_000)
@@ -246,7 +246,7 @@ def test_the_hook_of_a_hand_over_may_commit():
     program.take()
     assert talk.of(fx.Revoked) == [fx.Revoked((q(0),))]
     program.commit()
-    (commit,) = talk.of(fx.CommitOffset)
+    (commit,) = talk.of(rq.CommitOffset)
     assert commit.offset == 2
     talk._(talk.core.revoke_hook_done([q(0)], talk.now_ms))
     talk.commit_answered(commit)
@@ -259,16 +259,10 @@ def test_a_queue_that_was_lost_returns_nothing_more():
     talk, program = member(q(0), q(1))
     talk.pulled(q(0), found(0, 1))
     assert program.one() == 0
-    talk.pull_failed(talk_pull(talk, q(0)), FENCED)
+    talk.pulled(q(0), refusal(FENCED), claim=talk.claim())
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
     assert program.one() is None
     assert talk.core.table._left_behind == set()
-
-
-def talk_pull(talk, queue):
-    """Return the pull of a queue that is under way."""
-    owned = talk.core.table.get(queue)
-    return fx.Pull(queue, owned.generation, "a:1", owned.cursor.next_offset, claim=owned.claim.opened)
 
 
 def test_a_paused_queue_is_skipped_and_keeps_its_order():
@@ -301,17 +295,14 @@ def test_seeking_drops_what_was_pulled_and_pulls_elsewhere():
     """The answer to the earlier pull is ignored."""
     talk, program = alone()
     talk.pulled(q(0), found(0, 1))
-    (before,) = talk.of(fx.Pull)
+    (before,) = talk.of(rq.Pull)
     program.fetch(Seek({q(0): 50}))
-    (pull,) = talk.of(fx.Pull)
+    (pull,) = talk.of(rq.Pull)
     assert pull.offset == 50
     assert talk.core.fetching.position(q(0)) == 50
-    outcome, messages = found(2, 3)
-    late = talk.core.own.pulled(q(0), before.generation, outcome, messages, 0, number=before.number)
-    assert late == []
+    assert before.ask.done(nothing(4)[0], 0) == []
     assert program.take() == {}
-    outcome, messages = found(50, 51)
-    talk._(talk.core.own.pulled(q(0), pull.generation, outcome, messages, 0, number=pull.number))
+    talk.pulled(q(0), found(50, 51))
     assert program.one() == 50
     assert talk.core.fetching.position(q(0)) == 51
 
@@ -342,7 +333,7 @@ def test_a_queue_that_is_being_opened_begins_where_the_program_wants():
     program.fetch(Seek({q(0): 30}))
     assert talk.core.fetching.position(q(0)) == 30
     talk.committed(q(0), 5)
-    assert [pull.offset for pull in talk.of(fx.Pull)] == [30]
+    assert [pull.offset for pull in talk.of(rq.Pull)] == [30]
     with pytest.raises(LocalProtocolError, match="not assigned"):
         program.fetch(Seek({q(3): 30}))
 
@@ -380,13 +371,13 @@ def test_the_limit_of_all_queues_is_shared_among_them():
     """It works like pullThresholdForAll: with four queues, each holds a quarter."""
     talk, program = alone(4, pull_threshold_for_all=8)
     talk.pulled(q(0), found(0, 1))
-    assert len(talk.of(fx.Pull)) == 1
+    assert len(talk.of(rq.Pull)) == 1
     program._pass_on()
     talk.pulled(q(0), found(2))
-    assert talk.of(fx.Pull) == []
+    assert talk.of(rq.Pull) == []
     assert program.take() == {q(0): [0, 1, 2]}
     program.take()
-    assert [pull.queue for pull in talk.of(fx.Pull)] == [q(0)]
+    assert [pull.queue for pull in talk.of(rq.Pull)] == [q(0)]
 
 
 def test_stopping_waits_for_what_is_in_hand_and_commits_it():
@@ -397,7 +388,7 @@ def test_stopping_waits_for_what_is_in_hand_and_commits_it():
     assert talk.of(fx.Unregister) == []
     program.finish()
     assert commits(talk) == [(q(0), 1)]
-    talk.commit_answered(*talk.of(fx.CommitOffset))
+    talk.commit_answered(*talk.of(rq.CommitOffset))
     assert talk.of(fx.Unregister) != []
 
 
@@ -429,5 +420,5 @@ def test_record_batches_are_pulled_in_large_portions_within_the_limits(settings,
     talk, program = alone(**settings)
     program.fetch(ReadRecords())
     talk.pulled(q(0), found(0))
-    (pull,) = talk.of(fx.Pull)
+    (pull,) = talk.of(rq.Pull)
     assert (pull.as_records, pull.count_max) == (True, count)

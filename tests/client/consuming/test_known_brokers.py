@@ -2,7 +2,6 @@
 
 import pytest
 
-from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import found, nothing, q
@@ -18,14 +17,14 @@ def test_a_granted_queue_of_an_unrouted_broker_causes_a_route_query():
     talk.routes(**{"T": route(4), "%RETRY%g": route(1)})
     talk.polled(assigned(q(0, broker="new")))
     assert len(talk.of(rq.FetchRoutes)) == 1
-    assert talk.of(fx.OpenQueue) == []
+    assert talk.of(rq.OpenQueue) == []
     talk.at(talk.now_ms + 999, with_routes=True)
     assert talk.of(rq.FetchRoutes) == []
     talk.at(talk.now_ms + 201, with_routes=True)
     assert len(talk.of(rq.FetchRoutes)) == 1
     talk.routes(T=route(4, brokers=("a", "new")))
     talk.at(talk.now_ms + 200)
-    assert [request.address for request in talk.of(fx.OpenQueue)] == ["new:1"]
+    assert [request.address for request in talk.of(rq.OpenQueue)] == ["new:1"]
     talk.at(talk.now_ms + 29_700, with_routes=True)
     assert talk.of(rq.FetchRoutes) == []
     talk.at(talk.now_ms + 101, with_routes=True)
@@ -64,8 +63,8 @@ def test_a_queue_is_read_as_soon_as_the_route_of_its_broker_is_known():
     """It does not wait until its pull is retried."""
     talk = reading()
     talk.pulled(q(0), nothing(1))
-    assert talk.of(fx.Pull) == []
+    assert talk.of(rq.Pull) == []
     talk.routes(T=route(4, brokers=("a", "b")))
     assert [effect.address for effect in talk.of(rq.SendHeartbeat)] == ["a:1"]
     talk.heartbeat("a:1", offers=True)
-    assert [pull.queue for pull in talk.of(fx.Pull)] == [q(0)]
+    assert [pull.queue for pull in talk.of(rq.Pull)] == [q(0)]

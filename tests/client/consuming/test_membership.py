@@ -25,17 +25,18 @@ def test_a_member_finds_joins_and_polls():
     """The requests have its subscriptions, its session, and the epoch that it last got."""
     talk = Member(session_ms=6_000).looking()
     assert talk.of(rq.FetchConsumerList) == []
-    assert talk.question == fx.FindGroup("a:1", 1, 2_000)
+    assert talk.question == rq.FindGroup("a:1")
+    assert talk.question.ask.timeout_ms == 2_000
     talk.found_group("b:1")
     join = talk.question
-    assert isinstance(join, fx.JoinGroup)
+    assert isinstance(join, rq.JoinGroup)
     assert (join.address, join.header.lb_session_ms, join.header.lb_member) == ("b:1", 6_000, None)
     assert join.body.subscriptions == {"T": "*", RETRY: "*"}
     assert (join.body.strategy, join.body.held) == ("balanced_sticky", [])
     talk.group_joined(assigned(epoch=7))
     poll = talk.question
-    assert isinstance(poll, fx.PollGroup)
-    assert (poll.address, poll.member, poll.epoch, poll.timeout_ms) == ("b:1", "m1", 7, 3_000)
+    assert isinstance(poll, rq.PollGroup)
+    assert (poll.address, poll.member, poll.epoch, poll.ask.timeout_ms) == ("b:1", "m1", 7, 3_000)
     assert talk.polled(assigned(epoch=8))[-1].epoch == 8
 
 
@@ -47,14 +48,14 @@ def test_without_coordinators_members_allocate_for_themselves():
     talk.heartbeat("a:1")
     assert len(talk.of(rq.FetchConsumerList)) == 1
     talk.heartbeat("b:1", offers=True)
-    assert talk.of(fx.FindGroup) == []
+    assert talk.of(rq.FindGroup) == []
 
 
 def test_a_broker_without_coordinators_ends_the_membership():
     """It joined the cluster later, and cannot keep queues for a coordinator."""
     talk = Member().holding(q(0))
     talk.heartbeat("b:1")
-    assert talk.of(fx.LeaveGroup) == [fx.LeaveGroup("a:1", "m1", "member_left")]
+    assert talk.of(rq.LeaveGroup) == [rq.LeaveGroup("a:1", "m1", "member_left")]
     assert len(talk.of(rq.FetchConsumerList)) == 1
     assert talk.core.owned() == [q(0)]
 
@@ -80,7 +81,7 @@ def test_a_coordinator_of_another_protocol_version_is_retried_after_a_pause():
     talk.group_joined(refusal(15, "GROUP_JOIN is written in version 1 of the group protocol"))
     assert talk.effects == []
     talk.at(talk.now_ms + ASK_AGAIN_MS)
-    assert len(talk.of(fx.FindGroup)) == 1
+    assert len(talk.of(rq.FindGroup)) == 1
 
 
 def test_a_broadcasting_consumer_joins_no_group():
@@ -94,14 +95,14 @@ def test_a_silent_coordinator_is_asked_again_once_the_others_do_not_know():
     talk = Member().looking(brokers=("a", "b"))
     talk.found_group("a:1")
     talk.group_joined(ConnectionLost("a:1 is gone"))
-    number = talk.question.number
+    before = talk.question
     talk.group_joined(ConnectionLost("a:1 is gone"))
     asked = []
     for _ in range(4):
-        while talk.question.number == number:
+        while talk.question is before:
             talk.at(talk.core.next_due_ms)
         asked.append(talk.question.address)
-        number = talk.question.number
+        before = talk.question
         talk.found_group(refusal(2, "this is a slave"))
     assert asked[0] == "b:1"
     assert "a:1" in asked
@@ -113,9 +114,8 @@ def test_brokers_are_queried_for_the_coordinator_in_turn():
     asked, times = [talk.question.address], []
     for _ in range(8):
         talk.found_group(ConnectFailed("nobody"))
-        before = talk.now_ms
-        number = talk.question.number
-        while talk.question.number == number:
+        before, question = talk.now_ms, talk.question
+        while talk.question is question:
             talk.at(talk.core.next_due_ms)
         times.append(talk.now_ms - before)
         asked.append(talk.question.address)
@@ -136,7 +136,7 @@ def test_a_member_follows_a_redirect_to_the_coordinator(asked_first):
     answer(refusal(NOT_COORDINATOR, "a:1"))
     assert talk.effects == []
     talk.at(talk.now_ms + 100)
-    assert len(talk.of(fx.FindGroup)) == 1
+    assert len(talk.of(rq.FindGroup)) == 1
 
 
 def test_a_coordinator_not_known_yet_is_queried_again():
@@ -153,7 +153,7 @@ def test_a_lost_connection_is_reopened_within_the_grace():
     (poll,) = talk.effects
     assert (poll.address, poll.member) == ("a:1", "m1")
     talk.polled(ConnectFailed("gone"))
-    assert [type(each) for each in talk.at(talk.now_ms + 100)] == [fx.FindGroup]
+    assert [type(each) for each in talk.at(talk.now_ms + 100)] == [rq.FindGroup]
     talk.found_group("b:1")
     (poll,) = talk.effects
     assert (poll.address, poll.member) == ("b:1", "m1")
@@ -170,7 +170,7 @@ def test_a_forgotten_member_joins_again_with_its_queues():
     assert talk.held() == {q(0): 1, q(1): 1}
     assert talk.of(fx.Lost) == []
     talk.group_joined(assigned(q(0), q(1)))
-    assert talk.of(fx.OpenQueue) == []
+    assert talk.of(rq.OpenQueue) == []
     assert talk.core.owned() == [q(0), q(1)]
 
 
@@ -179,7 +179,7 @@ def test_queues_are_opened_again_under_a_new_member_id():
     talk = Member().holding(q(0))
     talk.polled(refusal(UNKNOWN_MEMBER))
     talk.group_joined(assigned((q(0), 2), epoch=2), member="m2")
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     assert request.claim == talk.claim(2, "m2")
     assert talk.of(fx.Lost) == []
 
@@ -189,7 +189,7 @@ def test_a_late_answer_to_an_earlier_request_is_ignored():
     talk = Member().holding(q(0))
     late = talk.question
     talk.polled(RequestTimeout("late"))
-    assert talk._(talk.core.coordination.polled(late, assigned(), talk.now_ms)) == []
+    assert talk._(late.ask.done(assigned(), talk.now_ms)) == []
     assert talk.core.owned() == [q(0)]
 
 
@@ -204,12 +204,12 @@ def test_a_late_answer_to_a_poll_renews_the_lease():
     talk.polled(RequestTimeout("late"))
     talk.at(6_000)
     assert not talk.deliveries_begin()
-    talk._(talk.core.coordination.polled(late, assigned(q(0)), talk.now_ms))
+    talk._(late.ask.done(assigned(q(0)), talk.now_ms))
     talk.at(7_999)
     assert talk.deliveries_begin()
     talk.at(8_000)
     assert not talk.deliveries_begin()
-    talk._(talk.core.coordination.polled(late, assigned(q(0)), talk.now_ms))
+    talk._(late.ask.done(assigned(q(0)), talk.now_ms))
     assert not talk.deliveries_begin()
 
 
@@ -230,7 +230,7 @@ def test_a_poll_answered_early_without_news_is_repeated_after_a_pause():
     assert talk.polled(assigned(q(0))) == []
     assert talk.at(99) == []
     talk.at(100)
-    assert len(talk.of(fx.PollGroup)) == 1
+    assert len(talk.of(rq.PollGroup)) == 1
 
 
 def test_a_replaced_static_member_leaves_the_group():
@@ -238,9 +238,9 @@ def test_a_replaced_static_member_leaves_the_group():
     talk = Member(instance_id="left").holding(q(0))
     talk.polled(refusal(FENCED))
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
-    assert talk.of(fx.JoinGroup) == talk.of(fx.FindGroup) == []
+    assert talk.of(rq.JoinGroup) == talk.of(rq.FindGroup) == []
     talk.heartbeat("b:1", offers=True)
-    assert talk.of(fx.FindGroup) == talk.of(rq.FetchConsumerList) == []
+    assert talk.of(rq.FindGroup) == talk.of(rq.FetchConsumerList) == []
 
 
 def test_a_replaced_static_member_waits_for_its_name():
@@ -251,9 +251,9 @@ def test_a_replaced_static_member_waits_for_its_name():
     assert (type(trouble.error), trouble.keeps_out) == (MemberReplaced, True)
     for _ in range(3):
         talk.at(talk.now_ms + NAME_AGAIN_MS - 1)
-        assert talk.of(fx.JoinGroup) == []
+        assert talk.of(rq.JoinGroup) == []
         talk.at(talk.now_ms + 1)
-        (join,) = talk.of(fx.JoinGroup)
+        (join,) = talk.of(rq.JoinGroup)
         header = join.header
         assert (header.lb_instance, header.lb_member, header.lb_if_free) == ("left", "m1", True)
         assert join.body.held == []
@@ -263,7 +263,7 @@ def test_a_replaced_static_member_waits_for_its_name():
     talk.group_joined(assigned(q(1), epoch=5), member="m2")
     assert talk.of(fx.Recovered) == [fx.Recovered()]
     assert talk.question.member == "m2"
-    assert [each.queue for each in talk.of(fx.OpenQueue)] == [q(1)]
+    assert [each.queue for each in talk.of(rq.OpenQueue)] == [q(1)]
 
 
 def test_a_denied_member_is_reported_until_permitted():

@@ -9,7 +9,7 @@ from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.life import Phase
 from libramq.errors import ConnectionLost, RequestTimeout
 from tests.client.consuming import requests as rq
-from tests.client.consuming.conversation import RETRY, Conversation, found, nothing, q
+from tests.client.consuming.conversation import RETRY, SILENT, Conversation, found, nothing, q
 from tests.client.consuming.examples import route
 
 
@@ -138,14 +138,14 @@ def test_a_message_that_failed_too_often_goes_to_the_retry_topic(sent_as):
     for _ in range(2):
         (delivery,) = talk.deliveries()
         talk.handled((delivery, HandlerOutcome.LATER))
-        sent = talk.of(fx.SendCopy)
+        sent = talk.of(rq.SendCopy)
         talk.at(talk.now_ms + 1000) if not sent else None
     (copy,) = sent
     assert (copy.queue, copy.message.queue_offset, copy.message.reconsume_times) == (
         q(0, topic=RETRY), 0, 1,
     )  # fmt: skip
     assert talk.deliveries() == []
-    talk._(talk.core.consumption.copy_sent(copy, talk.now_ms, ok=True))
+    talk._(copy.ask.done(None, talk.now_ms))
     assert [m.queue_offset for m in talk.deliveries()[0].messages] == [1]
 
 
@@ -160,8 +160,8 @@ def test_a_copy_that_cannot_be_sent_suspends_the_queue():
     talk.committed(q(0), 0)
     talk.pulled(q(0), found(0, 1))
     talk.handled((talk.deliveries()[0], HandlerOutcome.LATER))
-    (copy,) = talk.of(fx.SendCopy)
-    talk._(talk.core.consumption.copy_sent(copy, talk.now_ms, ok=False))
+    (copy,) = talk.of(rq.SendCopy)
+    talk._(copy.ask.done(SILENT, talk.now_ms))
     assert talk.effects == []
     talk.at(1000)
     assert [m.queue_offset for m in talk.deliveries()[0].messages] == [0]
@@ -173,7 +173,7 @@ def test_without_a_maximum_a_message_is_retried_for_ever():
     talk.pulled(q(0), found(0))
     for _ in range(40):
         talk.handled((talk.deliveries()[0], HandlerOutcome.LATER))
-        assert talk.of(fx.SendCopy) == []
+        assert talk.of(rq.SendCopy) == []
         talk.at(talk.now_ms + 1000)
 
 
@@ -189,7 +189,7 @@ def test_a_handover_drains_commits_and_only_then_unlocks():
     talk.at(4000)  # However long the handler takes, within 20 s.
     assert talk.of(rq.UnlockQueues) == []
     talk.handled((running, HandlerOutcome.SUCCESS))
-    (commit,) = talk.of(fx.CommitOffset)
+    (commit,) = talk.of(rq.CommitOffset)
     assert (commit.queue, commit.offset) == (q(1), 1)
     assert talk.of(rq.UnlockQueues) == []
     talk.commit_answered(commit)
@@ -204,13 +204,13 @@ def test_two_commits_of_a_queue_are_never_under_way_at_once():
     (second,) = talk.deliveries()
     second.begin()
     talk.at(100)
-    (early,) = talk.of(fx.CommitOffset)
+    (early,) = talk.of(rq.CommitOffset)
     talk.notified()
     talk.members("me", "you")
     talk.handled((second, HandlerOutcome.SUCCESS))
-    assert talk.of(fx.CommitOffset) == []
+    assert talk.of(rq.CommitOffset) == []
     talk.commit_answered(early)
-    (late,) = talk.of(fx.CommitOffset)
+    (late,) = talk.of(rq.CommitOffset)
     assert (early.offset, late.offset) == (1, 2)
     talk.commit_answered(late)
     assert len(talk.of(rq.UnlockQueues)) == 1
@@ -224,7 +224,7 @@ def test_a_failed_last_commit_is_retried_once():
     talk.notified()
     talk.members("me", "you")
     for _ in range(3):
-        commits = talk.of(fx.CommitOffset)
+        commits = talk.of(rq.CommitOffset)
         if commits:
             talk.commit_answered(commits[0], ok=False)
     assert talk.of(rq.UnlockQueues) == [rq.UnlockQueues("a:1", (q(1),))]
@@ -287,7 +287,7 @@ def test_after_a_lost_connection_the_lock_is_confirmed_first(meanwhile, goes_on)
     talk.handled((running, HandlerOutcome.SUCCESS))
     assert talk.deliveries() == []
     assert talk.at(2_000)
-    assert talk.of(fx.CommitOffset) == []
+    assert talk.of(rq.CommitOffset) == []
     talk.heartbeat()
     (request,) = talk.of(rq.LockQueues)
     talk.locks(q(0), request=request)
@@ -310,7 +310,7 @@ def test_a_connection_lost_during_a_handover_loses_the_queue():
     talk.members("me", "you")
     talk.lost()
     talk.handled((running, HandlerOutcome.SUCCESS))
-    assert talk.of(fx.CommitOffset) == []
+    assert talk.of(rq.CommitOffset) == []
     assert talk.of(fx.Lost) == [fx.Lost((q(1),))]
 
 
@@ -345,7 +345,7 @@ def test_leaving_unlocks_before_it_unregisters():
     talk.pulled(q(0), found(0))
     succeed(talk)
     talk.stop()
-    (commit,) = talk.of(fx.CommitOffset)
+    (commit,) = talk.of(rq.CommitOffset)
     assert talk.of(rq.UnlockQueues) == [rq.UnlockQueues("a:1", (q(1),))]
     talk.commit_answered(commit)
     assert talk.effects == [rq.UnlockQueues("a:1", (q(0),)), fx.Unregister(("a:1",))]
@@ -367,7 +367,7 @@ def test_a_queue_whose_offset_was_refused_is_not_announced_twice():
     """The queue starts again once it is locked again."""
     talk = InOrder().owning(1)
     talk.pulled(q(0), nothing(40, 21))
-    (commit,) = talk.of(fx.CommitOffset)
+    (commit,) = talk.of(rq.CommitOffset)
     talk.commit_answered(commit)
     talk.locks(q(0))
     assert talk.of(fx.Assigned) == []
@@ -388,7 +388,7 @@ def test_a_copy_for_an_unrouted_retry_topic_goes_to_the_messages_broker():
     talk = InOrder(max_reconsume_times=0).owning(1)
     talk.pulled(q(0), found(0))
     talk.handled((talk.deliveries()[0], HandlerOutcome.LATER))
-    (copy,) = talk.of(fx.SendCopy)
+    (copy,) = talk.of(rq.SendCopy)
     assert (copy.queue, copy.address) == (q(0, topic=RETRY), "a:1")
 
 

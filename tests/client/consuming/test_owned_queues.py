@@ -19,7 +19,7 @@ from tests.client.consuming.examples import message, route
     [
         (ConsumeFrom.LAST_OFFSET, rq.MaxOffset),
         (ConsumeFrom.TIMESTAMP, rq.SearchOffset),
-        (ConsumeFrom.FIRST_OFFSET, fx.Pull),
+        (ConsumeFrom.FIRST_OFFSET, rq.Pull),
     ],
 )
 def test_a_new_group_starts_at_the_configured_position(consume_from, question):
@@ -29,7 +29,7 @@ def test_a_new_group_starts_at_the_configured_position(consume_from, question):
     assert isinstance(asked, question)
     if isinstance(asked, rq.SearchOffset):
         assert asked.timestamp_ms == 777
-    if not isinstance(asked, fx.Pull):
+    if not isinstance(asked, rq.Pull):
         (pull,) = talk.start_at(q(0), 40)
         assert (pull.offset, talk.offset(q(0))) == (40, None)
 
@@ -62,17 +62,17 @@ def test_messages_are_cut_into_batches_and_the_next_pull_leaves_at_once():
     talk = Conversation(batch_size=2).pulling()
     talk.pulled(q(0), found(0, 1, 2))
     assert [[m.queue_offset for m in each.messages] for each in talk.deliveries()] == [[0, 1], [2]]
-    assert talk.of(fx.Pull) == [fx.Pull(q(0), talk.generation(q(0)), "a:1", 3)]
+    assert talk.of(rq.Pull) == [rq.Pull(q(0), "a:1", 3)]
 
 
 def test_no_pull_brings_more_than_may_wait():
     """So a queue never holds more than twice its limit, however small that is."""
     talk = Conversation(pull_threshold_for_queue=3).pulling()
     talk.pulled(q(0), found(0, 1, 2))
-    (pull,) = talk.of(fx.Pull)
+    (pull,) = talk.of(rq.Pull)
     assert pull.count_max == 3
     talk.pulled(q(0), found(3, 4, 5))
-    assert talk.of(fx.Pull) == []
+    assert talk.of(rq.Pull) == []
 
 
 def test_done_messages_are_committed_with_the_next_pull_and_every_second():
@@ -81,7 +81,7 @@ def test_done_messages_are_committed_with_the_next_pull_and_every_second():
     talk.pulled(q(0), found(0, 1, 2))
     first, second, third = talk.deliveries()
     talk.handled((first, HandlerOutcome.SUCCESS), (third, HandlerOutcome.SUCCESS))
-    assert talk.at(1000) == [fx.CommitOffset(q(0), talk.generation(q(0)), 1, "a:1")]
+    assert talk.at(1000) == [rq.CommitOffset(q(0), 1, "a:1")]
     talk.commit_answered(talk.effects[0])
     talk.handled((second, HandlerOutcome.SUCCESS))
     (pull,) = talk.pulled(q(0), nothing(3))
@@ -96,7 +96,7 @@ def test_unchanged_offsets_are_committed_every_five_seconds():
     """The last owner's commit may have arrived after ours."""
     talk = Conversation(rebalance_ms=600_000, route_refresh_ms=600_000).pulling(offset=9)
     assert talk.at(4999) == []
-    assert fx.CommitOffset(q(0), talk.generation(q(0)), 9, "a:1") in talk.at(5000)
+    assert rq.CommitOffset(q(0), 9, "a:1") in talk.at(5000)
 
 
 def test_a_commit_that_failed_is_repeated():
@@ -137,14 +137,14 @@ def test_a_queue_that_holds_too_much_waits_50_ms_or_until_a_handler_is_done():
     """Here it holds more than 1000 messages."""
     talk = Conversation(batch_size=1000).pulling()
     talk.pulled(q(0), found(*range(1001)))
-    assert talk.of(fx.Pull) == []
+    assert talk.of(rq.Pull) == []
     batch, single = talk.deliveries()
     assert talk.at(49) == []
     assert talk.at(50) == []
     talk.handled((single, HandlerOutcome.SUCCESS))
-    assert len(talk.of(fx.Pull)) == 1
+    assert len(talk.of(rq.Pull)) == 1
     talk.handled((batch, HandlerOutcome.SUCCESS))
-    assert talk.of(fx.Pull) == []
+    assert talk.of(rq.Pull) == []
     assert talk.at(200) == []
 
 
@@ -184,8 +184,8 @@ def test_a_broker_that_answers_again_is_pulled_from_at_once():
     talk.at(100)
     assert len(talk.of(rq.SendHeartbeat)) == 1
     talk.heartbeat()
-    assert [pull.offset for pull in talk.of(fx.Pull)] == [7]
-    assert [each for each in talk.at(1_099) if isinstance(each, fx.Pull)] == []
+    assert [pull.offset for pull in talk.of(rq.Pull)] == [7]
+    assert [each for each in talk.at(1_099) if isinstance(each, rq.Pull)] == []
 
 
 def test_the_broker_may_suggest_a_slave():
@@ -197,7 +197,7 @@ def test_the_broker_may_suggest_a_slave():
     (pull,) = talk.pulled(q(0), nothing(5, broker_id=1))
     assert pull.address == "a:2"
     talk.pulled(q(0), RequestTimeout("x"))
-    assert [effect.address for effect in talk.at(1000) if isinstance(effect, fx.Pull)] == ["a:1"]
+    assert [effect.address for effect in talk.at(1000) if isinstance(effect, rq.Pull)] == ["a:1"]
 
 
 def test_a_refused_offset_is_replaced_committed_and_pulled_from():
@@ -208,7 +208,7 @@ def test_a_refused_offset_is_replaced_committed_and_pulled_from():
     talk.pulled(q(0), found(50))
     late = talk.deliveries()[0]
     assert talk.pulled(q(0), nothing(90, ResponseCode.PULL_OFFSET_MOVED)) == [
-        fx.CommitOffset(q(0), talk.generation(q(0)), 90, "a:1")
+        rq.CommitOffset(q(0), 90, "a:1")
     ]
     (commit,) = talk.effects
     talk.handled((late, HandlerOutcome.SUCCESS))
@@ -239,7 +239,7 @@ def test_a_recreated_topic_is_read_from_its_beginning():
     late = talk.deliveries()
     talk.pulled(q(0), broker_error(ResponseCode.TOPIC_NOT_EXIST, "it was deleted"))
     talk.handled(*((delivery, HandlerOutcome.SUCCESS) for delivery in late))
-    assert [type(effect) for effect in talk.at(1_000)] == [fx.Pull]
+    assert [type(effect) for effect in talk.at(1_000)] == [rq.Pull]
     (query,) = talk.pulled(q(0), found(2, 3))
     assert query == rq.QueryOffset(q(0), "a:1")
     assert talk.committed(q(0), None)[0].offset == 0
@@ -250,7 +250,7 @@ def test_a_committed_offset_beyond_the_queue_is_lowered():
     """Some brokers, such as Apache's, do not lower it themselves when their machine has lost power."""
     talk = Conversation().pulling(offset=51)
     (commit,) = talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
-    assert commit == fx.CommitOffset(q(0), talk.generation(q(0)), 10, "a:1")
+    assert commit == rq.CommitOffset(q(0), 10, "a:1")
 
 
 @pytest.mark.parametrize(("newer", "begins_at"), [(0, 0), (8, 8), (12, 10)])
@@ -267,7 +267,7 @@ def test_what_was_stored_since_is_read_where_the_committed_offset_is_beyond_the_
     (search,) = talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
     assert search == rq.SearchOffset(q(0), "a:1", 778)
     (commit,) = talk.start_at(search.queue, newer)
-    assert commit == fx.CommitOffset(q(0), talk.generation(q(0)), begins_at, "a:1")
+    assert commit == rq.CommitOffset(q(0), begins_at, "a:1")
 
 
 def test_an_operators_reset_is_committed_and_followed():
@@ -277,7 +277,7 @@ def test_an_operators_reset_is_committed_and_followed():
     late = talk.deliveries()[0]
     assert talk._(talk.core.offsets_set("U", {q(0): 7}, talk.now_ms)) == []
     effects = talk._(talk.core.offsets_set("T", {q(0): 7, q(9): 3}, talk.now_ms))
-    assert effects == [fx.CommitOffset(q(0), talk.generation(q(0)), 7, "a:1")]
+    assert effects == [rq.CommitOffset(q(0), 7, "a:1")]
     (commit,) = effects
     talk.handled((late, HandlerOutcome.SUCCESS))
     (query,) = talk.commit_answered(commit)

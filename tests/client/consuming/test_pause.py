@@ -27,7 +27,7 @@ def test_a_paused_queue_delivers_nothing_and_is_kept():
     assert talk.pulled(q(0), found(0, 1)) == []
     assert talk.pulled(q(1), nothing(0)) == []
     talk.at(300_000)
-    assert talk.of(fx.Pull) == []
+    assert talk.of(rq.Pull) == []
     assert len(talk.of(rq.SendHeartbeat)) >= 9
     talk.notified()
     talk.members("me")
@@ -35,7 +35,7 @@ def test_a_paused_queue_delivers_nothing_and_is_kept():
     assert talk.core.owned() == [q(0), q(1)]
     talk.resume()
     assert [m.queue_offset for d in talk.deliveries() for m in d.messages] == [0, 1]
-    assert [(effect.queue, effect.offset) for effect in talk.of(fx.Pull)] == [(q(0), 2), (q(1), 0)]
+    assert [(effect.queue, effect.offset) for effect in talk.of(rq.Pull)] == [(q(0), 2), (q(1), 0)]
 
 
 def test_waiting_deliveries_wait_for_the_end_of_the_pause():
@@ -53,7 +53,7 @@ def test_waiting_deliveries_wait_for_the_end_of_the_pause():
     assert again.begin()
     talk.handled((again, HandlerOutcome.SUCCESS))
     talk.at(1000)
-    assert [effect.offset for effect in talk.of(fx.CommitOffset)] == [2]
+    assert [effect.offset for effect in talk.of(rq.CommitOffset)] == [2]
 
 
 def test_a_queue_may_be_resumed_before_its_handler_reports():
@@ -88,7 +88,7 @@ def test_a_queue_assigned_during_a_pause_is_paused_too():
     assert len(talk.committed(q(0), 0)) == 1
     assert talk.committed(q(1), 0) == []
     talk.resume()
-    assert [effect.queue for effect in talk.of(fx.Pull)] == [q(1)]
+    assert [effect.queue for effect in talk.of(rq.Pull)] == [q(1)]
 
 
 def test_in_order_the_same_messages_are_delivered_first_again():

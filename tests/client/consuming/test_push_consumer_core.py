@@ -6,7 +6,7 @@ from libramq.client.consuming.life import Phase
 from libramq.client.options import ConsumeFrom
 from libramq.formats.route import BrokerData, TopicRouteData
 from tests.client.consuming import requests as rq
-from tests.client.consuming.conversation import RETRY, WALL_MS, Conversation, found, q
+from tests.client.consuming.conversation import RETRY, WALL_MS, Conversation, found, nothing, q
 from tests.client.consuming.examples import route
 
 
@@ -21,7 +21,7 @@ def test_a_member_joins_in_four_steps():
     assert talk.of(fx.Assigned) == [fx.Assigned((q(0), q(1)))]
     assert [effect.queue for effect in talk.of(rq.QueryOffset)] == [q(0), q(1)]
     (pull,) = talk.committed(q(0), 17)
-    assert pull == fx.Pull(q(0), talk.generation(q(0)), "a:1", 17)
+    assert pull == rq.Pull(q(0), "a:1", 17)
 
 
 def test_the_heartbeat_has_group_subscriptions_and_start_position():
@@ -76,7 +76,7 @@ def test_a_member_gives_up_its_surplus_when_another_joins():
     talk.handled((talk.deliveries()[0], HandlerOutcome.SUCCESS))
     assert talk.notified() == [rq.FetchConsumerList("a:1")]
     talk.members("me", "you")
-    assert talk.of(fx.CommitOffset) == [fx.CommitOffset(q(3), talk.generation(q(3)), 1, "a:1")]
+    assert talk.of(rq.CommitOffset) == [rq.CommitOffset(q(3), 1, "a:1")]
     assert talk.of(fx.Revoked) == [fx.Revoked((q(2), q(3)))]
     assert talk.core.owned() == [q(0), q(1)]
     (heartbeat,) = talk.of(rq.SendHeartbeat)
@@ -86,10 +86,10 @@ def test_a_member_gives_up_its_surplus_when_another_joins():
 def test_queues_that_stay_are_not_disturbed():
     """Their pull is still under way, and its answer is accepted."""
     talk = Conversation().pulling(4)
-    generation = talk.generation(q(0))
+    before = talk.owned(q(0))
     talk.notified()
     talk.members("me", "you")
-    assert talk.generation(q(0)) == generation
+    assert talk.owned(q(0)) is before
     assert len(talk.pulled(q(0), found(0))) == 2
 
 
@@ -104,7 +104,7 @@ def test_a_queue_with_a_running_handler_drains_before_its_release():
     assert talk.of(fx.Revoked) == []
     assert not waiting.begin()
     talk.handled((running, HandlerOutcome.SUCCESS))
-    assert talk.effects == [fx.CommitOffset(q(1), talk.generation(q(1)), 1, "a:1"), fx.Revoked((q(1),))]
+    assert talk.effects == [rq.CommitOffset(q(1), 1, "a:1"), fx.Revoked((q(1),))]
 
 
 def test_draining_has_a_deadline():
@@ -133,7 +133,7 @@ def test_a_queue_that_returns_while_it_drains_is_taken_again():
     talk.handled((running, HandlerOutcome.SUCCESS))
     assert talk.of(fx.Revoked) == [fx.Revoked((q(1),))]
     assert talk.of(fx.Assigned) == []
-    (commit,) = talk.of(fx.CommitOffset)
+    (commit,) = talk.of(rq.CommitOffset)
     talk.commit_answered(commit)
     assert talk.of(fx.Assigned) == [fx.Assigned((q(1),))]
     assert [effect.queue for effect in talk.of(rq.QueryOffset)] == [q(1)]
@@ -250,7 +250,7 @@ def test_a_queue_not_pulled_for_two_minutes_is_taken_again():
     """The answer to its pull has never arrived, for whatever reason."""
     talk = Conversation(rebalance_ms=600_000, route_refresh_ms=600_000).pulling(1)
     talk.at(120_001)
-    for commit in talk.of(fx.CommitOffset):
+    for commit in talk.of(rq.CommitOffset):
         talk.commit_answered(commit)
     talk.notified()
     talk.members("me")
@@ -288,12 +288,12 @@ def test_leaving_drains_commits_and_says_goodbye_in_this_order():
     talk.handled((done, HandlerOutcome.SUCCESS))
     running.begin()
     (commit,) = talk.stop()
-    assert commit == fx.CommitOffset(q(0), talk.generation(q(0)), 1, "a:1")
+    assert commit == rq.CommitOffset(q(0), 1, "a:1")
     assert not waiting.begin()
     talk.commit_answered(commit)
     assert talk.effects == []
     talk.handled((waiting, HandlerOutcome.SKIPPED), (running, HandlerOutcome.SUCCESS))
-    assert talk.effects == [fx.CommitOffset(q(0), talk.generation(q(0)), 2, "a:1"), fx.Revoked((q(0),))]
+    assert talk.effects == [rq.CommitOffset(q(0), 2, "a:1"), fx.Revoked((q(0),))]
     assert talk.commit_answered(talk.effects[0]) == [fx.Unregister(("a:1",))]
     assert talk.core.unregistered() == [fx.Stopped()]
     assert talk.core._phase is Phase.STOPPED
@@ -330,7 +330,7 @@ def test_the_first_commits_of_a_topic_go_one_after_the_other():
         talk.handled(*((delivery, HandlerOutcome.SUCCESS) for delivery in talk.deliveries()))
     talk.stop()
     committed = []
-    while commits := talk.of(fx.CommitOffset):
+    while commits := talk.of(rq.CommitOffset):
         committed.append([commit.queue for commit in commits])
         for commit in commits:
             assert commit.offset == 1
@@ -346,7 +346,7 @@ def test_after_an_acknowledged_commit_all_queues_are_committed_at_once():
         talk.pulled(q(number), found(5))
         talk.handled(*((delivery, HandlerOutcome.SUCCESS) for delivery in talk.deliveries()))
     talk.stop()
-    assert [commit.queue for commit in talk.of(fx.CommitOffset)] == [q(0), q(1), q(2)]
+    assert [commit.queue for commit in talk.of(rq.CommitOffset)] == [q(0), q(1), q(2)]
 
 
 def test_a_first_commit_that_failed_lets_the_next_one_go():
@@ -356,24 +356,24 @@ def test_a_first_commit_that_failed_lets_the_next_one_go():
         talk.pulled(q(number), found(0))
         talk.handled(*((delivery, HandlerOutcome.SUCCESS) for delivery in talk.deliveries()))
     talk.at(100)
-    (first,) = talk.of(fx.CommitOffset)
+    (first,) = talk.of(rq.CommitOffset)
     talk.at(200)
-    assert talk.of(fx.CommitOffset) == []
+    assert talk.of(rq.CommitOffset) == []
     talk.commit_answered(first, ok=False)
     talk.at(300)
-    assert len(talk.of(fx.CommitOffset)) == 1
+    assert len(talk.of(rq.CommitOffset)) == 1
 
 
 def test_after_leaving_no_queue_is_taken():
     """Later events change nothing."""
     talk = Conversation().pulling(2)
-    generation = talk.generation(q(0))
+    (late,) = talk.of(rq.Pull)
     talk.stop()
     assert talk.of(fx.Unregister) == [fx.Unregister(("a:1",))]
     assert talk.notified() == []
     assert talk.routes(T=route(8)) == []
     assert talk.members("me") == []
-    assert talk.pulled(q(0), found(0), generation=generation) == []
+    assert talk._(late.ask.done(nothing(1)[0], talk.now_ms)) == []
     assert talk.heartbeat("b:1") == []
     assert talk.stop() == []
 

@@ -67,9 +67,9 @@ def test_a_queue_that_its_fence_has_forgotten_is_not_pulled_without_a_claim():
     talk = Member(pull_threshold_for_queue=1).holding(q(0))
     first, *others = talk.busy(q(0), 0, 1, 2, started=3)
     talk.handled((first, HandlerOutcome.SUCCESS))
-    (commit,) = [each for each in talk.at(100) if isinstance(each, fx.CommitOffset)]
+    (commit,) = [each for each in talk.at(100) if isinstance(each, rq.CommitOffset)]
     (request,) = talk.commit_refused(commit, NOT_YET_GRANTED)
-    assert isinstance(request, fx.OpenQueue)
+    assert isinstance(request, rq.OpenQueue)
     assert state(talk) is QueueState.FORGOTTEN
     assert talk.handled(*((each, HandlerOutcome.SUCCESS) for each in others)) == []
     (pull,) = talk.opened(request, 0, former_epoch=1)
@@ -81,7 +81,7 @@ def test_handlers_do_not_begin_while_a_queue_is_opened_again():
     talk = Member().holding(q(0))
     first, second = talk.busy(q(0), 0, 1, started=1)
     talk.handled((first, HandlerOutcome.SUCCESS))
-    (commit,) = [each for each in talk.at(100) if isinstance(each, fx.CommitOffset)]
+    (commit,) = [each for each in talk.at(100) if isinstance(each, rq.CommitOffset)]
     (request,) = talk.commit_refused(commit, NOT_YET_GRANTED)
     assert not second.begin()
     assert talk.handled((second, HandlerOutcome.SKIPPED)) == []
@@ -93,7 +93,7 @@ def test_a_queue_revoked_while_its_new_offset_is_committed_is_released():
     """It is not taken again, which the next round would have to undo."""
     talk = Conversation().pulling(2)
     talk._(talk.core.offsets_set("T", {q(1): 7}, 0))
-    (commit,) = talk.of(fx.CommitOffset)
+    (commit,) = talk.of(rq.CommitOffset)
     assert state(talk, q(1)) is QueueState.MOVING
     talk.notified()
     assert fx.Revoked((q(1),)) in talk.members("me", "you")
@@ -149,7 +149,7 @@ def test_a_stale_offset_answer_of_a_granted_queue_changes_nothing():
     talk.found_group()
     talk.group_joined(assigned())
     talk.polled(assigned(q(0)))
-    (request,) = talk.of(fx.OpenQueue)
+    (request,) = talk.of(rq.OpenQueue)
     assert talk.committed(q(0), 9) == []
     assert state(talk) is QueueState.OPENING
     (pull,) = talk.opened(request, 4)

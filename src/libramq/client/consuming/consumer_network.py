@@ -14,7 +14,6 @@ from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.fetching.fetching import FetchRequest
 from libramq.client.consuming.member_network import MemberNetwork, Seams, log_failure
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
-from libramq.client.consuming.requests.consumer_requests import ConsumerRequests, MemberRequests
 from libramq.client.routing.publish_info import subscribe_queues
 from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError, LibraError, NameServerUnavailable, RouteNotFound
@@ -46,13 +45,11 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
         **seams: Unpack[Seams],
     ) -> None:
         clock, run, failed = seams["clock"], seams["run"], seams.get("failed", log_failure)
-        self.core = core = PushConsumerCore(settings, subscriptions, clock.monotonic_ms, failed)
+        self.core = core = PushConsumerCore(settings, subscriptions, clock, failed)
         super().__init__(settings, subscriptions, core, **seams)
         self._local_offsets = stored_offsets
         self._owner_timer: Timer | None = None
         self._performers |= {
-            **ConsumerRequests(settings, subscriptions, core, clock, self.ask).performers(),
-            **MemberRequests(settings.group, core, self.ask).performers(),
             fx.Assigned: run.notify,
             fx.Revoked: run.notify,
             fx.Lost: run.notify,

@@ -48,6 +48,8 @@ INVISIBLE_MS_MIN: Final = 1_000
 INVISIBLE_MS_MAX: Final = 300_000
 #: Ours: how long commits and unregistering may take after the drain time.
 LEAVE_TIMEOUT_MS: Final = 1_000
+#: RemoteBrokerOffsetStore: how long requests about offsets may take.
+OFFSET_TIMEOUT_MS: Final = 5_000
 #: The coordinator's strategy unless one is chosen by name.
 GROUP_STRATEGY: Final = "balanced_sticky"
 

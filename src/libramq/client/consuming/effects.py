@@ -10,16 +10,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from libramq.client.consuming.consumer_settings import PULL_BATCH_SIZE
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
-from libramq.fencing import Claim
 from libramq.formats.route import TopicRouteData
-from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import GroupJoinBody, GroupPollBody, QueueGrant
-from libramq.remoting.headers import GroupJoinHeader
 from libramq.rpc.call import Call
 from libramq.transport.access import REQUEST_TIMEOUT_MS
 
@@ -59,41 +54,6 @@ class ReadOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenQueue:
-    """Open a queue that the coordinator granted, and query its committed offset → `claims.opened`."""
-
-    queue: MessageQueue
-    generation: int
-    address: str
-    claim: Claim
-
-
-@dataclass(frozen=True, slots=True)
-class Pull:
-    """Pull messages from an offset on → `own.pulled`.
-
-    claim: under which the queue is open in a coordinated group. topic_start: what its opening named.
-    as_records: its messages are wanted as PulledRecords. takes_batches: inner batches may come whole, perhaps
-    more messages than `count_max`. accepts_damaged: bodies are taken although they do not match their
-    checksums.
-    The pull commits nothing, unlike upstream's: multi-threaded brokers let it overtake later commits.
-    """
-
-    queue: MessageQueue
-    generation: int
-    address: str
-    offset: int
-    count_max: int = PULL_BATCH_SIZE
-    claim: Claim | None = None
-    #: Returned unchanged: the position may be changed meanwhile.
-    number: int = 0
-    topic_start: int = 0
-    as_records: bool = False
-    accepts_damaged: bool = False
-    takes_batches: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Deliver:
     """Run handlers → `handled`."""
 
@@ -105,47 +65,6 @@ class Abandon:
     """Abandon handlers that do not return, and free their places."""
 
     deliveries: tuple[Delivery, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SendBack:
-    """Have a message redelivered later → `consumption.sent_back`. delay_level: see handling/send_back.py.
-
-    is_counted: as an attempt; only our brokers know how not to. pass_on_ms: a member that subscribes to its
-    topic gets it, for so long; 0: none needs to.
-    """
-
-    delivery: Delivery
-    message: MessageExt
-    address: str
-    delay_level: int = 0
-    is_counted: bool = True
-    pass_on_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SendCopy:
-    """Send a copy to the group's retry topic, if a send-back failed → `consumption.copy_sent`.
-
-    delay_level: as in SendBack.
-    """
-
-    delivery: Delivery
-    message: MessageExt
-    queue: MessageQueue
-    address: str
-    delay_level: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CommitOffset:
-    """Commit → `committed`. claim: as in a pull."""
-
-    queue: MessageQueue
-    generation: int
-    offset: int
-    address: str
-    claim: Claim | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,66 +123,6 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
-class FindGroup:
-    """Query a broker for the coordinator of our group → `coordination.found`. number: of the request."""
-
-    address: str
-    number: int
-    timeout_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class JoinGroup:
-    """Join the group, or rejoin it → `coordination.joined`. requested_ms: when the lease begins."""
-
-    address: str
-    number: int
-    timeout_ms: int
-    requested_ms: MonotonicMs
-    header: GroupJoinHeader
-    body: GroupJoinBody
-
-
-@dataclass(frozen=True, slots=True)
-class PollGroup:
-    """Poll the coordinator: a sign of life, and a request for the assignment → `coordination.polled`."""
-
-    address: str
-    number: int
-    timeout_ms: int
-    requested_ms: MonotonicMs
-    member: str
-    epoch: int
-    body: GroupPollBody
-    hold_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseQueues:
-    """Notify the coordinator of released queues. leaving: we stop. slow: a handler takes too long.
-
-    uncommitted: queues whose last handled messages are not committed.
-    """
-
-    address: str
-    member: str
-    queues: tuple[QueueGrant, ...]
-    leaving: bool = False
-    slow: bool = False
-    uncommitted: tuple[QueueGrant, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LeaveGroup:
-    """Leave the group → `group_left`. queues: released just now, drained and committed."""
-
-    address: str
-    member: str
-    reason: str
-    queues: tuple[QueueGrant, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Unregister:
     """Unregister from brokers → `unregistered`."""
 
@@ -280,16 +139,6 @@ QueueChange = Assigned | Revoked | Lost
 Effect = (
     Deliver
     | Ask[Any]
-    | Pull
-    | CommitOffset
-    | SendBack
-    | SendCopy
-    | PollGroup
-    | OpenQueue
-    | ReleaseQueues
-    | FindGroup
-    | JoinGroup
-    | LeaveGroup
     | QueueChange
     | Abandon
     | CommitsEnded

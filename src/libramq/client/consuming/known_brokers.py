@@ -53,7 +53,7 @@ class KnownBrokers:
         self._subscriptions = subscriptions
         self.routes = routes
         self._timers = timers
-        self._troubles = troubles
+        self.troubles = troubles
         self._routes_due = timers.new(lambda _: self.look())
         self._heartbeats_due = timers.new(self._regular)
         self._route_missing_ms = ROUTE_MISSING_MS
@@ -105,7 +105,7 @@ class KnownBrokers:
             return []
         changed = [topic for topic, route in found.items() if route and self._update(topic, route)]
         for topic in found:
-            if self.routes.publish_info(topic) is not None and self._troubles.over(_missing(topic)):
+            if self.routes.publish_info(topic) is not None and self.troubles.over(_missing(topic)):
                 log.warning("the topic that was missing is there", group=self._settings.group, topic=topic)
         missing = [topic for topic in self._subscriptions if self.routes.publish_info(topic) is None]
         if now_ms >= self._missing_again_ms and any(map(_is_created, missing)):
@@ -147,13 +147,13 @@ class KnownBrokers:
         for topic in filter(_is_created, self._subscriptions):
             if self.routes.publish_info(topic) is None:
                 meant = nearest_name(topic, topics)
-                if _missing(topic) in self._troubles.present:
+                if _missing(topic) in self.troubles.present:
                     log.warning("a topic is still missing", group=group, topic=topic, nearest=meant)
                 error = RouteNotFound(
                     f"no broker has the topic {topic}{did_you_mean(topic, topics)}, and group {group} waits "
                     f"for it; create it (libra admin updateTopic -c CLUSTER -t {topic}) or correct the name"
                 )
-                self._troubles.begin(_missing(topic), error)
+                self.troubles.begin(_missing(topic), error)
         self._without_topic = frozenset(sorted(masters)[:WITHOUT_TOPIC_MAX])
         return self.meet()
 
@@ -187,7 +187,7 @@ class KnownBrokers:
         self, address: str, outcome: HeartbeatReply | LibraError, now_ms: MonotonicMs
     ) -> Effects:
         """Handle the result of a heartbeat."""
-        self._troubles.answered(f"broker {address}", outcome, keeps_out=True)
+        self.troubles.answered(f"broker {address}", outcome, keeps_out=True)
         if isinstance(outcome, LibraError):
             log_failed_request(log, "heartbeat failed", outcome, broker=address)
             if not self._is_closed:

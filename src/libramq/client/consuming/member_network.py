@@ -15,11 +15,11 @@ from typing import Any, Final, Generic, Protocol, Required, TypeVar, Unpack
 
 from libramq.client.beginning import Begun, GroupBeginning, QueuesAtBroker, Steps, places_of, take_steps
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming.broker_requests import BrokerRequests, DirectDelivery, Served
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.effects import Performers
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.queues.owned_queue import Delivery
-from libramq.client.consuming.requests.broker_requests import BrokerRequests, DirectDelivery, Served
 from libramq.client.consuming.subscription import heartbeat_data, with_retry_topic
 from libramq.client.options import ConsumeFrom
 from libramq.client.routing.name_servers import NameServers

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.committing.commits import Commits
+from libramq.client.consuming.committing.commits import Commits, SentCommit
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.effects import Effects
@@ -38,7 +38,7 @@ from libramq.client.consuming.queues.queue_table import QueueTable
 from libramq.client.consuming.subscription import with_retry_topic
 from libramq.client.consuming.timers import Timers
 from libramq.client.routing.routes import RouteTable
-from libramq.clock import MonotonicMs, Now
+from libramq.clock import Clock, MonotonicMs, Now
 from libramq.errors import LibraError
 from libramq.filter.subscription import Selector
 from libramq.kernel.deadlines import Deadline
@@ -52,16 +52,17 @@ class PushConsumerCore:
         self,
         settings: ConsumerSettings,
         subscriptions: Mapping[str, Selector],
-        monotonic_ms: Callable[[], MonotonicMs],
+        clock: Clock,
         failed: Callable[[str, Exception], None],
     ) -> None:
-        """monotonic_ms: the clock that the times of events come from; handler threads read it, too.
+        """clock: that the times of events come from; handler threads read it, too.
 
         failed: called with failures that are bugs of ours.
         """
-        parts = Parts.of(settings, subscriptions, monotonic_ms, failed)
+        parts = Parts.of(settings, subscriptions, clock, failed)
         self._settings = settings
         self.own = own = parts.own
+        self.coordination = parts.coordination
         self._timers = own.timers
         self.tick = own.timers.run
         self.handled = parts.deadlines.handled
@@ -81,7 +82,8 @@ class PushConsumerCore:
         self.routes_fetched = own.known_brokers.routes_fetched
         own.known_brokers.routes_changed = self._routes_changed
         own.known_brokers.met = self._met
-        self.coordination = parts.coordination
+        own.commits.on_committed = self._committed
+        self.coordination.on_left = self._left
         self.fetching = parts.fetching
         self.troubles = parts.troubles
         self._stop_due = own.timers.new(self._stop_now)
@@ -144,8 +146,7 @@ class PushConsumerCore:
 
     # Coordination.
 
-    def group_left(self) -> Effects:
-        """Handle the end of leaving: the coordinator has answered or cannot be reached."""
+    def _left(self) -> Effects:
         return self._unregister() if self._phase is Phase.LEAVING else []
 
     # Queues and messages.
@@ -183,8 +184,7 @@ class PushConsumerCore:
         self.table.resume(queues)
         return self.own.handle_each(ev.Resumed(), now_ms)
 
-    def committed(self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
-        """Handle the result of a commit."""
+    def _committed(self, commit: SentCommit, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
         self.fetching.commits.answered(commit, outcome)  # Before its queue may go with it.
         return self.own.committed(commit, outcome, now_ms)
 
@@ -340,14 +340,14 @@ class Parts:
         cls,
         settings: ConsumerSettings,
         subscriptions: Mapping[str, Selector],
-        monotonic_ms: Callable[[], MonotonicMs],
+        clock: Clock,
         failed: Callable[[str, Exception], None],
     ) -> Self:
         """Build the parts of one consumer."""
         subscriptions = with_retry_topic(settings, subscriptions)
         timers, routes, duplicates = Timers(failed), RouteTable(), Duplicates()
         offsets = OffsetStore(is_manual=not settings.auto_commit)
-        lease, troubles = Lease(monotonic_ms), Troubles()
+        lease, troubles = Lease(clock.monotonic_ms), Troubles()
         table = QueueTable(lease, HeldBatches if settings.fetches else HeldMessages)
         known_brokers = KnownBrokers(settings, subscriptions, routes, timers, troubles)
         delivering = (FetchDelivering if settings.fetches else Delivering)(settings, lease)
@@ -371,7 +371,7 @@ class Parts:
         )
         locks, claims = Locks(own), Claims(own)
         membership = Membership(settings, subscriptions, timers, known_brokers.addresses_to_query)
-        consumption = _consumption_of(settings)(own, delivering, duplicates)
+        consumption = _consumption_of(settings)(own, delivering, duplicates, clock.wall_ms)
         rebalancing = Rebalancing(subscriptions, own, allocates=lambda: coordination.allocates)
         commits_due = timers.new(lambda now_ms: persistence.due(now_ms))  # noqa: PLW0108 # It is made below.
         coordination = MemberCoordination(

@@ -5,20 +5,37 @@ first commits of a topic are sent one after the other.
 Upstream: RemoteBrokerOffsetStore.persistAll, LocalFileOffsetStore.persistAll.
 """
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, NamedTuple
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.offset_store import OffsetStore
-from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.consumer_settings import OFFSET_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.queues.owned_queue import OwnedQueue
 from libramq.client.consuming.queues.queue_table import QueueTable
+from libramq.clock import MonotonicMs
+from libramq.errors import LibraError
+from libramq.fencing import Claim
+from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
+from libramq.rpc.broker_calls import update_consumer_offset
+from libramq.transport.outages import log_failed_request
+
+log = get_logger(__name__)
 
 #: Ours: how often the last commit of a queue is attempted.
 LAST_COMMITS_MAX: Final = 2
+
+
+class SentCommit(NamedTuple):
+    """A commit under way. claim: under which the queue is open in a coordinated group."""
+
+    owned: OwnedQueue
+    offset: int
+    claim: Claim | None
 
 
 class Commits:
@@ -38,6 +55,10 @@ class Commits:
         self._lease = table.lease
         self._known_brokers = known_brokers
         self._firsts = FirstCommits()
+        #: Why the last commit of a queue failed.
+        self._failures: dict[MessageQueue, str] = {}
+        #: What takes results: the queue's part, and that of the program's own commits.
+        self.on_committed: Callable[[SentCommit, LibraError | None, MonotonicMs], Effects]
 
     def commit(self, queues: Iterable[OwnedQueue], *, all_of_them: bool = False) -> Effects:
         """Return the commits of changed offsets, or of all offsets."""
@@ -62,8 +83,28 @@ class Commits:
                 continue
             self._firsts.sent(queue)
             owned.commit_awaited = True
-            found.append(fx.CommitOffset(queue, owned.generation, offset, address, owned.claim.opened))
+            found.append(self._ask(address, SentCommit(owned, offset, owned.claim.opened)))
         return found
+
+    def _ask(self, address: str, commit: SentCommit) -> fx.Ask[None]:
+        claim = commit.claim
+        call = update_consumer_offset(
+            self._settings.group,
+            commit.owned.queue,
+            commit.offset,
+            member=claim.member if claim else None,
+            epoch=claim.epoch if claim else None,
+        )
+        return fx.Ask(address, call, partial(self._answered, commit), OFFSET_TIMEOUT_MS)
+
+    def _answered(self, commit: SentCommit, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
+        queue = commit.owned.queue
+        if outcome is None:
+            self._failures.pop(queue, None)
+        elif self._failures.get(queue) != str(outcome):  # It is repeated ten times a second.
+            self._failures[queue] = str(outcome)
+            log_failed_request(log, "commit failed", outcome, queue=str(queue))
+        return self.on_committed(commit, outcome, now_ms)
 
     def last(self, owned: OwnedQueue) -> Effects | None:
         """Return the last commit of a queue that ends, to follow the one under way; None if there is none."""
@@ -79,19 +120,14 @@ class Commits:
         """Note a committed offset that the broker reported."""
         self._firsts.known(queue)
 
-    def answered(self, commit: fx.CommitOffset, *, ok: bool) -> tuple[OwnedQueue | None, bool]:
-        """Handle the result of a commit.
-
-        Return its queue, unless that was lost since, and whether other commits have waited for it.
-        """
-        others_may_go = self._firsts.answered(commit.queue, ok=ok)
-        owned = self._table.same(commit.queue, commit.generation)
-        if owned is None:
-            return None, others_may_go
-        owned.commit_awaited = False
-        if ok:
-            self._offsets.persisted(commit.queue, commit.offset)
-        return owned, others_may_go
+    def answered(self, commit: SentCommit, *, ok: bool) -> bool:
+        """Handle the result of a commit; return whether other commits have waited for it."""
+        owned = commit.owned
+        if self._table.is_current(owned):
+            owned.commit_awaited = False
+            if ok:
+                self._offsets.persisted(owned.queue, commit.offset)
+        return self._firsts.answered(owned.queue, ok=ok)
 
     def _note_finished(self, queues: Iterable[OwnedQueue]) -> None:
         """Note how far the program is, also amid the messages of one pull."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming.committing.commits import SentCommit
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.fetching.fetched_batch import FetchedBatch, HeldBatches
 from libramq.client.consuming.handling.consumption import Consumption
@@ -78,7 +79,7 @@ class FetchDelivering(Delivering):
 
 @dataclass(slots=True)
 class _WantedOffset:
-    generation: int
+    owned: OwnedQueue
     offset: int
     is_requested: bool = False
 
@@ -103,10 +104,10 @@ class RequestedCommits:
 
     def begin(self, offsets: Iterable[tuple[OwnedQueue, int]], ended: Ended) -> None:
         """Want offsets committed; `settle` sends them."""
-        wanted = {owned.queue: _WantedOffset(owned.generation, offset) for owned, offset in offsets}
+        wanted = {owned.queue: _WantedOffset(owned, offset) for owned, offset in offsets}
         self.waiting.append(_CommitRequest(wanted, ended))
 
-    def answered(self, commit: fx.CommitOffset, outcome: LibraError | None) -> None:
+    def answered(self, commit: SentCommit, outcome: LibraError | None) -> None:
         """Note the result of a commit, with which its queue may go.
 
         What the refusal of a fence means is decided with the queue.
@@ -114,13 +115,14 @@ class RequestedCommits:
         if commit.claim is not None and isinstance(outcome, Fenced | NotYetGranted):
             return
         for request in self.waiting:
-            wanted = request.wanted.get(commit.queue)
-            if wanted is None or wanted.generation != commit.generation:
+            queue = commit.owned.queue
+            wanted = request.wanted.get(queue)
+            if wanted is None or wanted.owned is not commit.owned:
                 continue
             if outcome is not None:
                 request.error = outcome
-            elif commit.offset in (wanted.offset, self._own.offsets.read(commit.queue)):
-                del request.wanted[commit.queue]
+            elif commit.offset in (wanted.offset, self._own.offsets.read(queue)):
+                del request.wanted[queue]
 
     def settle(self) -> Effects:
         """Send what may be sent, and end the requests of which nothing is left."""
@@ -134,8 +136,8 @@ class RequestedCommits:
         return steps
 
     def _settle(self, request: _CommitRequest, queue: MessageQueue, wanted: _WantedOffset) -> Effects:
-        owned = self._own.table.same(queue, wanted.generation)
-        if owned is None:
+        owned = wanted.owned
+        if not self._own.table.is_current(owned):
             request.error = request.error or CommitFailed(
                 f"the offset {wanted.offset} of {queue} was not committed: the queue is no longer assigned "
                 "to this consumer, and its next owner may receive these messages again"

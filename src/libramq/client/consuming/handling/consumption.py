@@ -23,7 +23,7 @@ ConsumeMessageOrderlyService.processConsumeResult, checkReconsumeTimes, sendMess
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -33,31 +33,42 @@ from libramq.client.consuming.handling.handler_result import Ending, HandlerOutc
 from libramq.client.consuming.handling.send_back import (
     CHOSEN_BY_BROKER,
     DEAD_LETTER,
+    INNER_PRODUCER,
     delay_level,
     log_dead_letter,
     log_rejected,
+    retry_copy,
+    send_back_header,
 )
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.pulling.duplicates import Duplicates
 from libramq.client.consuming.pulling.pulling import Delivering
 from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
-from libramq.clock import MonotonicMs
+from libramq.client.producing.send_request import send_call
+from libramq.clock import MonotonicMs, WallMs
+from libramq.errors import LibraError
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.names import retry_topic
 from libramq.message.queue import MessageQueue
+from libramq.rpc.broker_calls import SendReply, send_back
 
 log = get_logger(__name__)
 
 #: ConsumeMessageConcurrentlyService.submitConsumeRequestLater.
 REDELIVER_MS: Final = 5_000
+#: sendMessageBack.
+SEND_BACK_TIMEOUT_MS: Final = 5_000
 
 
 class Consumption:
     """Turns the results of handlers into offsets and redeliveries."""
 
-    def __init__(self, own: Ownership, delivering: Delivering, duplicates: Duplicates) -> None:
+    def __init__(
+        self, own: Ownership, delivering: Delivering, duplicates: Duplicates, wall_ms: Callable[[], WallMs]
+    ) -> None:
+        """wall_ms: returns when copies of messages are made."""
         self._settings = own.settings
         self._retry_topic = retry_topic(own.settings.group)
         self._routes = own.routes
@@ -69,6 +80,7 @@ class Consumption:
         self._delivering = delivering
         self._duplicates = duplicates
         self._known_brokers = own.known_brokers
+        self._wall_ms = wall_ms
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
         """Handle the results of handlers."""
@@ -96,20 +108,58 @@ class Consumption:
                 found += self._go_on(delivery, now_ms)
         return found
 
-    def sent_back(self, sent: fx.SendBack, now_ms: MonotonicMs, *, ok: bool) -> Effects:
-        """Handle the result of a send-back."""
-        if not ok and not sent.is_counted:
-            sent.delivery.owned.work.sending_back -= 1
-            self._again(sent.delivery, sent.message, REDELIVER_MS, now_ms)
-            return self._go_on(sent.delivery, now_ms)
-        if not ok:
-            return self._send_copy(sent.delivery, sent.message, sent.delay_level, now_ms)
-        return self._returned(sent.delivery, sent.message, now_ms)
+    def _ask_to_redeliver(
+        self,
+        delivery: Delivery,
+        message: MessageExt,
+        address: str,
+        level: int = CHOSEN_BY_BROKER,
+        *,
+        is_counted: bool = True,
+        pass_on_ms: int = 0,
+    ) -> fx.Ask[None]:
+        """Have a message redelivered later. is_counted: as an attempt; only our brokers know how not to.
 
-    def copy_sent(self, sent: fx.SendCopy, now_ms: MonotonicMs, *, ok: bool) -> Effects:
+        pass_on_ms: a member that subscribes to its topic gets it, for so long; 0: none needs to.
+        """
+        delivery.owned.work.sending_back += 1
+        header = send_back_header(
+            message,
+            self._settings,
+            level,
+            is_counted=is_counted,
+            pass_on_ms=pass_on_ms,
+            error=delivery.error,
+        )
+        done = partial(self._sent_back, delivery, message, level, is_counted)
+        return fx.Ask(address, send_back(header), done, pass_on_ms + SEND_BACK_TIMEOUT_MS)
+
+    def _sent_back(
+        self,
+        delivery: Delivery,
+        message: MessageExt,
+        level: int,
+        is_counted: bool,
+        outcome: LibraError | None,
+        now_ms: MonotonicMs,
+    ) -> Effects:
+        """Handle the result of a send-back."""
+        if outcome is None:
+            return self._returned(delivery, message, now_ms)
+        if is_counted:
+            log.warning("send-back failed; a copy is sent instead", reason=str(outcome))
+            return self._send_copy(delivery, message, level, now_ms)
+        log.warning("send-back failed; the message is redelivered locally", reason=str(outcome))
+        delivery.owned.work.sending_back -= 1
+        self._again(delivery, message, REDELIVER_MS, now_ms)
+        return self._go_on(delivery, now_ms)
+
+    def _copy_sent(
+        self, delivery: Delivery, message: MessageExt, outcome: SendReply | LibraError, now_ms: MonotonicMs
+    ) -> Effects:
         """Handle the result of sending a copy to the retry topic."""
-        what_follows = self._returned if ok else self._keep
-        return what_follows(sent.delivery, sent.message, now_ms)
+        what_follows = self._keep if isinstance(outcome, LibraError) else self._returned
+        return what_follows(delivery, message, now_ms)
 
     def _redeliver(self, delivery: Delivery, now_ms: MonotonicMs) -> Effects:
         """Deliver messages again that were kept here, when their pause is over."""
@@ -156,9 +206,10 @@ class Consumption:
         for message in delivery.messages:
             address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
             if address in self._known_brokers.offering:
-                delivery.owned.work.sending_back += 1
                 for_ms = self._settings.consume_timeout_ms
-                found.append(fx.SendBack(delivery, message, address, is_counted=False, pass_on_ms=for_ms))
+                found.append(
+                    self._ask_to_redeliver(delivery, message, address, is_counted=False, pass_on_ms=for_ms)
+                )
             else:
                 log.warning("a redelivered message has a topic without a handler", topic=message.topic)
                 found += self._retry(delivery, [(message, None)], now_ms)
@@ -172,19 +223,18 @@ class Consumption:
         for message, within_ms in busy:
             address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
             if address in self._known_brokers.offering and not self._settings.broadcasting:
-                delivery.owned.work.sending_back += 1
                 level = delay_level(within_ms)
-                found.append(fx.SendBack(delivery, message, address, level, is_counted=False))
+                found.append(self._ask_to_redeliver(delivery, message, address, level, is_counted=False))
             else:
                 self._again(delivery, message, min(within_ms, REDELIVER_MS), now_ms)
         return found
 
     def _send_back(self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs) -> Effects:
-        delivery.owned.work.sending_back += 1
         address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
         if address is None:
+            delivery.owned.work.sending_back += 1
             return self._known_brokers.look_soon(now_ms) + self._send_copy(delivery, message, level, now_ms)
-        return [fx.SendBack(delivery, message, address, level)]
+        return [self._ask_to_redeliver(delivery, message, address, level)]
 
     def _send_copy(self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs) -> Effects:
         info = self._routes.publish_info(self._retry_topic)
@@ -195,7 +245,9 @@ class Consumption:
         address = self._routes.master(queue.broker_name)
         if address is None:
             return self._known_brokers.look_soon(now_ms) + self._keep(delivery, message, now_ms)
-        return [fx.SendCopy(delivery, message, queue, address, level)]
+        prepared = retry_copy(message, self._settings, level, error=delivery.error)
+        call = send_call(prepared, queue, INNER_PRODUCER, born_ms=self._wall_ms())
+        return [fx.Ask(address, call, partial(self._copy_sent, delivery, message), SEND_BACK_TIMEOUT_MS)]
 
     def _returned(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> Effects:
         delivery.owned.work.sending_back -= 1

@@ -11,13 +11,14 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.life import Troubles
-from libramq.client.consuming.membership.membership import CoordinatorAnswer, Membership
+from libramq.client.consuming.membership.membership import CoordinatorAnswer, CoordinatorRequest, Membership
 from libramq.client.consuming.membership.rebalancing import Rebalancing
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.claims import Claims
@@ -41,7 +42,8 @@ from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, Claim
 from libramq.kernel.deadlines import Deadline
 from libramq.logs import get_logger
 from libramq.remoting.body.coordination import GroupAssignment, QueueGrant
-from libramq.rpc.group_calls import Joined
+from libramq.rpc.group_calls import Joined, leave_group, release_queues
+from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
@@ -50,6 +52,8 @@ log = get_logger(__name__)
 COMMIT_MS: Final = 100
 #: Ours: how long a released queue waits for others' last commits, to be reported with them.
 RELEASE_LINGER_MS: Final = 5
+#: Ours: a lost release is requested again by the response to the next poll.
+RELEASE_TIMEOUT_MS: Final = 3_000
 #: Ours: how often to look for handlers that run too long, as a fraction of their time, and at least.
 CHECKS: Final = 10
 CHECK_MS_MAX: Final = 5_000
@@ -112,6 +116,7 @@ class MemberCoordination:
     ) -> None:
         self._settings = own.settings
         self._membership = membership
+        membership.answers = self
         self._known_brokers = own.known_brokers
         self._rebalancing = rebalancing
         self._table = own.table
@@ -134,6 +139,8 @@ class MemberCoordination:
         self._released = own.released
         #: Abandons handlers whose queues are about to be granted to others.
         self.overrun: Callable[[Sequence[Delivery], MonotonicMs], Effects] = lambda *_: []
+        #: What follows when the coordinator has answered our leaving, or cannot be reached.
+        self.on_left: Callable[[], Effects] = list
 
     @property
     def allocates(self) -> bool:
@@ -215,7 +222,16 @@ class MemberCoordination:
     def _leave(self, reason: str, queues: tuple[QueueGrant, ...] = ()) -> Effects:
         known = self._membership.end()
         self._lease.lift()
-        return [] if known is None else [fx.LeaveGroup(*known, reason, queues)]
+        if known is None:
+            return []
+        coordinator, member = known
+        call = leave_group(self._settings.group, member, reason, queues)
+        return [fx.Ask(coordinator, call, self._left, LEAVE_TIMEOUT_MS)]
+
+    def _left(self, outcome: LibraError | None, _: MonotonicMs) -> Effects:
+        if outcome is not None:  # Our session will expire.
+            log.warning("the coordinator could not be notified of our leaving", reason=str(outcome))
+        return self.on_left()
 
     def _held(self) -> list[QueueGrant]:
         found = []
@@ -247,16 +263,25 @@ class MemberCoordination:
         self._released.clear()
         self._is_leave_sent = self._is_leaving
         self._is_slow_sent = self._is_slow
-        known = self._membership
-        return [
-            fx.ReleaseQueues(
-                known.coordinator, known.member, queues, self._is_leaving, self._is_slow, uncommitted
-            )
-        ]
+        call = release_queues(
+            self._settings.group,
+            self._membership.member,
+            queues,
+            uncommitted=uncommitted,
+            leaving=self._is_leaving,
+            slow=self._is_slow,
+        )
+        done = partial(self._release_answered, len(queues))
+        return [fx.Ask(self._membership.coordinator, call, done, RELEASE_TIMEOUT_MS)]
+
+    def _release_answered(self, count: int, outcome: LibraError | None, _: MonotonicMs) -> Effects:
+        if outcome is not None:
+            log_failed_request(log, "queues not released", outcome, queues=count)
+        return []
 
     # Responses of the coordinator.
 
-    def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> Effects:
+    def found(self, request: CoordinatorRequest, outcome: str | LibraError, now_ms: MonotonicMs) -> Effects:
         """Handle a broker's answer to where the coordinator is."""
         if isinstance(outcome, RequestCodeNotSupported | VersionNotSupported):
             log.warning(
@@ -268,14 +293,16 @@ class MemberCoordination:
         self._membership.found(request, outcome, now_ms)
         return []
 
-    def joined(self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs) -> Effects:
+    def joined(
+        self, request: CoordinatorRequest, outcome: Joined | LibraError, now_ms: MonotonicMs
+    ) -> Effects:
         """Handle the coordinator's answer to a join."""
         answer = self._membership.joined(request, outcome, now_ms)
         self._note(outcome)
         return self._handle_answer(answer, now_ms)
 
     def polled(
-        self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
+        self, request: CoordinatorRequest, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
     ) -> Effects:
         """Handle the coordinator's answer to a poll."""
         if isinstance(outcome, GroupAssignment) and self._membership.is_late(request, now_ms):
@@ -283,11 +310,11 @@ class MemberCoordination:
         answer = self._membership.polled(request, outcome, now_ms)
         self._note(outcome)
         if answer is not None and answer.assignment is not None:
-            self._duplicates.count -= request.body.duplicates
+            self._duplicates.count -= request.duplicates
         return self._handle_answer(answer, now_ms)
 
     def _polled_late(
-        self, request: fx.PollGroup, assignment: GroupAssignment, now_ms: MonotonicMs
+        self, request: CoordinatorRequest, assignment: GroupAssignment, now_ms: MonotonicMs
     ) -> Effects:
         """Renew the lease by an answer that came after we had given it up; the next one assigns."""
         until_ms = request.requested_ms + self._settings.session_ms

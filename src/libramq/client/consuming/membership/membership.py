@@ -14,10 +14,12 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.timers import Timers
 from libramq.clock import MonotonicMs
 from libramq.errors import (
@@ -33,7 +35,7 @@ from libramq.filter.subscription import Selector, kind_of, named_expression
 from libramq.logs import get_logger
 from libramq.remoting.body.coordination import GroupAssignment, GroupJoinBody, GroupPollBody, QueueGrant
 from libramq.remoting.headers import GroupJoinHeader
-from libramq.rpc.group_calls import Joined
+from libramq.rpc.group_calls import Joined, find_group, join_group, poll_group
 from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
@@ -68,6 +70,41 @@ class CoordinatorAnswer(NamedTuple):
 
     requested_ms: MonotonicMs
     assignment: GroupAssignment | None
+
+
+class CoordinatorRequest(NamedTuple):
+    """A request under way.
+
+    requested_ms: from when its answer renews our lease. hold_ms: how long the coordinator may hold it.
+    duplicates: how many it reports.
+    """
+
+    address: str
+    number: int
+    requested_ms: MonotonicMs
+    member: str = ""
+    hold_ms: int = 0
+    duplicates: int = 0
+
+
+class Answers(Protocol):
+    """The receiver of the answers."""
+
+    def found(self, request: CoordinatorRequest, outcome: str | LibraError, now_ms: MonotonicMs) -> Effects:
+        """Handle a broker's answer to where the coordinator is."""
+        ...
+
+    def joined(
+        self, request: CoordinatorRequest, outcome: Joined | LibraError, now_ms: MonotonicMs
+    ) -> Effects:
+        """Handle the coordinator's answer to a join."""
+        ...
+
+    def polled(
+        self, request: CoordinatorRequest, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
+    ) -> Effects:
+        """Handle the coordinator's answer to a poll."""
+        ...
 
 
 class Membership:
@@ -106,6 +143,7 @@ class Membership:
         #: Whether another client has our static name; we retry until it is free.
         self.is_replaced = False
         self._former_self = ""
+        self.answers: Answers
 
     @property
     def coordinator_knows_slow(self) -> bool:
@@ -141,55 +179,73 @@ class Membership:
         *,
         leaving: bool = False,
         slow: bool = False,
-    ) -> fx.FindGroup | fx.JoinGroup | fx.PollGroup | None:
+    ) -> fx.Ask[Any] | None:
         """Return the next request; None while one is under way, or during a pause."""
         if self._is_asking and self._look_due_ms is not None and now_ms >= self._look_due_ms:
             return self._look(now_ms)
         if self._step is Step.OFF or self._is_asking or now_ms < self._due_ms:
             return None
-        session_ms = self._settings.session_ms
-        timeout_ms = self._patient(max(ANSWER_MS_MIN, session_ms // 3))
-        question: fx.FindGroup | fx.JoinGroup | fx.PollGroup
+        number = self._number + 1
+        ask: fx.Ask[Any]
         if self._step is Step.FIND:
             address = self._next_broker()
             if address is None:
                 self._pause(now_ms, ASK_AGAIN_MS_MAX)
                 return None
-            question = fx.FindGroup(address, self._number + 1, timeout_ms)
+            ask = self._find(CoordinatorRequest(address, number, now_ms), self._answer_ms)
         elif self._step is Step.JOIN:
-            header = GroupJoinHeader(
-                consumer_group=self._settings.group,
-                client_id=self._settings.client_id,
-                lb_session_ms=session_ms,
-                lb_revoke_timeout_ms=self._settings.revoke_timeout_ms,
-                lb_instance=self._settings.instance_id,
-                lb_member=(self._former_self if self.is_replaced else self.member) or None,
-                lb_if_free=True if self.is_replaced else None,
-                lb_takes_openings=True,
-            )
-            body = GroupJoinBody(
-                subscriptions=self._subscriptions,
-                strategy=self._settings.group_strategy,
-                held=held(),
-                orderly=self._settings.orderly,
-            )
-            question = fx.JoinGroup(self.coordinator, self._number + 1, timeout_ms, now_ms, header, body)
+            ask = self._join(CoordinatorRequest(self.coordinator, number, now_ms), held())
         else:
-            poll = GroupPollBody(held=held(), duplicates=duplicates, leaving=leaving, slow=slow)
-            # The second half of the session is for finding another coordinator.
-            spare_ms = session_ms // 2 - session_ms // POLLS_PER_SESSION
-            hold_ms = self._hold_ms
-            timeout_ms = self._patient(hold_ms + max(ANSWER_MS_MIN, spare_ms, 2 * self._round_trip_ms))
-            epoch = self._last.epoch if self._last is not None else 0
-            question = fx.PollGroup(
-                self.coordinator, self._number + 1, timeout_ms, now_ms, self.member, epoch, poll, hold_ms
-            )
+            body = GroupPollBody(held=held(), duplicates=duplicates, leaving=leaving, slow=slow)
+            member, hold_ms = self.member, self._hold_ms
+            request = CoordinatorRequest(self.coordinator, number, now_ms, member, hold_ms, duplicates)
+            ask = self._poll(request, body)
         self._number += 1
         self._is_asking, self._requested_ms = True, now_ms
         self._look_due_ms = None
         if self._step is not Step.FIND and self._failures:
             self._look_later(now_ms)
-        return question
+        return ask
+
+    @property
+    def _answer_ms(self) -> int:
+        """Return how long an answer may take that nothing holds."""
+        return self._patient(max(ANSWER_MS_MIN, self._settings.session_ms // 3))
+
+    def _find(self, request: CoordinatorRequest, timeout_ms: int) -> fx.Ask[str]:
+        done = partial(self.answers.found, request)
+        return fx.Ask(request.address, find_group(self._settings.group), done, timeout_ms)
+
+    def _join(self, request: CoordinatorRequest, held: list[QueueGrant]) -> fx.Ask[Joined]:
+        header = GroupJoinHeader(
+            consumer_group=self._settings.group,
+            client_id=self._settings.client_id,
+            lb_session_ms=self._settings.session_ms,
+            lb_revoke_timeout_ms=self._settings.revoke_timeout_ms,
+            lb_instance=self._settings.instance_id,
+            lb_member=(self._former_self if self.is_replaced else self.member) or None,
+            lb_if_free=True if self.is_replaced else None,
+            lb_takes_openings=True,
+        )
+        body = GroupJoinBody(
+            subscriptions=self._subscriptions,
+            strategy=self._settings.group_strategy,
+            held=held,
+            orderly=self._settings.orderly,
+        )
+        done = partial(self.answers.joined, request)
+        return fx.Ask(request.address, join_group(header, body), done, self._answer_ms)
+
+    def _poll(self, request: CoordinatorRequest, body: GroupPollBody) -> fx.Ask[GroupAssignment]:
+        session_ms, hold_ms = self._settings.session_ms, request.hold_ms
+        # The second half of the session is for finding another coordinator.
+        spare_ms = session_ms // 2 - session_ms // POLLS_PER_SESSION
+        timeout_ms = self._patient(hold_ms + max(ANSWER_MS_MIN, spare_ms, 2 * self._round_trip_ms))
+        epoch = self._last.epoch if self._last is not None else 0
+        call = poll_group(self._settings.group, request.member, epoch, body, hold_ms)
+        return fx.Ask(
+            request.address, call, partial(self.answers.polled, request), timeout_ms, takes_late=True
+        )
 
     def _next_broker(self) -> str | None:
         """Return the next broker to ask for the coordinator; a coordinator that was silent comes last.
@@ -202,13 +258,13 @@ class Membership:
         self._finds += 1
         return brokers[self._finds % len(brokers)] if brokers else None
 
-    def _look(self, now_ms: MonotonicMs) -> fx.FindGroup | None:
+    def _look(self, now_ms: MonotonicMs) -> fx.Ask[str] | None:
         """Return a lookup of the coordinator beside the request under way, with the number of that."""
         self._look_later(now_ms)
         address = self._next_broker()
         if address is None or address == self.coordinator:
             return None
-        return fx.FindGroup(address, self._number, LOOK_MS)
+        return self._find(CoordinatorRequest(address, self._number, now_ms), LOOK_MS)
 
     def _look_later(self, now_ms: MonotonicMs) -> None:
         self._look_due_ms = now_ms + LOOK_MS
@@ -228,7 +284,7 @@ class Membership:
 
     # Answers.
 
-    def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> None:
+    def found(self, request: CoordinatorRequest, outcome: str | LibraError, now_ms: MonotonicMs) -> None:
         """Handle a broker's answer to where the coordinator is."""
         if isinstance(outcome, NotCoordinator) and outcome.remark:
             outcome = outcome.remark
@@ -246,7 +302,7 @@ class Membership:
         self._step = Step.POLL if self.member else Step.JOIN
 
     def joined(
-        self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs
+        self, request: CoordinatorRequest, outcome: Joined | LibraError, now_ms: MonotonicMs
     ) -> CoordinatorAnswer | None:
         """Handle the coordinator's answer to a join."""
         if not self._is_awaited(request.number):
@@ -261,7 +317,7 @@ class Membership:
         return self._answered(request.requested_ms, outcome.assignment)
 
     def polled(
-        self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
+        self, request: CoordinatorRequest, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
     ) -> CoordinatorAnswer | None:
         """Handle the coordinator's answer to a poll."""
         if not self._is_awaited(request.number):
@@ -281,7 +337,7 @@ class Membership:
             self._pause(now_ms, POLL_AGAIN_MS)
         return answer
 
-    def is_late(self, request: fx.PollGroup, now_ms: MonotonicMs) -> bool:
+    def is_late(self, request: CoordinatorRequest, now_ms: MonotonicMs) -> bool:
         """Return whether a poll's answer comes after we gave it up, and we are still that member."""
         if self._is_asking and request.number == self._number:
             return False

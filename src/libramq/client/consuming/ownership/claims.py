@@ -15,7 +15,6 @@ Ours.
 
 from typing import Final
 
-from libramq.client.consuming import effects as fx
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.offset_actions import begin_at_committed, load, load_later
@@ -195,6 +194,7 @@ class Claims:
 
     def __init__(self, own: Ownership) -> None:
         self._own = own
+        own.on_opened = self._opened
         self._fenced: dict[MessageQueue, Claim] = {}
         #: Claims that were refused, and since when, until one for the queue is accepted. There may be two in
         #: turn: the coordinator's, and one of another that was cut off.
@@ -216,19 +216,21 @@ class Claims:
             return self._own.take(queue, now_ms, delay_ms=0, claim=claim, opened=opened)
         return self._own.handle(owned, ev.Granted(claim), now_ms)
 
-    def opened(self, request: fx.OpenQueue, outcome: Opened | LibraError, now_ms: MonotonicMs) -> Effects:
+    def _opened(
+        self, owned: OwnedQueue, claim: Claim, outcome: Opened | LibraError, now_ms: MonotonicMs
+    ) -> Effects:
         """Handle a fence's answer to an opening."""
-        owned = self._own.table.same(request.queue, request.generation)
-        if owned is None or not owned.is_ours or request.claim != owned.claim.granted:
+        is_current = self._own.table.is_current(owned)
+        if not is_current or not owned.is_ours or claim != owned.claim.granted:
             return []
         if isinstance(outcome, Fenced):
-            self._fenced[request.queue] = request.claim
-            self._release_refused(request.queue, request.claim, now_ms)
+            self._fenced[owned.queue] = claim
+            self._release_refused(owned.queue, claim, now_ms)
             return self._own.handle(owned, ev.OpenFenced(), now_ms)
         if isinstance(outcome, LibraError):
-            return self._not_opened(owned, request.claim, outcome, now_ms)
-        self._accepted(request.queue)
-        return self._own.handle(owned, ev.Opened(request.claim, outcome), now_ms)
+            return self._not_opened(owned, claim, outcome, now_ms)
+        self._accepted(owned.queue)
+        return self._own.handle(owned, ev.Opened(claim, outcome), now_ms)
 
     def _accepted(self, queue: MessageQueue) -> None:
         self._fenced.pop(queue, None)

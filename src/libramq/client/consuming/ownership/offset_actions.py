@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_settings import OFFSET_TIMEOUT_MS
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import Ownership
@@ -28,6 +29,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import LibraError, NoPermission
 from libramq.logs import get_logger
 from libramq.rpc.broker_calls import PullReply, max_offset, query_consumer_offset, search_offset
+from libramq.rpc.group_calls import open_queue
 
 log = get_logger(__name__)
 
@@ -75,15 +77,17 @@ def load(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs
     address = own.master(owned)
     if address is None:
         return cannot_load(own, owned, NO_MASTER, now_ms)
-    if owned.claim.granted is not None:
-        return [fx.OpenQueue(owned.queue, owned.generation, address, owned.claim.granted)]
+    granted = owned.claim.granted
+    if granted is not None:
+        call = open_queue(own.settings.group, owned.queue, granted.member, granted.epoch)
+        return [fx.Ask(address, call, partial(own.on_opened, owned, granted), OFFSET_TIMEOUT_MS)]
     if own.settings.broadcasting:
         return [fx.ReadOffset(owned.queue, partial(own.answered, owned, ev.OffsetAnswered))]
     # Unless it is known since when the group reads its topic, a young queue is read from its start, as
     # upstream's brokers decide: messages that arrived before a new queue's first reader would be lost.
     may_be_young = not own.since_ms.get(owned.queue.topic)
-    call = query_consumer_offset(own.settings.group, owned.queue, zero_if_not_found=may_be_young)
-    return own.ask(owned, address, call, ev.OffsetAnswered)
+    query = query_consumer_offset(own.settings.group, owned.queue, zero_if_not_found=may_be_young)
+    return own.ask(owned, address, query, ev.OffsetAnswered)
 
 
 def open_if_newer(own: Ownership, owned: OwnedQueue, event: ev.OffsetDue, now_ms: MonotonicMs) -> Effects:

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.committing.commits import Commits
+from libramq.client.consuming.committing.commits import Commits, SentCommit
 from libramq.client.consuming.committing.offset_store import OffsetStore
-from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.consumer_settings import OFFSET_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.ownership.event import (
@@ -42,8 +42,6 @@ T = TypeVar("T")
 
 #: RebalanceService.minInterval: how soon an incomplete round is repeated.
 REBALANCE_SOON_MS: Final = 1_000
-#: RemoteBrokerOffsetStore.
-OFFSET_TIMEOUT_MS: Final = 5_000
 
 Action = Callable[["Ownership", OwnedQueue, Any, MonotonicMs], Effects]
 
@@ -89,6 +87,8 @@ class Ownership:
     uses_locks: bool
     failed: Callable[[str, Exception], None]
     closing: bool = False
+    #: What takes the answers of fences: `Claims`.
+    on_opened: Callable[[OwnedQueue, Claim, Opened | LibraError, MonotonicMs], Effects] = field(init=False)
     #: By topic: from when queues without an offset are read; 0, or without one: by Apache's rule.
     since_ms: Mapping[str, int] = field(default_factory=dict)
     #: Whether the last round has taken every queue that is ours.
@@ -102,6 +102,9 @@ class Ownership:
     released: list[Released] = field(default_factory=list)
     #: When the offset of a queue was refused last.
     refused_at_ms: dict[MessageQueue, MonotonicMs] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.pulling.on_pulled = self.pulled
 
     def handle(self, owned: OwnedQueue, event: Event, now_ms: MonotonicMs) -> Effects:
         """Handle what happened to a queue."""
@@ -144,28 +147,25 @@ class Ownership:
 
     def pulled(
         self,
-        queue: MessageQueue,
-        generation: int,
+        owned: OwnedQueue,
+        claim: Claim | None,
         outcome: PullReply | LibraError,
         messages: Sequence[MessageExt],
         now_ms: MonotonicMs,
-        *,
-        claim: Claim | None = None,
-        number: int | None = None,
     ) -> Effects:
-        """Handle the answer to a pull under a claim; one from before the position was changed is late."""
-        owned = self.table.same(queue, generation)
-        if owned is None or (number is not None and owned.cursor.number != number):
+        """Handle the answer to a pull under a claim, unless the queue was lost since."""
+        if not self.table.is_current(owned):
             return []
         if claim is not None and isinstance(outcome, Fenced | NotYetGranted):
             return self.handle(owned, PullRefused(claim, outcome), now_ms)
         return self.handle(owned, Pulled(outcome, messages), now_ms)
 
-    def committed(self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
+    def committed(self, commit: SentCommit, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
         """Handle the result of a commit."""
-        owned, others_may_go = self.commits.answered(commit, ok=outcome is None)
+        owned = commit.owned
+        others_may_go = self.commits.answered(commit, ok=outcome is None)
         steps: Effects = []
-        if owned is not None:
+        if self.table.is_current(owned):
             if isinstance(outcome, Fenced | NotYetGranted) and commit.claim is not None:
                 steps += self.handle(owned, ClaimRefused(commit.claim, outcome), now_ms)
             if self.table.is_current(owned):

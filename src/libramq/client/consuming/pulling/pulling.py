@@ -3,7 +3,7 @@
 Upstream: DefaultMQPushConsumerImpl.pullMessage, PullAPIWrapper.java, RebalancePushImpl.messageQueueChanged.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -14,6 +14,7 @@ from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.pulling.duplicates import Duplicates
+from libramq.client.consuming.pulling.pull import PULL_TIMEOUT_MS, Pull, filter_error
 from libramq.client.consuming.pulling.pulled_records import PulledRecords, ends_of
 from libramq.client.consuming.queues.lease import Lease
 from libramq.client.consuming.queues.owned_queue import (
@@ -28,7 +29,7 @@ from libramq.client.consuming.timers import Timers
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BodyDamaged, BrokerError, LibraError
-from libramq.fencing import NO_ATTEMPTS
+from libramq.fencing import NO_ATTEMPTS, Claim
 from libramq.filter.subscription import Selector
 from libramq.filter.tag import TagFilter
 from libramq.logs import get_logger
@@ -206,6 +207,10 @@ class Pulling:
         self._limits: dict[str, PullLimits] = {}
         self._as_records = False
         self._retry_topic = retry_topic(settings.group)
+        #: What takes the answer to a pull of a queue under a claim, and its messages.
+        self.on_pulled: Callable[
+            [OwnedQueue, Claim | None, PullReply | LibraError, Sequence[MessageExt], MonotonicMs], Effects
+        ]
 
     def read_records(self) -> None:
         """Have messages pulled as PulledRecords from now on."""
@@ -320,22 +325,39 @@ class Pulling:
         if cursor.catch_up is not None:
             count_max = min(count_max, cursor.catch_up.portion)
         takes_batches = cursor.catch_up is None  # A portion is counted in messages.
-        claim, number, start = owned.claim.opened, cursor.number, owned.claim.topic_start
-        return [
-            fx.Pull(
-                queue,
-                owned.generation,
-                address,
-                cursor.next_offset,
-                count_max,
-                claim,
-                number,
-                start,
-                self._as_records,
-                cursor.accepts_damaged,
-                takes_batches,
-            )
-        ]
+        claim, number = owned.claim.opened, cursor.number
+        pull = Pull(queue, cursor.next_offset, claim, number, self._as_records, cursor.accepts_damaged)
+        call = pull.call(
+            self._settings,
+            self._subscriptions[queue.topic],
+            count_max=count_max,
+            topic_start=owned.claim.topic_start,
+            takes_batches=takes_batches,
+        )
+        return [fx.Ask(address, call, partial(self._answered, owned, pull, address), PULL_TIMEOUT_MS)]
+
+    def _answered(
+        self,
+        owned: OwnedQueue,
+        pull: Pull,
+        address: str,
+        outcome: PullReply | LibraError,
+        now_ms: MonotonicMs,
+    ) -> Effects:
+        """Decode the answer to a pull; one from before the position was changed is late."""
+        topic = pull.queue.topic
+        messages: Sequence[MessageExt] = ()
+        if isinstance(outcome, LibraError):
+            outcome = filter_error(outcome, self._subscriptions[topic], address)
+        elif outcome.code == ResponseCode.SUCCESS:
+            try:
+                messages = pull.messages(outcome)
+            except LibraError as error:
+                outcome = error
+        self._known_brokers.troubles.answered(f"topic {topic}", outcome)
+        if owned.cursor.number != pull.number:
+            return []
+        return self.on_pulled(owned, pull.claim, outcome, messages, now_ms)
 
     def _pace(self, owned: OwnedQueue, count: int, reply: PullReply, now_ms: MonotonicMs) -> int:
         cursor = owned.cursor

@@ -1,1 +1,0 @@
-"""Requests: what a consumer asks brokers, and what brokers ask it."""
