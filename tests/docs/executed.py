@@ -38,7 +38,7 @@ from sybil import Document, Example
 from sybil.parsers.markdown import CodeBlockParser
 
 SERVERS: Final = "libra up"
-OWN_SERVERS: Final = ("libra nameserver -c", "libra up --brokers")
+OWN_SERVERS: Final = ("libra nameserver -c", "libra up --brokers", "mqnamesrv -c")
 #: What is printed for the directory that the reader is in.
 HERE: Final = "/home/you/shop"
 SHELL_SECONDS: Final = 300
