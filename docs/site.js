@@ -1,6 +1,13 @@
-// What is wider than the page (tables, code, pictures) can be scrolled by the keyboard too. The theme does that for code only
+// What is wider than the page (tables, code) can be scrolled by the keyboard too. The theme does that for code only
 // once a pointer has been over it.
-const WIDE = ".md-typeset__scrollwrap, .md-typeset pre > code, .md-typeset p:has(> img[src*='pictures/'])";
+const WIDE = ".md-typeset__scrollwrap, .md-typeset pre > code";
+// On a phone a name moves to the next line as a whole, instead of being broken at its hyphens; longer ones have to break.
+const NAME_LENGTH_MAX = 30;
+function keepNamesWhole() {
+  for (const code of document.querySelectorAll(".md-typeset :not(pre) > code")) {
+    if (code.textContent.length <= NAME_LENGTH_MAX) code.style.whiteSpace = "nowrap";
+  }
+}
 function reachWideBoxes() {
   for (const box of document.querySelectorAll(WIDE)) {
     if (box.scrollWidth > box.clientWidth) box.setAttribute("tabindex", "0");
@@ -16,6 +23,7 @@ function nameSearch() {
   for (const dialog of document.querySelectorAll(".md-search:not([aria-label])")) dialog.setAttribute("aria-label", "Search");
 }
 function mendPage() {
+  keepNamesWhole();
   reachWideBoxes();
   nameButtons();
   nameSearch();

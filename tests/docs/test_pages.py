@@ -192,6 +192,22 @@ def option_rows(text: str, heading: str) -> Iterator[tuple[str, str]]:
             yield name, values[place] if len(values) == len(names) else values[0] if values else cells[1]
 
 
+@pytest.mark.parametrize(
+    "picture", sorted((ROOT / "docs" / "pictures").glob("*.svg")), ids=lambda each: each.name
+)
+def test_pictures_fit_a_phone(picture: Path):
+    """A page of 390 px leaves a picture 358; what is drawn with 12 px is read with 11."""
+    text = picture.read_text()
+    size = re.search(r'<svg [^>]*width="(\d+)" height="(\d+)" viewBox="0 0 (\d+) (\d+)"', text)
+    assert size is not None
+    width, height, *box = size.groups()
+    assert [width, height] == box
+    assert int(width) <= 400
+    assert min(map(int, re.findall(r"font(?:-size)?: (\d+)px", text))) >= 12
+    places = [float(at) for at in re.findall(r'<(?:text|rect|circle) c?x="([\d.]+)"', text)]
+    assert max(places) < int(width)
+
+
 def links(text: str) -> Iterator[str]:
     """Yield the targets of all links and pictures of a page."""
     for token in MarkdownIt("commonmark").enable("table").parse(text):
