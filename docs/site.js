@@ -4,7 +4,7 @@ const WIDE = ".md-typeset__scrollwrap, .md-typeset pre > code";
 // On a phone a name moves to the next line as a whole, instead of being broken at its hyphens; longer ones have to break.
 const NAME_LENGTH_MAX = 30;
 function keepNamesWhole() {
-  for (const code of document.querySelectorAll(".md-typeset :not(pre) > code")) {
+  for (const code of document.querySelectorAll(".md-typeset :is(p, li, td) > code")) {
     if (code.textContent.length <= NAME_LENGTH_MAX) code.style.whiteSpace = "nowrap";
   }
 }
