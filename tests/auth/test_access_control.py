@@ -22,7 +22,7 @@ class Server:
     def __init__(self) -> None:
         self.recorded: list[tuple[str, Account | None]] = []
         self.users = Users(None, record=lambda name, account: self.recorded.append((name, account)))
-        self.access = AccessControl(self.users, cluster="C", brokers=("brokers", "theirs"))
+        self.access = AccessControl(self.users, cluster="C", brokers=("brokers", (b"theirs",)))
         self.peer = FakePeer("10.0.0.7:4711")
         self.users.create(UserInfo(username="alice", password="secret"))
         self.users.create(UserInfo(username="root", password="rootsecret", user_type="Super"))

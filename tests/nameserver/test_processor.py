@@ -105,6 +105,15 @@ def test_only_the_operator_and_the_cluster_s_brokers_change_a_name_server(code: 
         assert (answer.code == ResponseCode.NO_PERMISSION) == (user in refused), (user, answer)
 
 
+def test_an_operator_may_have_two_passwords():
+    operator = UserInfo(username="alice", password="secret", second_password="next")
+    server = Server(Credentials("brokers", "theirs"), operator=operator)
+    for password, code in (("secret", ResponseCode.SUCCESS), ("next", ResponseCode.SUCCESS), ("other", 16)):
+        ext = {"namespace": "n", "key": "k", "value": "v"}
+        request = sign(Command(code=RequestCode.PUT_KV_CONFIG, ext=ext), Credentials("alice", password))
+        assert server.ask(RequestCode.PUT_KV_CONFIG, request.ext).code == code
+
+
 def test_lookups_need_no_signature_where_an_operator_is_named():
     server = Server(operator=UserInfo(username="alice", password="secret"))
     assert server.register("T", "U").code == ResponseCode.SUCCESS

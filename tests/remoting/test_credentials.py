@@ -114,6 +114,19 @@ def test_credentials_are_read_as_apache_writes_them() -> None:
     found = parse_credentials("option", '{"accessKey":"bob","secretKey":"12345678"}')
     assert found == BOB
     assert parse_credentials("option", '{"accessKey":"b","secretKey":"s","securityToken":"t"}').security_token
+    both = parse_credentials("option", '{"accessKey":"b","secretKey":"s","secondSecretKey":"t"}')
+    assert both.secrets == (b"s", b"t")
+    assert "'t'" not in repr(both)
+
+
+def test_a_second_secret_is_accepted_and_signs_nothing() -> None:
+    both = Credentials("bob", "next", second_secret_key="12345678")
+    request = Command(code=31010, ext={"lbVersion": "1"}, body=b"{}")
+    for credentials in (BOB, both, Credentials("bob", "next")):
+        assert is_signed_for(sign_for(request, credentials, "a:1"), both, "a:1")
+        assert not is_signed_for(sign_for(request, credentials, "a:2"), both, "a:1")
+    assert not is_signed_for(sign_for(request, both, "a:1"), BOB, "a:1")
+    assert not is_signed_for(sign_for(request, Credentials("eve", "next"), "a:1"), both, "a:1")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Where clients are authenticated, only a slave that knows the brokers' secret copies the log."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -134,3 +135,39 @@ def test_a_master_without_authentication_wants_no_proof(tmp_path: Path) -> None:
     slave.report(0)
     assert slave.data
     talk.close()
+
+
+#: The stages in which servers change over to another secret; each server is restarted once for each.
+STAGES = (
+    Credentials("brokers", "former"),
+    Credentials("brokers", "former", second_secret_key="next"),
+    Credentials("brokers", "next", second_secret_key="former"),
+    Credentials("brokers", "next"),
+)
+#: Two servers while one has been restarted for the next stage and the other has not.
+APART = [pair for each in itertools.pairwise(STAGES) for pair in (each, each[::-1])]
+
+
+@pytest.mark.parametrize(("of_master", "of_slave"), APART)
+async def test_brokers_that_change_over_to_another_secret_accept_each_other(
+    tmp_path: Path, of_master: Credentials, of_slave: Credentials
+) -> None:
+    """The slave registers, copies the log, and the table of users, which only a signed request returns."""
+    async with NameServer("127.0.0.1", 0, credentials=of_master) as namesrv:
+        master = server(
+            tmp_path, "master", namesrv.address, ha_listen_port=free_broker_port(), credentials=of_master
+        )
+        await master.start()
+        producer = Producer(group="p", namesrv=namesrv.address, credentials=Credentials("root", "r00t"))
+        await producer.start()
+        await producer.send(Message("T", b"a secret"))
+        await producer.stop()
+        users = master.broker.tables.users
+        master.call(lambda: users.create(UserInfo(username="alice", password="wonder")))
+        options = {"init_authentication_user": None, "credentials": of_slave}
+        slave = server(tmp_path, "slave", namesrv.address, broker_role="SLAVE", broker_id=1, **options)
+        await slave.start()
+        await until(lambda: slave.broker.store.visible_offset == master.broker.store.end > 0)
+        await until(lambda: slave.broker.tables.users.get("alice") is not None)
+        await slave.stop()
+        await master.stop()

@@ -42,7 +42,7 @@ class Server:
     def __init__(self) -> None:
         self.served: list[int] = []
         self.users = Users(None, record=lambda *_: None)
-        access = AccessControl(self.users, cluster=CLUSTER, brokers=(BROKERS.access_key, BROKERS.secret_key))
+        access = AccessControl(self.users, cluster=CLUSTER, brokers=(BROKERS.access_key, BROKERS.secrets))
         self.kernel, self.peer, self.opaque = Kernel(ManualClock()), FakePeer(), 0
         is_of_cluster = partial(is_signed_for, credentials=BROKERS, address=ADDRESS)
         self._endpoint = Endpoint(

@@ -26,12 +26,13 @@ from libramq.kernel.connection import ANONYMOUS, Connection, Principal
 class AccessControl:
     """An Authenticator and an Authorizer by a table of users.
 
-    cluster: the name of this server's cluster. brokers: the name and the secret of the cluster's brokers.
+    cluster: the name of this server's cluster. brokers: the name of the cluster's brokers, and the secrets
+    that are accepted from them.
     """
 
     permits_everything = False
 
-    def __init__(self, users: Users, *, cluster: str, brokers: tuple[str, str] | None) -> None:
+    def __init__(self, users: Users, *, cluster: str, brokers: tuple[str, tuple[bytes, ...]] | None) -> None:
         self._users = users
         self._cluster = cluster
         self._brokers = brokers
@@ -52,7 +53,7 @@ class AccessControl:
         if user is not None and user.is_enabled and is_right(fields, body, *user.secrets):
             return Principal(name, host_of(connection))
         brokers = self._brokers
-        if brokers is not None and brokers[0] == name and is_right(fields, body, brokers[1].encode()):
+        if brokers is not None and brokers[0] == name and is_right(fields, body, *brokers[1]):
             return Principal(name, host_of(connection), is_unrestricted=True)
         if user is None:
             raise _refused(f"User:{name} is not found.")

@@ -95,7 +95,7 @@ class Broker(Base):
         return AccessControl(
             users,
             cluster=config.cluster_name,
-            brokers=None if brokers is None else (brokers.access_key, brokers.secret_key),
+            brokers=None if brokers is None else (brokers.access_key, brokers.secrets),
         )
 
     def start(self, started: Callable[[], None]) -> None:

@@ -261,7 +261,9 @@ class BrokerConfig:
         metadata={
             "name": CREDENTIALS_OPTION,
             "about": "The credentials with which the brokers of a cluster sign requests to each other: "
-            '`{"accessKey":"…","secretKey":"…"}`, the same at all of them.',
+            '`{"accessKey":"…","secretKey":"…"}`, the same at all of them. '
+            'With `"secondSecretKey":"…"` another secret is accepted, '
+            "[to change over to it](secure-a-cluster.md#later-another-secret-of-the-brokers).",
         },
     )
     #: Its properties, tls.…, have a table of their own.
@@ -677,9 +679,9 @@ class BrokerConfig:
         return f"{self.broker_ip}:{self.listen_port}"
 
     @property
-    def brokers_secret(self) -> bytes | None:
-        """Return the secret that all brokers of the cluster know."""
-        return self.credentials.secret_key.encode() if self.credentials is not None else None
+    def brokers_secrets(self) -> tuple[bytes, ...]:
+        """Return the secrets that all brokers of the cluster know; the first one is this broker's proof."""
+        return self.credentials.secrets if self.credentials is not None else ()
 
     @property
     def connection_limits(self) -> ConnectionLimits:

@@ -27,17 +27,25 @@ PURPOSE: Final = "lbPurpose"
 class Credentials:
     """An access key (with ACL 2.0 the user's name) and its secret (the user's password).
 
-    security_token: of temporary credentials. Only the access key is ever shown.
+    security_token: of temporary credentials. second_secret_key: of the brokers of a cluster while they change
+    over to another secret: it is accepted, and signs nothing. Only the access key is ever shown.
     """
 
     access_key: str
     secret_key: str = field(repr=False)
     security_token: str | None = field(default=None, repr=False)
+    second_secret_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("access_key", "secret_key"):
             if not getattr(self, name):
                 raise ConfigError(f"credentials need access_key and secret_key; {name} is empty")
+
+    @property
+    def secrets(self) -> tuple[bytes, ...]:
+        """Return the secrets that are accepted, one or two; the first one signs."""
+        second = (self.second_secret_key.encode(),) if self.second_secret_key else ()
+        return self.secret_key.encode(), *second
 
 
 def sign(request: Command, credentials: Credentials) -> Command:
@@ -71,10 +79,8 @@ def is_signed_by_broker(request: Command, credentials: Credentials) -> bool:
 
 def is_signed(request: Command, credentials: Credentials) -> bool:
     """Return whether a request was signed with these credentials, in constant time."""
-    secret = credentials.secret_key.encode()
-    return (
-        is_right(request.ext, request.body, secret) and request.ext.get(ACCESS_KEY) == credentials.access_key
-    )
+    is_named = request.ext.get(ACCESS_KEY) == credentials.access_key
+    return is_right(request.ext, request.body, *credentials.secrets) and is_named
 
 
 def signed_fields(request: Command) -> Mapping[str, str]:
@@ -88,12 +94,13 @@ def signed_fields(request: Command) -> Mapping[str, str]:
 def parse_credentials(option: str, text: str) -> Credentials:
     """Read credentials as Apache's `broker.conf` has them: {"accessKey":"…","secretKey":"…"}.
 
+    Ours is "secondSecretKey", which Apache's servers ignore.
     Raises ConfigError, which names the option and does not show its value. Upstream: SessionCredentials, read
     by fastjson in BrokerOuterAPI and BrokerController.
     """
     try:
         found = msgspec.json.decode(text, type=_CredentialsText)
-        return Credentials(found.access_key, found.secret_key, found.security_token)
+        return Credentials(found.access_key, found.secret_key, found.security_token, found.second_secret_key)
     except (msgspec.MsgspecError, UnicodeError, ConfigError):
         raise ConfigError(
             f'{option} cannot be read; write {{"accessKey":"…","secretKey":"…"}}, neither of them empty'
@@ -106,6 +113,7 @@ class _CredentialsText(msgspec.Struct, rename="camel"):
     access_key: str
     secret_key: str
     security_token: str | None = None
+    second_secret_key: str | None = None
 
 
 def _purpose(code: int, address: str) -> str:

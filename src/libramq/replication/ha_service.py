@@ -43,8 +43,8 @@ TURN_BYTES_MAX: Final = 1024 * 1024
 class HAService:
     """Sends the commit log to slaves; a `kernel.engine.Translator` whose requests are their reports.
 
-    is_allowed: returns whether a slave may connect from an address. secret: that of the cluster's brokers, if
-    slaves must prove to know it. acknowledged: called with all slaves when one has more than before, has
+    is_allowed: returns whether a slave may connect from an address. secrets: those of the cluster's brokers,
+    if slaves must prove to know one. acknowledged: called with all slaves when one has more than before, has
     connected, or has left.
     """
 
@@ -54,7 +54,7 @@ class HAService:
         kernel: Kernel,
         *,
         is_allowed: Callable[[str], bool],
-        secret: bytes | None = None,
+        secrets: tuple[bytes, ...] = (),
         acknowledged: Callable[[Sequence[HAConnection]], None],
     ) -> None:
         self._store = store
@@ -65,8 +65,8 @@ class HAService:
         self._acknowledged = acknowledged
         self._slaves: dict[Connection, HAConnection] = {}
         self._proofs: SlaveProofs | None = None
-        if secret is not None:
-            self._proofs = SlaveProofs(secret, SYSTEM_SECRETS, kernel, refuse=self._refuse)
+        if secrets:
+            self._proofs = SlaveProofs(secrets, SYSTEM_SECRETS, kernel, refuse=self._refuse)
         self._soon = partial(kernel.soon, Phase.ARRIVALS, self._send_all)
 
     def receive(self, connection: Connection, requests: Sequence[int], start: int) -> int:

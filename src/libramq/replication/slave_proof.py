@@ -46,13 +46,13 @@ class SlaveProofs:
 
     def __init__(
         self,
-        secret: bytes,
+        secrets: tuple[bytes, ...],
         secret_bits: SecretBits,
         kernel: Kernel,
         *,
         refuse: Callable[[Connection, str], None],
     ) -> None:
-        self._secret = secret
+        self._secrets = secrets
         self._secret_bits = secret_bits
         self._effects, self._deadlines = kernel.effects, kernel.deadlines
         self._refuse = refuse
@@ -65,8 +65,9 @@ class SlaveProofs:
             self._challenge(connection, reported, now_ms)
             return None
         self.forget(connection)
-        expected = slave_proof(self._secret, unproven.challenge)
-        if not hmac.compare_digest(expected.to_bytes(8, signed=True), reported.to_bytes(8, signed=True)):
+        proof = reported.to_bytes(8, signed=True)
+        expected = [slave_proof(secret, unproven.challenge) for secret in self._secrets]
+        if not any(hmac.compare_digest(each.to_bytes(8, signed=True), proof) for each in expected):
             self._refuse(
                 connection,
                 "it has not proven to know the innerClientAuthenticationCredentials of this cluster; set the "

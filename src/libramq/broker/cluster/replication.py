@@ -56,7 +56,7 @@ class Replication:
             store,
             kernel,
             is_allowed=self.is_allowed,
-            secret=config.brokers_secret if config.authentication_enabled else None,
+            secrets=config.brokers_secrets if config.authentication_enabled else (),
             acknowledged=acknowledged,
         )
         self.gate: Gate = durability

@@ -87,7 +87,7 @@ class Slave:
             compare=self._compare,
             may_cut=self._may_cut,
             was_cut=offsets.cut,
-            secret=config.brokers_secret,
+            secret=next(iter(config.brokers_secrets), None),
         )
         self._copies = TableCopies(
             files=files,
