@@ -14,7 +14,7 @@ from libramq.client import ConsumeFrom, Credentials
 from libramq.errors import NoPermission
 from libramq.message import Message
 from libramq.sync import Producer, PushConsumer
-from tests.interop.apache import CACHE, SMALL_JVM, MqAdmin
+from tests.interop.apache import CACHE, HERE, SETUP_TIMEOUT_S, SMALL_JVM, MqAdmin
 from tests.interop.cluster import Cluster
 from tests.interop.libra import ENVIRONMENT, LIBRA, SOURCES, LibraServers
 from tests.interop.process import PATIENCE_S, Program
@@ -331,3 +331,57 @@ def test_a_slave_has_its_masters_users(secured: Secured) -> None:
         "at master and slave"
     )
     waits(lambda: "nora" not in secured.at("b", "listUser"), "no nora at the slave")
+
+
+@pytest.fixture(scope="module")
+def _go_client() -> None:
+    """Compile the program with Apache's Go client."""
+    done = subprocess.run(
+        [HERE / "go" / "setup"], capture_output=True, text=True, timeout=SETUP_TIMEOUT_S, check=False
+    )
+    assert not done.returncode, done.stdout + done.stderr
+
+
+def go_client(secured: Secured, prefix: str, name: str, credentials: Credentials | None) -> Program:
+    """Start Apache's Go client, which has credentials, and no TLS."""
+    env = {"HOME": str(secured.home / name)}
+    if credentials is not None:
+        env |= {"ACCESS_KEY": credentials.access_key, "SECRET_KEY": credentials.secret_key}
+    program = Program(
+        name, [str(CACHE / "go" / "client"), secured.namesrv, prefix], directory=secured.home / name, env=env
+    )
+    secured.programs.append(program)
+    program.wait_event("started")
+    return program
+
+
+@pytest.mark.usefixtures("_go_client")
+def test_apaches_go_client_does_what_policies_allow(secured: Secured) -> None:
+    """Allowed, denied, with a wrong secret, unsigned, and after the permission was withdrawn."""
+    prefix = "Go"
+    for kind in ("concurrent", "orderly", "tagged", "filtered", "broadcast", "denied"):
+        secured.topic(f"{prefix}_{kind}")
+    gopher, guesser = Credentials("gopher", "gopher-secret"), Credentials("gopher", "guessed-secret")
+    secured.user("gopher", gopher.secret_key, (f"Topic:{prefix}*", "Pub,Sub"), (f"Group:{prefix}*", "Sub"))
+    secured.allow("gopher", f"Topic:{prefix}_denied", "Pub", "DENY")
+    allowed = go_client(secured, prefix, "go-allowed", gopher)
+    assert sent(allowed, "send concurrent one") == "SEND_OK"
+    assert sent(allowed, "transaction concurrent commit two") == "SEND_OK"
+    assert sent(allowed, "ordered orderly three") == "SEND_OK"
+    for kind, body in (("concurrent", "one"), ("concurrent", "two"), ("orderly", "three")):
+        allowed.wait_event("message", kind=kind, body=body)
+    refusals = {
+        "denied": (allowed, "send denied four"),
+        "wrong": (go_client(secured, prefix, "go-wrong", guesser), "send concurrent five"),
+        "unsigned": (go_client(secured, prefix, "go-unsigned", None), "send concurrent six"),
+    }
+    for name, (program, line) in refusals.items():
+        program.tell(line)
+        event = program.wait_event("sent", body=line.split()[-1])
+        assert event["status"] == "failed", (name, event)
+        assert program.of("message") == [] or program is allowed, name
+    secured.at("a", "updateUser", "-u", "gopher", "-s", "disable")
+    allowed.tell("send concurrent seven")
+    assert allowed.wait_event("sent", body="seven")["status"] == "failed"
+    bodies = {each["body"] for each in allowed.of("message")}
+    assert bodies == {"one", "two", "three"}

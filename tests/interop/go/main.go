@@ -1,5 +1,7 @@
 // Apache's Go client as a program that a test drives by lines, and that answers with JSON lines.
 //
+// It signs with ACCESS_KEY and SECRET_KEY, if they are in its environment.
+//
 // Its arguments are the name server and a prefix of topics and groups. Consumers of PREFIX_concurrent,
 // PREFIX_orderly, PREFIX_tagged (tag a or b), PREFIX_filtered (SQL: number > 2) and two that broadcast
 // PREFIX_broadcast print each message. Commands, a line each, are "stop" or
@@ -29,6 +31,7 @@ type event map[string]any
 var (
 	printing sync.Mutex
 	names    primitive.NamesrvAddr
+	signer   = primitive.Credentials{AccessKey: os.Getenv("ACCESS_KEY"), SecretKey: os.Getenv("SECRET_KEY")}
 )
 
 func say(line event) {
@@ -67,6 +70,9 @@ func consume(prefix, kind, name string, selector consumer.MessageSelector, more 
 		consumer.WithNameServer(names), consumer.WithGroupName(prefix + "_" + name), consumer.WithInstance(name),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset), consumer.WithConsumeMessageBatchMaxSize(1),
 	}, more...)
+	if signer.AccessKey != "" {
+		options = append(options, consumer.WithCredentials(signer))
+	}
 	member, err := rocketmq.NewPushConsumer(options...)
 	must(err)
 	handle := func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
@@ -154,15 +160,21 @@ func main() {
 		consume(prefix, "broadcast", "broadcast1", all, consumer.WithConsumerModel(consumer.BroadCasting)),
 		consume(prefix, "broadcast", "broadcast2", all, consumer.WithConsumerModel(consumer.BroadCasting)),
 	}
-	sender, err := rocketmq.NewProducer(
+	signed := func(options ...producer.Option) []producer.Option {
+		if signer.AccessKey != "" {
+			options = append(options, producer.WithCredentials(signer))
+		}
+		return options
+	}
+	sender, err := rocketmq.NewProducer(signed(
 		producer.WithNameServer(names), producer.WithGroupName(prefix+"_producers"), producer.WithInstanceName("sender"),
 		producer.WithQueueSelector(producer.NewHashQueueSelector()), producer.WithSendMsgTimeout(30*time.Second),
-	)
+	)...)
 	must(err)
 	must(sender.Start())
 	ender, err := rocketmq.NewTransactionProducer(
-		transactions{}, producer.WithNameServer(names), producer.WithGroupName(prefix+"_transactions"),
-		producer.WithInstanceName("ender"),
+		transactions{}, signed(producer.WithNameServer(names), producer.WithGroupName(prefix+"_transactions"),
+			producer.WithInstanceName("ender"))...,
 	)
 	must(err)
 	must(ender.Start())
