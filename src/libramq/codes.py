@@ -1,4 +1,4 @@
-"""Request and response codes of the remoting protocol.
+"""Request and response codes of the remoting protocol: Apache's numbers, and our own.
 
 Upstream: remoting/protocol/RequestCode.java, ResponseCode.java, RemotingSysResponseCode.java.
 """

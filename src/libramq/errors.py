@@ -1,4 +1,5 @@
-"""The exceptions LibraMQ raises, as one tree.
+"""The exceptions LibraMQ raises, as one tree; which response code of a broker becomes which; the hint at the
+name that was probably meant.
 
     LibraError
     ├── ConfigError                 an option, property, path or name the user gave cannot be used

@@ -1,4 +1,5 @@
-"""Fencing: the messages between a group's coordinator and the fences of its queues.
+"""Fencing: the values that a coordinator and the fences of its queues exchange (grants, reports, claims), and
+how far ahead an epoch may be before it is not believed.
 
     coordinator ── FenceGrant ──►  fence      who may open which queue, under which epoch
     coordinator ◄── FenceReport ── fence      who has opened which queue, and the highest epoch it has seen

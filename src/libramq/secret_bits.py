@@ -1,4 +1,4 @@
-"""Secret bits: the source of ids that must not be guessed.
+"""Secret bits: the source of ids that must not be guessed, which no predictable randomness can replace.
 
 Whoever knows the id of a group's member can act as that member. So these ids have their own source, of a type
 that no `random.Random` matches: predictable randomness cannot take its place.

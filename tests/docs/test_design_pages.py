@@ -12,7 +12,7 @@ PAGES = [ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs" / "design").glob("*.md
 FOLDERS = ("src", "tests", "bench", "scripts", "docs", "examples", "packaging")
 #: Files of a store, as its own folders write them.
 OF_A_STORE = {
-    "libra.removed/", "commitlog/", "index/",
+    "libra.removed/", "config/", "commitlog/", "index/",
     "consumequeue/TOPIC/QUEUE/", "batchconsumequeue/", "batchconsumequeue/TOPIC/QUEUE/",
 }  # fmt: skip
 

@@ -27,7 +27,7 @@ from libramq.formats.properties_file import parse_properties
 from libramq.transport import access, tls_options
 from libramq.wire.kafka.api import APIS
 
-from . import generated
+from . import generated, modules
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
@@ -116,6 +116,16 @@ def test_the_repositorys_address_and_authors_are_filled_in_at_one_place():
 def test_generated_parts_equal_the_code(page: Path):
     text = page.read_text()
     assert generated.renewed(text) == text, "run python -m tests.docs.generated"
+
+
+def test_every_module_says_in_a_few_lines_what_it_decides():
+    texts = {
+        f"{package}/{name}": text
+        for package, _, rows in modules.packages()
+        for name, text, _ in rows
+        if name != "__main__.py"
+    }
+    assert {name: text for name, text in texts.items() if not 40 <= len(text) <= 330} == {}
 
 
 def test_every_generated_part_is_in_a_page():

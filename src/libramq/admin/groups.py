@@ -1,4 +1,6 @@
-"""Groups: the current state of a cluster's groups, and the rebalances its brokers have recorded."""
+"""Groups of a cluster: their current state, and their rebalances, put together from the events that all
+brokers have recorded.
+"""
 
 import asyncio
 from collections.abc import Iterable, Sequence

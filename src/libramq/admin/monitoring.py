@@ -1,4 +1,5 @@
-"""Monitoring: rates of topics and groups, what groups have not consumed, what is wrong with their members.
+"""Monitoring: rates of topics and groups, what groups have not consumed, and when a member counts as stuck or
+as deployed differently from the others.
 
 Upstream: tools/monitor/MonitorService.java, DefaultMonitorListener.java, body/ConsumerRunningInfo.java,
 tools/command/stats/StatsAllSubCommand.java.

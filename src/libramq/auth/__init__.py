@@ -1,1 +1,3 @@
-"""Authorization: which principal may do which operation on which resource."""
+"""Authorisation, for every protocol: which principal may do which operation on which resource; users,
+policies, audit.
+"""

@@ -1,4 +1,5 @@
-"""Access control: who has signed a request, and whether that user may do what it asks for.
+"""Access control: who has signed a request, who is a super user or another broker, and whether a user may do
+what a request is about.
 
     signature ───┬► Authenticator ─► Principal ─► Authorizer ─► the user's policies
     certificate ─┘                                          └─► everything, for a super user or another broker

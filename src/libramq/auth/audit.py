@@ -1,4 +1,5 @@
-"""The audit: who changed what, who signed in, and who was refused, as events for those who look later.
+"""The audit: which changes, sign-ins and refusals become events, how like ones are counted together, and how
+many a second are kept in a flood.
 
     created, changed, deleted, reset   each is an event, at the end of the turn
     signed in, refused                 those of a second that are alike are one event, with their count

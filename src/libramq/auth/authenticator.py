@@ -1,4 +1,5 @@
-"""The authenticator: who a client is.
+"""The authenticator: the interface that finds out who a client is, by a signed request, a certificate or a
+password.
 
     by request        RocketMQ: each is signed; else the certificate    Request.principal
     by connection     a password, once for all of its requests          Connection.principal

@@ -1,4 +1,5 @@
-"""The authorizer: asked about every resource of every operation, before the operation runs.
+"""The authorizer: the interface that is asked whether a principal may do an operation, before it runs; and
+the one that allows everything.
 
 Without access control (`access_control.py`) everyone may do everything. Upstream: auth/authorization.
 """

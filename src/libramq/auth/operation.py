@@ -1,4 +1,5 @@
-"""The operation, as authorisation sees it: who wants to do what to which resources, in any protocol.
+"""The operation, as authorisation sees it: which resources and actions a send, a read, a membership or an
+administrative request needs, in any protocol.
 
         protocol ── Operation ──► resources(operation) ──► authorizer, once per resource
 

@@ -1,4 +1,5 @@
-"""Policies: which actions on which resources a user is allowed or denied, from which addresses.
+"""Policies: which actions on which resources a user is allowed or denied, from which addresses, and which
+entry counts where several fit.
 
     Custom policy ─► its most specific entry that fits ─┐
     else Default policy ─► likewise                     ├─► ALLOW or DENY

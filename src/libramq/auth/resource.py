@@ -1,4 +1,4 @@
-"""The resource: what an operation acts upon, and the action.
+"""The resource: the topics, groups and clusters that operations act upon, and the actions that policies name.
 
 Upstream: auth/authorization: common/resource/ResourceType.java, common/action/Action.java.
 """

@@ -1,4 +1,4 @@
-"""The signature of a request: what proves its sender, whatever carries it.
+"""The signature of a request: what of it is signed, how (HMAC-SHA1), and whether a signature is right.
 
     Signature = Base64(HMAC-SHA1(secret, values of the fields in the order of their names + body))
 

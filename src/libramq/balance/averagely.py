@@ -1,4 +1,4 @@
-"""Averagely: each member gets one run of neighbouring queues.
+"""Averagely (AVG): each member gets one run of neighbouring queues, the first members the remainder.
 
 Upstream: AllocateMessageQueueAveragely.java (AVG).
 """

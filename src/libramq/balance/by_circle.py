@@ -1,4 +1,4 @@
-"""By circle: queues are dealt out like cards.
+"""By circle (AVG_BY_CIRCLE): queues are dealt out to members one by one, like cards.
 
 Upstream: AllocateMessageQueueAveragelyByCircle.java (AVG_BY_CIRCLE).
 """

@@ -1,4 +1,4 @@
-"""By config: each client has a fixed list of queues.
+"""By config (CONFIG): each client has a fixed list of queues.
 
 Upstream: AllocateMessageQueueByConfig.java (CONFIG), which uses nothing but its list.
 """

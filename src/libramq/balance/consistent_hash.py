@@ -1,4 +1,5 @@
-"""Consistent hash: clients and queues lie on a ring of hashes, and a queue goes to the next client on it.
+"""Consistent hash: clients and queues lie on a ring of hashes, and a queue goes to the next client on it; how
+many places a client has there.
 
     hash = first 4 bytes of MD5, big-endian
     client at hash("<client id>-0") … hash("<client id>-9")

@@ -1,4 +1,5 @@
-"""The group: what a strategy knows of members and queues when it decides.
+"""The group: what a strategy knows of members and queues when it decides: subscriptions, holders, capacities,
+lag; and which topics carry no load.
 
         members     by client id: subscription, queues it holds, capacity
         queues      by topic, each topic's in order

@@ -1,4 +1,4 @@
-"""Range: topic by topic, each member gets one run of neighbouring queues.
+"""Range (Kafka's): topic by topic, each member gets one run of neighbouring queues.
 
 Topics with equally many queues and the same members are divided alike, so that joins find both sides at one
 member. Racks are ignored: a queue is at one broker.

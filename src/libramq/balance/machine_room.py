@@ -1,4 +1,5 @@
-"""Machine room: all clients share the queues of brokers in some rooms; other queues are not consumed.
+"""Machine room, and machine room nearby: clients share the queues of brokers in some rooms, or each room's
+clients those of their own.
 
     broker name = room@name
 

@@ -1,4 +1,4 @@
-"""The ownership: who holds which queue before a decision, reconciled from the members' reports.
+"""The ownership: who holds which queue before a decision, and who is right where several members claim one.
 
 If several members claim a queue, the one with the highest epoch is right; claims of the same epoch cancel out
 (Kafka's AbstractStickyAssignor treats them as a fault too).

@@ -1,4 +1,5 @@
-"""The share of a member that pops: queues that several members read at once.
+"""The share of a member that pops (QUERY_ASSIGNMENT): which queues or brokers it pops from, as several
+members share a queue.
 
 Upstream: QueryAssignmentProcessor.allocate4Pop.
 """

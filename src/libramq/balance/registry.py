@@ -1,4 +1,5 @@
-"""The registry of strategies, by upstream's names.
+"""The registry of strategies: which name, RocketMQ's, Kafka's or ours, stands for which strategy, and how
+users add theirs.
 
     strategy_named("AVG")
     strategy_named("MACHINE_ROOM", rooms={"hangzhou"})

@@ -1,4 +1,5 @@
-"""Round robin: the queues of all topics are dealt out like cards, skipping members without a subscription.
+"""Round robin (Kafka's): the queues of all topics are dealt out one by one, past members without a
+subscription.
 
 Upstream: Kafka's RoundRobinAssignor.java (roundrobin).
 """

@@ -1,4 +1,5 @@
-"""Sticky: as even as possible, and then every queue stays with its member if it can.
+"""Sticky and cooperative sticky (Kafka's): as even as possible, and then every queue stays with its member if
+it can.
 
 Equal subscriptions: step by step Kafka's own result. If several members have the same right to one more
 queue, Kafka goes through them in the order of a hash table; here it is the order of their ids. Different

@@ -1,4 +1,5 @@
-"""The strategy: a pure rule of who consumes which queue.
+"""The strategy: the interface of allocation rules, for one topic as a client knows it or for a whole group as
+a coordinator does.
 
     topic rule      (own client id, a topic's queues, the group's client ids) -> own queues
         group rule      group -> all members' queues

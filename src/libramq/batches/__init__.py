@@ -1,1 +1,1 @@
-"""Formats of the batches that are stored as one record."""
+"""Batches that are stored as one record, RocketMQ's and Kafka's: how single messages are found in them."""

@@ -1,4 +1,5 @@
-"""Batches by format: RocketMQ's, and Kafka's.
+"""Batches by format: how records that hold many messages, RocketMQ's or Kafka's, are recognised and
+unwrapped.
 
 Brokers without the codecs of `libramq[kafka]` can have Kafka's batches in their store, too.
 """

@@ -1,4 +1,5 @@
-"""Kafka's batch as an inner batch: its bytes as they were produced, in one record of the log.
+"""Kafka's batch as an inner batch: its bytes as they were produced, in one record of the log, and how other
+readers get single messages from it.
 
     property KAFKA_BATCH 2     the body is a record batch of that format (`wire.kafka.record_batch`)
     INNER_NUM                  how many records it has

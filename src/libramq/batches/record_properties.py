@@ -1,4 +1,4 @@
-"""Records as messages: what of a Kafka record is in a message's properties.
+"""Kafka records as messages: which properties of a message hold a record's key, headers and null value.
 
     value           body; a null value is an empty body and the property __KAFKA_NULL
     key             KEYS, where it is plain text; else __KAFKA_KEY, in base64

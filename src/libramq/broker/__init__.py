@@ -1,1 +1,3 @@
-"""The broker: stores messages and serves them to consumers; request processors over plain tables."""
+"""The broker: what decides about requests is in `messages`, `groups`, `pop` and `transactions`; `processor`
+translates RocketMQ's requests into their calls, `cluster` speaks to other servers.
+"""

@@ -1,4 +1,5 @@
-"""The broker: a list of features over one base, and the engine that runs them.
+"""The broker: the list of its features over one base, their hooks, its access control, and the engine that
+runs them.
 
     base        kernel · files · offsets · what replies wait for           (`features/feature.py`)
     features    each has the services, hooks and listeners of one room     (`features/`)

@@ -1,4 +1,5 @@
-"""`broker.conf`: a Java properties file, turned into a configuration.
+"""`broker.conf`: how the properties file becomes a configuration, which options are refused as they promise
+what this broker does not do, and which are ignored with a warning.
 
 Unused names of Apache's, and unknown names, cause warnings; only options that promise security or durability
 are refused (`REFUSED`).

@@ -1,4 +1,5 @@
-"""The broker's configuration, under Apache's names (BrokerConfig, MessageStoreConfig, NettyServerConfig).
+"""The broker's configuration: every option with Apache's name, its default and bounds, and what options
+together mean.
 
 `broker_conf.py` reads it from a file, of which docs/configuration.md has a generated table.
 """

@@ -1,4 +1,6 @@
-"""The machine of a broker: the time, files and chance that its process finds, real or simulated."""
+"""The machine of a broker: the clock, file system and randomness that its process is given, real or
+simulated.
+"""
 
 import random
 from typing import NamedTuple

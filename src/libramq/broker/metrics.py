@@ -1,4 +1,5 @@
-"""The metrics of a broker, for Prometheus: its rebalances, from their events, and its traffic, sampled.
+"""The metrics of a broker for Prometheus: their names and labels, which groups get time series of their own,
+and how they are sampled.
 
 Metrics that Apache's broker has keep Apache's names (BrokerMetricsConstant.java); others begin with libra_.
 Prometheus itself adds the broker's address.

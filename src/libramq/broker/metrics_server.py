@@ -1,4 +1,5 @@
-"""The metrics server: a broker's metrics over HTTP, as one more protocol with the limits of all its ports.
+"""The metrics server: metrics over HTTP (metricsPromExporterPort), how many connections it takes, and how
+long an HTTP request may be.
 
 A thread encodes them, so that no reader delays the broker. The module is imported only by brokers that serve
 metrics.

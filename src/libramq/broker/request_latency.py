@@ -1,4 +1,5 @@
-"""The latency of requests: from the moment each was taken up to its answer, by code; slow ones are logged.
+"""The latency of requests by code, for metrics, from when each was taken up to its answer; when a request is
+logged as slow.
 
 The wait for disk, slaves and name servers counts, and so do the turns of others between the steps of its
 work. A held pull or poll waits for messages, so its answers are counted apart, and are never slow.

@@ -1,4 +1,5 @@
-"""The broker's shell: listening sockets, connections to others, timers and threads around `Broker`.
+"""The broker's shell: its listening sockets, connections, timers and threads; the order of starting and
+stopping; what a failed start reports.
 
 The VIP port (listen port - 2) answers the same requests. Upstream: BrokerController.java.
 """

@@ -1,4 +1,6 @@
-"""The catalog of a broker: topics and consumer groups with their configuration, and the limits on both."""
+"""The catalog of a broker: topics and consumer groups with their configuration, the limits on both, and how
+their tables are recorded.
+"""
 
 from libramq.catalog.group_table import GroupTable
 from libramq.catalog.topic_table import TopicTable

@@ -1,4 +1,5 @@
-"""A configuration file of the broker: Apache's loose JSON, with a copy as `.bak`.
+"""A configuration file below `config/`: how it is read (or its `.bak`), written, and what of another
+version's members is kept.
 
 Reading falls back to `.bak` when the file is missing, empty or broken, and says so. Members that are unknown
 here are written again: another version has them. Upstream: common/ConfigManager.java.

@@ -1,4 +1,5 @@
-"""The config ledger: a table of configurations that survives the process, whatever its size.
+"""The config ledger: a table of configurations with a journal of changes and a file of Apache's: when a
+change is on the disk, and how both are read at a start.
 
     <file>.journal.N   every change since the last fold, one JSON line each, written before it takes effect
     <file>             Apache's file with the whole table, written by a thread soon after, with a copy as .bak

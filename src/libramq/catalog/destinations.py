@@ -1,4 +1,5 @@
-"""The destination of a message that has waited: the queue of its topic in which consumers will find it.
+"""The destination of a message that has waited: in which queue it is stored when it is due, or whether it is
+dropped as its topic was deleted.
 
 Its topic, or its queue, may be gone by the time it is due:
 

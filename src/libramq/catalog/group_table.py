@@ -1,4 +1,5 @@
-"""The group table: every consumer group that this broker has a configuration for.
+"""The group table: every consumer group with its configuration, whether a group is created on first use, how
+many there may be, and which topics one is forbidden.
 
 Upstream: broker/subscription/SubscriptionGroupManager.java; file config/subscriptionGroup.json.
 """

@@ -1,4 +1,4 @@
-"""The journal sync: which journals have lines that are not on the disk, and which replies wait for that.
+"""The journal sync: when the journals of tables are flushed, and which replies wait for it (SYNC_FLUSH).
 
     append ─► wrote ─► when_synced ─► plan ─► fsyncs, on the thread of the log ─► complete ─► answers
 

@@ -1,4 +1,5 @@
-"""The numbering of a topic's queues over all brokers: Kafka's partitions.
+"""The numbering of a topic's queues over all brokers: which queue at which broker is which partition of
+Kafka's, also when brokers are added.
 
     (broker-a, 4) (broker-b, 4) (broker-a, 2)        partitions 0–3 are queues 0–3 of broker-a,
                                                      4–7 are 0–3 of broker-b, 8–9 are 4–5 of broker-a

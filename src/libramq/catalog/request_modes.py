@@ -1,4 +1,5 @@
-"""The request modes: by which mode a group reads a topic, where a broker assigns its queues.
+"""The request modes: whether a group pulls or pops a topic, where a broker assigns its queues
+(config/messageRequestMode.json).
 
     topic → group → mode                config/messageRequestMode.json
 

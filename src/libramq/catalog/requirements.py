@@ -1,4 +1,5 @@
-"""The requirements: checks of topics and groups before a queue is read, opened, committed or written.
+"""The requirements: which topics and groups must exist and permit what (read, open, commit, write), in which
+order that is checked, and the code of each refusal.
 
 The order of the checks, their codes and remarks are upstream's: PullMessageProcessor.java,
 ConsumerManageProcessor.java, AbstractSendMessageProcessor.java.

@@ -1,4 +1,5 @@
-"""The attributes of a topic, and changes of them: `+key=value,-key`.
+"""The attributes of a topic (`message.type`, `queue.type`, ...): which there are, their values, and which can
+be changed: `+key=value,-key`.
 
     message.type      UNSPECIFIED, NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY   changes
     reserve.time      -1 or milliseconds, for tiered stores                changes

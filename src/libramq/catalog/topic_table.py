@@ -1,4 +1,5 @@
-"""The topic table: every topic of this broker, and the creation of new ones.
+"""The topic table: every topic of this broker; whether one is created by a first send, for a group or for
+retries, with how many queues; how many there may be.
 
 Upstream: broker/topic/TopicConfigManager.java; file config/topics.json.
 """

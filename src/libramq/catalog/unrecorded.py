@@ -1,4 +1,6 @@
-"""Changes that the disk cannot record: those that a request names are refused, those by use take effect."""
+"""Changes that the disk cannot record: those that a request names are refused, those by use (a first pull)
+take effect without a record.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,4 +1,6 @@
-"""The benchmarks: a LibraMQ producer and consumer against any cluster."""
+"""The benchmarks: what `libra bench` sends and consumes, at which pace, and how rate and latency are
+measured.
+"""
 
 import asyncio
 import json

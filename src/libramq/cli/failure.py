@@ -1,4 +1,6 @@
-"""The failure of a command: one line that names the thing and the remedy, and exit code 2."""
+"""The failure of a command: the line that names the thing and the remedy, and exit code 2; which errors are
+bugs and keep their traceback.
+"""
 
 import errno
 import sys

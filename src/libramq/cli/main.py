@@ -1,4 +1,4 @@
-"""The `libra` command.
+"""The `libra` command: its subcommands with their options, and the exit code of each outcome.
 
 Every failure is one line on standard error that names the thing and the remedy, and exit code 2.
 """

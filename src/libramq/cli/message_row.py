@@ -1,4 +1,4 @@
-"""The message row: a stored message as a JSON object."""
+"""The message row: a stored message as a JSON object, also where its body is no text."""
 
 import base64
 from typing import Any

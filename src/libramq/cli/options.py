@@ -1,4 +1,6 @@
-"""Options that several commands share, under mqadmin's names."""
+"""Options that several commands share, under mqadmin's names: the default name server, and how times and
+durations are written.
+"""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Output: JSON for programs, tables for people."""
+"""Output of commands: JSON for programs, tables for people, narrow tables on narrow screens."""
 
 import json
 import re

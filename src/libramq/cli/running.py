@@ -1,4 +1,4 @@
-"""Running: an event loop for a command, and servers until a signal asks them to stop."""
+"""Running: the event loop of a command, and how a first and a second signal stop a server."""
 
 import asyncio
 import signal

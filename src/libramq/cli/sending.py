@@ -1,4 +1,4 @@
-"""Sending from the command line: one message, or every line of standard input."""
+"""Sending from the command line: one message, or every line of standard input; how lines become messages."""
 
 import asyncio
 import base64

@@ -1,4 +1,5 @@
-"""Following a topic: its stored messages, then new ones, merged over the queues by store time.
+"""Following a topic (`libra tail`): where it begins, how often it polls, and how queues are merged by store
+time.
 
 It reads outside any group, as Spark's source does: it commits nothing and causes no rebalance.
 """

@@ -1,4 +1,4 @@
-"""Awaiting: how coroutines wait for callbacks, and for work that cancellation must not interrupt."""
+"""Awaiting: how coroutines wait for callbacks, and for work that a cancellation must not interrupt."""
 
 import asyncio
 import inspect

@@ -1,4 +1,5 @@
-"""The beginning: where a group that is new to a topic begins, committed before its first member has started.
+"""The beginning: at which offsets a group that is new to a topic begins (the ends, or a time), committed
+before its first member starts, at our brokers and at Apache's.
 
     known at a broker ─► it goes on; a queue without an offset is read from the time at which the group began
     known at none     ─► every broker that answers commits the ends of its queues, or the messages of a time

@@ -1,4 +1,5 @@
-"""The cluster for synchronous code: routes from name servers, one connection per broker, requests by queue.
+"""The cluster for synchronous code: routes, one connection per broker, and how long and how often a request
+is repeated while a broker is away.
 
 For one thread. A broker that restarts is away for seconds and may return elsewhere, so the address is
 forgotten with a lost connection, and requests are repeated for as long as the caller is patient.

@@ -1,4 +1,5 @@
-"""The identity of a client: its address as seen by its servers, and a unique id.
+"""The identity of a client: its client id, from address, process and time; and which name servers it uses by
+default.
 
 Upstream: ClientConfig.buildMQClientId, UtilAll.getPid, MQClientManager.java.
 """

@@ -1,4 +1,5 @@
-"""The lag group: a group without members, whose committed offsets show another reader's positions.
+"""The lag group: a group without members, whose commits show tools the positions of another reader, such as
+Spark.
 
 Tools, Apache's and ours, find a group by its retry topic, which brokers create at its first heartbeat. So the
 group is announced by one heartbeat and unregistered; after that, offsets are committed one-way.

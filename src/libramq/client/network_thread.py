@@ -1,4 +1,5 @@
-"""A thread with its own event loop, for work that must continue while the user's code blocks.
+"""The network thread: an event loop of its own for consumers of the process, which share one; when it starts
+and ends, and how other threads wait for it.
 
 No call waits for its own thread, nor for a thread that does not exist here: deadlocks are refused.
 All consumers of a process have shares of one thread (a thousand take one), which starts with the first share

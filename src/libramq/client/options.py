@@ -1,4 +1,6 @@
-"""The options of clients, with their types, for asyncio and for blocking code."""
+"""The options of clients, with their types and bounds, for asyncio and for blocking code; how an unknown or
+invalid one is refused.
+"""
 
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,4 +1,6 @@
-"""The seams of a client's network: its servers, sockets, timers, randomness and credentials."""
+"""The seams of a client's network: the servers, sockets, timers, randomness and credentials that it is given,
+real or simulated.
+"""
 
 import random
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""Fields: extracted from a range of bytes on whole arrays, without a Python object per field.
+"""Fields: byte strings and numbers taken out of a range of bytes on whole arrays, and the memory that is kept
+for it.
 
 A field of fixed size is gathered as a packed struct from any position. Fields of variable length are
 extracted without an index per byte: offsets `start0 end0 start1 end1 …` describe the buffer as a binary array

@@ -1,4 +1,5 @@
-"""Columns: adjacent stored records as Arrow columns, computed on whole arrays.
+"""Columns: adjacent stored records as Arrow columns, computed on whole arrays: bodies, tags, keys,
+properties, message ids, times.
 
         bytes of pull replies ──► where each record starts        by its magic, checked by its size
                               ──► fixed fields                    one gather of a packed struct, at any

@@ -1,4 +1,5 @@
-"""The group: its member processes, their steps, the flights they consumed, and the broker's events of it.
+"""The group of the demonstration: its member processes, when each joins, leaves and is killed, and the
+broker's events of it.
 
 A step is due when the group has consumed its share of the flights and the previous rebalance has settled, so
 that each one is visible by itself.

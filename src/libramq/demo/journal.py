@@ -1,4 +1,5 @@
-"""The journal: a member's record of consumed flights, on disk before a message is acknowledged.
+"""The journal of the demonstration: a member's record of consumed flights, on disk before a message is
+acknowledged.
 
 A member that is killed leaves its journal behind; flights that another member then gets again are in both.
 Together the journals show which flights were consumed, how often, and how late they were.

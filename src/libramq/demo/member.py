@@ -1,4 +1,4 @@
-"""A member of the group: computes how late flights are, and records each consumed one.
+"""A member of the demonstration's group: computes how late flights are, and records each consumed one.
 
 Run as a process; leaves the group cleanly on SIGTERM, or when its parent has ended.
 """

@@ -1,4 +1,4 @@
-"""The pipeline: a Structured Streaming job that turns the topic Flights into two tables.
+"""The pipeline of the demonstration: a Structured Streaming job that turns the topic Flights into two tables.
 
     Flights ──► flights/   every flight, with the queue and offset it came from
     Flights ──► delays/    flights and delays of each carrier and day, once the day is over

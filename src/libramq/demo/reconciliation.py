@@ -1,4 +1,4 @@
-"""The reconciliation: checks that all counts agree with the number of flights, and shows any difference."""
+"""The reconciliation of the demonstration: checks that all counts agree with the number of flights."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The sender: the flights of 2013 in order of time, as fast as the broker accepts them.
+"""The sender of the demonstration: the flights of 2013 in order of time, as fast as the broker accepts them.
 
 Run as a process; reports to standard output how many have been acknowledged.
 """

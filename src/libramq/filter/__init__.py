@@ -1,1 +1,1 @@
-"""Filters: which messages of a topic a consumer receives."""
+"""Filters: which messages of a topic a consumer receives, by tags or by SQL92."""

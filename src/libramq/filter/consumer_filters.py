@@ -1,4 +1,5 @@
-"""Consumer filters: the expressions of groups that filter by something else than tags, by topic.
+"""Consumer filters: the SQL92 filters that groups register by heartbeats: which of several counts, how many
+and how long ones are kept (consumerFilter.json).
 
 Heartbeats register them, with a version that grows with each change of a client's subscriptions; the highest
 one counts. A group without members leaves *dead* filters, which the next heartbeat revives or replaces, and

@@ -1,4 +1,5 @@
-"""The subscription: which messages of a topic a group receives, and how its members share them.
+"""The subscription: which messages of a topic a group receives, by tags or SQL92, as clients write it and as
+heartbeats carry it.
 
     "*"   "tagA || tagB"   Sql("a > 3 AND region IN ('eu', 'us')")
 

@@ -1,4 +1,4 @@
-"""The tag filter: "tagA || tagB", or "*" for everything.
+"""The tag filter: how "tagA || tagB" or "*" is parsed and matched, and how many tags it may have.
 
 The broker compares hashes, which may collide; the consumer compares the text.
 Upstream: common/filter/FilterAPI.java.

@@ -1,1 +1,1 @@
-"""Apache's documents: fastjson's dialect, typed documents in it, the tables in brokers' files."""
+"""Apache's documents: fastjson's dialect, properties files, and the documents of routes, tables and users."""

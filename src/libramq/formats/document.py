@@ -1,4 +1,6 @@
-"""The document: a typed value in fastjson's dialect, as in bodies and config files."""
+"""The document: how a typed value is read from and written in fastjson's dialect, and the bounds of what is
+read.
+"""
 
 import functools
 from collections.abc import Hashable

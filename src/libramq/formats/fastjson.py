@@ -1,5 +1,5 @@
-"""The JSON dialect of RocketMQ's bodies and config files: the output of fastjson 1.2 with its default
-features.
+"""The JSON dialect of RocketMQ's bodies and config files (fastjson 1.2): unquoted keys, objects as keys,
+references; and how deep and large a text may be.
 
 Integer keys of maps are unquoted ({0:"10.0.0.1:10911"}), maps keyed by MessageQueue have whole objects as
 keys ({{"brokerName":"b","queueId":0,"topic":"t"}:5}), null members are omitted, members are sorted by name,

@@ -1,4 +1,4 @@
-r"""Java properties: the text of configuration files, and of requests that read or change a configuration.
+r"""Java properties: how the text of configuration files is read and written, with the line of a mistake.
 
     name=value  |  name: value  |  name value      \ at a line's end: the value continues in the next line
     # comment   |  ! comment                       \t \n \f \r \uXXXX, \ before anything else: that character

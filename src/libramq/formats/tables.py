@@ -1,4 +1,5 @@
-"""Topic and consumer-group configuration, as in config files and registrations.
+"""Topic and consumer-group configuration (permissions, queues, retries), as in config files and
+registrations.
 
 Upstream: common/TopicConfig.java, remoting/protocol/DataVersion.java, SubscriptionGroupConfig.java.
 """

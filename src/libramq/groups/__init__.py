@@ -1,1 +1,3 @@
-"""Consumer groups: their members, queue locks, assignments and rebalances."""
+"""Consumer groups as rules without sockets or files: members, queue locks, assignments, rebalances and their
+history; `broker.groups` uses them.
+"""

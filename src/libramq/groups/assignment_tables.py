@@ -1,4 +1,5 @@
-"""Assignment tables: the last assignment of every member with server-side assignment.
+"""Assignment tables: the last assignment of every member under server-side assignment (QUERY_ASSIGNMENT),
+which all brokers keep; whose table is newest.
 
 Every broker keeps the tables of all groups, as updated by each group's coordinator broker. When a group moves
 to another broker, that one continues from the newest table that any broker has.

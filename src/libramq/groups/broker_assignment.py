@@ -1,4 +1,5 @@
-"""The broker's assignment: the queues of a group with server-side assignment (QUERY_ASSIGNMENT).
+"""The broker's assignment (QUERY_ASSIGNMENT): which member holds and gets which queue, how long a queue rests
+between two members, and pauses of large groups.
 
     members, queues ──► target: sticky, over all topics
         a member asks   ──► its target, without queues that another member has not given up by asking again

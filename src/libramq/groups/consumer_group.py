@@ -1,4 +1,5 @@
-"""The consumer group: its connected members and its subscriptions.
+"""The consumer group: its connected members and its subscriptions: which of several subscriptions counts, and
+how much memory they may take.
 
 Members are identified by their connections: a member exists from its first heartbeat until it unregisters,
 its connection ends or it has been silent too long.

@@ -1,4 +1,5 @@
-"""The diagnosis: problems of a consumer group that its members cannot see.
+"""The diagnosis: which problems of a consumer group are reported (differing strategies or subscriptions, idle
+members, duplicate ids, slow heartbeats), and their remedies.
 
         strategies_differ       queues that two members read, or none, although all know the member list;
                                 members that name other strategies, pop what others own, or are orderly alone

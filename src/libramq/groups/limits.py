@@ -1,4 +1,4 @@
-"""The limits of groups, whichever side assigns their queues."""
+"""The limits of groups: how many members, subscriptions, queues and coordinated groups a broker takes."""
 
 from typing import Final
 

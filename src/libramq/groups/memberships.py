@@ -1,4 +1,6 @@
-"""The memberships of connections, so that a connection's end costs only as much as it held."""
+"""The memberships of connections: which groups each connection is in, so that its end costs only as much as
+it held.
+"""
 
 from collections.abc import Hashable
 from itertools import islice

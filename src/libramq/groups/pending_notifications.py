@@ -1,5 +1,5 @@
-"""The pending notifications: members that allocate queues themselves are notified of a change until each of
-them has fetched the member list.
+"""The pending notifications: which members that allocate for themselves have not fetched the member list
+since a change, and how often they are notified again (once a second).
 
 A stock client learns of a change from one one-way notification; if that is lost, it notices 20 s later. So
 the notification is repeated, at most once a second (the Java client keeps a second between its rounds), to

@@ -1,4 +1,5 @@
-"""The producer group: its connected producers.
+"""The producer group: its connected producers, when a silent one is removed, and how many groups there may
+be.
 
 Upstream: broker/client/ProducerManager.java.
 """

@@ -1,4 +1,5 @@
-"""Groups of other protocols than RocketMQ's: each protocol's by name, and as RocketMQ's tools see them all.
+"""Groups of other protocols than RocketMQ's (Kafka's): each protocol's by name, how many there may be, and as
+RocketMQ's tools see them.
 
 A group without members is forgotten; offsets are kept elsewhere.
 """

@@ -1,4 +1,5 @@
-"""The holdings of queues: who holds each of a group's queues, whom it is meant for, and when it was released.
+"""The holdings of queues: who holds each queue of a group, whom it is meant for, and how long it must rest
+after it was released.
 
 A queue has one holder at any moment. The next member is admitted to a released queue:
 

@@ -1,4 +1,5 @@
-"""Queue locks: an orderly consumer owns a queue alone while it renews its lock.
+"""Queue locks of orderly consumers: who holds a queue's lock, how long it lasts without renewal, and how soon
+a vanished member's is free.
 
 Upstream keeps the locks of a vanished consumer for their whole lifetime, while its queues make no progress.
 Here they last a short grace period, in which the consumer may reconnect. It may still be handling messages

@@ -1,4 +1,5 @@
-"""The rebalance as a broker sees it: from a change in a group's membership until its queues have settled.
+"""The rebalance as a broker sees it: who owns a queue by its pulls or openings, and when a rebalance counts
+as settled.
 
 Who owns a queue, and when a rebalance has settled, depends on who allocates:
 

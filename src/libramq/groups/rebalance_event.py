@@ -1,4 +1,5 @@
-"""Rebalance events, version 1: the records in LIBRA_REBALANCE_EVENTS, keyed by group.
+"""Rebalance events: the form of the records in LIBRA_REBALANCE_EVENTS, their reasons, and how large one may
+be.
 
 started    why a rebalance began, and who caused it
 moved      which queues changed hands, and how long each was not read

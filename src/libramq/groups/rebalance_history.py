@@ -1,4 +1,5 @@
-"""The rebalance history: rebalances put together from the events of all brokers.
+"""The rebalance history: how events of several brokers become one rebalance, for `libra groups history` and
+reports.
 
 Each broker records what it observes of a group; reports that overlap in time are one rebalance.
 

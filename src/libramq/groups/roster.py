@@ -1,4 +1,5 @@
-"""The roster: the members of groups, and the brokers that report them.
+"""The roster: the members of groups, by the broker that each is connected to; when the lists of two brokers
+agree, and when a broker is too silent to count.
 
         edges        who is connected to which broker, including this one, as each of them reports
         list         the members of a group over all edges, as the group's coordinator lists them for its

@@ -1,4 +1,5 @@
-"""Groups with server-side assignment: their members query the coordinator for their queues.
+"""Groups with server-side assignment: whether a member's query is answered by a sticky assignment, by its own
+strategy or not at all, and who is to query again.
 
         all members ask                         the group's sticky assignment, over all topics and brokers
         some allocate for themselves            the result of the request's strategy, which is also theirs

@@ -1,4 +1,5 @@
-"""The session of a member that only sends heartbeats: how long it may be silent before it is removed.
+"""The session of a member that only sends heartbeats: how long it may be silent (75 s), when it is probed,
+and when it is removed.
 
     heartbeat, pull, commit ──► seen
         75 s of silence       ──► one probe ──► an answer: seen

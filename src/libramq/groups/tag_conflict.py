@@ -1,4 +1,5 @@
-"""The tag conflict: members of one group that subscribe to different tags of one topic.
+"""The tag conflict: when members of one group subscribe to different tags of one topic, so that messages are
+passed over.
 
 A queue is read by one member at a time, which gets what its own expression selects, and passes over the rest
 for the whole group: members with the tags `a` and `b` each miss what lies in the other's queues.

@@ -1,4 +1,6 @@
-"""The unsettled rebalance: what a broker has observed of a rebalance since it began."""
+"""The unsettled rebalance: what a broker has observed since one began: moves, pauses, redelivered messages,
+the peak of catching up, the fewest moves.
+"""
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Traces of OpenTelemetry that follow a message from its producer to its handlers.
+"""OpenTelemetry: spans of sends and handlers, linked by properties of the message.
 
 producer = traced(Producer())
 consumer.subscribe("Orders", "*", traced_handler(handle, group="kitchen"))

@@ -1,4 +1,6 @@
-"""The connection as an engine sees it: an opaque handle, told apart by identity; and its principal."""
+"""The connection as an engine sees it: an opaque handle with an address, and the principal that has
+authenticated on it.
+"""
 
 import ipaddress
 from dataclasses import dataclass, field

@@ -1,4 +1,5 @@
-"""Deadlines: everything that an engine has to do later, in one queue with one `next_due_ms`.
+"""Deadlines: everything that an engine has to do later, in one queue; what happens when a deadline stays due
+in the past.
 
 The engine wakes only when something is due. Times are monotonic.
 """

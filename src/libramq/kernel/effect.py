@@ -1,4 +1,5 @@
-"""Effects: everything that leaves an engine, through one door.
+"""Effects: the values by which an engine sends, asks, runs work on threads, listens and dials; nothing else
+leaves it.
 
         Send     bytes for a connection
         Offer    bytes for a connection, dropped if its client does not read

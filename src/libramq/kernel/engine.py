@@ -1,4 +1,5 @@
-"""The engine: events in, effects out. It is plain and synchronous, so it runs under any performer.
+"""The engine: events in, effects out, plain and synchronous; the hooks of each event, and when a late timer
+means that the process stood still.
 
         receive            requests of a connection, as many as take effect together
         connection_ended   a client's connection

@@ -1,4 +1,5 @@
-"""The parts of a kernel: effects, deadlines, purgatory and what follows an event.
+"""The parts of a kernel: effects, deadlines, purgatory, and the phases of what follows an event
+(`Kernel.soon`).
 
 They are built once and shared by one engine's services.
 """

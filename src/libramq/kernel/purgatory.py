@@ -1,4 +1,5 @@
-"""The purgatory: every answer that cannot be given yet, behind one interface and one accounting.
+"""The purgatory: every answer that must wait (held pulls, sends that are not durable, polls): how many may,
+in all and per connection, and when they expire.
 
     a held pull · a send whose record is not durable · a topic the name servers do not know yet · a poll
 

@@ -1,4 +1,5 @@
-"""Long work: a generator that runs until the turn's time is over, and goes on once all others were served.
+"""Long work: a generator that takes steps between other requests; what it may wait for: threads, memory,
+callbacks.
 
         yield                       others may be served
         yield InThread(t, work)     a thread does that; its result or exception is sent into the generator

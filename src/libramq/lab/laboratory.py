@@ -1,4 +1,4 @@
-"""The laboratory: an experiment planned, and run on Spark.
+"""The laboratory: how an experiment is planned, run on Spark and written as tables and a page.
 
 events ─► costs, recorded histories ─┐
 seed ───► synthetic histories ───────┴─► steps ─► histories, strategies ─► report.html

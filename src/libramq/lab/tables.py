@@ -1,4 +1,4 @@
-"""The tables of the laboratory.
+"""The tables of the laboratory: a row for each step, history and strategy, and which columns they have.
 
 steps         a step of a history under a strategy
 histories     a history under a strategy

@@ -1,4 +1,4 @@
-"""The batch: several messages of one topic in the body of one send request.
+"""The batch: how several messages of one topic are encoded in the body of one send, and how many it may have.
 
     size (4) | magic 0 (4) | crc 0 (4) | flag (4) | body length (4) | body
     properties length (2) | properties

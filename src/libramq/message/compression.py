@@ -1,4 +1,5 @@
-"""The compressed body: compression and decompression, by the algorithm in the system flag.
+"""The compressed body: which algorithms there are, how a body is compressed and decompressed, and how large
+it may become.
 
 zlib comes with Python. LZ4 (frame format) and ZSTD are imported when the first such body appears, so they are
 optional. The decompressed size is bounded before memory is allocated.

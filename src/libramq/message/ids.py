@@ -1,4 +1,5 @@
-"""The two ids of a message: its storage position, and its producer's id.
+"""The two ids of a message: the offset id (where it is stored) and the unique id (its producer's): how each
+is made and read.
 
     offset id   host address (4 or 16) | port (4) | physical offset (8)                 = 32 or 56 hex digits
     unique id   ip (4 or 16) | pid (2) | instance (4) | ms since the month began (4) | counter (2)

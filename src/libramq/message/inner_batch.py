@@ -1,4 +1,5 @@
-"""The inner batch: one record of the log that stands for several messages of its queue.
+"""The inner batch: one record of the log that stands for several messages of its queue; how these are found
+in it.
 
     queue offset 7, INNER_NUM 3, body: a │ b │ c     ─►     7: a    8: b    9: c
 

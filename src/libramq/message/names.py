@@ -1,4 +1,5 @@
-"""The names of topics and groups: which are valid, and which have a meaning.
+"""The names of topics and groups: which are valid and how long, which are the system's own, and the names of
+retry and dead-letter topics.
 
 Characters `[%|a-zA-Z0-9_-]`; a topic has at most 127 of them (255 for a group's retry and dead-letter topic),
 a group 120, so that its retry topic's name fits.

@@ -1,4 +1,4 @@
-"""The properties of a message: names and values, and their stored text.
+"""The properties of a message: their names, their stored text, and how large they may be.
 
     name 0x01 value 0x02 name 0x01 value 0x02 …
 

@@ -1,4 +1,5 @@
-"""The record: a message in the commit log and in pull replies.
+"""The record: a message as the commit log and pull replies have it, byte by byte; when one is valid and its
+checksum good.
 
      0  size (4)                 28  physical offset (8)      64  store host (8 or 20)
      4  magic (4)                36  system flag (4)          72  reconsume times (4)

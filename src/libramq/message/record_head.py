@@ -1,4 +1,4 @@
-"""A record's head: its fields up to the body. Its length depends on the hosts'; `message.record` draws it."""
+"""A record's head: its fields up to the body, read without it; `message.record` draws it."""
 
 import struct
 from collections.abc import Iterable

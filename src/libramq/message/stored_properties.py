@@ -1,4 +1,5 @@
-"""The properties that the broker adds to and reads from a message, as text, without parsing all of it.
+"""The properties that the broker adds to and reads from a message, as stored text, and which a send is
+refused for.
 
 Upstream: SendMessageProcessor.java, MessageDecoder.java.
 """

@@ -1,4 +1,4 @@
-"""Validation: messages that no broker would accept are refused before they are sent.
+"""Validation: which messages a client refuses to send (no topic, empty, too large, reserved property).
 
 Upstream: client/Validators.java for the bounds.
 """

@@ -1,4 +1,5 @@
-"""The name server's administration: KV configuration, write permission, unit topics, its own configuration.
+"""The name server's administration: KV configuration, write permission of brokers, unit topics, its own
+options.
 
 Upstream: processor/DefaultRequestProcessor.java.
 """

@@ -1,4 +1,4 @@
-"""The name server's configuration: the options of its properties file, and which may change while it runs.
+"""The name server's configuration: its options and defaults, and which may change while it runs.
 
 Upstream: NamesrvConfig.java.
 """

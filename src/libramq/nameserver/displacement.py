@@ -1,4 +1,5 @@
-"""Displacement: a registration that would replace a live broker, over another connection.
+"""Displacement: whether a registration may replace a live broker of the same name and id over another
+connection: the old one is probed.
 
     signed with the credentials of the cluster ───────────────────────────► registered
         else: the connection of the live broker is probed

@@ -1,4 +1,5 @@
-"""The name server's engine: the route table, its requests, and the expiry of silent brokers.
+"""The name server's engine: its requests, how often it looks for silent brokers, and who is notified when a
+broker's lowest id changes.
 
 Upstream: NamesrvController.java, routeinfo/BrokerHousekeepingService.java.
 """

@@ -1,4 +1,5 @@
-"""The KV configuration: values by namespace and key, which operators keep at name servers.
+"""The KV configuration: values by namespace and key that operators keep at name servers, how many and how
+long, and their file.
 
     namespace ORDER_TOPIC_CONFIG      topic → "broker:queues;broker:queues", in routes if orderMessageEnable
     any other                         the operators' own

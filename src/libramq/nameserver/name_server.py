@@ -1,4 +1,4 @@
-"""The name server as a service: a listening socket around its engine."""
+"""The name server as a service: its listening socket, and its start and stop."""
 
 from dataclasses import replace
 from pathlib import Path

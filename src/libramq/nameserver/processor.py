@@ -1,4 +1,5 @@
-"""The name server's processors: each answers one request from the route table.
+"""The name server's processors: what each request about brokers and routes is answered, and whose
+registration is accepted.
 
 Upstream: processor/DefaultRequestProcessor.java, ClientRequestProcessor.java.
 """

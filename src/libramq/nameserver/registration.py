@@ -1,4 +1,5 @@
-"""A registration: its body, a broker's topics as JSON or as one zlib stream, and what it may claim.
+"""A registration: how its body is decoded, and what it may claim: how many topics, queues, names, and how
+large.
 
     compressed = zlib( length (4), DataVersion JSON | topic count (4), { length (4), topic text } …
                        | length (4), filter server JSON | mapping count (4), { length (4), JSON } … )

@@ -1,4 +1,4 @@
-"""The groups' committed offsets, the fences that decide who may read, and the files of both."""
+"""The groups' committed offsets, the fences that decide who may read and commit, and the files of both."""
 
 from libramq.fencing import Claim
 from libramq.offsets.consumer_offset import ConsumerOffset

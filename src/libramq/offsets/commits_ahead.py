@@ -1,4 +1,5 @@
-"""Commits ahead: offsets beyond the ends of queues, which Kafka's clients commit for records to come.
+"""Commits ahead: offsets beyond the ends of queues, which Kafka's clients commit: when each becomes the
+group's, and how many there may be.
 
     "topic@group@queue id" → offset, end     kafkaCommitsAhead.json
 

@@ -1,4 +1,5 @@
-"""The consumer offset: each group's offset in each queue.
+"""The consumer offset: each group's committed offset in each queue: what a commit may change, and what a
+pending reset overrides.
 
     "topic@group" → {queue id: offset}
 

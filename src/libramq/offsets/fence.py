@@ -1,4 +1,5 @@
-"""The fence: for each queue at this broker, which member may open it and which has.
+"""The fence: which member may open a queue of this broker and which has; whether a pull, commit or opening is
+refused (FENCED, NOT_YET_GRANTED).
 
         grant      (member, epoch)   from the coordinator: who may open the queue; sent again after a restart
         opening    (member, epoch)   who did: only its pulls and commits are accepted; outlives the process;

@@ -1,4 +1,4 @@
-"""The offset journal: commits in their order, so that no acknowledged one is lost.
+"""The offset journal: the form of its records, what is read of a damaged one, and the files that hold them.
 
     crc (4) | size of the rest (2) | kind (1) | queue id (4) | offset (8) | topic@group
 

@@ -1,4 +1,6 @@
-"""POP: messages that a broker hands out one by one, invisible to others until they are acknowledged."""
+"""POP as values and plain functions: messages that are handed out one by one, invisible to others until
+acknowledged; `broker.pop` uses them.
+"""
 
 from libramq.pop.check_point import CheckPoint
 from libramq.pop.in_flight import InFlight

@@ -1,4 +1,5 @@
-"""The check point: what one pop took from one queue, while it is in flight.
+"""The check point: what one pop took from one queue, which of its messages are done, and when the others are
+visible again.
 
     popped ──► acknowledged, one by one ──► settled
          └───► due ──► the rest is copied to the retry topic, and acknowledged ──► settled

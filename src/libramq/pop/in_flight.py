@@ -1,4 +1,5 @@
-"""The check points in flight: found by key, by when they are due, and by where the journal has them.
+"""The check points in flight: which is due next, how many a group may have, and where the journal begins that
+is still needed.
 
 Everything before `oldest_place` in the journal is settled, so that is where the next process begins to read.
 """

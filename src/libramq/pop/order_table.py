@@ -1,4 +1,6 @@
-"""The order table: the last pop of each queue that is popped in order, as the file has it."""
+"""The order table: the last pop of each queue that is popped in order, as config/consumerOrderInfo.json has
+it.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""Pops in order: a queue's messages go to one consumer at a time, and are redelivered from the first on.
+"""Pops in order: when a queue is blocked, which messages come again, and who may repeat a pop (attempt id).
 
 There are no check points: the committed offset stays at the first message that is not acknowledged, and the
 queue is blocked while a message that was popped is invisible. The consumer that popped last may repeat its

@@ -1,4 +1,5 @@
-"""The account of an acting slave: what was popped, and other masters have by now, or consumers are done with.
+"""The account of an acting slave: which popped messages other masters have by now, or consumers are done
+with.
 
     journal   0 … place … … until           in the order in which they become visible:  ✓ ✓ ○ ✓ │ … …
                                                                                             mark

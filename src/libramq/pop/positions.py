@@ -1,4 +1,5 @@
-"""The positions: from where each group pops each queue next, ahead of the committed offsets.
+"""The positions: from which offset each group pops each queue next, ahead of the committed offset, and when
+that may be committed.
 
 A position moves when check points are journalled, and is committed once those are on the disk: an offset that
 outlived its check point would lose the messages between. `pop_loading` finds the way back from check points.

@@ -1,4 +1,5 @@
-"""The messages that an acting slave has handed out to groups that pop: in memory, as its log is its master's.
+"""The unwritten pops of an acting slave: which messages it has handed out, in memory alone, and which offset
+may be committed.
 
     queue   0 … │ ✓ ✓ │ ○ ✓ ○ ✓ │ …
                first  done      next

@@ -1,4 +1,4 @@
-"""The remoting protocol without sockets: frames, commands, typed headers and bodies."""
+"""The remoting protocol without sockets: frames, commands, typed headers and bodies, signatures."""
 
 from libramq.remoting.command import Command, Serialization, reply_to
 from libramq.remoting.connection import FrameReader, PendingRequests

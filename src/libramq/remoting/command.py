@@ -1,4 +1,5 @@
-"""A remoting command: one request or reply, as it travels in a frame.
+"""A remoting command: one request or reply as it travels in a frame, and the version and language that it
+names.
 
 Upstream: remoting/protocol/RemotingCommand.java, LanguageCode.java, MQVersion.java.
 """

@@ -1,4 +1,5 @@
-"""One side of a remoting connection, without a socket: bytes in, commands out; replies paired with requests.
+"""One side of a remoting connection without a socket: bytes in, commands out; which reply belongs to which
+request, and when a request has timed out.
 
 Both sides may send requests: each numbers its own, and a reply carries its request's number.
 Upstream: remoting/netty/NettyRemotingAbstract.java (responseTable).

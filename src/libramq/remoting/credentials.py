@@ -1,4 +1,5 @@
-"""Credentials: the sender of a request, proven by its signature.
+"""Credentials: how requests are signed with an access key and its secret, and how brokers prove themselves to
+each other.
 
     request's ext fields and body ─► `auth/signature.py` ─► Signature, an ext field
 

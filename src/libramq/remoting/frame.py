@@ -1,4 +1,4 @@
-"""The frame: a command on the wire.
+"""The frame: a command on the wire, with a JSON or a binary header; how large a frame and a header may be.
 
     length (4) | serialisation (1) | header length (3) | header | body
 

@@ -1,4 +1,5 @@
-"""The version of the group protocol: GROUP_*, OPEN_QUEUE and PEER_*, for members and between brokers.
+"""The version of the group protocol between members, coordinators and brokers, and which versions are
+refused.
 
         request   lbVersion, an ext field: its version; missing: 1, as 0.1.0 writes
         answer    in the version of its request

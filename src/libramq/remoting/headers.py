@@ -1,4 +1,5 @@
-"""Typed headers of requests: the fields in a command's ext fields.
+"""The typed headers of requests: which ext fields each request has, and how a missing or invalid one is
+refused.
 
 Field names on the wire are camelCase and all values are text; `decode_header` turns them into typed values.
 First those of clients, then POP's, then administration's: what mqadmin sends to name servers and brokers.

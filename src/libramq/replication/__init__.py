@@ -1,1 +1,3 @@
-"""Replication: copies a master's commit log to its slaves, byte by byte, by Apache's HA protocol."""
+"""Replication: the log from a master to its slaves, by Apache's HA protocol; who is in sync, and what waits
+for that.
+"""

@@ -1,4 +1,4 @@
-"""The bytes of the HA protocol, without a socket.
+"""The bytes of the HA protocol: a slave's reports and a master's blocks of the log, and how large one may be.
 
     slave → master    REPORT   8 bytes: how much of the commit log the slave has
     master → slave    BLOCK   12 bytes: an offset and a size; then so many bytes of the commit log

@@ -1,4 +1,5 @@
-"""The copies: which part of the commit log enough slaves have, and the replies that wait for that.
+"""The copies: up to where enough slaves have the log (inSyncReplicas), what waits for that, and what happens
+when too few are in sync.
 
         slaves' reports ─► the part with inSyncReplicas copies ─► visible to readers, sends are answered
 

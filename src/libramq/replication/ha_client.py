@@ -1,4 +1,5 @@
-"""The HA client of a slave: copies the commit log of its master.
+"""The HA client of a slave: when it connects to its master, compares logs, cuts its own and copies; how long
+it waits before it tries again.
 
     IDLE ─► CONNECTING ─► COMPARING ─► COPYING
       ▲          │             │           │

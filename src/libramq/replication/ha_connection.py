@@ -1,4 +1,5 @@
-"""The connection of one slave, as its master sees it: what was sent, and what the slave reports to have.
+"""The connection of one slave, as its master sees it: how far ahead it is sent, and when it counts as in
+sync.
 
     first report ─► sending from there ─► block, block, … ─► report ─► block, …
 

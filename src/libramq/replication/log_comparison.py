@@ -1,4 +1,5 @@
-"""The comparison: up to where a slave's log is its master's.
+"""The comparison: up to where a slave's log is its master's, found record by record, and when they have
+nothing in common.
 
     the last record ─┬─ the same, and nothing behind it ──────────────► shared up to its end
                      └─ another, or none ─► the records of a file ─► halved, until one is the last shared

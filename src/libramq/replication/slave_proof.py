@@ -1,4 +1,5 @@
-"""The proof of a slave: it knows the secret of the cluster's brokers. The log has every message.
+"""The proof of a slave: how it shows that it knows the secret of the cluster's brokers, before it gets the
+log.
 
     slave ─► report       where its log ends, as always
     slave ◄─ challenge    a block at an offset that no log has: random bytes

@@ -1,4 +1,4 @@
-"""Plots that compare: things at two measures, and at one measure under several conditions."""
+"""Plots that compare things at two measures (scatter), or at one under several conditions (matrix)."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

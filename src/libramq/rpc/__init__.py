@@ -1,1 +1,3 @@
-"""Typed calls and the endpoint that serves them."""
+"""Typed calls for the asking side; the endpoint, its outcomes and the table of requests for the answering
+side.
+"""

@@ -1,4 +1,4 @@
-"""Calls from administrators and operators to brokers and name servers.
+"""Calls from administrators and operators to brokers and name servers: the form of each request and answer.
 
 Upstream: MQClientAPIImpl.java, DefaultMQAdminExtImpl.java.
 """

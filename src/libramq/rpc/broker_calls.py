@@ -1,4 +1,5 @@
-"""Calls from clients to a broker.
+"""Calls from clients to a broker: send, pull, heartbeat, offsets, locks, transactions; the form of each
+request and answer.
 
 Upstream: MQClientAPIImpl.java.
 """

@@ -1,4 +1,4 @@
-"""A call: one request, and how its answer is decoded. Shells of every kind (asyncio, blocking) make it."""
+"""A call: one request and how its answer is decoded, for shells of every kind (asyncio, blocking)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

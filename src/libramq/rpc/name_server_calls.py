@@ -1,4 +1,5 @@
-"""Calls from brokers and clients to a name server.
+"""Calls from brokers and clients to a name server: routes, registration, heartbeats; the form of each request
+and answer.
 
 Upstream: BrokerOuterAPI.java, MQClientAPIImpl.java.
 """

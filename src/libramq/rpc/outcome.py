@@ -1,4 +1,5 @@
-"""Outcomes: what a processor decided. It returns one of these values; the endpoint performs it.
+"""Outcomes: what a processor can decide: reply now, when durable, when announced, after long work, later, or
+close.
 
     Reply               answer now
     ReplyWhenDurable    answer when the log is safe on disk up to an offset

@@ -1,4 +1,6 @@
-"""The question: a RocketMQ request to another process, with the receiver of its answer (`kernel.effect`)."""
+"""The question: a request that an engine sends to another process, with the receiver of its answer; when it
+is signed.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""The request: one command, its connection, time and principal; and the reply if it fails."""
+"""The request: one command with its connection, time and principal; which method serves which code; what an
+error becomes as a reply.
+"""
 
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,5 @@
-"""The table of requests: one row for each code that a broker or a name server serves.
+"""The table of requests, one row for each code: its header, body and size, which permission it needs, what it
+waits for, and what a slave does with it.
 
 A row says what the request carries (header, body, size), what it touches (`auth/operation.py`), and how it is
 served: whether it may read old files, whether its answer waits for journals, and what a slave does with it.

@@ -1,4 +1,5 @@
-"""The responder: turns the outcomes of processors into effects.
+"""The responder: turns outcomes into replies: what a request is answered whose wait for the disk, slaves or
+name servers has timed out.
 
 Reply               bytes for the connection, in the header form of its request
 ReplyWhenDurable    parked until the log is on disk; all of a batch together

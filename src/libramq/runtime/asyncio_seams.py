@@ -1,4 +1,6 @@
-"""The real seams: the event loop's timers, and threads by kind of work."""
+"""The real seams: the event loop's timers, the threads for each kind of work, and when brief work (a flush of
+a fast disk) runs on the loop itself.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,5 @@
-"""Busy connections: those whose requests have long work under way, and are not served meanwhile.
+"""Busy connections: those with long work under way are not served meanwhile; how much memory large requests
+may take at once.
 
 Large requests wait for room, too: their expected memory bounds how many are decoded at once.
 """

@@ -1,4 +1,6 @@
-"""Outgoing bytes: a turn's output for each connection, sent by one write each when the turn is settled."""
+"""Outgoing bytes: a turn's output for each connection, in one write; when a client that does not read is
+served no more, or is disconnected.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""The performer: feeds events to an engine and performs its effects, for real and in the simulator.
+"""The performer: feeds events to an engine and performs its effects; how long a connection's turn is, and
+whose turn is next.
 
     read ─► backlog ─► engine.receive, as many requests as take effect together ─► effects ─► bytes
                  ▲            │

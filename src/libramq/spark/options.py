@@ -1,4 +1,5 @@
-"""Options of a Spark table: case-insensitive; each invalid one is reported in one sentence.
+"""Options of a Spark table: how texts become numbers, times, sizes and choices, and how an invalid or unknown
+one is reported.
 
 Spark's mapping ignores case and a plain copy of it has lower-case names, so names are compared in lower case
 and shown as documented. Each getter's error names the option and the allowed values.

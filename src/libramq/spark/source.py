@@ -1,4 +1,5 @@
-"""`format("rocketmq")`: topics of RocketMQ as a table and as a stream, from any RocketMQ broker.
+"""`format("rocketmq")`: topics as a table and as a stream: Spark's entry, how ranges become tasks, and the
+offsets that are mirrored to a group.
 
 Spark asks for the schema in one process, plans in a second and reads in others, so a reader consists of plain
 values; objects with sockets are created where they are used and are not sent along. Modules for planning and

@@ -1,4 +1,5 @@
-"""A Spark session configured for Python sources, on this machine or on a cluster.
+"""A Spark session for Python sources, on this machine or a cluster: which settings are made, and what the
+environment overrides.
 
 Settings that PySpark leaves to chance are made here before the Java machine starts: the workers' Python, the
 Java, and that workers import the compiled PySpark of this environment and not the one in a zip file (half a

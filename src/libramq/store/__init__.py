@@ -1,4 +1,6 @@
-"""The store: commit log, consume queues, recovery and reading, in RocketMQ's own format on disk."""
+"""The store: commit log, consume queues, flush, retention, recovery and reading, in RocketMQ's own format on
+disk.
+"""
 
 from libramq.store.config import FlushDiskType, StoreConfig
 from libramq.store.flush import FlushPlan, run_flush

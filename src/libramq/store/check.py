@@ -1,4 +1,5 @@
-"""The check of a store without a running broker: every record, and every unit against its record.
+"""The check of a store without its broker (`libra store check`): what counts as damage of the log and of
+queues, and what the next start would repair.
 
     the log      frames, checksums and places of all records; damage below what was known to be on the disk
     the queues   units that are missing, that point elsewhere, or nowhere

@@ -1,4 +1,5 @@
-"""The checkpoints: up to where the files of a store are known to be on the disk, Apache's file and ours.
+"""The checkpoints: up to where a store's files are known to be on the disk, in Apache's file (`checkpoint`)
+and in ours (the recovery point).
 
     checkpoint          Apache's: commit log (8) | consume queues (8) | index (8)
                         master flushed offset (8) | confirm offset (8), then zeroes up to 4096

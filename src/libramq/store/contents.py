@@ -1,4 +1,5 @@
-"""The contents of a store: messages by queue, position and time, and the first and last offsets of queues.
+"""The contents of a store: which messages readers may see (`visible_offset`: written, on the disk, or at
+enough slaves), by queue, position and time; first and last offsets.
 
 Everything here reads, and is bounded by `visible_offset`:
 

@@ -1,4 +1,5 @@
-"""The copy of a store: a directory that opens as the original would after a kill at that moment.
+"""The copy of a store that a broker may have open (`libra store copy`): in which order files are copied, and
+how often that is tried.
 
     1. recovery point, checkpoint, timers, the tables of `config`  nothing they mention is missing below
     2. consume queues                                              their units before the recovery point count

@@ -1,4 +1,5 @@
-"""The deletions: where in the log topics and groups end that were deleted, and messages of queues that were.
+"""The deletions: where in the log topics, groups and messages of queues were deleted, so that a recovery does
+not bring them back.
 
     libra.deletions    two equal lines a deletion: crc of the rest, 8 digits | physical offset | name, as JSON
 

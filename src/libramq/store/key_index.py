@@ -1,4 +1,5 @@
-"""The key index: finds messages by their keys, in Apache's index files, brought up to date on demand.
+"""The key index: messages by their keys, in Apache's index files, brought up to date by a query; when a file
+is full, and when one is distrusted.
 
         query ─► read the log from the last query on, some records at a time ─► look up ─► compare keys
 

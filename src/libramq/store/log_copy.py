@@ -1,4 +1,4 @@
-"""The log copy: a slave's commit log, which grows by the bytes of its master's.
+"""The log copy: how a slave's log grows by its master's bytes, where an empty one begins, and how it is cut.
 
     bytes ─► whole records and blanks ─► the log, as they came ─► units, from the records themselves
 

@@ -1,4 +1,5 @@
-"""The message store: commit log and consume queues as one.
+"""The message store: appends to the log and the queues by one write; when appends are refused (full disk,
+failed fsync), for a while or for good.
 
     append_batch → records in the log, units in the queues      (one write)
     plan_log_flush, plan_queue_flush → run_flush in a thread → complete_flush    (durable)

@@ -1,4 +1,4 @@
-"""The open files: descriptors of the store's files; the least recently used is closed first.
+"""The open files: how many descriptors a store may have open, and which are closed first.
 
 A broker may have ten thousand queues but only a thousand descriptors. The commit log's files that are still
 written or flushed are held: their descriptors stay open in any case, and a thread may flush them. All others

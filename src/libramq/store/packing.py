@@ -1,4 +1,5 @@
-"""The packed batch: messages encoded as records and units, before anything is written.
+"""The packed batch: messages encoded as records and units before anything is written; which messages are
+illegal, and each one's queue number.
 
     bodies ─► sizes, checksums ─┐
     properties ─► sizes ────────┼─► heads, positions ─► records, units         of a run, column by column

@@ -1,4 +1,5 @@
-"""The store reader: reads a store directory, or a copy of it, without its broker. Apache's too.
+"""The store reader: reads a store directory, or a copy, without its broker; up to where its queues can be
+trusted.
 
         survey()   where each queue begins and ends, up to the last complete durable record
         windows()  ranges of the log with the places of the wanted records in them, as arrays

@@ -1,4 +1,5 @@
-"""The retention: old files of the commit log go, and with them what of the consume queues leads there.
+"""The retention: which old files of the log are deleted and when (fileReservedTime, deleteWhen, disk ratios),
+and when a full disk refuses sends.
 
         in an hour of deleteWhen, or above diskMaxUsedSpaceRatio   files older than fileReservedTime
         above diskSpaceCleanForciblyRatio                          the oldest of any age, as many as necessary

@@ -1,4 +1,5 @@
-"""Unbatching: a copy of a store of Apache's in which every message has a record of its own.
+"""Unbatching (`libra store unbatch`): a copy of a store of Apache's in which every message has a record of
+its own.
 
     record of a batch (queue.type=BatchCQ)   queue offset 7, body: a │ b │ c
         ─► records                           7: a    8: b    9: c        … and every other record as it is

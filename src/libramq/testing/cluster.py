@@ -1,4 +1,6 @@
-"""The simulated cluster: a name server, brokers, producers, and groups of consumers that join and leave."""
+"""The simulated cluster: a name server, brokers, slaves, producers and groups of a plan, and what may be done
+to them.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping

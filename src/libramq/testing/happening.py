@@ -1,4 +1,4 @@
-"""Kinds of events in simulations, which show what seeds really cover."""
+"""The happenings: kinds of events in simulations, counted to show what seeds really cover."""
 
 from enum import StrEnum
 

@@ -1,4 +1,4 @@
-"""The history of a simulation: all observations as one log, passed on to its watchers.
+"""The history of a simulation: all observations as one log, passed on to the invariants, and its checksum.
 
 The parts report facts; invariants (`Watcher`) check them the moment they are reported. The log's lines are
 for people, its checksum shows whether two runs were the same.

@@ -1,4 +1,5 @@
-"""The simulation: one seed, from an empty disk to a verdict.
+"""The simulation: one seed, from an empty disk to a verdict: its phases, and how long a cluster has to settle
+after the last fault.
 
 set up ─► load and faults ─► faults end ─► settled? ─► the end: every broker dies and recovers
 """

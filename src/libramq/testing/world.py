@@ -1,4 +1,4 @@
-"""The world: what all parts of a simulation share. All randomness comes from one seed.
+"""The world: time, network, history and randomness of a simulation, all of it from one seed.
 
 Each part draws from its own stream, so that a change in one does not affect the others.
 """

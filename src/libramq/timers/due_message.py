@@ -1,4 +1,5 @@
-"""The due message: a timer message that was read for its slot, in the form in which it is stored again.
+"""The due message: the form in which a timer message is stored again when its time has come, and which
+properties it loses.
 
 Everything but the time of delivery is in it, so it is made before the slot is due.
 

@@ -1,4 +1,4 @@
-"""The timer metrics: how many timer messages wait, by topic; config/timermetrics.
+"""The timer metrics: how many timer messages wait, by topic (config/timermetrics).
 
 Upstream: store/timer/TimerMetrics.java.
 """

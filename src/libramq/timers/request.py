@@ -1,4 +1,5 @@
-"""The timer request: when a message asks to be delivered.
+"""The timer request: which property of a message says when it is delivered, how far ahead that may be, and in
+which slot it waits.
 
     TIMER_DELAY_SEC · TIMER_DELAY_MS · TIMER_DELIVER_MS      the first that is found counts
 

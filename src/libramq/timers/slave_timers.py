@@ -1,4 +1,5 @@
-"""A slave's timers: what its master has delivered, and neither a timer wheel nor a timer log.
+"""A slave's timers: what is kept of a wheel and a log when a broker becomes a slave, and what it takes from
+its master.
 
 A broker that becomes a slave drops its wheel and its log, as both lead into the commit log that it had as a
 master. As a master again it collects from the topic, without what was delivered: by this broker before, by

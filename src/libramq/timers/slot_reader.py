@@ -1,4 +1,5 @@
-"""The slot reader: the messages of one slot, in the order in which they were collected, without the deleted.
+"""The slot reader: the messages of one slot in their order, without deleted ones, read some time before the
+slot is due.
 
     walk      the chain of units, from the last to the first
     delete    the keys that deletions among them name

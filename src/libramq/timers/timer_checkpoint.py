@@ -1,4 +1,5 @@
-"""The timer checkpoint: how far timer messages have been collected and delivered, and POP's journal read.
+"""The timer checkpoint (config/timercheck): how far timer messages have been collected and delivered, and
+POP's journal read.
 
     read time (8) | end of the timer log (8) | queue offset (8) | the master's queue offset (8)
     version: state (8), time (8), counter (8)                                      Apache's: 56 bytes

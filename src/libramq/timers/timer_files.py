@@ -1,4 +1,5 @@
-"""The timers' files: opened together, and written together, in an order that a power cut may end anywhere.
+"""The timers' files: in which order they are opened and written, so that a power cut at any moment loses
+nothing.
 
     the messages      in the commit log, on the disk          (the rule of `broker/files/progress.py`)
     timerlog/         units that lead to them, flushed

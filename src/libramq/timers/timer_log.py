@@ -1,4 +1,5 @@
-"""The timer log: the units of all timer messages, in the order in which they were collected.
+"""The timer log: the units of all timer messages, in the order in which they were collected; its format and
+files.
 
     size (4) | previous unit of its slot (8) | magic (4) | written at (8) | delay (4)
     position of the message in the commit log (8) | its size (4) | hash of its topic (4) | 0 (8)

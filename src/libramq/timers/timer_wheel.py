@@ -1,4 +1,5 @@
-"""The timer wheel: for each moment with pending messages, the first and the last of their units.
+"""The timer wheel: for each moment with pending messages, the first and the last of their units; its file of
+two weeks.
 
     slot    time / precision (8) | first unit (8) | last unit (8) | count (4) | 0 (4)
 

@@ -1,4 +1,5 @@
-"""The timer messages: they wait in rmq_sys_wheel_timer until their time, and their own topics get them then.
+"""The timer messages: how one is accepted, collected, kept until its time, recalled, rolled on and delivered;
+how many at once.
 
     accept    a message that asks for a time goes to the timers' topic instead of its own
     collect   the topic's messages get units in the timer log, chained by the wheel's slots

@@ -1,1 +1,3 @@
-"""The sockets of our own protocols: asyncio and blocking shells that do not interpret the bytes."""
+"""The sockets: servers and outgoing connections, their limits, timeouts and TLS; they do not interpret the
+bytes.
+"""

@@ -1,4 +1,5 @@
-"""Access: a client's signature and encryption; its timeouts; and both as properties, under Apache's names.
+"""Access: a client's credentials, TLS and timeouts, and the properties that set them (accessKey, tls.enable,
+...).
 
 The asyncio and the blocking shell share it. Requests are signed as they are written, each attempt again.
 Spark's options, pipelines and `$LIBRA_ACCESS` have it as properties:

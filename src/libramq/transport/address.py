@@ -1,4 +1,5 @@
-"""An address: "host:port" as text, split and checked; where a server listens, and what it announces.
+"""An address: how "host:port" is read; where a server without authentication may listen (loopback, unless a
+public address is allowed), and what it may announce.
 
 A server without authentication listens where only this machine reaches it: a public address is refused in one
 place, for every server, unless its owner has allowed it. No server announces an address that nobody can

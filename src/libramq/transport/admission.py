@@ -1,4 +1,5 @@
-"""Admission: which connections are accepted, before a byte of theirs is read, and how many.
+"""Admission: which connections are accepted and how many: in all, from one address, not authenticated; and
+which one makes room.
 
     in all, from one address      past it the new one is closed: those that are open have work
     not authenticated             past it the oldest of the address with the most makes room

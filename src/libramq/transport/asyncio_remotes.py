@@ -1,4 +1,6 @@
-"""Outgoing connections over sockets: the dialer of `remotes` on an event loop, with TLS if configured."""
+"""Outgoing connections over sockets of an event loop, with TLS if configured; what a client on another loop,
+or after a fork, is refused.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Handshakes: the TLS handshakes that clients have begun and not finished, bounded in time and number.
+"""Handshakes: how many TLS handshakes may be unfinished, for how long, and which is next.
 
     first byte ─► waits for its turn, a few a round ─► begun ─► established, or given up
 

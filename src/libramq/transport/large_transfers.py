@@ -1,4 +1,4 @@
-"""Large transfers: reads and writes that would take a loop's time from everybody else are done in turns.
+"""Large transfers: from which size reads and writes are done in turns, and how much each turn moves.
 
 **Reads.** One read brings up to 256 KiB, and a loop reads everything that a socket has: when twenty
 connections sent 4 MiB each, another client's ping waited until all of that was copied, joined and processed.

@@ -1,4 +1,5 @@
-"""The listener: a server's listening sockets, and its new connections until a transport has them.
+"""The listener: a server's listening sockets: how many connections are accepted in a round, what happens
+without descriptors, and how long a first byte may take.
 
     accept, admission, [first byte], [a turn for its TLS handshake], protocol
 

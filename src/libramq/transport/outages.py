@@ -1,4 +1,4 @@
-"""Outages: addresses that do not answer, each logged once when it begins and once when it ends.
+"""Outages: addresses that do not answer, logged once when one begins and once when it ends.
 
 A member of nine queues makes ten requests a second that fail while its broker is away. `log_failed_request`
 logs those at debug level.

@@ -1,4 +1,5 @@
-"""The remotes: one connection per address, with any number of requests in flight.
+"""The remotes: one connection per address with many requests in flight: when a request has timed out, when a
+silent connection is ended, and when the next one connects.
 
         send ─► connecting ─► open ─► written once a turn, or read, together with its other requests
                  └─ refused  └─ ended: every request in flight fails; the next one connects again

@@ -1,4 +1,5 @@
-"""The TLS of a server's accepted connections: its mode, and its certificate, read again when a file changes.
+"""The TLS of accepted connections: whether a first byte means TLS, when certificates are read again, which
+are refused, and when expiry is warned of.
 
     files ── stat at each handshake ──► changed? ── read, checked ──► the context of later connections
                                                  └─ unfit ──────────► logged once; the one before stays

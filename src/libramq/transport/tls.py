@@ -1,4 +1,4 @@
-"""TLS: of outgoing connections, with the trusted authorities and the client's certificate, and of servers.
+"""TLS of outgoing connections: what of a server's certificate is verified, and when files are read again.
 
 Apache's clients check no certificate by default, and never the name in it. Here everything is checked unless
 the user excludes a part: brokers register by address, and their certificates often name something else.

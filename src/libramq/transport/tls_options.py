@@ -1,4 +1,5 @@
-"""The TLS options of servers: Apache's properties, in a server's own file or in the one that they name.
+"""The TLS options of servers (`tls.server.…`, `tls.client.…`): names, defaults, and which contradict each
+other.
 
     tls.server.…      connections that a server accepts: mode, certificate, clients' certificates
     tls.client.…      its own connections to name servers, brokers and its master, with tls.enable=true

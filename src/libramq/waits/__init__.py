@@ -1,4 +1,4 @@
-"""Held reads, and how they are woken."""
+"""Held pulls and pops: requests that found no message and wait for one (long polling)."""
 
 from libramq.waits.held_pops import HeldPop, HeldPops
 from libramq.waits.held_pulls import HeldPull, HeldPulls

@@ -1,4 +1,4 @@
-"""Held pops: requests of POP that found no message and wait for one (long polling).
+"""Held pops: which waiting pop gets a new message, and how many may wait for a group.
 
 The purgatory's index by topic and group: whichever queue of a topic gets a message, one waiting pop of each
 group can take it. A group's retry topics lead to the pops of the topic they belong to.

@@ -1,4 +1,5 @@
-"""Held pulls: requests that found no message and wait for one (long polling).
+"""Held pulls: which waiting pulls a new message wakes, by offset and filter; how long one may be held
+(SUSPEND_MS_MAX), and how many for a queue and connection.
 
 The purgatory's index by queue: a pull is taken out when its queue has a message at or after its offset, with
 one of its tags. The broker runs a woken pull again; a pull that matches none of the new messages is moved

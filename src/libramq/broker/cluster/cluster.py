@@ -1,4 +1,5 @@
-"""The cluster: how other brokers' changes take effect here, and what is sent to them as time passes.
+"""The cluster: how changes of other brokers (come, gone, topics, members) take effect here, how often name
+servers are polled for them, and what is sent as time passes.
 
         brokers and topics change              (ClusterWatch)  ─► coordination, assigner, links
         members of groups change               (member_relay)   ─► beats, lists, coordination, assigner

@@ -1,4 +1,5 @@
-"""The member relay: one list of a group's members for all brokers, wherever members are connected.
+"""The member relay: how brokers report their connected members to a group's coordinator, which sends all the
+one list; how long changes are collected, and when a silent broker's members are dropped.
 
         edge          reports its connected members to a group's coordinator        PEER_MEMBERS
         coordinator   sends the list of all members to the group's edges             PEER_LIST

@@ -1,4 +1,5 @@
-"""Replication in a broker. A master: who may be a slave, what sends wait for, who reads at slaves.
+"""Replication in a broker: which slaves a master accepts, how many copies a send waits for (inSyncReplicas),
+and when readers are sent to a slave.
 
 A slave: see `slave.py`.
 """

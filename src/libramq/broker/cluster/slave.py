@@ -1,4 +1,5 @@
-"""The slave: the part of a broker that follows a master, found through name servers.
+"""The slave: finds its master by name servers, follows it, and what it does while that is gone: whether it
+acts, serves pops, and cuts its log when the master is back.
 
     registration ─► the master's addresses ─┬─► HA client      the commit log
                                             └─► table copies   topics, groups, offsets

@@ -1,1 +1,3 @@
-"""The features of a broker, a module for each room: they put its parts together; `broker.py` lists them."""
+"""The features of a broker, a module for each room: they put its services together and decide nothing;
+`broker.py` lists them.
+"""

@@ -1,4 +1,4 @@
-"""Administration: operators' queries and changes."""
+"""The administration feature: puts together the services for operators' queries and changes."""
 
 from libramq import __version__
 from libramq.broker.config import BrokerConfig

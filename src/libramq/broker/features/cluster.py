@@ -1,4 +1,6 @@
-"""The cluster: name servers and other brokers, Kafka's view of them, and this broker's slaves or master."""
+"""The cluster features: put together registration, the other brokers, Kafka's view of them, and this broker's
+slaves or master.
+"""
 
 from libramq.broker.cluster.cluster import Cluster
 from libramq.broker.cluster.kafka.group_copies import GroupCopies

@@ -1,4 +1,6 @@
-"""A feature of the broker: the services, hooks and listeners that it adds; and the base of all features."""
+"""A feature: the interface by which a room adds services, hooks and listeners to a broker; and the base that
+all features get.
+"""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Upkeep: tables are written to files, old files of the log removed, and all files closed at the end."""
+"""The upkeep feature: writing tables, removing old files of the log, and closing all files last."""
 
 from libramq.broker.features.feature import Base, Feature
 from libramq.broker.files.files import retention

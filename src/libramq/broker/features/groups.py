@@ -1,4 +1,6 @@
-"""Groups: producers, consumers, the coordination of their members, and the offsets that they commit."""
+"""The group feature: puts together producers, consumers, the coordinator, the fences and the committed
+offsets.
+"""
 
 from libramq.broker.cluster.peer_brokers import PeerBrokers
 from libramq.broker.features.feature import Base, Feature

@@ -1,4 +1,4 @@
-"""Messages: clients send and read them, and some are delivered later."""
+"""The features of messages: put together sending, reading, and the delivery of delayed messages."""
 
 from libramq.broker.features.feature import Base, Feature
 from libramq.broker.features.groups import GroupFeature

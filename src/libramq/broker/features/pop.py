@@ -1,4 +1,4 @@
-"""POP: messages that are handed out and acknowledged one by one.
+"""The POP feature: puts together popping, acknowledging, reviving and pops in order.
 
 taking      positions: which messages are next
 popping     check points: messages become invisible        acknowledging    … and are done

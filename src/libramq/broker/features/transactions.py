@@ -1,4 +1,4 @@
-"""Transactions: half messages, how they end, and checks at producers that have not ended theirs."""
+"""The transaction feature: puts together half messages, their ends, and the checks at producers."""
 
 from typing import Final
 

@@ -1,1 +1,3 @@
-"""The state that a broker keeps in files: its log, tables, timers and pops; and when it is written."""
+"""The state that a broker keeps in files beside the log: tables, schedules, timers and POP's; when each is
+written and how it is read at a start.
+"""

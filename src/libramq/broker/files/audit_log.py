@@ -1,4 +1,5 @@
-"""The audit log: audit events as messages of LIBRA_AUDIT, keyed by user and tagged by kind.
+"""The audit log: audit events as messages of LIBRA_AUDIT; when they are stored, and what a slave does with
+them.
 
     what a turn has changed ─► one append, after its answers
     what a second has seen  ─► one append, when it is over

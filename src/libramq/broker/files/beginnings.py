@@ -1,4 +1,5 @@
-"""config/groupBeginnings.json: from when groups read queues in which they have committed nothing.
+"""Beginnings (config/groupBeginnings.json): from which time a group reads queues in which it has committed
+nothing.
 
     "topic@group" → milliseconds: when the group began with the topic less a minute, or the time it began at
 

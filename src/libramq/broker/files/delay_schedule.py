@@ -1,4 +1,5 @@
-"""The delay schedule: messages that wait in SCHEDULE_TOPIC_XXXX until they are due, by delay level.
+"""The delay schedule: which queue of SCHEDULE_TOPIC_XXXX a delayed message waits in, when it is due, and how
+far each level is delivered (config/delayOffset.json).
 
 A message with the property DELAY is stored in its level's queue; when it is due it is stored again in its own
 queue. How far each level has been delivered is in config/delayOffset.json. Upstream:

@@ -1,4 +1,6 @@
-"""The broker's files: its store, its committed offsets, its tables, its delay levels."""
+"""The broker's files: opens the store, offsets, tables and schedules below its directory, in which order, and
+how often each is saved.
+"""
 
 from contextlib import ExitStack
 from pathlib import Path

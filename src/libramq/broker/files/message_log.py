@@ -1,4 +1,5 @@
-"""The message log: the store for services that append to it, with the errors for its refusals.
+"""The message log: appends messages for services, with the error code for each refusal of the store (disk
+full, too long, too few slaves).
 
 Upstream: SendMessageProcessor.handlePutMessageResult.
 """

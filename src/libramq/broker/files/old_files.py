@@ -1,4 +1,5 @@
-"""The old files: checked every 10 s while the commit log has more than one file, and removed by a thread.
+"""The old files: how often a broker looks for files of the log to delete (10 s), and the thread that does it;
+which files go is decided in `store/retention.py`.
 
 So are the files of deleted topics, at once.
 

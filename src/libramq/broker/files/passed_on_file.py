@@ -1,4 +1,5 @@
-"""config/popPassedOn.json: what a slave has passed on of its master's POP, kept while it is a slave.
+"""The passed-on file (config/popPassedOn.json): which popped messages of its master an acting slave has sent
+on or seen acknowledged.
 
 It speaks of messages that other masters have, so it is written at once, without waiting for the log.
 """

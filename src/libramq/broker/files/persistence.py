@@ -1,4 +1,5 @@
-"""Persistence: a broker's tables are written to their files by a thread, some time after they changed.
+"""Persistence: when changed tables are written to their files (topics and groups after 0.5 s, offsets every 5
+s), by a thread.
 
 topics, groups, fences, coordinated groups     0.5 s after a change; the journal has it at once
 committed offsets, delay levels' offsets       `progress`: once the messages before them are durable

@@ -1,4 +1,5 @@
-"""The journal of POP: check points and acknowledgements in the log, as messages that either broker reads.
+"""The journal of POP: how check points and acknowledgements are written to the log, as messages that Apache's
+broker reads too, and when they are compacted.
 
 Each is a timer message of Apache's: it waits in `rmq_sys_wheel_timer`, and Apache's broker moves it to the
 revive topic when it is due. Ours acts on its own table (`InFlight`) and never moves one; it reads the topic

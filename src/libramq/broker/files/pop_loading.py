@@ -1,4 +1,5 @@
-"""Loading: the check points that are in flight when a broker starts, whichever broker wrote them.
+"""The loading of POP: how a start finds the check points that are still in flight, whichever broker wrote
+them, and the offsets that were not committed.
 
         timer queue     our journal; Apache's before it moves an entry to its revive topic
         revive topic    Apache's, once due; read from the offset of its revive group on

@@ -1,4 +1,5 @@
-"""The state of POP: what is in flight, its journal, and where that begins; `timercheck` keeps the latter.
+"""The state of POP: what is in flight, its journal, where a next start begins to read that, and what is
+written again at a clean stop.
 
 open     loaded from what either broker left; Apache's is taken over, once
 close    what is in flight is written again, so that the next start reads that only

@@ -1,4 +1,5 @@
-"""The progress: files that record how far something is done, and one rule for all of them.
+"""The progress: nothing that says "done" becomes durable before what it speaks of; when a file of offsets may
+be written.
 
 **Nothing that marks messages as done is durable before those messages.** A delay level's offset refers to the
 copies that were delivered, a committed offset to the messages before it: if a power cut kept the file but

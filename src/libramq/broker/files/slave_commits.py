@@ -1,4 +1,6 @@
-"""The commits at a slave: what groups committed while their master was gone; config/slaveCommits.json."""
+"""The commits at a slave (config/slaveCommits.json): offsets that groups committed while the master was gone,
+until it has taken them.
+"""
 
 from collections.abc import Callable
 from itertools import islice

@@ -1,5 +1,5 @@
-"""The tables of a broker that are kept in files: topics, groups, users, fences, commits ahead, coordinated
-groups, groups of KIP-848, filters.
+"""The tables of a broker below `config/`: topics, groups, users, fences, coordinated groups and others; how
+each is loaded and when it is folded.
 
 Each but the last has a ledger: a change is in its journal before it takes effect, and the whole table is
 written soon after, by a thread (`plan_folds`). Members' heartbeats bring the filters again.

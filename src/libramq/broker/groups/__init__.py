@@ -1,1 +1,3 @@
-"""Consumer groups at a broker: their members, coordination, assignment, openings and commits."""
+"""Consumer groups at a broker, for every protocol: heartbeats, coordination, assignment, openings, commits;
+the rules without a broker are in `groups`.
+"""

@@ -1,4 +1,5 @@
-"""The assigner: server-side assignment (QUERY_ASSIGNMENT), whichever broker a member queries.
+"""The assigner: which broker decides a QUERY_ASSIGNMENT, what it has to know before it does, and which
+members are to query again.
 
         a member ──► any broker (edge) ──► the group's broker                   PEER_ASSIGN
                                       └──► all brokers: its assignment,

@@ -1,4 +1,5 @@
-"""The client watch: a broker's timed work for its clients, while it has any.
+"""The client watch: how often a broker looks for silent consumers and producers to probe and remove, and
+repeats notifications of changes.
 
 members that have not fetched since a change   notified again, once a second each
 silent members, silent producers               probed, then removed

@@ -1,4 +1,5 @@
-"""Committing: the offsets of groups. Commits of any protocol are checked, fenced, and journalled.
+"""Committing: whether a commit is accepted: its group, its queue, and the member's right under its epoch;
+then the journal is written.
 
 commit … commit ─► write ─► acknowledged        all commits of one read, by one write
 """

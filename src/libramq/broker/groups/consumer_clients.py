@@ -1,4 +1,5 @@
-"""The consumers connected to this broker: their groups, and the notifications of changes.
+"""The consumers connected to this broker: who joins and leaves a group, when others are notified of it, and
+when a silent member is removed.
 
 Upstream: broker/client/ConsumerManager.java, DefaultConsumerIdsChangeListener.java.
 """

@@ -1,4 +1,5 @@
-"""Coordination: the coordinated groups of this broker.
+"""Coordination: performs what the coordinator decided, in order and once it is durable; withdraws decisions
+when another broker coordinates the group; answers members.
 
     requests, ends of connections, topics, time  →  coordinator  →  effects  →  answers, fences, events
 

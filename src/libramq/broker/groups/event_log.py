@@ -1,4 +1,5 @@
-"""The event log: rebalance events as messages of LIBRA_REBALANCE_EVENTS, keyed by group.
+"""The event log: when rebalance events are stored as messages of LIBRA_REBALANCE_EVENTS: after the answers of
+their turn.
 
 recorded ─► the answers of that turn leave ─► stored, together, a millisecond later
 

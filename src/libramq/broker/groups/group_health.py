@@ -1,4 +1,5 @@
-"""The health of consumer groups: diagnoses of this broker's view of them, updated every few seconds.
+"""The health of consumer groups: how often groups are diagnosed, how long a problem must last before it is
+reported, and where.
 
 Problems are logged, counted and recorded with the group's rebalances, and again when they are over.
 """

@@ -1,4 +1,5 @@
-"""The lag of groups: how many messages of a topic wait for a group at this broker, and since when.
+"""The lag of groups: how many messages of a topic wait for a group at this broker, the age of the oldest, and
+when lag is unknown.
 
     stored:     ── deleted ──┬─────── read ───────┬──────── lag ────────┬──► end
                              first                committed             end

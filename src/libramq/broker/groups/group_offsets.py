@@ -1,4 +1,5 @@
-"""A group's committed offsets over all brokers: each queue's broker has its own, for every protocol and tool.
+"""A group's committed offsets over all brokers: how offsets of queues at other brokers are committed and
+looked up, and what counts while such a broker is away.
 
     the coordinator ─► commits ─► the queues' brokers journal them, before the member is answered
                              └─► every other broker keeps a copy in memory

@@ -1,4 +1,5 @@
-"""Heartbeats: clients of any protocol describe themselves, keep their memberships, and leave.
+"""Heartbeats: what one registers (groups, subscriptions, filters), how many groups a client may have, and
+what leaving ends.
 
     Heartbeat ─► producer groups ─► consumer groups: room? ─► group ─► retry topic ─► member ─► filters
 

@@ -1,4 +1,5 @@
-"""The observed rebalances: what the requests of members show about their groups' rebalances, and its record.
+"""The observed rebalances: who reads which queue, as pulls, openings and commits show it, and when a
+rebalance is recorded as settled.
 
 Who pulls, opens and commits which queue, from the first change of members or queues until all has settled.
 

@@ -1,4 +1,6 @@
-"""Commits: the offsets of one read's requests, journalled by one write before any reply."""
+"""The offset commits: the table of committed offsets as requests use it: where a group continues, operators'
+resets, offsets beyond a queue's end, and the journal's write.
+"""
 
 import errno
 from collections.abc import Callable, Iterable, Mapping, Set

@@ -1,4 +1,5 @@
-"""Opening: a member of a coordinated group starts reading a queue, and fences the former reader.
+"""Opening (OPEN_QUEUE): whether a member of a coordinated group may start reading a queue; the former reader
+is fenced, and its held pulls end.
 
         open ─► fence ─► journal ─┬─► answered, once the opening is as durable as the disk's mode promises
                                   └─► held pulls of former owners are refused

@@ -1,4 +1,5 @@
-"""The pull: a read on behalf of a group's consumer; and its filter.
+"""The pull: the values of a read on behalf of a group's consumer, and which messages its filter selects: its
+own expression, or the group's subscription.
 
 The filter is that of its own expression, or of its group's subscription and registered filter:
 

@@ -1,4 +1,6 @@
-"""The removal of topics and groups, with everything that would outlive them at this broker."""
+"""The removal of topics and groups: everything at this broker that is deleted with them (queues, offsets,
+held pulls, retry topics).
+"""
 
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.tables import Tables

@@ -1,1 +1,3 @@
-"""Messages: appended, made durable, read, delivered late or again."""
+"""Messages at a broker, for every protocol: sent, made durable, read, held for readers, delivered late or
+again.
+"""

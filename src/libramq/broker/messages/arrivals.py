@@ -1,4 +1,5 @@
-"""Arrivals: queues with new messages, reported to those who wait for them.
+"""Arrivals: when `visible_offset` moves, which held pulls, pops, delay levels and timers are notified of new
+messages.
 
 `store.visible_offset` alone decides what can be read; whenever it moves, held pulls and delay levels are
 notified here.

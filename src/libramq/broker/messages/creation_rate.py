@@ -1,4 +1,5 @@
-"""The creation rate: how many topics sends may create a second, by connection and in total.
+"""The creation rate: how many topics and groups may be created by use in a second, by one connection and in
+total.
 
 A topic costs its broker files, and every name server and client a line of each route; a producer that invents
 names creates thousands a second. Operators' requests are not limited.

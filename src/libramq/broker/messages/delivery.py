@@ -1,4 +1,5 @@
-"""The delivery of messages whose time has come: those of delay levels, and timer messages.
+"""Delivery: when due messages of delay levels and timers are stored in their topics, and how soon a failed
+delivery is tried again.
 
 Both are rounds: they sleep until the next message is due, and move on when one is stored. A slave leaves them
 to its master, and a master that asks its slaves first holds them.

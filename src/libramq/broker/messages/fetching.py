@@ -1,4 +1,5 @@
-"""Fetching: one read of several queues, without a group, answered once there is enough or the time is up.
+"""Fetching: reads of several queues without a group, as Kafka's Fetch: how long one is held, how many bytes
+it waits for, and how many are read at once.
 
     Fetch ─► read all ─┬─► answered            enough bytes, a queue that is refused, or it does not wait
                        ├─► held ─► arrived | expired ─► read all again

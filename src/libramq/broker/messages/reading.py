@@ -1,4 +1,5 @@
-"""Reading: pulls of any protocol return messages of a queue, at once or when some arrive.
+"""Reading: a pull is checked, read, and answered at once, or held until messages arrive or its time is up;
+how long it is held, and whether it may commit.
 
     Pull ─► checks ─► read ─┬─► answered                    found, or it does not wait
                             ├─► held ─► arrived | expired   no message yet

@@ -1,4 +1,5 @@
-"""Redelivery: a consumer could not handle a message, and sends it back.
+"""Redelivery: what becomes of a message that a consumer sent back: the delay of its next attempt, after how
+many attempts it is a dead letter.
 
 A copy goes to the group's retry topic after a delay, or, after enough attempts, to the group's dead letters.
 Upstream: AbstractSendMessageProcessor.java (consumerSendMsgBack, handleRetryAndDLQ).

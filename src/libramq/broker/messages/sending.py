@@ -1,4 +1,5 @@
-"""Sending: messages of any protocol, checked, completed and stored, with all that a send may bring about.
+"""Sending: in which order a send's checks run, whether its topic is created, and whether a message goes to
+its queue, a delay level, a timer, the half topic or the dead letters.
 
     Draft ─► topic (created perhaps), queue, size ─► properties ─┬─ nothing special ──► its own queue
                                                                  ├─ DELAY, TIMER_… ───► a level, or a timer

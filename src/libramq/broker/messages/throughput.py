@@ -1,4 +1,5 @@
-"""The throughput: messages stored in topics and delivered to groups, over the last minute, hour and day.
+"""The throughput: messages stored in topics and delivered to groups in the last minute, hour and day, and how
+many pairs are counted.
 
     stored, read ─► counted by topic, by group and topic ─► a bucket every 10 s ─► the last six are a minute
                                                          ─► one every 10 min, one an hour: an hour, a day

@@ -1,1 +1,3 @@
-"""POP's services: popping, acknowledging, and what becomes visible again."""
+"""POP's services at a broker: popping, acknowledging, and what becomes visible again; the values are in
+`pop`.
+"""

@@ -1,4 +1,5 @@
-"""Acknowledging: messages that were popped are done, or are to be invisible for longer.
+"""Acknowledging: what an acknowledgement, or a change of the invisible time, does to popped messages; one
+that comes too late changes nothing.
 
     acknowledge      journalled, then answered; what is not in flight any more is answered, and forgotten
     change           a new check point of one message, and the end of the old one, by one append

@@ -1,4 +1,4 @@
-"""Ordering: which queues are blocked by a pop in order, and when they are free again.
+"""Ordering: when a queue that is popped in order is blocked for other pops, and when it is free again.
 
 Each change is journalled before it takes effect, so a kill frees no queue. (Apache's broker writes its file
 every 10 s, and hands messages out twice after one.)

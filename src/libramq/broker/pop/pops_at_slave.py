@@ -1,4 +1,5 @@
-"""Pops at an acting slave: groups go on with what their master has left, and nothing is written but offsets.
+"""Pops at an acting slave: which messages groups get while the master is gone, in memory alone; nothing is
+written but offsets.
 
     taken ─► in flight, in memory ─┬─► acknowledged ─► done
                                    └─► due ─► taken again

@@ -1,4 +1,5 @@
-"""Reviving: messages that were not acknowledged in time become visible again.
+"""Reviving: a popped message that was not acknowledged in time goes to the retry topic, or after too many
+attempts to the dead letters.
 
 A check point that is due: the messages that are not done are copied to the group's retry topic, and are done
 with that, by one append. After as many attempts as the group allows, a message becomes a dead letter instead

@@ -1,1 +1,1 @@
-"""Request processors of the broker: one family of requests a module."""
+"""Request processors: RocketMQ's requests as calls of the broker's services, one family a module."""

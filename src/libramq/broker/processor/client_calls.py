@@ -1,4 +1,5 @@
-"""Requests that clients get: GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY, CHECK_TRANSACTION_STATE.
+"""Requests that a broker passes on to clients (GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY,
+CHECK_TRANSACTION_STATE): how long it waits, and the answer without one.
 
     operator ─► broker ─► the member ─► broker ─► operator
                        └─ no answer in time: CONSUME_MSG_TIMEOUT, or a status without that member

@@ -1,4 +1,5 @@
-"""The waits of requests for the disk, by their rows in `rpc/requests.py`.
+"""The waits of requests for the disk: one that reads old files runs again once a thread has read them, one
+that changes a table is answered when its journal is on the disk.
 
 reads_cold     old files are read on a thread, not on the loop. Such a request changes nothing before it has
                read, so it is simply processed again when the thread is done.

@@ -1,4 +1,5 @@
-"""A listing: a whole table, or a page of it, as a reply that is encoded once per version of the table.
+"""A listing: a whole table of topics or groups, or a page of it, encoded once per version of the table; how
+large a page is.
 
     no parameters                          everything: an old client
     sequence, data version, page size      [sequence, sequence + page size) in the order of names;

@@ -1,4 +1,4 @@
-"""Store times of messages, and with them a group's progress in a queue."""
+"""The store times of messages for tools' answers, and with them a group's progress in a queue."""
 
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.kernel.work import Work

@@ -1,4 +1,5 @@
-"""Checking: half messages that nobody ends are copied, and a producer of their group is asked.
+"""Checking: when a producer is asked about a half message that nobody ends (transactionTimeOut, immunity),
+how often (transactionCheckMax), and when it is discarded.
 
     every transactionCheckInterval, from the first open half message on
         ended                                   ─► passed

@@ -1,4 +1,5 @@
-"""The end of a transaction: a producer commits its half message, or rolls it back.
+"""The end of a transaction: whether a producer's commit or rollback of a half message is accepted, and what
+it is answered.
 
 Upstream: EndTransactionProcessor.java.
 """

@@ -1,4 +1,5 @@
-"""The half message: a message of a transaction, and every form that it is stored in.
+"""The half message: when a send is one, and every form in which it is stored: prepared, renewed, committed,
+ended, discarded.
 
     prepared    in the half topic, with its real topic and queue as properties
     renewed     copied to the end of the half topic, each time its producer is asked

@@ -1,4 +1,5 @@
-"""Known transactions: how far the half topic is dealt with, and which of its messages have ended since.
+"""Known transactions: which half messages are open, and which have ended, between the committed offsets of
+the half topic and the op topic.
 
     half topic   … ended  ended │ open   ended  open   ended     `half_offset` │
     op topic     … "0,"   "1,"  │ "3,"   "5,"                    `op_offset`   │

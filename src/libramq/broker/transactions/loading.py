@@ -1,4 +1,5 @@
-"""Loading: what a start reads of the two topics, before anything can be said about earlier half messages.
+"""The loading of transactions: what a start reads of the half topic and the op topic to know which half
+messages are open.
 
     op topic    … the last 4,096, and all behind `op_offset`: what has ended
     half topic  … behind `half_offset`: copies, which carry the first offsets of those that are open

@@ -1,4 +1,5 @@
-"""Transactions: half messages are stored, ended by their producers, and looked at when these stay silent.
+"""Transactions: how a half message is committed, rolled back, renewed or discarded in the log, also once more
+after a kill in between.
 
     send with TRAN_MSG ─► half topic ─► END_TRANSACTION ─┬─ commit ──► its own queue, and an operation message
                               ▲  │                       └─ rollback ► an operation message

@@ -1,1 +1,1 @@
-"""The admin commands."""
+"""The admin commands: `libra admin NAME`, under mqadmin's names and options."""

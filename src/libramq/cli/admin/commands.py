@@ -1,4 +1,6 @@
-"""The admin commands, under the names and options of RocketMQ's mqadmin."""
+"""The most used admin commands, under mqadmin's names: topics, cluster list, consumer progress, offset reset,
+group removal.
+"""
 
 import contextlib
 import sys

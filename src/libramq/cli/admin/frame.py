@@ -1,4 +1,5 @@
-"""The frame of an admin command: its options, a coroutine that asks, and an answer that is shown.
+"""The frame of an admin command: how a coroutine becomes a command with mqadmin's options, and how its answer
+is shown, as tables or JSON.
 
     @command(app, "topicClusterList")
     async def topic_cluster_list(*, topic: options.Topic, admin: Operator) -> Answer:

@@ -1,1 +1,1 @@
-"""The groups commands."""
+"""The groups commands: `libra groups`, its history and its removal of members."""

@@ -1,4 +1,4 @@
-"""The group history: rebalances as a timeline, and as JSON."""
+"""The group history: a group's rebalances as a timeline and as JSON, with short names of members."""
 
 import re
 import time

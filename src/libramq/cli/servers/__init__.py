@@ -1,1 +1,3 @@
-"""The server commands: name server, broker, and both at once."""
+"""The server commands: `libra up`, `libra nameserver`, `libra broker`: ports, directories, child processes,
+secrets.
+"""

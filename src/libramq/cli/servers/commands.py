@@ -1,4 +1,6 @@
-"""The server commands: composed, announced in a few lines, stopped by a signal."""
+"""The server commands: how `libra up`, `nameserver` and `broker` are composed, announced and stopped, and
+which configuration is refused.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,5 @@
-"""The layout: where each broker of `libra up` keeps its files, and its name server.
+"""The layout: in which directories `libra up` keeps each broker's files and its name server's; how many
+brokers it takes.
 
 one broker      DIR/commitlog …
 N brokers       DIR/broker-a/commitlog … DIR/broker-b/commitlog …

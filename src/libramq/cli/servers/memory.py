@@ -1,4 +1,4 @@
-"""The memory of a server's process: when the interpreter and the C library tidy up."""
+"""The memory of a server's process: when Python collects garbage, and the C library returns memory."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""Ports: RocketMQ's own if they are free, else others."""
+"""Ports of `libra up`: RocketMQ's own if they are free, else others; the distance between brokers."""
 
 import errno
 import socket

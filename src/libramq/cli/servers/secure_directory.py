@@ -1,4 +1,5 @@
-"""The directory of `libra up --secure`: an authority of its own, the servers' certificate, the first user.
+"""The directory of `libra up --secure`: its certificate authority, the servers' certificate and how long each
+is valid, the first user.
 
     DATA/secure/ca.pem, ca.key          made once
                 server.pem, server.key  made at each start: addresses change, and certificates expire

@@ -1,4 +1,4 @@
-"""The pipeline command: a plan, or a run with its progress."""
+"""The pipeline command: shows what a run would read and write, or runs it with its progress."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final

@@ -1,4 +1,4 @@
-"""Spark runs in the terminal: a quiet session, and progress on standard error."""
+"""Spark runs in the terminal: how a session starts, how Ctrl-C stops it, progress on standard error."""
 
 import logging
 import os

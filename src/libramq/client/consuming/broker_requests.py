@@ -1,4 +1,5 @@
-"""The requests of brokers to a consumer: notices, resets and operators' queries.
+"""The requests of brokers to a consumer: notices of changes, offset resets, running info, messages to be
+consumed directly; what each is answered.
 
 Upstream: impl/ClientRemotingProcessor.java, DefaultMQPushConsumerImpl.consumerRunningInfo,
 ProcessQueue.fillProcessQueueInfo, ConsumeMessageConcurrentlyService.consumeMessageDirectly.

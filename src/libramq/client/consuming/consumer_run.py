@@ -1,4 +1,5 @@
-"""The run of a push consumer, from its start to its end: its share of the network thread, handlers and hooks.
+"""The run of a push consumer: its stages from start to end, its share of the network thread, and what happens
+when the loop that it was started on is closed.
 
     STARTING ─► RUNNING ─► STOPPING ─► ENDED
                                       └──► ENDED: the loop that it was started on was closed

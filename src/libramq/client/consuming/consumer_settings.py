@@ -1,4 +1,5 @@
-"""The settings of a push consumer, with RocketMQ's defaults where it has them.
+"""The settings of a push consumer: defaults and bounds of sessions, pulls, threads, timeouts, drains and
+retries; RocketMQ's where it has them.
 
 Upstream: client/consumer/DefaultMQPushConsumer.java.
 """

@@ -1,4 +1,5 @@
-"""The group consumer: what a push consumer and a fetching one have in common.
+"""The group consumer: what a push consumer and a fetching one have in common: options, where a group begins,
+and how long `stop` waits.
 
 Its network side runs on its own thread, so that code of the user's that blocks cannot delay its heartbeats.
 """

@@ -1,4 +1,5 @@
-"""The known brokers of our topics: which get a heartbeat, answer, offer coordination, and are tried again.
+"""The known brokers of our topics: which get a heartbeat and when, how soon one that is away is tried again,
+and whether all offer coordination.
 
 Upstream: MQClientInstance.java (updateTopicRouteInfoFromNameServer, sendHeartbeatToAllBroker);
 the reconnecting is ours.

@@ -1,4 +1,6 @@
-"""The life of a consumer: its phases, and the troubles that keep messages from it."""
+"""The life of a consumer: its phases, and the troubles that keep messages from it and are reported to the
+user, once each.
+"""
 
 from enum import Enum
 

@@ -1,4 +1,6 @@
-"""The timers of a consumer's core: the kernel's deadlines, whose actions return effects."""
+"""The timers of a consumer's core: deadlines whose actions return effects, and when one that failed is tried
+again.
+"""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -1,4 +1,5 @@
-"""The store of processed messages: keys, each claimed by a running handler, or done.
+"""The store of processed messages: for how long a key is claimed by a running handler (lease), and for how
+long and how many done ones are remembered.
 
           claim                done
 unknown ────────► claimed ────────────► done ───► unknown, after its retention time

@@ -1,4 +1,4 @@
-"""The pop round: where one `receive` pops, and for how long each broker may hold the request.
+"""The pop round: which brokers one `receive` pops in turn, and for how long each may hold the request.
 
     several places   first each in turn at once, then each in turn for a second, until the time is up
     one place        it holds the request for the whole time

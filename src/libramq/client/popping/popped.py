@@ -1,4 +1,4 @@
-"""Popped messages: the handle by which each is named, and the requests that name them.
+"""Popped messages: the handle by which each is named, and the requests that acknowledge or postpone them.
 
 Redelivered messages bring their handles along; those of others are made from the reply's numbers.
 Upstream: MQClientAPIImpl.processPopResponse, ExtraInfoUtil.java.

@@ -1,4 +1,5 @@
-"""Messages popped ahead: the next ones are requested while the program handles the last.
+"""Messages popped ahead: when a simple consumer requests the next ones early, how long they are kept, and
+when they go back.
 
 At most one pop is under way or kept. What it brought goes to the next `receive` on the same terms, and back
 to the broker once it has been kept for too long (`kept_ms`), when a subscription has changed, or at the

@@ -1,4 +1,5 @@
-"""The simple consumer: messages are received, and acknowledged one by one, in any order.
+"""The simple consumer: a program receives messages and acknowledges them one by one, in any order; its limits
+and timeouts.
 
     async with SimpleConsumer(group="shop") as consumer:
         consumer.subscribe("Orders")

@@ -1,1 +1,1 @@
-"""Producers: from a message to the broker's acknowledgement."""
+"""Producers: from a message to the broker's acknowledgement: queue, batch, retries, transactions, replies."""

@@ -1,4 +1,5 @@
-"""The accumulator: messages wait a moment so that many of them travel in one request.
+"""The accumulator: messages of `send_nowait` wait to travel in one request: how many bytes and messages a
+batch has, and which may join one.
 
 Messages without a fixed queue are collected by topic, and each batch of them takes the next queue; messages
 for a given queue are collected by queue and stay in order.

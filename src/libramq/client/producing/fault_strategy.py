@@ -1,4 +1,5 @@
-"""The fault strategy: which queue a producer sends to next, avoiding slow brokers.
+"""The fault strategy: which queue a producer sends to next, and for how long a slow or failed broker is
+avoided.
 
 Round robin from a random start; the broker that just failed is skipped. With `enabled`, a broker whose send
 was slow, or failed, is avoided for a time taken from a table.

@@ -1,4 +1,5 @@
-"""The producer: sends messages to topics.
+"""The producer, as programs use it: `send`, `send_nowait`, `transaction`, `request`; which parts do the work
+is in its methods.
 
     async with Producer(group="orders", namesrv="127.0.0.1:9876") as producer:
         result = await producer.send(Message("Orders", b"...", keys="17"))

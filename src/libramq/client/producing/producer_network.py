@@ -1,4 +1,4 @@
-"""The network side of a producer: routes, sends and their retries, batches, heartbeats.
+"""The network side of a producer: its routes, heartbeats and sends; sends of one turn that travel together.
 
 It uses neither sockets nor loops itself: `Producer` runs it on the user's loop, the simulator in virtual
 time.

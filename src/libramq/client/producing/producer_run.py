@@ -1,4 +1,6 @@
-"""The run of a producer: its network side and the event loop that it belongs to, from `start` to `stop`."""
+"""The run of a producer, from `start` to `stop`: what it refuses before, after and on another loop, and how a
+stop lets sends end.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,5 @@
-"""Requests that are sent as messages, and their replies.
+"""Requests that are sent as messages: how a reply finds its request, how long that waits, and where a reply
+is sent.
 
     request ─ message with CORRELATION_ID, REPLY_TO_CLIENT, TTL ─► topic ─► a consumer, which replies
     reply ◄── PUSH_REPLY_MESSAGE_TO_CLIENT, found by its CORRELATION_ID ── broker ◄─┘

@@ -1,4 +1,4 @@
-"""The attempts of one send: the next queue, and what follows from each outcome.
+"""The attempts of one send: after which failures it is tried again, at which queue, and when it gives up.
 
         outcome                                   free choice of queue          fixed queue
     stored                                    done                          done

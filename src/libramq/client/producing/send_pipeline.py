@@ -1,4 +1,5 @@
-"""The send pipeline: messages queued without waiting, collected, sent in batches, several in flight.
+"""The send pipeline of `send_nowait`: how long messages wait for a batch, how many bytes and batches are in
+flight, and when the buffer is full.
 
     send_nowait ─► accumulator ─► batches, encoded when they are sent ─► callbacks
 

@@ -1,4 +1,5 @@
-"""The send request: messages prepared for a broker, one or a batch.
+"""The send request: how a message or batch is prepared for a broker: compressed if large, with its id; and
+which messages may be in a batch.
 
 Upstream: DefaultMQProducerImpl.sendKernelImpl, MessageBatch.java, MessageClientIDSetter.java.
 """

@@ -1,4 +1,4 @@
-"""The result of a send: the broker's status for a message, and its position.
+"""The result of a send: how safely the message is stored (SendStatus), and its ids and position.
 
 Upstream: client/producer/SendResult.java, SendStatus.java.
 """

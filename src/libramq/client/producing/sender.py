@@ -1,4 +1,5 @@
-"""The sender: sends prepared messages to brokers, attempt by attempt, and reports the result.
+"""The sender: sends prepared messages, attempt by attempt, with one callback for the result; batches that a
+broker refuses in part.
 
 Callbacks and no tasks: one send of a fast producer costs a request and a closure.
 Upstream: DefaultMQProducerImpl.sendDefaultImpl, MQClientAPIImpl.sendMessage.

@@ -1,4 +1,5 @@
-"""The transactions of a producer: messages that are delivered only if the work belonging to them was done.
+"""The transactions of a producer: when one is committed, rolled back or left open, and how brokers' checks of
+open ones are answered.
 
     async with producer.transaction(Message("Orders", b"...")) as transaction:
         ...                                                   # The work; raising rolls the message back.

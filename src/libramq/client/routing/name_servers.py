@@ -1,4 +1,4 @@
-"""The name servers: any of them can answer; the last one that did is tried first.
+"""The name servers: which is asked, when the next one is, and what an error says about a missing topic.
 
 Upstream: NettyRemotingClient.getAndCreateNameserverChannel.
 """

@@ -1,4 +1,4 @@
-"""The publish info of a topic: the queues for sending, and those for reading.
+"""The publish info of a topic: which queues of a route can be sent to, and which read.
 
 Upstream: impl/producer/TopicPublishInfo.java, MQClientInstance.topicRouteData2TopicPublishInfo.
 """

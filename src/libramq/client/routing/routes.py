@@ -1,4 +1,5 @@
-"""The routes of a client: fetched on first use, kept in a table, and refreshed at intervals.
+"""The routes of a client: fetched on first use and refreshed at intervals; which broker's address serves a
+queue, and when a missing master is looked for.
 
 Upstream: impl/factory/MQClientInstance.java (topicRouteTable, brokerAddrTable,
 updateTopicRouteInfoFromNameServer).

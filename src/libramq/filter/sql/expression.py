@@ -1,4 +1,5 @@
-"""The SQL92 filter: a compiled condition on a message's properties.
+"""The SQL92 filter: a condition compiled to functions of a message's properties; how many parsed ones are
+kept.
 
     a > 3 AND (region IN ('eu', 'us') OR vip IS NOT NULL) AND name NOT CONTAINS 'test'
 

@@ -1,4 +1,4 @@
-"""The parser of SQL92 filters: by recursive descent, one method for each rule of the grammar.
+"""The parser of SQL92 filters: the grammar's rules, and how deep and how long a condition may be.
 
     or          and (OR and)*
     and         equality (AND equality)*

@@ -1,4 +1,4 @@
-"""Tokens of an SQL92 filter: the text, cut into words, numbers, strings and symbols.
+"""Tokens of an SQL92 filter: words, numbers, strings and symbols; how long an expression may be.
 
 Words are case-insensitive where they are keywords, and names of properties otherwise. A string's quotes are
 doubled inside it: `'it''s'`. Comments are `/* … */`, and `--` up to the end of its line; in a last line

@@ -1,4 +1,4 @@
-"""The syntax tree of an SQL92 filter.
+"""The syntax tree of an SQL92 filter: its conditions and values, and what "unknown" (SQL's NULL) means in it.
 
     Condition    And · Or · Not · Truth · Comparison · IsNull · In · TextTest      True, False or unknown
     Value        Property · Literal · Negated, and every condition

@@ -1,4 +1,5 @@
-"""The observed group: who reads which queue of a classic group, and what a rebalance did to that.
+"""The observed group: who reads which queue of a classic group of Kafka's, and when its rebalance counts as
+settled.
 
     a member joins          it reads on what it says it owns; its other queues have stopped
     a member is gone        its queues have stopped, at its last sign of life

@@ -1,4 +1,5 @@
-"""The state of a classic group that its next coordinator needs: members that have their shares.
+"""The saved state of a classic group: what its next coordinator gets of it, and how long members have to
+return to that.
 
 Only a stable group has it. While members join or the leader assigns, they know that a rebalance is under way,
 and begin it anew at another coordinator.

@@ -1,4 +1,6 @@
-"""The state of a classic group: its status, and its members."""
+"""The state of a classic group: its statuses and members; bounds of sessions and of the delays of its
+rebalances.
+"""
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from enum import Enum, auto

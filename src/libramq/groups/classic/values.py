@@ -1,4 +1,6 @@
-"""Requests of a classic group's members, and its answers; `key` names the request of an answer."""
+"""The values of a classic group: its members' requests and the answers; `key` names the request that an
+answer is for.
+"""
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple

@@ -1,4 +1,5 @@
-"""The actions of a coordinated group; `transitions` maps each event and state to one of them.
+"""The actions of a coordinated group: what a join, poll, release, leave, expired session, removal or change
+of topics does; `transitions` says which when.
 
 Each action takes a group, an event and the time, and changes the group; the effects on others are published
 afterwards. An action that raises BrokerError has changed nothing: the request that caused it is refused.

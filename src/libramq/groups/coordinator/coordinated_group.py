@@ -1,4 +1,5 @@
-"""The coordinated group: a state machine whose table is in `transitions`, and whose actions share its parts.
+"""The coordinated group: its parts (members, balance, topics, inquiry, publication), its mode, and what it
+publishes after each event.
 
 members        who is a member, when it was last heard from, which queues it reports
 balance        the queues: their holders, their targets, the rebalance that is under way

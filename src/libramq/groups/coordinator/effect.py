@@ -1,4 +1,5 @@
-"""The effects of a coordinator: values that its broker performs, in order.
+"""The effects of a coordinator, which its broker performs in order: answers, grants, queries of fences,
+reports of rebalances.
 
         Answer                     to a member's request, at once or after it was held
         Grant                      to a broker's fence, by PEER_GRANT; idempotent

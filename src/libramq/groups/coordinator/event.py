@@ -1,4 +1,5 @@
-"""Events of a coordinated group: the rows of the table in `transitions`.
+"""The events of a coordinated group: requests, ends of connections and sessions, topics, fences, time; the
+rows of the table in `transitions`.
 
 Requests of members and operators, ends of connections and sessions, topics, stock members, fences, time.
 """

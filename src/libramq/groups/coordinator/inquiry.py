@@ -1,4 +1,5 @@
-"""The inquiry: what a coordinator must learn before it may assign queues.
+"""The inquiry: what a new coordinator must learn before it may assign queues: how long it waits for fences
+and members, and which epoch it believes.
 
 A group has one in the states GATHERING, AWAITING, PARTING and RETURNING. Members continue reading meanwhile:
 their assignment is what they report to hold.

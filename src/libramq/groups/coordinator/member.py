@@ -1,4 +1,5 @@
-"""The member of a coordinated group: its profile, its session, its poll, and the assignment last sent to it.
+"""The member of a coordinated group: when its session ends, the grace after its connection ended, how long
+its poll is held, and what it was last sent.
 
 A session lasts while the member sends requests; a poll is one, and is held until there is news or a third of
 the session has passed. When the member's connection ends a short grace period begins, which any request over

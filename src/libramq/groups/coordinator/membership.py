@@ -1,4 +1,5 @@
-"""The membership of a coordinated group: who is a member, and which member a returning client is.
+"""The membership of a coordinated group: who is a member, which member a returning client or static name is,
+and who is fenced.
 
     a new client                          a new id
     the id of a member                    that member: what it holds stays

@@ -1,4 +1,5 @@
-"""The publication: what a coordinated group has to record, grant and answer.
+"""The publication: what a coordinated group records before anything else, then grants to fences and answers
+to members; what waits while the disk refuses.
 
 Nothing is published of who holds what that is not recorded. While the disk refuses (`cannot_persist`), nobody
 is granted anything, and members that join or poll hear SYSTEM_BUSY. While it is unknown who holds what,

@@ -1,4 +1,6 @@
-"""Requests to a coordinator, from members and operators; an invalid one is refused with its remedy."""
+"""Requests to a coordinator: the bounds of what members and operators send (session, revoke timeout, names,
+queues), and the refusal of each.
+"""
 
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The state of a coordinated group that outlives its coordinator's process: config/groups.json.
+"""The saved state of a coordinated group (config/groups.json): what outlives its coordinator's process.
 
 Ours; everything in it is written before it is published.
 """

@@ -1,4 +1,6 @@
-"""The tables that all coordinated groups of a broker share: topics, members, timers, records."""
+"""The tables that all coordinated groups of a broker share: topics, members, timers, and what is to be
+recorded.
+"""
 
 import heapq
 from collections.abc import Callable, Hashable

@@ -1,4 +1,4 @@
-"""The states of a coordinated group.
+"""The states of a coordinated group: who allocates queues in each, and what has to be found out first.
 
 The first four are Kafka's (KIP-848): the coordinator assigns the queues. In the next two it has to find out
 first who holds what, and in three more the members allocate for themselves.

@@ -1,4 +1,5 @@
-"""The target assignment: the member that each queue is meant for, by the group's strategy.
+"""The target assignment: which strategy a group uses, what happens if it fails, and which member each queue
+is meant for.
 
 A strategy may be a user's own. If it raises, or assigns a queue twice or to an unknown member, that is
 logged, and balanced_sticky is used instead: a group always has a target.

@@ -1,4 +1,6 @@
-"""The topics of a coordinated group: what its members subscribe to, and the queues of these."""
+"""The topics of a coordinated group: what members subscribe to, the queues of these, and how long a topic
+that is not known yet is waited for.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final

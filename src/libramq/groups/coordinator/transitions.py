@@ -1,4 +1,5 @@
-"""The table of the coordinated group: the action for each event, by the state the group is in.
+"""The table of the coordinated group: which action each event leads to in each state, and which states may
+follow.
 
     TABLE[event][state]  =  action, states that the group may be in afterwards
 

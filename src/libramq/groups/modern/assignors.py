@@ -1,4 +1,5 @@
-"""The assignors of the coordinator: what all members of a modern group shall have.
+"""The assignors of KIP-848's groups: what the coordinator assigns to all members (uniform, range), and which
+assignor is chosen.
 
     uniform    loads as even as subscriptions allow, with the fewest moves
     range      topic by topic, one run of neighbouring partitions for each member

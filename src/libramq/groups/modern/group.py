@@ -1,4 +1,5 @@
-"""A modern group: the state machine of KIP-848's protocol.
+"""A modern group (KIP-848): when a rebalance begins, when a member is fenced or its session ends, and what
+each heartbeat is answered.
 
     join, leave, end of a session, other topics or partitions ─► the group's epoch rises
     a moment later ─► the assignor makes the target of that epoch

@@ -1,4 +1,5 @@
-"""A member of a modern group, and its next step towards its target.
+"""A member of a modern group (KIP-848): its next step towards its target: what it must give up first, and for
+how long it may take.
 
     assigned        what it may read
     revoking        what it must give up first; nobody else gets that until it has

@@ -1,4 +1,5 @@
-r"""The syntax of topic patterns: the part of RE2's that makes sense for names of topics, as a tree.
+r"""The syntax of topic patterns: which regular expressions (RE2's) members of KIP-848's groups may subscribe
+by, as a tree.
 
     x . \. \d \w \s \x2d \Q..\E [a-z] [^a] [[:alpha:]]   a character
     xy x|y (x) (?:x) (?P<name>x)                         sequences, alternatives, groups

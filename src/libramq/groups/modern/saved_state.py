@@ -1,4 +1,4 @@
-"""The state of a modern group that outlives its coordinator's process: config/kafkaGroups.json.
+"""The saved state of a modern group (config/kafkaGroups.json): what outlives its coordinator's process.
 
     group            its epoch, assignor and partition counts; kept without members, too
     group@member     what a member is, reads, has and shall have

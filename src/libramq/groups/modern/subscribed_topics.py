@@ -1,4 +1,6 @@
-"""The topics of a modern group: how many members subscribe to each, and the partitions that are assigned."""
+"""The topics of a modern group: how many members subscribe to each, how many partitions there may be, and how
+often they are looked at.
+"""
 
 from collections.abc import Callable, KeysView, Mapping
 from typing import Final

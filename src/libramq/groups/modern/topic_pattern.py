@@ -1,4 +1,5 @@
-"""The topic pattern: a regular expression that whole names of topics fit or not, in one step a character.
+"""The topic pattern: whether a topic's name fits a regular expression, in one step a character; which
+patterns are too large.
 
     pattern ─► tree ─► nodes of an automaton that may be in several at once ─► states, a table each ─► fits
 

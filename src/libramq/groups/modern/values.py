@@ -1,4 +1,4 @@
-"""Requests of a modern group's members (KIP-848), and what becomes of them."""
+"""The values of a modern group (KIP-848): its members' requests, and the answers."""
 
 from typing import Final, NamedTuple
 

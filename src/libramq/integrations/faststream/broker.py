@@ -1,4 +1,4 @@
-"""The broker of an application: its connection, its settings, and publishing."""
+"""The FastStream broker of an application: its connection, its settings, and publishing."""
 
 import asyncio
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,6 @@
-"""The configuration of a broker, its subscribers and its publishers, and the log."""
+"""The configuration of a FastStream broker, its subscribers and its publishers; its acknowledgement policy,
+and its log.
+"""
 
 import logging
 from dataclasses import dataclass, field

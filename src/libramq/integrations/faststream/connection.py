@@ -1,4 +1,4 @@
-"""The connection of a broker: its producer, which is made when the broker connects."""
+"""The connection of a FastStream broker: its producer, which is made when the broker connects."""
 
 from typing import Any
 

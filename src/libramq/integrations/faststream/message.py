@@ -1,4 +1,6 @@
-"""The message of a handler, and what it decides: done, again, or a dead letter."""
+"""The message of a FastStream handler, and what acknowledging or rejecting it does: done, again, or a dead
+letter.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The publishers: `@broker.publisher(topic)`, and the one that replies."""
+"""The FastStream publishers: `@broker.publisher(topic)`, and the one that replies to a request."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,6 @@
-"""The registrator: `subscriber` and `publisher` of brokers and routers."""
+"""The registrator: the arguments of `subscriber` and `publisher` of FastStream brokers and routers, and which
+are refused.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The response of a handler, and the command that publishes it."""
+"""The response of a FastStream handler, and the command that publishes it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The router: subscribers and publishers that a broker includes, under a prefix of their topics."""
+"""The FastStream router: subscribers and publishers that a broker includes, with a prefix."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The subscriber: a push consumer whose messages FastStream's handlers get."""
+"""The FastStream subscriber: a push consumer whose messages handlers get."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence

@@ -1,4 +1,4 @@
-"""The test broker: an application's handlers are called in memory, without any server."""
+"""The FastStream test broker: an application's handlers are called in memory, without any server."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

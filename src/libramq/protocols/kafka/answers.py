@@ -1,4 +1,5 @@
-"""Answers: they leave in the order of their requests, as Kafka's clients expect, whenever they are ready.
+"""Answers: they leave in the order of their requests, whenever they are ready; how many requests of a
+connection may wait.
 
     request 1 ─► Slot (waits)      nothing leaves
     request 2 ─► Slot (ready)      nothing leaves: 1 is first

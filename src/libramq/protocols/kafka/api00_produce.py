@@ -1,4 +1,5 @@
-"""Produce (0): record batches become messages, and are answered once these are as safe as they get.
+"""Produce (0): whether a record batch is accepted (size, time, sequence), how it becomes messages, and when
+it is answered (acks).
 
     request ─► decode (large ones on a thread) ─► append, partition by partition ─► all safe ─► answer
 

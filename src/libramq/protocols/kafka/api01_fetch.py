@@ -1,4 +1,5 @@
-"""Fetch (1): messages of queues become record batches, one for each partition, at once or when some arrive.
+"""Fetch (1): messages of queues as record batches, at once or when enough have arrived; how many bytes and
+partitions an answer has.
 
 request ─► Fetching (reads, waits) ─► records ─► batches (large ones on a thread) ─► answer
 """

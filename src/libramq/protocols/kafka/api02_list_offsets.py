@@ -1,4 +1,4 @@
-"""ListOffsets (2): the ends of queues, and the first message of a time.
+"""ListOffsets (2): the ends of queues, and the first message made at a time or later; how that is searched.
 
 The time of a record is when its producer made it, and imports and mirrors store records that were made long
 ago, in any order. So a search reads the times of all records that may be meant, some in each turn:

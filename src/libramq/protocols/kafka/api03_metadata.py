@@ -1,4 +1,5 @@
-"""Metadata (3): the brokers, and the topics that clients may know, created on first use where allowed.
+"""Metadata (3): the brokers, and which topics a client gets to know, created on first use where that is
+allowed.
 
 A topic that is not known here, or some of whose queues have no numbers yet, is asked for at the other brokers
 first.

@@ -1,4 +1,5 @@
-"""OffsetCommit (8), OffsetFetch (9), OffsetDelete (47): the committed offsets of RocketMQ's groups.
+"""OffsetCommit (8), OffsetFetch (9), OffsetDelete (47): committed offsets: which commits are refused, and of
+which topics offsets may be deleted.
 
 All commits, or removals, of a request are journalled by one write before they are acknowledged. The metadata
 that a client may add to a commit is not kept. Offsets are deleted in topics that no member of the group

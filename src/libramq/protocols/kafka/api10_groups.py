@@ -1,4 +1,5 @@
-"""FindCoordinator (10), LeaveGroup (13): the groups of either protocol, and whose offsets may be used.
+"""FindCoordinator (10), LeaveGroup (13): which broker coordinates a group, and who may commit or read its
+offsets.
 
 Coordinators are found by the formula that all brokers and clients of ours use (`location`). By LeaveGroup
 members of classic groups leave, and tools remove members of either kind.

@@ -1,4 +1,5 @@
-"""JoinGroup (11), Heartbeat (12), SyncGroup (14): classic groups, on the machine `groups.classic`.
+"""JoinGroup (11), Heartbeat (12), SyncGroup (14): requests of classic groups' members, held and answered; the
+decisions are in `groups.classic`.
 
 Cooperative rebalances (KIP-429) have two rounds:
 

@@ -1,4 +1,5 @@
-"""DescribeGroups (15), ListGroups (16), DeleteGroups (42), ConsumerGroupDescribe (69): groups for tools.
+"""DescribeGroups (15), ListGroups (16), DeleteGroups (42), ConsumerGroupDescribe (69): groups as tools see
+them, and which can be deleted.
 
 Groups are those of this broker's table, whichever protocol made them:
 

@@ -1,4 +1,5 @@
-"""SaslHandshake (17), SaslAuthenticate (36): a client signs in, once for its connection.
+"""SaslHandshake (17), SaslAuthenticate (36): how a client signs in (PLAIN, SCRAM), and how a wrong password
+is answered.
 
     SaslHandshake ─► mechanism ─► SaslAuthenticate, once or twice ─► Connection.principal
                                                     └─► the wrong password: soon an error, and the end

@@ -1,4 +1,5 @@
-"""The administration of topics and of the settings of topics and brokers.
+"""CreateTopics (19), DeleteTopics (20), DeleteRecords (21), CreatePartitions (37), DescribeConfigs (32),
+AlterConfigs (33, 44): which changes and settings are refused.
 
     topics      CreateTopics (19), DeleteTopics (20), CreatePartitions (37)
     records     DeleteRecords (21)

@@ -1,4 +1,4 @@
-"""InitProducerId (22): producers, and the sequences of idempotent producers across restarts.
+"""InitProducerId (22): producers' ids, and how the sequences of idempotent producers survive a restart.
 
     the log                                       each record has its batch's numbers
     config/kafkaProducers.json, every 5 s         the sequences, and the log's end when they were taken

@@ -1,4 +1,5 @@
-"""The groups of this broker as Kafka's requests see them, whichever protocol their members speak.
+"""The groups of this broker as Kafka's requests see them: when a request about one is refused (coordinated
+elsewhere, loading, RocketMQ's members).
 
 classic      groups of the classic protocol      JoinGroup, SyncGroup
 modern       groups of KIP-848's                 ConsumerGroupHeartbeat

@@ -1,4 +1,5 @@
-"""The records of Kafka's groups: what each one's next coordinator has to know, and what the last one knew.
+"""The records of Kafka's groups: what of a group is recorded or sent to its next coordinator before members
+hear of it, and how a group continues from that.
 
     a classic group has its shares, or lost a member     ─► its state           ─► its next coordinator
     a modern group has changed ─► members, and its epoch ─► the table's journal ─► answer, next coordinator

@@ -1,4 +1,5 @@
-"""The requests of groups' members: what both protocols have in common, over two state machines.
+"""The requests of Kafka's members over both kinds of groups: bounds of ids and names, how long a lost
+connection's members are expected back, when a group is recorded.
 
     request ─► the group ─► its records ─► answers, of this request and of others that waited
                         └─► its next time becomes a deadline

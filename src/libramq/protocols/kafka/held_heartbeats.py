@@ -1,4 +1,4 @@
-"""Held heartbeats: the answer waits until there is something to say.
+"""Held heartbeats: how long the answer to a Kafka member's heartbeat waits for news, and what ends the wait.
 
 So a member hears of a rebalance in a round trip, not at its next heartbeat, 3 to 5 s later. Clients have one
 heartbeat under way, and send none meanwhile. Answers leave in the order of requests: another request of the

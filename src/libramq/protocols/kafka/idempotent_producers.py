@@ -1,4 +1,5 @@
-"""The sequences of idempotent producers: what each stored in a partition, so that no retry stores it twice.
+"""The sequences of idempotent producers: whether a batch is new, a retry or out of order, and how long a
+producer is remembered.
 
 A producer numbers its records to a partition, from 0 on in each of its epochs. Of each producer and partition
 the last five batches are known:

@@ -1,4 +1,5 @@
-"""The node: this broker as Kafka clients see it, the other brokers of its cluster, and the topics' ids.
+"""The node: the ids by which Kafka's clients know brokers and topics, the partitions of a topic, and who
+leads and coordinates.
 
 broker's name ─► id
 topic's name  ─► id        hashes, so that every broker computes the same without asking

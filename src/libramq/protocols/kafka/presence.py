@@ -1,4 +1,5 @@
-"""Presence: the connection over which each member was heard last, and members awaited after its end.
+"""Presence: over which connection each Kafka member was last heard from, and how long one is expected back
+after that has ended.
 
 heard ─► its connection ends ─► awaited for a moment ─► its client is back over another connection
                                                     └─► it is taken to be dead

@@ -1,4 +1,5 @@
-"""Rebalances: what the requests of Kafka's members show, for the history that all groups have.
+"""Rebalances of Kafka's groups for the history: who reads what, why a rebalance began, and when it has
+settled.
 
 A request is applied to its group first, then noted here:
 

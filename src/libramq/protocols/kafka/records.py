@@ -1,4 +1,4 @@
-"""Records: a Kafka record is an ordinary RocketMQ message, and the other way round.
+"""Records: how a Kafka record becomes a RocketMQ message, and a message a record.
 
     a record has its key and headers as properties (`batches.record_properties`)
     a message of RocketMQ's has its TAGS and user properties as headers, and __SHARDINGKEY or KEYS as key

@@ -1,4 +1,4 @@
-"""Refusals: the errors of services, and the refusals of groups, as Kafka's error codes."""
+"""Refusals: which of Kafka's error codes stands for an error of a service or the refusal of a group."""
 
 from collections.abc import Mapping
 from typing import Final

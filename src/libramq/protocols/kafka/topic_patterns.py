@@ -1,4 +1,5 @@
-"""The patterns that members of KIP-848's groups subscribe to, and the topics that fit them.
+"""The topic patterns in use: which topics fit the patterns of KIP-848's members, and how many patterns and
+topics there may be.
 
     a new pattern, or other topics ─► a thread goes through the names ─► the groups that use the pattern
 

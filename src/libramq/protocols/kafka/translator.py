@@ -1,4 +1,5 @@
-"""The translator: decodes each request, calls its API, and sends the answers in order; ApiVersions (18).
+"""The translator: decodes each request of Kafka's, calls its API, and sends the answers in order; which
+versions are served, ApiVersions (18), and when a connection ends.
 
 frame ─► Call ─► API ─► Slot.answer        now or later
     └─► malformed, or not served: the connection ends, except for a too new ApiVersions (KIP-511)

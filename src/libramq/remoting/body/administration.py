@@ -1,4 +1,4 @@
-"""Bodies of administration: lists of topics and groups, offsets, queues, statistics.
+"""The bodies of administrators' requests: lists of topics and groups, offsets, queues, statistics.
 
 Upstream: remoting/protocol/body/*.java, admin/*.java.
 """

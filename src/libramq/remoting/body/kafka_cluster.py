@@ -1,4 +1,5 @@
-"""Bodies between brokers that serve Kafka's clients.
+"""The bodies between brokers that serve Kafka's clients: nodes, topics, numberings, offsets, and groups for
+their next coordinators.
 
 Addresses, topics, numberings and committed offsets; and the members of groups, for their next coordinators.
 

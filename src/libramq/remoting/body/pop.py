@@ -1,4 +1,4 @@
-"""Bodies of POP.
+"""The bodies of POP: acknowledgements of several messages.
 
 Upstream: body/BatchAckMessageRequestBody.java, BatchAck.java, BitSetSerializerDeserializer.java.
 """

@@ -1,4 +1,5 @@
-"""Bodies: JSON, Avro, Protocol Buffers or text as columns, next to those that cannot be decoded.
+"""Bodies (`from_message`): JSON, Avro, Protocol Buffers or text as columns, beside those that cannot be
+decoded.
 
     from libramq.spark import from_message
 

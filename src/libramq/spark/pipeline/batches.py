@@ -1,4 +1,5 @@
-"""Batches: topics are read in numbered batches, and each is written once.
+"""Batches: topics are read in numbered batches, each written once, also after a kill; how a query is started,
+resumed and waited for.
 
     find a batch's end ─► read it ─► write it with its number ─► mark it as done
 

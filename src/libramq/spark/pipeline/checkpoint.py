@@ -1,4 +1,5 @@
-"""The checkpoint: Spark's directory for one query, bound to the one table that the query writes.
+"""The checkpoint: Spark's directory for one query, bound to one table and locked by one run; when another one
+is refused.
 
     metadata            Spark's: the query's id
     offsets/N           Spark's: where batch N ends, written before it is read

@@ -1,4 +1,5 @@
-"""Data files: the Parquet files of a table, one or more for each partition, and what a commit says of them.
+"""Data files: how rows become the Parquet files of a table, partition by partition, and the statistics of
+each.
 
 date=2026-05-01/shop=Harbour/part-….parquet         by Spark's writer, or by Python tasks with pyarrow
 """

@@ -1,4 +1,5 @@
-"""A Delta table with each batch once: its transaction log records its batches.
+"""A Delta table with each batch once: how a batch is committed, when it is skipped, and how columns are
+added.
 
 Spark's tasks write the files, and the driver commits them: whatever is in a batch, the driver has a row for
 each file.

@@ -1,4 +1,4 @@
-"""Failures of Spark in one line: the error, without the stack traces of two languages."""
+"""Failures of Spark in one line: the error itself, out of the stack traces of two languages."""
 
 import re
 from collections.abc import Iterator

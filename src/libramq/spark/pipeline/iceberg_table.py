@@ -1,4 +1,5 @@
-"""An Iceberg table with each batch once: its properties and snapshots name the batches.
+"""An Iceberg table with each batch once: how a batch is committed and recognised, how files are compacted and
+orphans removed.
 
     LOCATION/data/date=2026-05-01/libramq-….parquet     written by Spark's tasks, with Iceberg's field ids
     table property libramq-batch.QUERY = N              committed with the snapshot that adds batch N

@@ -1,4 +1,5 @@
-"""An object store: S3, where a table may lie instead of on a disk that all workers share.
+"""An object store (S3) in the place of a disk: which paths mean one, where credentials come from, and its
+errors.
 
     s3://BUCKET/PATH/TABLE/date=2026-05-01/part-….parquet         written by Python tasks, with pyarrow
 

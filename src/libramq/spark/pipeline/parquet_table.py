@@ -1,4 +1,4 @@
-"""A Parquet table with each batch once, for readers that know nothing of Spark.
+"""A Parquet table with each batch once: how a batch's files appear at once, and when one is skipped.
 
     TABLE/batch=7/date=2026-05-01/part-….parquet          with partitioned_by="date"
 

@@ -1,4 +1,4 @@
-"""All pipelines by name."""
+"""The registry of pipelines: which names `libra pipeline run` knows, and the class of each."""
 
 import difflib
 from collections.abc import Mapping

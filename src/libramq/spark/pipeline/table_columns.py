@@ -1,4 +1,5 @@
-"""Columns of a table: which rows it can take, and which columns it gains by them.
+"""Columns of a table: which rows it can take, which new columns it gains, and what is refused before anything
+is written.
 
 A table that takes a batch with other types reads as broken for everybody, so what does not fit is refused
 before anything is written.

@@ -1,4 +1,5 @@
-"""The boundary: where reading begins or ends, in offsets or in times.
+"""The boundary: which of the starting and ending options (offsets, timestamps) decides where a query begins
+and ends in each queue.
 
         startingTimestamp  before  startingOffsetsByTimestamp  before  startingOffsets      and likewise for
         ending

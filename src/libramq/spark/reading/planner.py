@@ -1,4 +1,5 @@
-"""The planner: queries the ends of queues, and decides what a query or micro-batch reads.
+"""The planner: which ranges of queues a query or micro-batch reads, how often brokers are asked for ends, and
+what follows when queues are gone.
 
 The rules are in `positions` and `boundary`; this is the state between Spark's calls, and the queries.
 Spark polls every 10 ms when there is nothing to read.

@@ -1,4 +1,5 @@
-"""Positions: how far each queue has been read, and where a micro-batch ends.
+"""Positions: how far each queue has been read, where a micro-batch ends, and how limits are shared among
+queues.
 
 Plain functions from positions to positions; Spark, brokers and clocks are elsewhere. A position is the offset
 of the next message to read, never a count of rows. Spark sees positions as JSON,

@@ -1,4 +1,4 @@
-"""Push-down: filters on topic, broker, queueId, offset and timestamp as bounds of the read ranges.
+"""Push-down: which parts of a query's filters decide what is not read at all.
 
 Spark checks every filter again, so this only decides what need not be read. Store times rise along a queue,
 so a timestamp becomes an offset.

@@ -1,4 +1,5 @@
-"""The options of `spark.read.format("rocketmq")`, named as those of Spark's Kafka source where it has them.
+"""The options of `spark.read.format("rocketmq")`: names (those of Spark's Kafka source where it has them),
+defaults and bounds.
 
 What to read, exactly one of
   subscribe             topics, separated by commas

@@ -1,4 +1,4 @@
-"""The subscription: the queues to read, by topics, by a pattern of topics, or one by one."""
+"""The subscription: which queues a query reads, by topics, by a pattern of topics, or one by one."""
 
 import json
 import re

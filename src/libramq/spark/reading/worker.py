@@ -1,4 +1,5 @@
-"""The Spark task that reads: ranges of queues in, Arrow record batches out.
+"""The Spark task that reads: ranges of queues in, Arrow record batches out; how large one is, and what lost
+messages lead to (failOnDataLoss).
 
 Connections stay open from task to task, because Spark reuses its worker processes.
 """

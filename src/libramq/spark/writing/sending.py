@@ -1,4 +1,5 @@
-"""The Spark task that writes: Arrow record batches in, messages out.
+"""The Spark task that writes: Arrow record batches in, messages out; how long it waits for brokers that are
+away.
 
 A producer stays connected from task to task, on its own thread; rows are passed to it batch by batch, and a
 task is done when a broker has stored every one.

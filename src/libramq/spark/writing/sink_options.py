@@ -1,4 +1,4 @@
-"""The options and columns of writing `format("rocketmq")`, named as in Spark's Kafka sink if it has them.
+"""The options and columns of writing `format("rocketmq")`: names, types, defaults and bounds.
 
 Columns, in any order; only body is required
   body         binary or string

@@ -1,4 +1,4 @@
-"""The append: messages passed to the store, one by one or in runs, and the results.
+"""The append: messages passed to the store, one by one or in runs, and the outcome of each (AppendStatus).
 
 A run has messages of one batch send, for one queue, stored together or not at all. What they share is kept
 once, and what differs in columns, which are packed together (`packing`): a value and a result for each

@@ -1,4 +1,5 @@
-"""The batch consume queue: as the consume queue, of a topic whose units may stand for several messages each.
+"""The batch consume queue of a topic with queue.type=BatchCQ, whose units stand for several messages each:
+its format and its numbers.
 
     physical offset (8) | record size (4) | tag code (8) | store time (8) | number of its first message (8)
     number of messages (2) | compacted offset (4), never used | reserved (4)      = 46 bytes, one a record

@@ -1,4 +1,5 @@
-"""The consume queue: the positions of one queue's messages in the commit log.
+"""The consume queue: where in the commit log each message of a queue is, as units of 20 bytes; the tag code
+or delivery time in one; how it is loaded and cut.
 
     physical offset (8) | record size (4) | tag code (8)          = 20 bytes, one unit a message
 

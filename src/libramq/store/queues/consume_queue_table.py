@@ -1,4 +1,5 @@
-"""The consume queue table: every queue of the store, by topic and queue id.
+"""The consume queue table: every queue of the store, how it is found, made and deleted, and how many light
+ones there may be.
 
     consumequeue/<topic>/<queue id>/<20 digits>
     batchconsumequeue/<topic>/<queue id>/<20 digits>      of topics with queue.type=BatchCQ

@@ -1,4 +1,5 @@
-"""The extension of a consume queue: the tag codes of messages whose units hold a place in it instead.
+"""The extension of a consume queue (enableConsumeQueueExt): how tag codes are found that Apache's broker put
+there.
 
     unit size (2) | tag code (8) | store time (8) | size of the bit map (2) | bit map        20 bytes or more
 

@@ -1,4 +1,4 @@
-"""The timestamp search: the message of a queue that was stored at a time, or next to it.
+"""The timestamp search: which message of a queue is meant by a time, and how often the search looks.
 
         LOWER   the first message stored at the time or later; the end of the queue if all are older
         UPPER   the last message stored at the time or earlier; the first if all are newer

@@ -1,4 +1,5 @@
-"""The batch read: messages of a queue of batches, as records of their own or as they are stored.
+"""The batch read: messages of a queue of batches, unwrapped or as they are stored, by what the reader can
+take.
 
     units ─► records ─► as stored     whole batches, the first from before the offset perhaps
                      ├► wrapped       the same of those alone that clients of RocketMQ unwrap (NEED_UNWRAP)

@@ -1,4 +1,5 @@
-"""The filtered read: messages of one queue that pass a filter by properties, in bounded steps.
+"""The filtered read: messages of a queue that pass an SQL92 filter: how many are examined in a step, and when
+the read ends.
 
     step  ─►  read up to 32 records  ─►  keep those that match  ─►  enough, the end, or too many examined?
       ▲                                                                          │ no

@@ -1,4 +1,4 @@
-"""Read-only files: a contiguous run of bytes in files of equal size, of a store that another process may own.
+"""Read-only files: files of equal size of a store that another process may own and shorten meanwhile.
 
 Nothing is locked, made, mended or removed. How large a file is says the first one, so that a store need not
 be read with the configuration it was written with. The last file may be shorter: a copy need not be whole.

@@ -1,4 +1,5 @@
-"""Unwrapping: the messages of inner batches, as records like any other (`message.inner_batch`).
+"""Unwrapping: the messages of inner batches as records like any other: what a thread does, and how much of it
+is kept.
 
     record of a batch ─► small: unwrapped at once
                       └► large or compressed: a thread unwraps it (`Wrapped`), then the read is repeated

@@ -1,1 +1,1 @@
-"""Opening: what a store is after it was closed, killed or damaged."""
+"""Recovery: what a store is after it was closed, killed or damaged, and how it is opened."""

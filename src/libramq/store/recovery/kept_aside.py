@@ -1,4 +1,4 @@
-"""Data kept aside: the end of a commit log that was cut off, in files of its own.
+"""Data kept aside: the end of a commit log that was cut off, in files of its own, and how many are kept.
 
     damaged/<physical offset, 20 digits>.<number>
 

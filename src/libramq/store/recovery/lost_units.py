@@ -1,4 +1,4 @@
-"""The lost units: files of consume queues that are gone, and what the log gives back for them.
+"""The lost units: which files of consume queues are gone, and what of them the log gives back.
 
     unit      0 … 99 │ 100 … 199 │ 200 …        the file with 100 to 199 is gone
     log       … 98 99 │ 100 101 … 198 199 │ 200      one run up to the first entry that is there: given back

@@ -1,4 +1,6 @@
-"""Invariants of the messages that handlers get."""
+"""Invariants of the messages that handlers get: order, redelivery only with a cause, everything at least
+once.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""Invariants of stored messages."""
+"""Invariants of stored messages: acknowledged ones survive, no offset has two, rolled-back ones stay hidden,
+retries are exact.
+"""
 
 from collections import defaultdict
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Invariants of committed offsets."""
+"""Invariants of committed offsets: the last acknowledged one is kept, none lies beyond the durable end."""
 
 from collections import defaultdict
 from typing import TYPE_CHECKING

@@ -1,4 +1,6 @@
-"""Invariants of the owners of queues."""
+"""Invariants of the owners of queues: one reader each, every queue owned, short handovers, none taken without
+a release.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence

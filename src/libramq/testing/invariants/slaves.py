@@ -1,4 +1,4 @@
-"""Invariants of slaves: they copy, and let members read on."""
+"""Invariants of slaves: they have their master's log, change nothing, and lose nothing when promoted."""
 
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Final

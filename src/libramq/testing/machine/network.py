@@ -1,4 +1,4 @@
-"""The network: which processes listen where, and the connections between them.
+"""The simulated network: who listens where, connections, and what delays, drops and blocks do to their bytes.
 
 A blocked direction keeps its connections open without an error; those that lost bytes break when it is
 unblocked.

@@ -1,4 +1,4 @@
-"""The process: a simulated program that can be stopped, frozen and killed.
+"""The process: a simulated program that can be stopped, frozen (SIGSTOP) and killed (SIGKILL).
 
 running ⇄ paused        events meanwhile wait, and happen at once when it continues (SIGSTOP)
    │         │

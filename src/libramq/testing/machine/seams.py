@@ -1,4 +1,4 @@
-"""The simulated seams: timers and threads of one process, in virtual time. The network's is
+"""The simulated seams: timers and threads of one process, in virtual time; the network's is
 `testing.machine.network`.
 """
 

@@ -1,1 +1,1 @@
-"""Scenarios: what happens to a simulated cluster, and when."""
+"""Scenarios: what is done to a simulated cluster, when, and how likely."""

@@ -1,4 +1,5 @@
-"""The faults: members that join and leave, operations, and all failures. Each ends by itself, or with `end`.
+"""The faults: what is done to members, brokers, disks, networks and clocks of a simulation, for how long, and
+how each ends.
 
 Administrators change topics, groups and members while all of them are in use. Of masters and slaves either
 ends for a while, or both hear nothing of each other.

@@ -1,4 +1,4 @@
-"""The scenario of a seed: a cluster, its load, and the faults with their times."""
+"""The scenario of a seed: how a cluster, its load and its faults are drawn, and how likely each kind is."""
 
 import random
 from dataclasses import dataclass, replace

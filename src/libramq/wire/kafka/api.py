@@ -1,4 +1,5 @@
-"""The table of APIs: every request that this broker answers, by its key, with its versions.
+"""The table of APIs: which requests of Kafka's are answered, in which versions, and about how much memory one
+takes.
 
 The lowest versions are those of Kafka 4 (KIP-896); the highest are the last that name topics by names and not
 by ids. Metadata has both: members of KIP-848's groups know topics by ids.

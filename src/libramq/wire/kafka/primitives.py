@@ -1,4 +1,4 @@
-"""Kafka's primitive types, read and written.
+"""Kafka's primitive types, read and written; how many elements an array may have.
 
     int8 … int64     big endian                     varint           zig-zag, 7 bits a byte, lowest first
     uuid             16 bytes

@@ -1,4 +1,4 @@
-"""The record batch, version 2: records of one partition that are produced, stored and fetched together.
+"""The record batch, version 2: its format, its compression, when one is invalid, and how large it may unpack.
 
      0  base offset (8)                27  base timestamp (8)
      8  length from 12 on (4)          35  max timestamp (8)

@@ -1,4 +1,5 @@
-"""What consumers say to each other: their subscription, in the metadata of strategies, and their assignment.
+"""The metadata of consumers' strategies: the subscription and the assignment that members of classic groups
+send each other.
 
     subscription    version (2) | topics | user data | owned partitions (from 1 on) | …
     assignment      version (2) | partitions | user data                 later versions append fields

@@ -1,1 +1,1 @@
-"""Requests of operators: topics, options, statistics, cleaning."""
+"""Requests of operators and their tools: topics, options, statistics, cleaning, users."""

@@ -1,4 +1,5 @@
-"""GET_BROKER_CONFIG, UPDATE_BROKER_CONFIG: a broker's options, and changes of those that it can change.
+"""GET_BROKER_CONFIG, UPDATE_BROKER_CONFIG: a broker's options without secrets, and which of them can be
+changed while it runs.
 
 A change lasts until the broker stops: its file is the operator's. Apache's broker writes it, and takes names
 that it reads at its start only; here a name that cannot be changed is refused.

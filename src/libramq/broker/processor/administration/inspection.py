@@ -1,4 +1,5 @@
-"""GET_BROKER_CONSUME_STATS, GET_ALL_PRODUCER_INFO, QUERY_CONSUME_QUEUE, VIEW_BROKER_STATS_DATA: all there is.
+"""GET_BROKER_CONSUME_STATS, GET_ALL_PRODUCER_INFO, QUERY_CONSUME_QUEUE, VIEW_BROKER_STATS_DATA: all groups,
+all producers, a queue's units, counts.
 
 Upstream: AdminBrokerProcessor.java.
 """

@@ -1,4 +1,5 @@
-"""BROKER_RUNTIME_INFO: a broker's state as names and values, for mqadmin clusterList.
+"""BROKER_RUNTIME_INFO: a broker's state as names and values, for mqadmin clusterList; how its rates are
+sampled.
 
 Upstream: AdminBrokerProcessor.prepareRuntimeInfo.
 """

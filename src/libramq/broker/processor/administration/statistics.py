@@ -1,4 +1,5 @@
-"""GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, connection lists: the state of topics and groups.
+"""GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, GET_CONSUMER_CONNECTION_LIST and their kin: queues of a topic,
+progress of a group, who is connected.
 
 Upstream: AdminBrokerProcessor.java.
 """

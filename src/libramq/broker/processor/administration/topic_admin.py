@@ -1,4 +1,5 @@
-"""UPDATE_AND_CREATE_TOPIC(_LIST), DELETE_TOPIC_IN_BROKER, GET_ALL_TOPIC_CONFIG, GET_TOPIC_CONFIG: topics.
+"""UPDATE_AND_CREATE_TOPIC(_LIST), DELETE_TOPIC_IN_BROKER, GET_ALL_TOPIC_CONFIG, GET_TOPIC_CONFIG: topics;
+when queues with unread messages may not be removed.
 
 Upstream: AdminBrokerProcessor.java.
 """

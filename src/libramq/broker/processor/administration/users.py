@@ -1,4 +1,5 @@
-"""AUTH_CREATE_USER and its kin: operators' changes of users and policies; and the table for slaves.
+"""AUTH_CREATE_USER and its kin: who may create and change users and policies, what no answer shows
+(passwords), and the table for slaves.
 
 No answer has a password, so mqadmin's copyUser finds none to copy; Apache's broker returns it to whoever may
 inspect the cluster. Upstream: AdminBrokerProcessor.java, broker/auth/converter/*.java.

@@ -1,4 +1,5 @@
-"""High availability: the lowest broker id, the master's addresses, and the progress of its slaves.
+"""NOTIFY_MIN_BROKER_ID_CHANGE, EXCHANGE_BROKER_HA_INFO, GET_BROKER_HA_STATUS: the lowest broker id, the
+master's addresses, the progress of its slaves.
 
     NOTIFY_MIN_BROKER_ID_CHANGE   a name server: a master, or what acts for it, has come or gone
     EXCHANGE_BROKER_HA_INFO       a slave asks its master, or a master that starts informs its slaves

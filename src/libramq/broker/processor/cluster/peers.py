@@ -1,4 +1,5 @@
-"""PEER_GRANT, PEER_MEMBERS, PEER_NODE, PEER_GROUPS and their kin: requests between brokers.
+"""PEER_GRANT, PEER_MEMBERS, PEER_NODE, PEER_GROUPS and their kin: who counts as another broker, and what each
+such request does here.
 
 Ours; the contracts are in docs/design/coordinated-groups.md and docs/design/kafka-cluster.md.
 """

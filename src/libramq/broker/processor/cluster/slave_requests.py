@@ -1,4 +1,5 @@
-"""Requests at a slave: refusals with Apache's codes, what it serves while it acts, and what it forwards.
+"""Requests at a slave: which it refuses and by which code, what it serves while it acts for its master, and
+what it forwards; its tables for other brokers.
 
     sends, messages sent back                SYSTEM_BUSY, as clients then turn to another broker
     changes of topics, groups and offsets    SYSTEM_ERROR, for the operator

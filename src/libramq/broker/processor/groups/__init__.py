@@ -1,1 +1,3 @@
-"""Requests of and about groups: clients, members, offsets, locks, assignments."""
+"""Requests of and about groups: clients, members, offsets, locks, assignments; each as a call of
+`broker.groups`.
+"""

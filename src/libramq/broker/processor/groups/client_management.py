@@ -1,4 +1,5 @@
-"""HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG, GET_CONSUMER_LIST_BY_GROUP: connected clients.
+"""HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG, GET_CONSUMER_LIST_BY_GROUP: what connected clients
+register, and what they are answered and notified of.
 
 They get notices: NOTIFY_CONSUMER_IDS_CHANGED, GET_CONSUMER_RUNNING_INFO if they are silent, and producers
 CHECK_TRANSACTION_STATE.

@@ -1,4 +1,5 @@
-"""QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET: a group's committed offsets.
+"""QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET: a group's committed offsets; whose commits to a coordinated
+group are taken without an epoch (mqadmin's).
 
 Apache's mqadmin sets a single queue (`resetOffsetByTime -b … -q …`) by a commit like a consumer's, and then
 resets it to the same offset. In a coordinated group a commit without an epoch is refused, since it may be

@@ -1,4 +1,5 @@
-"""Foreign groups in the form of RocketMQ's bodies, so that its tools show them like any other group.
+"""Foreign groups (Kafka's) as RocketMQ's tools see them, and the refusal to set offsets that such members
+would overwrite.
 
 Members of a foreign group would overwrite the offsets that a tool sets by their commits. Only the group's
 coordinator knows them, so any other broker asks it before it changes anything (`ForeignMembers`).

@@ -1,4 +1,5 @@
-"""UPDATE_AND_CREATE_SUBSCRIPTIONGROUP and its kin: the configuration of consumer groups.
+"""UPDATE_AND_CREATE_SUBSCRIPTIONGROUP and its kin: consumer groups created, changed, deleted and listed, and
+topics forbidden to them.
 
 Upstream: AdminBrokerProcessor.java.
 """

@@ -1,4 +1,5 @@
-"""GROUP_BEGIN: a group that is new to a topic begins at the ends of its queues here, or at a time's messages.
+"""GROUP_BEGIN: the offsets at which a group that is new to a topic begins here (the queues' ends, or a time),
+committed before its first member starts.
 
 Its offsets are committed before the answer, so what is sent after a member has started is not missed.
 Ours; the contract is in docs/design/coordinated-groups.md.

@@ -1,4 +1,5 @@
-"""GROUP_JOIN, _POLL, _RELEASE, _LEAVE, _REMOVE, _FIND and OPEN_QUEUE: members of coordinated groups.
+"""GROUP_JOIN, _POLL, _RELEASE, _LEAVE, _REMOVE, _FIND and OPEN_QUEUE: members' requests to their coordinator;
+which granted queues are opened with its answer.
 
 The coordinator answers in its own time: its members' requests but _FIND are held until it does.
 

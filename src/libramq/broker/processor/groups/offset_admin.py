@@ -1,4 +1,5 @@
-"""CLONE_GROUP_OFFSET, QUERY_CORRECTION_OFFSET, QUERY_CONSUME_TIME_SPAN and their kin: groups' offsets.
+"""CLONE_GROUP_OFFSET, QUERY_CORRECTION_OFFSET, QUERY_CONSUME_TIME_SPAN and their kin: one group's offsets for
+another, and how far groups are.
 
 Upstream: AdminBrokerProcessor.java. It clones nothing where no topic is named, and deletes the offsets of
 `filterGroups` where it should leave them out; here both do what their names say.

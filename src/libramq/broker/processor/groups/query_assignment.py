@@ -1,4 +1,5 @@
-"""QUERY_ASSIGNMENT, SET_MESSAGE_REQUEST_MODE: the queues of a member that does not decide itself.
+"""QUERY_ASSIGNMENT, SET_MESSAGE_REQUEST_MODE: the queues of a member that does not allocate for itself;
+whether it pulls or pops them.
 
 A group may be set to pop a topic: then its members are assigned whole brokers, or shares of the queues.
 Upstream: QueryAssignmentProcessor.java.

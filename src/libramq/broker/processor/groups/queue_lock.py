@@ -1,4 +1,5 @@
-"""LOCK_BATCH_MQ, UNLOCK_BATCH_MQ: locks for orderly consumers, which own queues exclusively.
+"""LOCK_BATCH_MQ, UNLOCK_BATCH_MQ: who may lock a queue to consume it in order, and how many queues one
+request names.
 
 Upstream: AdminBrokerProcessor.java, RebalanceLockManager.java.
 """

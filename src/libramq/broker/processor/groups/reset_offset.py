@@ -1,4 +1,5 @@
-"""INVOKE_BROKER_TO_RESET_OFFSET: an operator sets a group's offsets, back or forwards.
+"""INVOKE_BROKER_TO_RESET_OFFSET: an operator sets a group's offsets: how that differs for coordinated,
+Kafka's, broadcasting and other groups.
 
     coordinated group    its queues are closed at the fence, the offsets set, the queues granted again
     Kafka's members      refused by all brokers, as by Kafka: their clients would commit over it

@@ -1,4 +1,5 @@
-"""ACK_MESSAGE, BATCH_ACK_MESSAGE, CHANGE_MESSAGE_INVISIBLETIME: popped messages are done, or need longer.
+"""ACK_MESSAGE, BATCH_ACK_MESSAGE, CHANGE_MESSAGE_INVISIBLETIME: acknowledgements of popped messages, and when
+they are answered.
 
 The acknowledgements of one read are one append, and one entry for each check point.
 Upstream: AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java.

@@ -1,4 +1,5 @@
-"""POP_MESSAGE, PEEK_MESSAGE, NOTIFICATION, POLLING_INFO: pops, translated for `Popping`, and their replies.
+"""POP_MESSAGE, PEEK_MESSAGE, NOTIFICATION, POLLING_INFO: RocketMQ's pops as calls of `Popping`, and the form
+of their replies.
 
 Upstream: PopMessageProcessor.java, NotificationProcessor.java, PollingInfoProcessor.java, ExtraInfoUtil.java.
 """

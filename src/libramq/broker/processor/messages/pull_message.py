@@ -1,4 +1,5 @@
-"""PULL_MESSAGE, LITE_PULL_MESSAGE: RocketMQ's pulls, translated for `Reading`, and their replies.
+"""PULL_MESSAGE, LITE_PULL_MESSAGE: RocketMQ's pulls as calls of `Reading`, the code of each result, and the
+form of the reply.
 
 Upstream: PullMessageProcessor.java, DefaultPullMessageResultHandler.java.
 """

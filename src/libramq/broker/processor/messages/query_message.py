@@ -1,4 +1,5 @@
-"""QUERY_MESSAGE: messages by key, for `mqadmin queryMsgByKey` and `queryMsgByUniqueKey`.
+"""QUERY_MESSAGE: messages by key, for `mqadmin queryMsgByKey` and `queryMsgByUniqueKey`; how many are
+answered.
 
 The index is brought up to date first, then searched; both in stretches, each on a thread (`store.key_index`).
 If a client gives up meanwhile, the records indexed so far stay.

@@ -1,4 +1,5 @@
-"""SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2: replies to requests that clients sent as messages.
+"""SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2: replies to requests that clients sent as messages: passed on to
+the requester, and stored if configured.
 
     requester ─ message with REPLY_TO_CLIENT ─► broker ─► replier
     requester ◄── PUSH_REPLY_MESSAGE_TO_CLIENT ── broker ◄── SEND_REPLY_MESSAGE ─ replier

@@ -1,4 +1,5 @@
-"""CONSUMER_SEND_MSG_BACK: a consumer failed to handle a message and requests its redelivery.
+"""CONSUMER_SEND_MSG_BACK: a consumer failed to handle a message: it is redelivered later, or passed on to
+another member that has a handler for it.
 
 Upstream: AbstractSendMessageProcessor.consumerSendMsgBack.
 """

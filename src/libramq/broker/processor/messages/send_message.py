@@ -1,4 +1,5 @@
-"""SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE: store messages (`broker.messages.sending`).
+"""SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE: RocketMQ's sends as drafts for
+`broker.messages.sending`, and the codes of their replies.
 
 All sends of one read are stored by one append. Upstream: SendMessageProcessor.java.
 """

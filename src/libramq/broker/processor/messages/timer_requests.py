@@ -1,4 +1,5 @@
-"""RECALL_MESSAGE, GET_TIMER_CHECK_POINT, GET_TIMER_METRICS: requests about timer messages.
+"""RECALL_MESSAGE, GET_TIMER_CHECK_POINT, GET_TIMER_METRICS: when a timer message can still be recalled; the
+timers' state for slaves and tools.
 
 A recall is a message itself: it waits in the slot of the one that it deletes.
 Upstream: RecallMessageProcessor.java, RecallMessageHandle.java, AdminBrokerProcessor.java.

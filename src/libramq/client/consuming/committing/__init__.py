@@ -1,1 +1,1 @@
-"""Offsets: what is done, and what brokers or the local store have of it."""
+"""A consumer's offsets: which are done, which brokers or the local store have, and what is committed next."""

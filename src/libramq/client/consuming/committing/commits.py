@@ -1,4 +1,5 @@
-"""The commits: offsets that the brokers, or the local store, do not have yet.
+"""The commits: which offsets a consumer sends next, one at a time for a queue, to brokers or the local store;
+and what an answer changes.
 
 A queue has at most one commit under way: a multi-threaded broker may process two requests in any order. The
 first commits of a topic are sent one after the other.

@@ -1,1 +1,1 @@
-"""Fetching: a program that takes messages itself, instead of having handlers called with them."""
+"""Fetching: `Consumer`, whose program takes messages itself instead of having handlers called with them."""

@@ -1,4 +1,5 @@
-"""The fetching: what a program that fetches messages itself asks of its consumer's core.
+"""The fetching: what `assign`, `seek` and `commit` of a program that fetches messages do to its consumer's
+core.
 
 Upstream: DefaultLitePullConsumerImpl.java (assign, seek, commit).
 """

@@ -1,1 +1,3 @@
-"""Handling: messages are passed to the user's functions, and what follows from their results."""
+"""Handling: messages are passed to the user's functions; what follows from their results: done, retried, dead
+letter, abandoned.
+"""

@@ -1,4 +1,5 @@
-"""The consumption: what happens after a handler has returned.
+"""The consumption: what follows from a handler's result: the offset advances, the message is sent back, or
+kept and passed to a handler again.
 
 concurrently
 

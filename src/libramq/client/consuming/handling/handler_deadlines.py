@@ -1,4 +1,5 @@
-"""The handler deadlines: a handler that does not return within consume_timeout_ms is abandoned.
+"""The handler deadlines: when a handler that does not return (consume_timeout_ms) is abandoned, and what
+becomes of its messages.
 
 Only its own messages are redelivered; its place is free for others, and its result, if any, is ignored. At
 most as many handlers are abandoned at a time as may run, since threads cannot be killed.

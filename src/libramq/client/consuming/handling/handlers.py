@@ -1,4 +1,5 @@
-"""The handlers: run the user's code on messages, away from the network thread, and report each ending.
+"""The handlers: run the user's functions on threads or on the user's loop, how many at a time, and report how
+each ended.
 
     plain function      ─► HandlerThreads ─► an awaitable it returns: on the loop, while its thread waits
     coroutine function  ─► HandlerTasks, on the loop that the consumer was started on

@@ -1,4 +1,5 @@
-"""The send-back: how a message whose handler failed is redelivered later.
+"""The send-back: at which delay level a message whose handler failed is redelivered, when it becomes a dead
+letter, and the copy that is sent if a broker refuses.
 
 Upstream: DefaultMQPushConsumerImpl.sendMessageBack, sendMessageBackAsNormalMessage.
 """

@@ -1,1 +1,3 @@
-"""Membership: who is in the group, and who reads which queue."""
+"""Membership: how a consumer joins its group, and whether it or the coordinator decides which queues it
+reads.
+"""

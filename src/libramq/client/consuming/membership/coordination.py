@@ -1,4 +1,5 @@
-"""The coordination of a member: who allocates the queues, and what that means for those we have.
+"""The coordination of a member: whether the coordinator or the member allocates queues, when the lease ends
+handlers, and when a slow handler gives up its queues.
 
         mode      who allocates      queues                                   handlers and commits
         none      we do              as with Apache's brokers                 while the queue is ours

@@ -1,4 +1,5 @@
-"""The membership: a member's requests to the coordinator of a coordinated group.
+"""The membership: a member's requests to its coordinator (find, join, poll, release, leave): which is next,
+how long it waits, and what each refusal leads to.
 
     OFF ─► FIND ─► JOIN ─► POLL ⟲
                         ▲       ▲        ├► another broker is the coordinator: continue there

@@ -1,4 +1,5 @@
-"""The rebalancing: when to fetch our group's members, and which queues are ours then.
+"""The rebalancing of a member that allocates for itself: when it fetches the group's members, and which
+queues are its own then.
 
 A round begins at the start, when a broker reports that members changed, when routes (queues, brokers) change,
 when a broker answers again, every 20 s, and 1 s after an incomplete round. A broadcasting consumer reads

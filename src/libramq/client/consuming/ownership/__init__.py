@@ -1,1 +1,3 @@
-"""The queues that a consumer owns, from assigned to released or lost."""
+"""Ownership: what happens to a queue from assigned to released or lost: locks, claims, first offsets, handing
+over.
+"""

@@ -1,4 +1,5 @@
-"""The claims: what the coordinator grants us, and what the fences answer.
+"""The claims: how a granted queue is opened at its fence (OPEN_QUEUE), how long a refusal is borne, and when
+it is given back.
 
         granted ─► opened ─► READING ─► granted under a later epoch: opened again meanwhile
            ▲          ├► not granted yet: retried in a moment

@@ -1,4 +1,4 @@
-"""The events of an owned queue: what can happen to it. `transitions` has the action for each."""
+"""The events of an owned queue: everything that can happen to it; `transitions` has the action for each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""The locks: which queues to lock at which broker, and what follows when one is granted, refused or doubted.
+"""The locks of an orderly consumer: when a queue is locked, how often that is renewed or tried again, and
+what follows when a lock is refused or in doubt.
 
         LOCKING ─► granted ─► renewed every 20 s ─► given up: unlocked
            ▲          └► refused, or held by another after our connection ended: lost

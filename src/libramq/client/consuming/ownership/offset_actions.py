@@ -1,4 +1,5 @@
-"""The actions of reading: where a queue is read from, when it rests, and what follows a refused offset.
+"""The offset actions: where a queue is read from when it is taken (committed offset, first, last, a time),
+and what follows an offset that the broker refuses.
 
 A queue that was just assigned to us begins by its committed offset:
 

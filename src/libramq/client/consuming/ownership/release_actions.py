@@ -1,4 +1,5 @@
-"""The actions of giving up: from the moment a queue is revoked to the moment another member may have it.
+"""The release actions: how a queue is given up: handlers drain, the listener runs, offsets are committed, it
+is released; how long each may take.
 
     DRAINING ─► REVOKING ─► LEAVING ─► GONE
     handlers    listener    commit

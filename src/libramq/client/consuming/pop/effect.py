@@ -1,4 +1,6 @@
-"""The effects of a popping consumer's core: requests of POP, and what it shares with consumers of queues."""
+"""The effects of a popping consumer's core: requests of POP, and those that it has in common with consumers
+of queues.
+"""
 
 from dataclasses import dataclass
 from typing import Any

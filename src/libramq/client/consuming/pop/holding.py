@@ -1,4 +1,5 @@
-"""The holding: what handlers have, and for how long nobody else gets it.
+"""The holding: popped messages that wait for handlers or are handled: how their invisible time is extended,
+and when one is given back or has lapsed.
 
     waiting ─► a handler runs ─► outcomes ─► settling
       │             ├► runs beyond consume_timeout_ms: abandoned, as if it had failed

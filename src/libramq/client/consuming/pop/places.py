@@ -1,4 +1,5 @@
-"""The places where a consumer pops: each topic at each of its brokers, with what it holds from there.
+"""The places where a consumer pops, each topic at each broker: how many messages it may hold from one, and
+when it pops there again.
 
     at most one pop under way ─► messages held ─► settled ─► room again
 

@@ -1,4 +1,5 @@
-"""The settling: brokers hear what became of messages, again and again until they answer or the time is over.
+"""The settling: acknowledging, postponing or making dead letters of popped messages, repeated until the
+broker has answered or the invisible time is over.
 
     DONE       acknowledged, with all others of its broker that wait
     POSTPONE   its invisible time is changed to the delay

@@ -1,1 +1,1 @@
-"""Pulling: the requests for messages, and how many may wait."""
+"""Pulling: the requests for messages, how many messages may wait, and what a pull brought."""

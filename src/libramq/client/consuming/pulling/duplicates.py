@@ -1,4 +1,5 @@
-"""The duplicates: messages delivered again after a queue has moved, although we had handled them.
+"""The duplicates: how many messages are delivered again after a queue has moved, although this member had
+handled them.
 
 It counts what one member can know: messages below the highest offset that it handled itself when it owned the
 queue before. What other members handled in between, it cannot see.

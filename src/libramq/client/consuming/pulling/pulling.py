@@ -1,4 +1,5 @@
-"""The pulling: what each of our queues requests next, unless it holds enough, and what the answers mean.
+"""The pulling: what each queue requests next, when it holds too much to pull (flow control), and how long it
+pauses after a failure.
 
 Upstream: DefaultMQPushConsumerImpl.pullMessage, PullAPIWrapper.java, RebalancePushImpl.messageQueueChanged.
 """

@@ -1,1 +1,1 @@
-"""The queues that a consumer has: their states, their messages at work, and the lease that covers them."""
+"""The queues that a consumer has: their states, their messages at work, the lease that covers all."""

@@ -1,4 +1,5 @@
-"""The lease: until when a member of a coordinated group may consider itself a member.
+"""The lease: until when a member of a coordinated group may start handlers and commit without having heard
+from its coordinator.
 
 It holds for one session, counted from the sending of the last request that the coordinator answered; so it
 expires before the coordinator gives our queues to others, even if the process was stopped meanwhile. Handlers

@@ -1,4 +1,5 @@
-"""The owned queue: what a consumer knows of one of its queues, and the messages at work.
+"""The owned queue: the state of a queue that a consumer owns, its lock and claim, its messages at work, its
+offset to commit, and how fast it catches up.
 
         pulled ─► held ─► Delivery to a handler ─► removed ─► commit offset: the smallest remaining one
 

@@ -1,4 +1,4 @@
-"""Body columns: bodies decoded into columns of the table, and the reason where one cannot be."""
+"""Body columns: how bodies become columns of the table, and the reason where one cannot be decoded."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""`ingest`: topics into a Parquet, Delta or Iceberg table, each (broker, topic, queue, offset) once.
+"""`ingest`: topics into a Parquet, Delta or Iceberg table, each message once: its options, partitions,
+rejected rows, duplicates, and when tables are compacted.
 
 How a batch is written once is in `libramq.spark.pipeline.batches`.
 """

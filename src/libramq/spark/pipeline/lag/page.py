@@ -1,4 +1,4 @@
-"""The lag page: the lag of groups, for people."""
+"""The lag page: the lag of groups over time, for people; how many groups and points it shows."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

@@ -1,4 +1,5 @@
-"""Deliveries: each time a consumer began to handle a message, from the bodies of the trace topic.
+"""Deliveries: each time a consumer began to handle a message, from message traces, with the group's delivery
+before.
 
         bodies ─► trace records ─ by message ─► deliveries, each with its group's previous one
 

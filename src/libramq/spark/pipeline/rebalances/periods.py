@@ -1,4 +1,4 @@
-"""The periods around rebalances, and the period of each row of a table.
+"""The periods around rebalances: for how long before and after one a row of a table counts to it.
 
     ───────────── calm ──│ started ──── settled ── caused ──│── after ──│ the next one's start
 

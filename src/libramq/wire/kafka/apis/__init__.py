@@ -1,1 +1,1 @@
-"""Kafka's requests and answers, by kind."""
+"""Kafka's requests and answers, by kind: fields and the versions that have them."""

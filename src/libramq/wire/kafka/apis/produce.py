@@ -1,4 +1,4 @@
-"""Produce (0): one record batch for each partition.
+"""Produce (0): one record batch for each partition; which versions are served, and why.
 
 Versions 0 to 2 have older message formats; they are listed and refused, as Kafka's own broker does:
 librdkafka before 2.11.1 takes the lowest version for what compression a broker can read (KAFKA-18659). 8
