@@ -1,4 +1,6 @@
-"""The audit of a cluster: the newest events that its brokers, or a name server, have recorded, by time."""
+"""The audit of a cluster (`libra admin audit`): the newest events that its brokers, or a name server, have
+recorded, merged by time.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

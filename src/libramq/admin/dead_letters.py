@@ -1,4 +1,5 @@
-"""Dead letters: the messages that a group gave up, listed, counted, and sent again to their topics.
+"""Dead letters: the messages that a group gave up, listed and counted; how fast, and to which topics, they
+are sent again.
 
     handler fails for the last time ─► %DLQ%G ─► looked at ─► sent again to the topic they came from
 

@@ -1,4 +1,5 @@
-"""Offset resets at one broker, whatever its version does with the request.
+"""Offset resets at one broker: by which request an offset is set, for each version of Apache's, and what is
+refused.
 
     useServerSideResetOffset   the broker sets the offsets, of all queues or of one (Apache's since 5.2)
     without it                 the broker has the members set theirs, in all queues together; for a group

@@ -1,4 +1,5 @@
-"""The dry run: decides as access control does, logs what would have been refused, and lets it pass.
+"""The dry run: decides as access control does, logs what would have been refused, lets it pass; and what it
+refuses all the same.
 
 An operator of a running cluster switches it on, reads the log until it is silent, and then enforces. Whatever
 changes the cluster itself or its users is refused already: who is let pass now could make itself a user for

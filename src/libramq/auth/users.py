@@ -1,4 +1,4 @@
-"""Users: who may sign in, and what each of them may do; changes are recorded before they take effect.
+"""Users: who may sign in, how many there may be, and what each may do; when a change of one takes effect.
 
 Whoever is asked looks here each time, so a change takes effect with the next request of an open connection.
 Upstream: auth/authentication/manager/AuthenticationMetadataManagerImpl.java,

@@ -1,5 +1,5 @@
-"""Balanced and sticky: loads as even as subscriptions allow, over all topics at once, and then with the
-fewest moves.
+"""Balanced and sticky, the default strategy: loads as even as subscriptions allow, over all topics at once,
+then the fewest moves; weights by capacity and lag.
 
         levels      which members carry how much at best          (counts by subscription)
         keeping     how many of its queues each member keeps      (counts by member)

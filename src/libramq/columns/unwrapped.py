@@ -1,4 +1,5 @@
-"""Unwrapped records: stored records of which some are inner batches, with a row for each of their messages.
+"""Unwrapped records: records of which some are inner batches, as columns with a row for each message; a batch
+that cannot be read is one row.
 
     record: head │ body: item 7 │ item 8 │ item 9 │ topic   ─►   rows 7, 8, 9: the head's fields, repeated;
                                                                  bodies and properties where the items are

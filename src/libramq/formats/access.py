@@ -1,4 +1,5 @@
-"""Users and policies as documents: the bodies of Apache's requests for them, and the broker's file of them.
+"""Users and policies as documents: the bodies of Apache's requests for them, and the broker's file
+(config/users.json).
 
     UserInfo    username, password, userType (Super, Normal), userStatus (enable, disable);
                 ours: secondPassword, withdraw (first, second), passwords (how many)

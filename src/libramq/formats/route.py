@@ -1,4 +1,5 @@
-"""The route: where a topic's queues are, as a name server answers.
+"""The route: where a topic's queues are, as a name server answers; which address of a broker name is used,
+and which brokers are away.
 
 Upstream: remoting/protocol/route/TopicRouteData.java, QueueData.java, BrokerData.java.
 """

@@ -1,4 +1,5 @@
-"""Clients that live as long as a web application: for Starlette, FastAPI and every other ASGI framework.
+"""Clients that live as long as a web application: started and stopped with Starlette, FastAPI and every other
+ASGI framework.
 
 from libramq.integrations.asgi import lifespan
 

@@ -1,4 +1,5 @@
-"""RocketMQ's message traces: records of what was sent and handled, for `mqadmin queryMsgTraceById`.
+"""RocketMQ's message traces: which sends and calls of handlers are recorded, in which form, and what is left
+out when there is no room.
 
 producer = traced(Producer())
 consumer.subscribe("Orders", "*", traced_handler(handle, group="kitchen", producer=producer))

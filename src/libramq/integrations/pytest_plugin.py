@@ -1,4 +1,4 @@
-"""Fixtures of pytest with real brokers in the test's process: pytest finds them where LibraMQ is installed.
+"""Fixtures of pytest with real brokers in the test's process: `libramq_broker` and its marker.
 
 def test_an_order_arrives(libramq_broker):
     with Producer() as producer:

@@ -1,4 +1,5 @@
-"""The recall handle, by which a producer takes back a message that waits for its time.
+"""The recall handle, by which a producer takes back a message that waits for its time: its form, and how long
+one may be.
 
     base64 of: v1 | topic | broker name | time in ms | unique id        with spaces between
 

@@ -1,4 +1,5 @@
-"""The system flag of a message: 32 bits with a meaning for broker and clients.
+"""The system flag of a message: 32 bits (compressed, transaction, IPv6 hosts, inner batch) for broker and
+clients.
 
     0x001 body compressed     0x00C transaction          0x040 unwrap at the client
     0x002 several tags        0x010 born host is IPv6    0x080 inner batch

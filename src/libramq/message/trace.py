@@ -1,4 +1,5 @@
-"""The trace: clients' records of sent and consumed messages, in the bodies of the message trace topic.
+"""The trace: clients' records of sent and consumed messages, as the bodies of the message trace topic encode
+them.
 
     trace    record \\x02 record \\x02 …
     record   name \\x01 field \\x01 field …       the fields in the order of the tuples below, as text

@@ -1,4 +1,5 @@
-"""The entries of POP's journal: check points and acknowledgements, as Apache writes them.
+"""The entries of POP's journal: check points and acknowledgements in the form in which Apache writes them;
+how many messages one has.
 
         ck      what one pop took from one queue, and until when it is invisible to others
         ack     one message of a check point is done

@@ -1,4 +1,5 @@
-"""Calls from members of coordinated groups: to the coordinator, and to the brokers of their queues.
+"""Calls from members of coordinated groups, to the coordinator and to the fences of their queues: the form of
+each request and answer.
 
 Ours; the contract is in docs/design/coordinated-groups.md.
 """

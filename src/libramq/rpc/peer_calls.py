@@ -1,4 +1,5 @@
-"""Calls between brokers of a cluster: fences, edges and coordinators of groups, and a slave to its master.
+"""Calls between brokers of a cluster (PEER_...), and of a slave to its master: the form of each request and
+answer.
 
 Those of groups are ours; the contract is in docs/design/coordinated-groups.md. A slave gets tables undecoded,
 for a thread to decode. Upstream: BrokerOuterAPI.java, SlaveSynchronize.java.

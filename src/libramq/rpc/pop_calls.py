@@ -1,4 +1,5 @@
-"""The calls of POP: take messages, acknowledge them, change when they are visible again.
+"""The calls of POP: take messages, acknowledge them, change when they are visible again: the form of each
+request and answer.
 
 Upstream: MQClientAPIImpl.popMessageAsync, ackMessageAsync, changeInvisibleTimeAsync.
 """

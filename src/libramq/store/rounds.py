@@ -1,5 +1,5 @@
-"""The rounds: work that is due by a deadline and reads the store (delays, timers, pops), without the loop
-waiting for the disk.
+"""The rounds: work that is due by a deadline and reads the store (delivery, reviving, checks of
+transactions), without the loop waiting for the disk.
 
 What is not in memory is read by a thread, and the round is run again; so a round may be cut off at any read,
 and continues there. Where what a thread has read is gone again, the loop finally waits for the disk.

@@ -1,4 +1,5 @@
-"""The timers' directory: the files in which a broker keeps its timer messages.
+"""The timers' directory: the paths of the wheel, the log, the checkpoint and the metrics; what is found there
+at a start.
 
 timerlog/            units that lead to messages        `timer_log.py`
 timerwheel           slots that lead to units           `timer_wheel.py`

@@ -1,4 +1,5 @@
-"""The blocking shell of outgoing connections, for synchronous code such as Spark's readers.
+"""The blocking shell of one outgoing connection, for synchronous code such as Spark's readers: how it writes,
+waits and fails.
 
 Not thread-safe; each thread makes its own. Requests can be pipelined: `start` writes, `finish` waits.
 """

@@ -1,5 +1,5 @@
-"""The listener: a server's listening sockets: how many connections are accepted in a round, what happens
-without descriptors, and how long a first byte may take.
+"""The listener: a server's listening sockets: how many connections are accepted in a round, and what happens
+when there are no descriptors left.
 
     accept, admission, [first byte], [a turn for its TLS handshake], protocol
 

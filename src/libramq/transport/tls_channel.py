@@ -1,4 +1,5 @@
-"""The TLS channel: the encryption of one accepted connection, without its socket.
+"""The TLS channel: the encryption of one accepted connection without its socket: handshake, records, and the
+names in a client's certificate.
 
     what a read brought ── receive ──► a client's bytes        to_send: answers of the handshake, alerts
     a server's bytes ── encrypt ──► what is written

@@ -1,4 +1,5 @@
-"""Values of SQL92 filters: how Java reads a number in a text, and how it compares numbers.
+"""Values of SQL92 filters: how a text is read as a number (as Java does), how numbers are compared, and what
+a text that is none leads to.
 
 A property is a text. It is read as the type of the number that it is compared with: beside `3` as an Integer,
 which `2.5` and `3000000000` are not; beside `3.0` as a Double. A text that is no such number makes the whole

@@ -1,4 +1,4 @@
-"""Presence: over which connection each Kafka member was last heard from, and how long one is expected back
+"""Presence: over which connection each Kafka member was last heard from, and which are still expected back
 after that has ended.
 
 heard ─► its connection ends ─► awaited for a moment ─► its client is back over another connection

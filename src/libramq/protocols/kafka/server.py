@@ -1,4 +1,6 @@
-"""The Kafka server: a broker's listening socket for Kafka's clients."""
+"""The Kafka server: the listening socket for Kafka's clients (`kafkaListenPort`), its limits, and what it
+announces.
+"""
 
 import asyncio
 

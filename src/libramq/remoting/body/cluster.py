@@ -1,4 +1,5 @@
-"""The cluster, as name servers know it: the registration of a broker, and lists in replies.
+"""The bodies of name servers: a broker's registration, the brokers of a cluster, lists of topics and groups,
+KV tables.
 
 Upstream: remoting/protocol/body/RegisterBrokerBody.java, ClusterInfo.java, TopicList.java, GroupList.java,
 KVTable.java.

@@ -1,4 +1,5 @@
-"""Bodies about consumers: connected members, their queue locks, assigned queues, offsets and running infos.
+"""The bodies about consumers: connected members, queue locks, assigned queues, offsets, resets and running
+infos.
 
 Members of a running info that mqadmin reads without a check are always there; what is not measured (rates and
 times by topic) is left out.

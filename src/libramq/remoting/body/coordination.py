@@ -1,4 +1,5 @@
-"""Bodies of coordinated groups: between members and their coordinator, and between brokers.
+"""The bodies of coordinated groups: joins, polls, releases and assignments; grants, reports and lists between
+brokers.
 
 Ours; the contract is in docs/design/coordinated-groups.md.
 """

@@ -1,4 +1,4 @@
-"""The heartbeat, in which a client describes itself to brokers.
+"""The body of a heartbeat, in which a client describes its producer and consumer groups to brokers.
 
 The garbage collector does not look at these: a client may have 1,000 groups, and 25,000 objects stop the
 loop for 20 ms.

@@ -1,4 +1,6 @@
-"""Kafka's error codes, as far as this broker answers them. Upstream: common/protocol/Errors.java."""
+"""Kafka's error codes, as far as this broker answers them; `protocols/kafka/refusals.py` says which error
+becomes which.
+"""
 
 from enum import IntEnum
 

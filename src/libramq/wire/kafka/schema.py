@@ -1,4 +1,5 @@
-"""The schema: a message is a Struct whose annotations say how each field is encoded, and in which versions.
+"""The schema of Kafka's messages: how a Struct's annotations say which versions have a field and how it is
+encoded.
 
     class HeartbeatRequest(Request, frozen=True, kw_only=True):
         group_id: String

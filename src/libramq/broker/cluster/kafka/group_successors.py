@@ -1,5 +1,5 @@
-"""The successors: how a coordinator of Kafka's groups sends each change to the broker that coordinates next,
-how long members wait for that.
+"""The successors: how a coordinator of Kafka's groups passes each change on to the broker that coordinates
+next, and how long members wait for that.
 
     a group has changed ─► PEER_GROUPS to its successor ─► acknowledged ─► members hear of it
     another broker coordinates it now ─► PEER_GROUPS to that one

@@ -1,4 +1,5 @@
-"""DELETE_EXPIRED_COMMITLOG, CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC: an operator frees the disk.
+"""DELETE_EXPIRED_COMMITLOG, CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC: an operator frees the disk: what
+each removes at once.
 
     deleteExpiredCommitLog   files of the log older than fileReservedTime go now, not at deleteWhen
     cleanExpiredCQ           files of queues go whose messages lie before the log's beginning

@@ -1,5 +1,5 @@
-"""GET_MAX_OFFSET, GET_MIN_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and their kin: the first and last offsets of
-queues.
+"""GET_MAX_OFFSET, GET_MIN_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP, VIEW_MESSAGE_BY_ID and their kin: the first and
+last offsets of queues, one message by its place.
 
 Upstream: AdminBrokerProcessor.java.
 """
