@@ -28,7 +28,11 @@ def first_paragraph(tree: ast.Module) -> str:
 
 def _row(path: Path) -> tuple[str, str, str]:
     tree = ast.parse(path.read_bytes())
-    return path.name, first_paragraph(tree), ", ".join(f"`{name}`" for name in _bounds(tree))
+    return (
+        str(path.relative_to(PACKAGE)),
+        first_paragraph(tree),
+        ", ".join(f"`{name}`" for name in _bounds(tree)),
+    )
 
 
 def _bounds(tree: ast.Module) -> Iterator[str]:

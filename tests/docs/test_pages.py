@@ -119,12 +119,8 @@ def test_generated_parts_equal_the_code(page: Path):
 
 
 def test_every_module_says_in_a_few_lines_what_it_decides():
-    texts = {
-        f"{package}/{name}": text
-        for package, _, rows in modules.packages()
-        for name, text, _ in rows
-        if name != "__main__.py"
-    }
+    rows = [row for _, _, rows in modules.packages() for row in rows]
+    texts = {name: text for name, text, _ in rows if name != "__main__.py"}
     assert {name: text for name, text in texts.items() if not 40 <= len(text) <= 330} == {}
 
 
