@@ -1,4 +1,5 @@
-"""The push consumer's core: its parts take events, and return the effects to perform.
+"""The push consumer's core: its parts take events and return the effects to perform; how often changed
+offsets are committed, and all of them.
 
     start ─► routes ─► heartbeats ─┬► rebalance ────┬► owned queues ─► pulls ─► deliveries ─► commits
                                    └► coordination ─┘
