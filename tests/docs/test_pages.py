@@ -21,7 +21,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.client import Admin, Consumer, Producer, PushConsumer, SimpleConsumer
 from libramq.client.consuming.consumer import AUTO_COMMIT_INTERVAL_MS, PULL_THRESHOLD_FOR_ALL
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.options import ConsumerOptions, PushConsumerOptions
+from libramq.client.options import ConsumerOptions, PushConsumerOptions, SimpleConsumerOptions
 from libramq.client.producing.producer_settings import GROUP, ProducerOptions, ProducerSettings
 from libramq.formats.properties_file import parse_properties
 from libramq.transport import access, tls_options
@@ -159,6 +159,9 @@ SETTINGS: dict[type, tuple[Any, type]] = {
 
 def defaults(client: type) -> dict[str, str]:
     """Return the options of a client and their defaults, as written on the page."""
+    if client is SimpleConsumer:
+        has_default = {"from_end": False, "prefetch": True}
+        return {name: _written(has_default.get(name)) for name in SimpleConsumerOptions.__annotations__}
     if client not in SETTINGS:
         parameters = inspect.signature(client).parameters
         return {

@@ -199,6 +199,9 @@ class Refusing(Kept):
 
     group, client_id = "cooks", "10.0.0.1@1"
 
+    def serialized(self, message: Message, value: object = None) -> Message:
+        return message
+
     def send(self, sent: Message, **_: object) -> None:  # type: ignore[override]
         validate(sent)
 

@@ -174,7 +174,7 @@ async def test_errors_end_up_in_their_spans_and_with_the_caller():
         with pytest.raises(InvalidMessage):
             await producer.send(Message("Orders", b""))
         with pytest.raises(InvalidMessage):
-            await producer.send("Orders")  # type: ignore[arg-type]
+            await producer.send(7)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no tea"):
         await traced_handler(fail, tracer_provider=traces.provider)([message(0, topic="Orders")])
 

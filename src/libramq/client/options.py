@@ -13,6 +13,7 @@ from libramq.balance import TopicRule
 from libramq.clock import Clock
 from libramq.errors import ConfigError, LibraError, NoSuchMethod, did_you_mean
 from libramq.filesystem import FileSystem
+from libramq.message.message import Deserializer
 from libramq.message.queue import MessageQueue
 from libramq.remoting.credentials import Credentials
 from libramq.transport.tls import Tls
@@ -53,6 +54,7 @@ class GroupConsumerOptions(TypedDict, total=False):
     on_revoked: QueueHook | None
     on_lost: QueueHook | None
     on_error: ErrorHook | None
+    deserializer: Deserializer | None
     credentials: Credentials | None
     tls: Tls | None
     clock: Clock | None
@@ -110,6 +112,7 @@ class SimpleConsumerOptions(TypedDict, total=False):
     namesrv: str | Sequence[str] | None
     from_end: bool
     prefetch: bool
+    deserializer: Deserializer | None
     credentials: Credentials | None
     tls: Tls | None
     clock: Clock | None
@@ -170,6 +173,12 @@ def whole_number(name: str, value: object, low: int, high: int | None = None) ->
     if value < low or (high is not None and value > high):
         allowed = f"{low} or more" if high is None else f"between {low} and {high}"
         raise ConfigError(f"{name} is {allowed}, not {value}")
+
+
+def check_function(name: str, value: object) -> None:
+    """Raise ConfigError for what cannot be called."""
+    if not callable(value):
+        raise ConfigError(f"{name} is a function, not {value!r}")
 
 
 def instance_of(name: str, value: object, kind: type | tuple[type, ...], what: str) -> None:

@@ -143,11 +143,11 @@ class _RecordingProducer(WrappedProducer):
         super().__init__(producer)
         self.records = _Records(producer)
 
-    def send(self, message: Message, **options: Any) -> Any:
-        return self._send(self.producer.send, message, options)
+    def send(self, message: Message | str, value: object = None, **options: Any) -> Any:
+        return self._send(self.producer.send, self.producer.serialized(message, value), options)
 
     def send_batch(self, messages: Sequence[Message], **options: Any) -> Any:
-        return self._send(self.producer.send_batch, list(messages), options)
+        return self._send(self.producer.send_batch, self.serialized_all(messages), options)
 
     def send_nowait(
         self,

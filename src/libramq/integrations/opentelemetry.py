@@ -133,14 +133,14 @@ class _TracedProducer(WrappedProducer):
         super().__init__(producer)
         self._tracer = tracer
 
-    def send(self, message: Message, **options: Any) -> Any:
-        return self._send(self.producer.send, message, options)
+    def send(self, message: Message | str, value: object = None, **options: Any) -> Any:
+        return self._send(self.producer.send, self.producer.serialized(message, value), options)
 
-    def send_oneway(self, message: Message, **options: Any) -> Any:
-        return self._send(self.producer.send_oneway, message, options)
+    def send_oneway(self, message: Message | str, value: object = None, **options: Any) -> Any:
+        return self._send(self.producer.send_oneway, self.producer.serialized(message, value), options)
 
     def send_batch(self, messages: Sequence[Message], **options: Any) -> Any:
-        return self._send(self.producer.send_batch, list(messages), options)
+        return self._send(self.producer.send_batch, self.serialized_all(messages), options)
 
     def send_nowait(self, message: Message, *arguments: Any, **options: Any) -> None:
         with _sending(self._tracer, "create", message) as (_, carried):

@@ -1,7 +1,10 @@
 """The wrapped producer: a producer, asyncio's or the blocking one, some of whose methods do more."""
 
 import inspect
+from collections.abc import Iterable
 from typing import Any, Self
+
+from libramq.message.message import Message
 
 
 class WrappedProducer:
@@ -13,6 +16,10 @@ class WrappedProducer:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.producer, name)
+
+    def serialized_all(self, messages: Iterable[Message]) -> list[Message]:
+        """Return messages as they are sent; what is wrong, the producer reports."""
+        return [self.producer.serialized(each) if isinstance(each, Message) else each for each in messages]
 
     async def __aenter__(self) -> Self:
         await self.producer.__aenter__()

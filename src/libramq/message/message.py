@@ -6,12 +6,12 @@ byte form is the record in the commit log and in pull replies.
 Upstream: common/message/Message.java, MessageExt.java.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -33,6 +33,10 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # maxMessageSize
 #: first message's; size, checksum and place of each are computed when they are read.
 IN_A_BATCH: Final = bytes(4)
 _host = lru_cache(maxsize=4096)(decode_host)  # There are few producers, but many messages.
+
+
+#: Makes a value of a body.
+Deserializer = Callable[[bytes], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,7 @@ class MessageExt:
     _properties: dict[str, str] | None
     _popped_as: str | None
     _popped_at: int
+    _deserializer: Deserializer | None
 
     def __new__(
         cls,
@@ -316,6 +321,33 @@ class MessageExt:
         return encode_offset_id(self._fields[11], self.physical_offset)
 
     @property
+    def value(self) -> Any:
+        """Return the body as its consumer's `deserializer` makes it; raises what that raises.
+
+        It is made when it is first read. Without a deserializer it is the body.
+        """
+        if self._deserializer is None:
+            return self.body
+        value = self.decoded_by(self._deserializer)
+        self._deserializer = lambda _: value  # A second look at it finds the same object.
+        return value
+
+    def decoded_by(self, deserializer: Deserializer) -> Any:
+        """Return what a function makes of the body; an error of it gets a note that names the message."""
+        try:
+            return deserializer(self.body)
+        except (StopIteration, StopAsyncIteration) as error:  # It would end a loop as if all had been read.
+            raise RuntimeError(f"the deserializer raised {error!r} for {self._named}") from error
+        except Exception as error:
+            error.add_note(f"while the body of {self._named} was deserialized")
+            raise
+
+    @property
+    def _named(self) -> str:
+        place = f"{self.topic}, queue {self.queue_id}, offset {self.queue_offset}"
+        return f"message {self.message_id} ({place})"
+
+    @property
     def message_id(self) -> str:
         """Return the producer's id of the message, or its storage position (MessageClientExt.java)."""
         return self.properties.get(names.UNIQ_KEY) or self.offset_id
@@ -353,6 +385,7 @@ class Received(MessageExt, msgspec.Struct, gc=False, eq=False):
     #: The beginning of its handle, POP_CK, if it was popped; the rest is its offset, as it was popped.
     _popped_as: str | None = None
     _popped_at: int = 0
+    _deserializer: Deserializer | None = None
 
 
 MessageExt.__new__ = _constructor  # type: ignore[method-assign]
@@ -365,6 +398,12 @@ def handed_out(messages: Iterable[MessageExt]) -> list[MessageExt]:
         if each._properties is not None:
             each._properties = dict(each._properties)
     return copies
+
+
+def set_deserializer(messages: Iterable[MessageExt], deserializer: Deserializer) -> None:
+    """Have a function make the values of messages, when they are read."""
+    for message in messages:
+        message._deserializer = deserializer
 
 
 _copy: Final = Received.__copy__  # type: ignore[attr-defined]

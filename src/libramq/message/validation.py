@@ -27,7 +27,10 @@ def validate(message: Message, body_bytes_max: int = BODY_BYTES_MAX) -> None:
     else:
         validate_topic(message.topic)
     if not isinstance(message.body, bytes | bytearray | memoryview):
-        raise InvalidMessage(f"the body must be bytes, not {type(message.body).__name__}")
+        raise InvalidMessage(
+            f"the body must be bytes, not {type(message.body).__name__}; "
+            "encode it, or give the producer a serializer, as in Producer(serializer=json.dumps)"
+        )
     body_bytes = message.body.nbytes if isinstance(message.body, memoryview) else len(message.body)
     if not 0 < body_bytes <= body_bytes_max:
         raise InvalidMessage(f"a body has between 1 and {body_bytes_max} bytes, not {body_bytes}")

@@ -46,7 +46,7 @@ sync.PushConsumer(group="g").stop(timeout=5)  # wrong
 Producer(linger_ms="1")  # wrong
 sync.Producer(retries="2")  # wrong
 sync.Producer(nonsense=1)  # wrong
-sync.Producer().send("text")  # wrong
+sync.Producer().send(b"text")  # wrong
 sync.Producer().send(Message("T", "text"))  # wrong
 sync.Producer().send_nowait_unbounded(Message("T", b"x"))  # wrong
 sync.Consumer(group="g").decoded("json")  # wrong

@@ -23,7 +23,7 @@ from libramq.client.consuming.fetching.fetched_batch import DecodedMessages, Val
 from libramq.client.consuming.fetching.fetching import Assign, Commit, ReadRecords, Seek
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer, Joined
 from libramq.client.consuming.handling.handler_result import Ending
-from libramq.client.consuming.pulling.pulled_records import record_batch, schema_of
+from libramq.client.consuming.pulling.pulled_records import PulledRecords, record_batch, schema_of
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.options import (
     ConsumerOptions,
@@ -32,7 +32,7 @@ from libramq.client.options import (
 )
 from libramq.errors import ConfigError, InvalidState, LibraError, LocalProtocolError, RequestTimeout
 from libramq.filter.subscription import Selector, Sql, selector
-from libramq.message.message import MessageExt
+from libramq.message.message import Deserializer, MessageExt, set_deserializer
 from libramq.message.names import validate_topic
 from libramq.message.queue import MessageQueue
 from libramq.rpc import broker_calls as calls
@@ -82,8 +82,10 @@ class FetchWaiting:
         loop: asyncio.AbstractEventLoop,
         report: Callable[[Delivery, Ending], None],
         loop_closed: Callable[[], None],
+        deserializer: Deserializer | None,
     ) -> None:
         self.buffer = FetchBuffer(report, self._wake_soon)
+        self._deserializer = deserializer
         self._loop = loop
         self._loop_closed = loop_closed
         self._waiter: asyncio.Future[None] | None = None
@@ -93,6 +95,10 @@ class FetchWaiting:
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Take what was pulled."""
+        if self._deserializer is not None:
+            for delivery in deliveries:
+                if not isinstance(delivery.messages, PulledRecords):
+                    set_deserializer(delivery.messages, self._deserializer)
         self.buffer.put(deliveries)
 
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
@@ -181,7 +187,8 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
     group: the consumer group, to which offsets belong in either case; give consumers that `assign` one of
     their own: a coordinated group refuses them. consume_from, consume_timestamp_ms: where to begin in a queue
     without a committed offset. max_processing_ms: others get the queues of a member that keeps messages
-    longer (5 min), until its next call. broadcasting, strategy, instance_id, the hooks and all others: as for
+    longer (5 min), until its next call. deserializer: makes the `value` of a message of its body, when it is
+    read. broadcasting, strategy, instance_id, the hooks and all others: as for
     PushConsumer. Failed messages are not redelivered by the broker, as a PushConsumer's are: seek back, or do
     not commit.
     """
@@ -234,7 +241,9 @@ class Consumer(GroupConsumer[ConsumerNetwork]):
         report: Callable[[Delivery, Ending], None],
         loop_closed: Callable[[], None],
     ) -> FetchWaiting:
-        self._waiting = FetchWaiting(loop=loop, report=report, loop_closed=loop_closed)
+        self._waiting = FetchWaiting(
+            loop=loop, report=report, loop_closed=loop_closed, deserializer=self._deserializer
+        )
         return self._waiting
 
     async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:

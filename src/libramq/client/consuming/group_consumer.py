@@ -25,6 +25,7 @@ from libramq.client.options import (
     ConsumeFrom,
     GroupConsumerOptions,
     beginning,
+    check_function,
     instance_of,
     no_such_method,
     whole_number,
@@ -80,6 +81,9 @@ class GroupConsumer(Generic[N]):
         self._random = options.get("randomness")
         self._access = Access(options.get("credentials"), options.get("tls"))
         self._hooks = _hooks(options)
+        self._deserializer = options.get("deserializer")
+        if self._deserializer is not None:
+            check_function("deserializer", self._deserializer)
         instance_name = options.get("instance_name")
         if options.get("broadcasting") and instance_name is None:
             instance_name = BROADCASTING_INSTANCE
@@ -320,8 +324,8 @@ def _hooks(options: GroupConsumerOptions) -> Hooks:
 
 
 def _hook(name: str, hook: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    if hook is not None and not callable(hook):
-        raise ConfigError(f"{name} is a function, not {hook!r}")
+    if hook is not None:
+        check_function(name, hook)
     return hook
 
 

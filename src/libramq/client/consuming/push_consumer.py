@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer, Joined
-from libramq.client.consuming.handling.handlers import Handler, Handlers, check_handler, in_order
+from libramq.client.consuming.handling.handlers import Handler, Handlers, check_handler, in_order, prepared
 from libramq.client.consuming.handling.send_back import what_follows
 from libramq.client.consuming.member_network import MemberNetwork
 from libramq.client.consuming.pop.pop_network import PopNetwork
@@ -24,6 +24,7 @@ from libramq.client.options import (
 )
 from libramq.errors import ConfigError
 from libramq.filter.subscription import Sql, selector
+from libramq.message.message import set_deserializer
 from libramq.message.names import validate_topic
 from libramq.runtime.seams import Dialer
 
@@ -60,6 +61,8 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
     on_assigned, on_revoked, on_lost: called with queues on the loop that the consumer was started on, one
     after the other; plain or coroutine functions. A revoked queue is released when on_revoked has returned,
     at the latest after revoke_timeout_ms. Messages of a lost queue may already be handled by another member.
+    deserializer: makes the `value` of each message of its body, when the handler reads it; an error of it is
+    one of the handler: the message comes again, and becomes a dead letter in the end.
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     on_error: called once at the beginning of each problem that stops deliveries: RouteNotFound (no broker has
     the topic), MemberReplaced (another client has its instance_id), NoPermission, FilterRefused (a broker
@@ -108,6 +111,11 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
         handlers = self._handlers
         if self._settings.orderly:
             handlers = {topic: in_order(handler) for topic, handler in handlers.items()}
+        if (deserializer := self._deserializer) is not None:
+            handlers = {
+                topic: prepared(handler, lambda messages: set_deserializer(messages, deserializer))
+                for topic, handler in handlers.items()
+            }
         settings = self._settings
         return partial(
             Handlers,

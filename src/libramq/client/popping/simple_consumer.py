@@ -16,12 +16,18 @@ import contextlib
 import random
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from libramq.client.awaiting import all_of, answer_of
 from libramq.client.beginning import Begun, GroupBeginning, places_of, take_steps
 from libramq.client.identity import name_server_addresses
-from libramq.client.options import SimpleConsumerOptions, check_names, no_such_method, whole_number
+from libramq.client.options import (
+    SimpleConsumerOptions,
+    check_function,
+    check_names,
+    no_such_method,
+    whole_number,
+)
 from libramq.client.popping.pop_round import NextPop, Place, PopRound
 from libramq.client.popping.popped import (
     NOT_POPPED,
@@ -34,7 +40,7 @@ from libramq.client.popping.popped import (
 from libramq.client.popping.popped_ahead import Brought, Pace, PopAnswer, PoppedAhead, Terms
 from libramq.client.routing.name_servers import NameServers
 from libramq.client.routing.routes import look_up
-from libramq.clock import Clock, MonotonicMs, SystemClock
+from libramq.clock import MonotonicMs, SystemClock
 from libramq.errors import (
     BrokerError,
     ConfigError,
@@ -49,18 +55,16 @@ from libramq.errors import (
 from libramq.filter.subscription import CLUSTERING, CONSUME_ACTIVELY, Selector, Sql, kind_of, selector
 from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import PERM_READ
-from libramq.message.message import MessageExt
+from libramq.message.message import MessageExt, set_deserializer
 from libramq.message.names import validate_group, validate_topic
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.remoting.body.pop import BatchAckText
-from libramq.remoting.credentials import Credentials
 from libramq.remoting.headers import PopMessageHeader
 from libramq.rpc import pop_calls
 from libramq.rpc.broker_calls import heartbeat, unregister_client
 from libramq.rpc.call import Call
 from libramq.transport.access import Access
 from libramq.transport.asyncio_remotes import AsyncioRemotes
-from libramq.transport.tls import Tls
 
 T = TypeVar("T")
 
@@ -95,35 +99,30 @@ class SimpleConsumer:
     prefetch: while the program handles what a full `receive` returned, the next messages are popped already,
     if it came back for more within a hundredth of invisible_ms before (1 s at most); it gets none that have
     been invisible for a tenth of it (5 s at most): these, and those at the end, are given back.
+    deserializer: makes the `value` of a message of its body, when that is read.
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     """
 
-    def __init__(
-        self,
-        *,
-        group: str,
-        namesrv: str | Sequence[str] | None = None,
-        from_end: bool = False,
-        prefetch: bool = True,
-        credentials: Credentials | None = None,
-        tls: Tls | None = None,
-        clock: Clock | None = None,
-        randomness: random.Random | None = None,
-        **unknown: Never,
-    ) -> None:
-        check_names(unknown, SimpleConsumerOptions.__annotations__, "SimpleConsumer")
-        self.group = validate_group(group)
-        self._name_server_addresses = name_server_addresses(namesrv)
+    def __init__(self, **options: Unpack[SimpleConsumerOptions]) -> None:
+        check_names(options, SimpleConsumerOptions.__annotations__, "SimpleConsumer")
+        if "group" not in options:
+            raise ConfigError("a consumer needs a group")
+        self.group = validate_group(options["group"])
+        self._name_server_addresses = name_server_addresses(options.get("namesrv"))
+        from_end = options.get("from_end", False)
         self._init_mode = 1 if from_end else 0
         self._beginning = _beginning(self.group) if from_end else None
         self._begun = Begun()
-        self._access = Access(credentials, tls)
-        self._clock = clock or SystemClock()
-        self._random = randomness
+        self._access = Access(options.get("credentials"), options.get("tls"))
+        self._clock = options.get("clock") or SystemClock()
+        self._random = options.get("randomness")
         self._selectors: dict[str, Selector] = {}
         self._routes: dict[str, tuple[MonotonicMs, TopicRouteData]] = {}
         self._turn = 0
-        self._prefetch = prefetch
+        self._prefetch = options.get("prefetch", True)
+        self._deserializer = options.get("deserializer")
+        if self._deserializer is not None:
+            check_function("deserializer", self._deserializer)
         self._pace = Pace()
         self._ahead = PoppedAhead(self._give_back, self._clock.monotonic_ms)
         self._subscriptions = 0
@@ -237,6 +236,8 @@ class SimpleConsumer:
             await self._ahead.start(self._round(max_messages, invisible_ms, 0, is_ahead=True), terms)
         if not await self._keep_wanted(brought) and ahead is not None:
             brought = await self._round(max_messages, invisible_ms, await_ms)
+        if self._deserializer is not None:
+            set_deserializer(brought.messages, self._deserializer)
         return brought.messages
 
     async def _round(

@@ -80,15 +80,21 @@ class Producer(BlockingClient[asynchronous_producer.Producer]):
             else:
                 report(callback, error)
 
+    def serialized(self, message: Message | str, value: object = None) -> Message:
+        """Return the message to send; see libramq.client.Producer.serialized."""
+        return self._client.serialized(message, value)
+
     def send(
         self,
-        message: Message,
+        message: Message | str,
+        value: object = None,
         *,
         queue: MessageQueue | None = None,
         selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Send a message and wait until the broker has stored it."""
+        message = self.serialized(message, value)
         send = partial(self._client.send, message, queue=queue, selector=selector, timeout_ms=timeout_ms)
         return self._wait_in_order("send", send, queue, selector)
 
@@ -101,6 +107,7 @@ class Producer(BlockingClient[asynchronous_producer.Producer]):
         timeout_ms: int | None = None,
     ) -> MessageExt:
         """Send a message as a request, and return the reply that a consumer of its topic sends."""
+        message = self.serialized(message)
         reply = partial(self._client.request, message, queue=queue, selector=selector, timeout_ms=timeout_ms)
         return self._wait_in_order("request", reply, queue, selector)
 
@@ -141,9 +148,15 @@ class Producer(BlockingClient[asynchronous_producer.Producer]):
         return self._wait_in_order("send_batch", send, queue)
 
     def send_oneway(
-        self, message: Message, *, queue: MessageQueue | None = None, selector: QueueSelector | None = None
+        self,
+        message: Message | str,
+        value: object = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
     ) -> None:
         """Send a message without waiting for a response: it may be lost."""
+        message = self.serialized(message, value)
         send = partial(self._client.send_oneway, message, queue=queue, selector=selector)
         self._wait_in_order("send_oneway", send, queue, selector)
 
@@ -163,6 +176,7 @@ class Producer(BlockingClient[asynchronous_producer.Producer]):
         thread = None if life is None else life.thread
         if thread is None or thread.is_parents:
             thread = self._running("send_nowait")
+        message = self._client.serialized(message)
         self._client.check(message)
         check_hand_over(message, callback, queue)
         message = snapshot(message)

@@ -11,12 +11,13 @@ Upstream: client/producer/DefaultMQProducer.java.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from libramq.client.awaiting import answer_of
 from libramq.client.identity import Identity, name_server_addresses
-from libramq.client.options import check_names, no_such_method
+from libramq.client.options import check_function, check_names, no_such_method
 from libramq.client.producing.accumulator import split, unique_ids
 from libramq.client.producing.producer_network import wanted_queue
 from libramq.client.producing.producer_run import ProducerRun
@@ -28,7 +29,7 @@ from libramq.client.producing.send_request import check_batch, content_of, prepa
 from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.transactions import Transaction, deciding
 from libramq.clock import SystemClock
-from libramq.errors import BufferFull, ConfigError
+from libramq.errors import BufferFull, ConfigError, InvalidMessage
 from libramq.message.message import Message, MessageExt
 from libramq.message.names import validate_group
 from libramq.message.queue import MessageQueue
@@ -46,6 +47,7 @@ class Producer:
     retries: further attempts, at other brokers, within send_timeout_ms.
     latency_fault: avoid brokers that were slow or failed, for the times of back_off_table.
     linger_ms: how long `send_nowait` waits for more messages. buffer_bytes_max: how much may wait.
+    serializer: makes a body, bytes or a text, of what is no bytes: `Producer(serializer=json.dumps)`.
     check_transaction: finds out what became of a transaction that was left open; see `transaction`.
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     """
@@ -58,8 +60,11 @@ class Producer:
         self._identity = Identity(addresses, self._clock)
         self._settings = settings_of(options)
         check = options.get("check_transaction")
-        if check is not None and not callable(check):
-            raise ConfigError(f"check_transaction is a function, not {check!r}")
+        if check is not None:
+            check_function("check_transaction", check)
+        self._serializer = options.get("serializer")
+        if self._serializer is not None:
+            check_function("serializer", self._serializer)
         self._run = ProducerRun(
             self._settings,
             name_server_addresses=addresses,
@@ -98,16 +103,40 @@ class Producer:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
+    def serialized(self, message: Message | str, value: object = None) -> Message:
+        """Return the message to send: a topic's and a value's, or one whose body the serializer makes."""
+        if isinstance(message, str):
+            message = Message(message, cast(bytes, value))
+        elif value is not None:
+            raise ConfigError("a value goes with the name of a topic: send(topic, value)")
+        if (
+            self._serializer is None
+            or not isinstance(message, Message)
+            or isinstance(message.body, bytes | bytearray | memoryview)
+        ):
+            return message
+        try:
+            body = self._serializer(message.body)
+        except Exception as error:
+            raise InvalidMessage(
+                f"the serializer cannot make a body for topic {message.topic}: {error!r}"
+            ) from error
+        return replace(message, body=body.encode() if isinstance(body, str) else body)
+
     async def send(
         self,
-        message: Message,
+        message: Message | str,
+        value: object = None,
         *,
         queue: MessageQueue | None = None,
         selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Send a message and wait until the broker has stored it; raises LibraError."""
-        return await self._send(message, queue, selector, timeout_ms)
+        """Send a message and wait until the broker has stored it; raises LibraError.
+
+        `send(topic, value)` sends a value without tags and keys.
+        """
+        return await self._send(self.serialized(message, value), queue, selector, timeout_ms)
 
     async def _send(
         self,
@@ -147,6 +176,7 @@ class Producer:
 
         Raises RequestTimeout if none has come in time, send_timeout_ms by default, and what `send` raises.
         """
+        message = self.serialized(message)
         validate(message, self._settings.body_bytes_max)
         began_ms = self._clock.monotonic_ms()
         with self._run.awaited:
@@ -160,7 +190,7 @@ class Producer:
     async def reply(
         self,
         request: MessageExt,
-        body: bytes,
+        body: object,
         *,
         tags: str | None = None,
         keys: str | Sequence[str] = (),
@@ -171,7 +201,9 @@ class Producer:
 
         Raises ConfigError if it is no request, and BrokerError if its client has left or does not answer.
         """
-        message = Message(reply_topic(request), body, tags=tags, keys=keys, properties=properties or {})
+        value = cast(bytes, body)
+        message = Message(reply_topic(request), value, tags=tags, keys=keys, properties=properties or {})
+        message = self.serialized(message)
         validate(message, self._settings.body_bytes_max)
         began_ms = self._clock.monotonic_ms()
         with self._run.awaited:
@@ -210,6 +242,7 @@ class Producer:
         timeout_ms: int | None,
     ) -> Transaction:
         self._run.require_running()
+        message = self.serialized(message)
         send = partial(self._send, message, queue, selector, timeout_ms, is_half=True)
         return await self._run.transactions.begin(message, send)
 
@@ -244,6 +277,7 @@ class Producer:
     ) -> list[SendResult]:
         """Send messages of one topic together: in one request, or as many as their size requires."""
         check_batch(messages)
+        messages = [*map(self.serialized, messages)]
         for message in messages:
             validate(message, self._settings.body_bytes_max)
         if queue is not None:
@@ -262,9 +296,15 @@ class Producer:
         return results
 
     async def send_oneway(
-        self, message: Message, *, queue: MessageQueue | None = None, selector: QueueSelector | None = None
+        self,
+        message: Message | str,
+        value: object = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
     ) -> None:
         """Send a message without waiting for a response: it may be lost."""
+        message = self.serialized(message, value)
         validate(message, self._settings.body_bytes_max)
         info = await self._run.publish_info(message.topic)
         queue = wanted_queue(message, info, queue, selector)
@@ -287,6 +327,8 @@ class Producer:
         raised by the next `flush`.
         """
         run = self._run
+        if self._serializer is not None:
+            message = self.serialized(message)
         if (
             queue is None
             and selector is None

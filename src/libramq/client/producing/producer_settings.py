@@ -4,7 +4,7 @@ Upstream: client/producer/DefaultMQProducer.java, ClientConfig.java.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final, TypedDict
 
@@ -16,6 +16,9 @@ from libramq.clock import Clock
 from libramq.errors import ConfigError
 from libramq.remoting.credentials import Credentials
 from libramq.transport.tls import Tls
+
+#: Makes a body of a value.
+Serializer = Callable[[Any], bytes | str]
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -36,6 +39,7 @@ class ProducerOptions(TypedDict, total=False):
     linger_ms: float
     buffer_bytes_max: int
     check_transaction: CheckTransaction | None
+    serializer: Serializer | None
     credentials: Credentials | None
     tls: Tls | None
     clock: Clock | None

@@ -15,32 +15,10 @@ from typing import Generic, Self, TypeVar
 
 from libramq.client.consuming.pulling.pulled_records import PulledRecords, queue_offset_at
 from libramq.client.consuming.queues.owned_queue import Delivery, HeldMessages, OwnedQueue, QueueState
-from libramq.errors import ConfigError
+from libramq.client.options import check_function
 from libramq.message.message import MessageExt
 
 Value = TypeVar("Value")
-
-
-def check_deserializer(deserializer: object) -> None:
-    """Raise ConfigError for what cannot be called."""
-    if not callable(deserializer):
-        raise ConfigError(f"the deserializer is a function of bytes, not {deserializer!r}")
-
-
-def decode(message: MessageExt, deserializer: Callable[[bytes], Value]) -> tuple[MessageExt, Value]:
-    """Return a message and its value; an error of the deserializer gets a note that names the message."""
-    try:
-        return message, deserializer(message.body)
-    except (StopIteration, StopAsyncIteration) as error:  # It would end the loop as if all had been read.
-        raise RuntimeError(f"the deserializer raised {error!r} for {_name_of(message)}") from error
-    except Exception as error:
-        error.add_note(f"while the body of {_name_of(message)} was deserialized")
-        raise
-
-
-def _name_of(message: MessageExt) -> str:
-    place = f"{message.topic}, queue {message.queue_id}, offset {message.queue_offset}"
-    return f"message {message.message_id} ({place})"
 
 
 class DecodedMessages(Generic[Value]):
@@ -52,7 +30,7 @@ class DecodedMessages(Generic[Value]):
     """
 
     def __init__(self, messages: AsyncIterator[MessageExt], deserializer: Callable[[bytes], Value]) -> None:
-        check_deserializer(deserializer)
+        check_function("the deserializer", deserializer)
         self._messages = messages
         self._deserializer = deserializer
 
@@ -62,14 +40,15 @@ class DecodedMessages(Generic[Value]):
 
     async def __anext__(self) -> tuple[MessageExt, Value]:
         """Return the next message with its value; raises what the deserializer raises."""
-        return decode(await anext(self._messages), self._deserializer)
+        message = await anext(self._messages)
+        return message, message.decoded_by(self._deserializer)
 
 
 class BlockingDecodedMessages(Generic[Value]):
     """An iterator of messages with their values, which an error does not end."""
 
     def __init__(self, messages: Iterator[MessageExt], deserializer: Callable[[bytes], Value]) -> None:
-        check_deserializer(deserializer)
+        check_function("the deserializer", deserializer)
         self._messages = messages
         self._deserializer = deserializer
 
@@ -79,7 +58,8 @@ class BlockingDecodedMessages(Generic[Value]):
 
     def __next__(self) -> tuple[MessageExt, Value]:
         """Return the next message with its value; raises what the deserializer raises."""
-        return decode(next(self._messages), self._deserializer)
+        message = next(self._messages)
+        return message, message.decoded_by(self._deserializer)
 
 
 class HeldBatches(HeldMessages):

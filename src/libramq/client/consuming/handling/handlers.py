@@ -450,16 +450,21 @@ class Handlers:
 
 def in_order(handler: Handler) -> Handler:
     """Return the handler as an orderly consumer calls it, with `is_in_order` set."""
+    return prepared(handler, lambda _: is_in_order.set(True))
+
+
+def prepared(handler: Handler, prepare: Callable[[list[MessageExt]], object]) -> Handler:
+    """Return a handler before which another function is called with the messages, in its task or thread."""
     if is_async(handler):
 
         async def on_loop(messages: list[MessageExt]) -> HandlerResult:
-            is_in_order.set(True)  # In the context of the delivery's own task.
+            prepare(messages)
             return await cast(Awaitable[HandlerResult], handler(messages))
 
         return on_loop
 
     def on_thread(messages: list[MessageExt]) -> HandlerResult | Awaitable[HandlerResult]:
-        is_in_order.set(True)  # The threads are the consumer's, too.
+        prepare(messages)
         return handler(messages)
 
     return on_thread
