@@ -14,7 +14,7 @@ import contextlib
 from typing import Unpack
 
 from libramq.admin import admin as asynchronous_admin
-from libramq.client.blocking_client import BlockingClient, blocking, calling
+from libramq.client.blocking_client import BlockingClient, anytime, blocking, calling
 from libramq.client.consuming import push_consumer as asynchronous_push_consumer
 from libramq.client.consuming.blocking_consumer import Consumer, joining
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
@@ -22,7 +22,6 @@ from libramq.client.consuming.handling.queue_listener import HOOKS, on_thread
 from libramq.client.options import AdminOptions, PushConsumerOptions, SimpleConsumerOptions
 from libramq.client.popping import simple_consumer as asynchronous_simple_consumer
 from libramq.client.producing.blocking_producer import Producer
-from libramq.message.queue import MessageQueue
 
 __all__ = ["Admin", "Consumer", "Producer", "PushConsumer", "SimpleConsumer"]
 
@@ -53,6 +52,7 @@ class PushConsumer(BlockingClient[asynchronous_push_consumer.PushConsumer]):
         return self._client.client_id
 
     subscribe = joining(asynchronous_push_consumer.PushConsumer.subscribe)
+    statistics = anytime(asynchronous_push_consumer.PushConsumer.statistics)
     pause = blocking(asynchronous_push_consumer.PushConsumer.pause)
     resume = blocking(asynchronous_push_consumer.PushConsumer.resume)
 
@@ -75,9 +75,7 @@ class PushConsumer(BlockingClient[asynchronous_push_consumer.PushConsumer]):
         with contextlib.suppress(asyncio.CancelledError):  # It was stopped.
             thread.begin(self._client.wait_closed()).result()
 
-    def assignment(self) -> list[MessageQueue]:
-        """Return the queues that this consumer owns now; none while it does not run."""
-        return [] if self._thread is None else self._wait("assignment", self._client.assignment())
+    assignment = anytime(asynchronous_push_consumer.PushConsumer.assignment)
 
     async def _stop(self) -> None:
         await self._client.stop(timeout_ms=self._stop_timeout_ms)
@@ -116,6 +114,7 @@ class SimpleConsumer(BlockingClient[asynchronous_simple_consumer.SimpleConsumer]
 
     subscribe = calling(asynchronous_simple_consumer.SimpleConsumer.subscribe)
     unsubscribe = calling(asynchronous_simple_consumer.SimpleConsumer.unsubscribe)
+    statistics = anytime(asynchronous_simple_consumer.SimpleConsumer.statistics)
     receive = blocking(asynchronous_simple_consumer.SimpleConsumer.receive)
     ack = blocking(asynchronous_simple_consumer.SimpleConsumer.ack)
     change_invisible_time = blocking(asynchronous_simple_consumer.SimpleConsumer.change_invisible_time)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from libramq.client.producing.send_result import SendStatus as SendStatus
     from libramq.client.producing.transactions import Transaction as Transaction
     from libramq.client.producing.transactions import TransactionState as TransactionState
+    from libramq.client.statistics import ConsumerStatistics as ConsumerStatistics
+    from libramq.client.statistics import ProducerStatistics as ProducerStatistics
+    from libramq.client.statistics import SimpleConsumerStatistics as SimpleConsumerStatistics
     from libramq.filter.subscription import Sql as Sql
     from libramq.remoting.credentials import Credentials as Credentials
     from libramq.transport.tls import Tls as Tls
@@ -32,16 +35,19 @@ _MODULES: Final = {
     "Admin": "libramq.admin.admin",
     "ConsumeFrom": "libramq.client.options",
     "Consumer": "libramq.client.consuming.consumer",
+    "ConsumerStatistics": "libramq.client.statistics",
     "Credentials": "libramq.remoting.credentials",
     "Handler": "libramq.client.consuming.handling.handlers",
     "HandlerResult": "libramq.client.consuming.handling.handler_result",
     "Producer": "libramq.client.producing.producer",
+    "ProducerStatistics": "libramq.client.statistics",
     "PushConsumer": "libramq.client.consuming.push_consumer",
     "Reject": "libramq.client.consuming.handling.handler_result",
     "Retry": "libramq.client.consuming.handling.handler_result",
     "SendResult": "libramq.client.producing.send_result",
     "SendStatus": "libramq.client.producing.send_result",
     "SimpleConsumer": "libramq.client.popping.simple_consumer",
+    "SimpleConsumerStatistics": "libramq.client.statistics",
     "Sql": "libramq.filter.subscription",
     "Tls": "libramq.transport.tls",
     "Transaction": "libramq.client.producing.transactions",
@@ -54,16 +60,19 @@ __all__ = [
     "Admin",
     "ConsumeFrom",
     "Consumer",
+    "ConsumerStatistics",
     "Credentials",
     "Handler",
     "HandlerResult",
     "Producer",
+    "ProducerStatistics",
     "PushConsumer",
     "Reject",
     "Retry",
     "SendResult",
     "SendStatus",
     "SimpleConsumer",
+    "SimpleConsumerStatistics",
     "Sql",
     "Tls",
     "Transaction",

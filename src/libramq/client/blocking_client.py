@@ -245,3 +245,14 @@ def calling(
         return self._call(method.__name__, lambda: method(self._client, *args, **kwargs))
 
     return call
+
+
+def anytime(method: Callable[[C], Coroutine[Any, Any, T]]) -> Callable[[BlockingClient[C]], T]:
+    """Return a method that says how things are: of a client that does not run, too."""
+
+    @wraps(method)
+    def call(self: BlockingClient[C], /) -> T:
+        work = method(self._client)
+        return asyncio.run(work) if self._thread is None else self._wait(method.__name__, work)
+
+    return call

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from libramq.client.blocking_client import BlockingClient, blocking
+from libramq.client.blocking_client import BlockingClient, anytime, blocking
 from libramq.client.consuming import consumer as asynchronous_consumer
 from libramq.client.consuming.consumer import FETCH_IN_HOOK, POLL_TIMEOUT_MS, check_offsets
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, FetchedMessages
@@ -217,6 +217,7 @@ class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
             self._note(lambda buffer: buffer.finish_before(named))
         self._wait("commit", self._client.commit(offsets))
 
+    statistics = anytime(asynchronous_consumer.Consumer.statistics)
     seek = blocking(asynchronous_consumer.Consumer.seek)
     seek_to_beginning = blocking(asynchronous_consumer.Consumer.seek_to_beginning)
     seek_to_end = blocking(asynchronous_consumer.Consumer.seek_to_end)
@@ -235,6 +236,4 @@ class Consumer(BlockingClient[asynchronous_consumer.Consumer]):
         else:
             self._wait("assign", self._client.assign(queues, expression))
 
-    def assignment(self) -> list[MessageQueue]:
-        """Return the queues that this consumer owns now; none while it does not run."""
-        return [] if self._thread is None else self._wait("assignment", self._client.assignment())
+    assignment = anytime(asynchronous_consumer.Consumer.assignment)

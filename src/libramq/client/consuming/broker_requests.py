@@ -187,7 +187,7 @@ class BrokerRequests(Generic[E]):
         if request.ext.get("group") == self._settings.group:
             topic = request.ext.get("topic", "")
             owned_queues = self._core.process_queues()
-            offsets = {each.queue: _continues_at(each) for each in owned_queues if each.queue.topic == topic}
+            offsets = {each.queue: each.continues_at for each in owned_queues if each.queue.topic == topic}
         body = encode_body(ConsumerStatus(message_queue_table=offsets))
         answer(reply_to(request, ResponseCode.SUCCESS, body=body))
 
@@ -281,16 +281,10 @@ class BrokerRequests(Generic[E]):
         return reply_to(request, ResponseCode.SYSTEM_ERROR, remark=remark)
 
 
-def _continues_at(owned: OwnedQueue) -> int:
-    """Return where a consumer continues in a queue."""
-    offset = owned.held.commit_offset
-    return owned.cursor.start_offset if offset is None else offset
-
-
 def _queue_info(owned: OwnedQueue, settings: ConsumerSettings, now: Now) -> ProcessQueueInfo:
     first, last = owned.held.bounds
     return ProcessQueueInfo(
-        commit_offset=_continues_at(owned),
+        commit_offset=owned.continues_at,
         cached_msg_min_offset=first,
         cached_msg_max_offset=last,
         cached_msg_count=len(owned.held),

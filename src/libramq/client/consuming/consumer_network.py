@@ -14,6 +14,7 @@ from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.fetching.fetching import FetchRequest
 from libramq.client.consuming.member_network import MemberNetwork, Seams, log_failure
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
+from libramq.client.consuming.work import Work
 from libramq.client.routing.publish_info import subscribe_queues
 from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError, LibraError, NameServerUnavailable, RouteNotFound
@@ -115,6 +116,10 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
     def assignment(self) -> list[MessageQueue]:
         """Return the queues that are this member's, sorted."""
         return self.core.owned()
+
+    def work(self) -> Work:
+        """Return what the consumer has in hand."""
+        return Work.of_queues(self.core.process_queues())
 
     # Events.
 

@@ -26,7 +26,9 @@ from libramq.client.consuming.handling.handler_result import Ending, HandlerOutc
 from libramq.client.consuming.handling.queue_listener import Hooks, QueueListener
 from libramq.client.consuming.member_network import MemberNetwork
 from libramq.client.consuming.queues.owned_queue import Delivery
+from libramq.client.consuming.work import HandlerCounts
 from libramq.client.network_thread import NetworkShare, run_on_thread
+from libramq.clock import MonotonicMs
 from libramq.errors import InvalidState, LibraError, LocalProtocolError, LoopClosed, RouteNotFound
 from libramq.logs import get_logger
 from libramq.runtime.seams import Dialer
@@ -99,10 +101,13 @@ class ConsumerRun(Generic[N]):
         receiver: "MakeReceiver",
         network: Callable[["ConsumerRun[N]", Dialer], N],
         tls: Tls | None,
+        counts: HandlerCounts,
+        monotonic_ms: Callable[[], MonotonicMs],
     ) -> None:
         """Set up the run; raises ConfigError for unusable TLS files."""
         self.problem: LibraError | None = None
         self._group = group
+        self._counts, self._monotonic_ms = counts, monotonic_ms
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._stage = Stage.STARTING
@@ -261,8 +266,10 @@ class ConsumerRun(Generic[N]):
         # In this order: a result that arrives after the last one was taken announces itself again.
         self._results_announced = False
         results = []
+        now_ms = self._monotonic_ms()
         while self._results:
             results.append(self._results.popleft())
+            self._counts.add(*results[-1], now_ms)
         self._network.handled(results)
 
     def _hook_done(self, change: fx.QueueChange) -> None:

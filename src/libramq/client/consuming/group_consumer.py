@@ -20,6 +20,7 @@ from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver, N, 
 from libramq.client.consuming.consumer_settings import GROUP_STRATEGY, ConsumerSettings
 from libramq.client.consuming.handling.queue_listener import Hooks
 from libramq.client.consuming.member_network import Run, Seams
+from libramq.client.consuming.work import HandlerCounts, Work
 from libramq.client.identity import Identity, name_server_addresses
 from libramq.client.options import (
     ConsumeFrom,
@@ -31,6 +32,7 @@ from libramq.client.options import (
     whole_number,
 )
 from libramq.client.routing.routes import look_up
+from libramq.client.statistics import ConsumerStatistics
 from libramq.clock import Clock, SystemClock
 from libramq.errors import ConfigError, InvalidState, LibraError
 from libramq.filesystem import LocalFileSystem
@@ -110,6 +112,7 @@ class GroupConsumer(Generic[N]):
         self._joining: asyncio.Task[None] | None = None
         self._has_new_subscriptions = False
         self._failure: LibraError | None = None
+        self._counts = HandlerCounts()
 
     if not TYPE_CHECKING:  # A type checker would accept every name.
 
@@ -175,7 +178,7 @@ class GroupConsumer(Generic[N]):
         if self._run is not None and (self._run.stage is not Stage.ENDED or self._joining is not None):
             raise InvalidState(f"this consumer {self._run.stage.value}")
         self._loop = asyncio.get_running_loop()
-        self._is_stopped, self._failure = False, None
+        self._is_stopped, self._failure, self._counts = False, None, HandlerCounts()
         await self._begin_run()
 
     async def _begin_run(self) -> None:
@@ -186,6 +189,8 @@ class GroupConsumer(Generic[N]):
             receiver=self._receiver(),
             network=self._network_of,
             tls=self._access.tls,
+            counts=self._counts,
+            monotonic_ms=self._clock.monotonic_ms,
         )
         await self._run.start()
 
@@ -255,6 +260,13 @@ class GroupConsumer(Generic[N]):
         if self._run is None or self._run.stage is not Stage.RUNNING:
             return []
         return await self._run.call(lambda network: network.assignment())
+
+    async def statistics(self) -> ConsumerStatistics:
+        """Return what it has done since its start, and has in hand now."""
+        is_running = self._run is not None and self._run.stage is Stage.RUNNING
+        return self._counts.snapshot(
+            await self._call(lambda network: network.work()) if is_running else Work()
+        )
 
     def require_topics(self) -> None:
         """Raise InvalidState if it has nothing to read."""

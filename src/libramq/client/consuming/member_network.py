@@ -21,6 +21,7 @@ from libramq.client.consuming.effects import Performers
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.consuming.subscription import heartbeat_data, with_retry_topic
+from libramq.client.consuming.work import Work
 from libramq.client.options import ConsumeFrom
 from libramq.client.routing.name_servers import NameServers
 from libramq.client.seams import NetworkSeams
@@ -168,6 +169,10 @@ class MemberNetwork(ABC, Generic[E]):
     @abstractmethod
     def assignment(self) -> list[MessageQueue]:
         """Return the queues that are this member's, sorted."""
+
+    @abstractmethod
+    def work(self) -> Work:
+        """Return what the consumer has in hand, for its statistics."""
 
     @abstractmethod
     def pause(self, queues: Sequence[MessageQueue] | None) -> None:

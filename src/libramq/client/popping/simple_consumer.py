@@ -40,6 +40,7 @@ from libramq.client.popping.popped import (
 from libramq.client.popping.popped_ahead import Brought, Pace, PopAnswer, PoppedAhead, Terms
 from libramq.client.routing.name_servers import NameServers
 from libramq.client.routing.routes import look_up
+from libramq.client.statistics import SimpleConsumerStatistics
 from libramq.clock import MonotonicMs, SystemClock
 from libramq.errors import (
     BrokerError,
@@ -126,6 +127,7 @@ class SimpleConsumer:
         self._pace = Pace()
         self._ahead = PoppedAhead(self._give_back, self._clock.monotonic_ms)
         self._subscriptions = 0
+        self._received = self._acknowledged = self._returned = 0
         #: Brokers that return `POP_MESSAGES_MAX` at most, by their last answer.
         self._narrow: set[str] = set()
         #: Brokers that know no acknowledgement of several: Apache's of 5.0.
@@ -238,6 +240,7 @@ class SimpleConsumer:
             brought = await self._round(max_messages, invisible_ms, await_ms)
         if self._deserializer is not None:
             set_deserializer(brought.messages, self._deserializer)
+        self._received += len(brought.messages)
         return brought.messages
 
     async def _round(
@@ -289,10 +292,12 @@ class SimpleConsumer:
             await self._ask(
                 messages.topic, broker_name, pop_calls.ack_message(ack_header(self.group, messages))
             )
+            self._acknowledged += 1
             return
         messages = list(messages)
         acks = batch_acks(self.group, messages)
         await all_of([self._ack_many(name, of_broker, messages) for name, of_broker in acks.items()])
+        self._acknowledged += len(messages)
 
     async def _ack_many(
         self, broker_name: str, acks: Sequence[BatchAckText], messages: Sequence[MessageExt]
@@ -330,6 +335,13 @@ class SimpleConsumer:
     async def nack(self, message: MessageExt, *, delay_ms: int = 0) -> None:
         """Give a message back, to be received again at once or after delay_ms."""
         await self.change_invisible_time(message, delay_ms)
+        self._returned += 1
+
+    async def statistics(self) -> SimpleConsumerStatistics:
+        """Return what it has done since it was made."""
+        return SimpleConsumerStatistics(
+            received=self._received, acknowledged=self._acknowledged, returned=self._returned
+        )
 
     async def _give_back(self, message: MessageExt) -> None:
         """Give back a message that the program has not seen: for a broker of ours that is no attempt."""
@@ -389,6 +401,7 @@ class SimpleConsumer:
         others = [message for message in messages if message.tags not in selected.tags]
         if others:
             await self.ack(others)  # No other member would take them.
+            self._acknowledged -= len(others)
             messages[:] = [message for message in messages if message.tags in selected.tags]
         return bool(messages)
 

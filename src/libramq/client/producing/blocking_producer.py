@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, Unpack
 
-from libramq.client.blocking_client import BlockingClient, blocking
+from libramq.client.blocking_client import BlockingClient, anytime, blocking
 from libramq.client.network_thread import Latch
 from libramq.client.producing import producer as asynchronous_producer
 from libramq.client.producing.producer import check_hand_over, hand_over, is_full, report_failure
@@ -113,6 +113,7 @@ class Producer(BlockingClient[asynchronous_producer.Producer]):
 
     reply = blocking(asynchronous_producer.Producer.reply)
     recall = blocking(asynchronous_producer.Producer.recall)
+    statistics = anytime(asynchronous_producer.Producer.statistics)
     publish_queues = blocking(asynchronous_producer.Producer.publish_queues)
 
     @contextlib.contextmanager

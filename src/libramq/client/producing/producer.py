@@ -28,6 +28,7 @@ from libramq.client.producing.send_pipeline import Callback
 from libramq.client.producing.send_request import check_batch, content_of, prepare_batch, prepare_one
 from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.transactions import Transaction, deciding
+from libramq.client.statistics import ProducerStatistics
 from libramq.clock import SystemClock
 from libramq.errors import BufferFull, ConfigError, InvalidMessage
 from libramq.message.message import Message, MessageExt
@@ -355,6 +356,21 @@ class Producer:
     def has_room(self) -> bool:
         """Return whether `wait_for_room` would return at once; `send_nowait` accepts messages for longer."""
         return self._run.network.pipeline.has_room
+
+    async def statistics(self) -> ProducerStatistics:
+        """Return what it has done since its start, and has in hand now."""
+        if not self._run.was_started:
+            return ProducerStatistics()
+        counts = self._run.network.sender.counts
+        return ProducerStatistics(
+            in_flight=counts.in_flight,
+            buffered_bytes=self._run.network.pipeline.buffered_bytes,
+            sent=counts.sent,
+            failed=counts.failed,
+            retries=counts.retries,
+            requests=counts.requests,
+            request_ms=counts.milliseconds,
+        )
 
     async def flush(self) -> None:
         """Wait until everything passed to `send_nowait` has been answered."""

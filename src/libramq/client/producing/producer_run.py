@@ -88,7 +88,7 @@ class ProducerRun:
         self._check = check
         self._checks: TransactionChecks | None = None
         #: Whether it was started and not stopped yet.
-        self.is_running = self._stopping = False
+        self.is_running = self.was_started = self._stopping = False
         self.awaited = AwaitedSends()
         _runs.add(self)
 
@@ -120,7 +120,7 @@ class ProducerRun:
             timeout_ms=self._settings.send_timeout_ms,
         )
         self.network.start()
-        self.is_running = True
+        self.is_running = self.was_started = True
 
     async def stop(self) -> None:
         """Send the buffered messages, wait for the sends that are awaited, unregister, and close."""

@@ -55,6 +55,23 @@ AskVersion = Callable[[str, Callable[[int | LibraError], None], int], None]
 Sent = Callable[[Sequence[SendResult] | LibraError], None]
 
 
+class SendCounts:
+    """Counts a producer's messages and requests since its start."""
+
+    def __init__(self) -> None:
+        self.in_flight = self.sent = self.failed = self.retries = self.requests = self.milliseconds = 0
+
+    def ended(self, count: int, took_ms: int, *, ok: bool) -> None:
+        """Count messages whose request was answered for the last time, or has failed."""
+        self.in_flight -= count
+        self.requests += 1
+        self.milliseconds += took_ms
+        if ok:
+            self.sent += count
+        else:
+            self.failed += count
+
+
 class Sender:
     """Sends prepared requests."""
 
@@ -80,6 +97,7 @@ class Sender:
         self._retry_when_not_safe = retry_when_not_safe
         self._ask_version = ask_version
         self._have_timers: set[str] = set()  # Addresses of brokers.
+        self.counts = SendCounts()
 
     def send(
         self,
@@ -103,7 +121,16 @@ class Sender:
         )
         first = attempts.next(now_ms)
         assert first is not None, "a send starts before its time is up"
-        self._try(prepared, attempts, first, sent)
+        count = len(prepared.ids)
+        self.counts.in_flight += count
+
+        def ended(outcome: Sequence[SendResult] | LibraError) -> None:
+            self.counts.ended(
+                count, self._clock.monotonic_ms() - now_ms, ok=not isinstance(outcome, LibraError)
+            )
+            sent(outcome)
+
+        self._try(prepared, attempts, first, ended)
 
     def send_oneway(
         self, prepared: Prepared, info: TopicPublishInfo, chosen_queue: MessageQueue | None
@@ -151,6 +178,7 @@ class Sender:
             if following is None:
                 sent(results)
             else:
+                self.counts.retries += 1
                 self._try(prepared, attempts, following, sent)
 
         self._remotes.send(address, call.command(), done, timeout_ms=attempt.timeout_ms)
@@ -189,6 +217,7 @@ class Sender:
         if isinstance(following, Fail):
             sent(following.error)
         else:
+            self.counts.retries += 1
             self._try(prepared, attempts, following, sent)
 
     def _no_master(self, queue: MessageQueue) -> ConnectFailed:
@@ -245,6 +274,7 @@ class BatchSender:
             if not isinstance(outcome, LibraError):
                 sent(outcome)
             elif len(contents) > 1 and _is_refusal(outcome) and self._clock.monotonic_ms() < deadline_ms:
+                self._sender.counts.failed -= len(contents)  # Their halves count.
                 half = len(contents) // 2
 
                 def first_sent(first: Outcomes) -> None:

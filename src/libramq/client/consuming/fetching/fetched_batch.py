@@ -190,6 +190,20 @@ class FetchedBatch(Delivery):
         """Return whether the program has messages of it in hand."""
         return self.taken > self.done
 
+    is_call = False
+
+    @property
+    def in_hand_count(self) -> int:
+        """Return how many messages the program has in hand."""
+        return self.taken - self.done
+
+    @property
+    def done_count(self) -> int:
+        """Return how many messages the program has finished."""
+        return self.done
+
+    handled_count = done_count
+
     @property
     def finished_offset(self) -> int | None:
         """Return the offset up to which the program has finished; None if it has finished none of these."""

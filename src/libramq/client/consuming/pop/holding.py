@@ -80,6 +80,11 @@ class Holding:
         return min((each for each in (self._check_ms, busy_ms) if each is not None), default=None)
 
     @property
+    def deliveries(self) -> list[PopDelivery]:
+        """Return what waits for handlers, and what they are at work on."""
+        return [*self._deliveries]
+
+    @property
     def runs(self) -> bool:
         """Return whether handlers run, or may begin."""
         return bool(self._deliveries)

@@ -66,7 +66,7 @@ class PopConsumerCore:
         self._known_brokers.met = self._met
         self._places = Places(settings, subscriptions, self.routes)
         self._settling = Settling(self.routes, self._places.release)
-        self._holding = Holding(settings, self.routes, self._settling, self._places.release, monotonic_ms)
+        self.holding = Holding(settings, self.routes, self._settling, self._places.release, monotonic_ms)
         self._pause_over_ms: MonotonicMs | None = None
         self._phase = Phase.NEW
         self._is_drained = False  # Handlers are not waited for any more.
@@ -77,7 +77,7 @@ class PopConsumerCore:
         due_ms = (
             self._timers.next_due_ms,
             self._settling.next_due_ms,
-            self._holding.next_due_ms,
+            self.holding.next_due_ms,
             self._pause_over_ms,
         )
         return min((each for each in due_ms if each is not None), default=None)
@@ -85,7 +85,7 @@ class PopConsumerCore:
     @property
     def begins_handlers(self) -> bool:
         """Return whether handlers may begin: the consumer is neither paused nor stopping."""
-        return self._phase is Phase.RUNNING and not self._holding.is_paused
+        return self._phase is Phase.RUNNING and not self.holding.is_paused
 
     # Start and time.
 
@@ -98,13 +98,13 @@ class PopConsumerCore:
         """Perform everything that is due."""
         found: list[PopEffect] = self._timers.run(now_ms)
         try:
-            postponed, abandoned = self._holding.check(now_ms)
+            postponed, abandoned = self.holding.check(now_ms)
             found += postponed
             if abandoned:
                 found.append(fx.Abandon(tuple(abandoned)))
         except Exception as error:
             self._failed("the messages that are held could not be looked at", error)
-        if again := self._holding.take_due(now_ms):
+        if again := self.holding.take_due(now_ms):
             found.append(fx.Deliver(again))
         return found
 
@@ -169,7 +169,7 @@ class PopConsumerCore:
                 wanted.append(held)
             else:  # Brokers compare hashes of tags only, and no other member would take it.
                 self._settling.settle(held, Outcome.DONE, now_ms)
-        deliveries = self._holding.arrived(wanted, popped_ms, now_ms)
+        deliveries = self.holding.arrived(wanted, popped_ms, now_ms)
         return [fx.Deliver(deliveries)] if deliveries else []
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> list[PopEffect]:
@@ -177,7 +177,7 @@ class PopConsumerCore:
         again = [
             delivery
             for result, ending in results
-            for delivery in self._holding.handled(result, ending, now_ms)
+            for delivery in self.holding.handled(result, ending, now_ms)
         ]
         return [fx.Deliver(again)] if again else []
 
@@ -206,7 +206,7 @@ class PopConsumerCore:
             held.is_gone = error.response_code in GONE
             log.warning("a message could not be kept from others any longer", reason=str(error))
         self._settling.extended(held)
-        again = self._holding.take_lapsed(now_ms)
+        again = self.holding.take_lapsed(now_ms)
         return [fx.Deliver(again)] if again else []
 
     def dead_letter_made(
@@ -218,12 +218,12 @@ class PopConsumerCore:
 
     def pause(self, now_ms: MonotonicMs) -> list[PopEffect]:
         """Start no more handlers and pops."""
-        self._holding.pause()
+        self.holding.pause()
         return []
 
     def resume(self, now_ms: MonotonicMs) -> list[PopEffect]:
         """Continue."""
-        kept = self._holding.resume()
+        kept = self.holding.resume()
         return [fx.Deliver(kept)] if kept else []
 
     # Stop.
@@ -239,7 +239,7 @@ class PopConsumerCore:
         self._known_brokers.close()
         self._timers.clear()
         self._stop_due.at(now_ms + timeout_ms)
-        self._holding.close()
+        self.holding.close()
         return []
 
     def unregistered(self) -> list[PopEffect]:
@@ -263,11 +263,11 @@ class PopConsumerCore:
         """Add what follows from an event."""
         found: list[PopEffect] = effects
         if self._phase is Phase.DRAINING and not self._settling.count and self._is_idle:
-            self._holding.give_back(now_ms)
+            self.holding.give_back(now_ms)
         found += self._settling.requests(now_ms)
         if self._phase is Phase.DRAINING and not self._settling.count and self._is_idle:
             found += self._unregister()
-        if self._phase is Phase.RUNNING and not self._holding.is_paused:
+        if self._phase is Phase.RUNNING and not self.holding.is_paused:
             found += self._places.pops(now_ms)
             self._pause_over_ms = self._places.next_due_ms(now_ms)
         if self.troubles.reports:
@@ -277,7 +277,7 @@ class PopConsumerCore:
     @property
     def _is_idle(self) -> bool:
         """Return whether no handler is waited for."""
-        return self._is_drained or not self._holding.runs
+        return self._is_drained or not self.holding.runs
 
     def _is_wanted(self, topic: str, message: MessageExt) -> bool:
         selected = self._subscriptions[topic]

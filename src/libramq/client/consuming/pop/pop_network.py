@@ -17,6 +17,7 @@ from libramq.client.consuming.member_network import MemberNetwork, Seams, log_fa
 from libramq.client.consuming.pop.effect import Acknowledge, MakeDeadLetter, Pop, PopEffect, Postpone
 from libramq.client.consuming.pop.places import POP_COUNT_MAX
 from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
+from libramq.client.consuming.work import Work
 from libramq.client.options import ConsumeFrom
 from libramq.client.popping.popped import ack_header, batch_acks, change_header, messages_of
 from libramq.clock import MonotonicMs
@@ -86,6 +87,10 @@ class PopNetwork(MemberNetwork[PopEffect]):
     def assignment(self) -> list[MessageQueue]:
         """Return its queues: none."""
         return []
+
+    def work(self) -> Work:
+        """Return what the consumer has in hand."""
+        return Work.of_deliveries(self.core.holding.deliveries)
 
     def ask(self, ask: fx.Ask[Any]) -> None:
         """Make a request, and measure how long its answer takes."""

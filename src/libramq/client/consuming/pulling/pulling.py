@@ -284,7 +284,7 @@ class Pulling:
             return []
         cursor.accepts_damaged = False
         cursor.broker_id = outcome.suggested_broker_id
-        cursor.next_offset = outcome.next_offset
+        cursor.next_offset, cursor.end_offset = outcome.next_offset, outcome.max_offset
         if messages:
             cursor.last_stored_ms = last_stored_ms
         wanted = self._accept(queue.topic, messages) if messages else ()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from operator import lt
-from typing import Final, NamedTuple, Self
+from typing import ClassVar, Final, NamedTuple, Self
 
 from libramq.client.consuming.queues.lease import Lease
 from libramq.clock import MonotonicMs
@@ -279,7 +279,7 @@ class PullCursor:
     last message that we have pulled was stored, also in an ownership just before; 0 for none. handled_before:
     the highest offset handled in an earlier ownership. was_missing: its topic was missing for a while, so its
     offsets may mean other messages now. accepts_damaged: the last pull brought a body that does not match its
-    checksum, and the next one is taken as it comes.
+    checksum, and the next one is taken as it comes. end_offset: the queue's, by the last answer.
     """
 
     last_ms: MonotonicMs
@@ -297,6 +297,7 @@ class PullCursor:
     was_missing: bool = False
     catch_up: CatchUpPace | None = None
     accepts_damaged: bool = False
+    end_offset: int | None = None
 
     @property
     def has_advanced(self) -> bool:
@@ -366,6 +367,24 @@ class Delivery:
     def is_under_way(self) -> bool:
         """Return whether the user's code is at work on its messages."""
         return self.started
+
+    #: Whether it is a call of a handler, whose time counts.
+    is_call: ClassVar[bool] = True
+
+    @property
+    def in_hand_count(self) -> int:
+        """Return how many of its messages the user's code is at work on."""
+        return len(self.messages) if self.started else 0
+
+    @property
+    def done_count(self) -> int:
+        """Return how many of its messages are done before it has ended."""
+        return 0
+
+    @property
+    def handled_count(self) -> int:
+        """Return how many of its messages the user's code has had, when it has ended."""
+        return len(self.messages)
 
     @property
     def finished_offset(self) -> int | None:
@@ -456,6 +475,12 @@ class OwnedQueue:
         # Written by `Commits`.
         self.commit_awaited = False
         self.last_commits = 0
+
+    @property
+    def continues_at(self) -> int:
+        """Return where a consumer continues."""
+        offset = self.held.commit_offset
+        return self.cursor.start_offset if offset is None else offset
 
     def drop_pulled(self) -> None:
         """Drop what was pulled: it is to be read from another offset."""
