@@ -100,6 +100,14 @@ def test_a_rebalance_with_unknown_redelivery_is_counted_as_unknown():
     assert value(metrics, "libra_group_rebalances_redelivered_unknown_total", **group) == 1
 
 
+def test_the_pause_of_a_static_members_restart_is_observed():
+    metrics = Metrics()
+    metrics.record(event("restarted", reason="static_member_restarted", member_count=2, worst_pause_ms=1_500))
+    group = {"consumer_group": "G"}
+    assert value(metrics, "libra_static_member_restart_pause_seconds_sum", **group) == 1.5
+    assert value(metrics, "libra_group_rebalances_total", reason="static_member_restarted", **group) is None
+
+
 def test_totals_grow_and_ended_diagnoses_disappear():
     metrics = Metrics()
     metrics.sample(sample(messages_in=5, held_pulls=2, connections=3, diagnoses={"G": {"idle_members"}}))

@@ -351,9 +351,9 @@ def test_a_broker_that_was_out_of_reach_hears_of_static_members_that_returned(no
     """It recorded their queues as moved, to a client that it took for another member (seed 463400)."""
     settled_group(node)
     node.answer(node.granted, RequestTimeout("no"))
-    node.broker.cluster.others.peers.replaced(Replaced(HERE, "y-1", "y-2"))
-    node.broker.cluster.others.peers.replaced(Replaced(THERE, "z-1", "z-2"))
-    node.broker.cluster.others.peers.replaced(Replaced(HERE, "y-2", "y-3"))
+    node.broker.cluster.others.peers.replaced(Replaced(HERE, "y-1", "y-2", "till"))
+    node.broker.cluster.others.peers.replaced(Replaced(THERE, "z-1", "z-2", "desk"))
+    node.broker.cluster.others.peers.replaced(Replaced(HERE, "y-2", "y-3", "till"))
     node.pass_by(200)
     node.take(R.PEER_REBALANCE)
     (beat,) = node.take(R.PEER_MEMBERS, ADDRESSES[B])
@@ -361,7 +361,7 @@ def test_a_broker_that_was_out_of_reach_hears_of_static_members_that_returned(no
     node.coordinate()
     returned, _ = node.take(R.PEER_REBALANCE, ADDRESSES[B])
     assert body_of(returned, bodies.PeerRebalanceBody) == bodies.PeerRebalanceBody(
-        group=HERE, replaced={"y-1": "y-2", "y-2": "y-3"}
+        group=HERE, replaced={"y-1": "y-2", "y-2": "y-3"}, instances={"y-2": "till", "y-3": "till"}
     )
 
 

@@ -69,6 +69,35 @@ def test_simultaneous_events_of_brokers_are_one_rebalance():
     ]
 
 
+def test_a_static_members_restart_at_two_brokers_is_one_line_of_the_history():
+    """It is no rebalance that was interrupted, and ends none that is under way."""
+
+    def restarted(broker, at_ms, pause):
+        return told(
+            broker, at_ms, "restarted", reason="static_member_restarted", who="till", member_count=2, moved=0,
+            minimum=0, worst_pause_ms=pause, time_to_stable_ms=pause, unowned=0, redelivered_upper_bound=0,
+        )  # fmt: skip
+
+    events = [
+        started("a", 1_000),
+        restarted("a", 9_000, 500),
+        settled("a", 9_100),
+        restarted("a", 60_000, 700),
+        restarted("b", 60_010, 650),
+    ]
+    first, second = rebalances(events, wall_ms=100_000)
+    assert (first.state, first.causes) == (
+        RebalanceState.SETTLED,
+        (Cause("member_joined", "bob"), Cause("static_member_restarted", "till")),
+    )
+    assert (second.at_ms, second.state, second.brokers) == (59_300, RebalanceState.SETTLED, ("a", "b"))
+    assert (second.worst_pause_ms, second.time_to_stable_ms, second.moved) == (700, 710, 0)
+    assert timeline(second)[1].strip() == (
+        "0/0 queues moved (actual/minimum), stable after 710 ms, worst pause 700 ms, "
+        "no message was redelivered"
+    )
+
+
 def test_rebalances_are_printed_as_lines():
     (found,) = rebalances(TWO_BROKERS, wall_ms=10_000)
     first, *rest = timeline(found)

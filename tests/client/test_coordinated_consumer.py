@@ -9,13 +9,16 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from libramq.admin.groups import group_rebalances
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
+from libramq.cli.groups.history import timeline
 from libramq.client import Admin, ConsumeFrom, Producer, PushConsumer, network_thread
 from libramq.client.consuming.membership import membership
 from libramq.clock import SystemClock
 from libramq.errors import MemberReplaced, UnknownMember
 from libramq.filesystem import LocalFileSystem
+from libramq.groups.rebalance_history import Cause
 from libramq.message import Message
 from libramq.message.queue import MessageQueue
 from libramq.nameserver import NameServer
@@ -23,7 +26,7 @@ from libramq.rpc import broker_calls
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from tests.broker.brokers import heartbeat
 from tests.interop.ports import free_broker_port
-from tests.transport.loops import until
+from tests.transport.loops import until, until_asked
 
 QUEUES = 8
 
@@ -219,6 +222,18 @@ async def test_a_restarted_static_member_keeps_its_queues(home, group):
     assert len(one.events["assigned"]) + len(one.events["revoked"]) <= 2
     await group.handled()
     assert repeated(group.seen) == {}
+
+    async def with_restart():
+        """Return the last rebalance: the joins before, which have not settled, and the restart."""
+        return (await asyncio.to_thread(group_rebalances, home.namesrv.address, "g", last=1))[0]
+
+    async def is_recorded():  # When every queue is read again.
+        return Cause("static_member_restarted", "two") in (await with_restart()).causes
+
+    await until_asked(is_recorded)
+    found = await with_restart()
+    assert found.worst_pause_ms > 0
+    assert "static_member_restarted two" in timeline(found)[0]
 
 
 async def test_a_replaced_static_member_reports_it_and_returns_later(home, group, watch, monkeypatch):

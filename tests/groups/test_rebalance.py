@@ -356,7 +356,7 @@ def test_an_opening_before_its_rebalance_is_known_counts_for_it():
     assert rebalance.is_settled
     rebalance.changed(Reason.MEMBER_JOINED, "bob", ["alice", "bob"], epoch=2, is_part=True, now=at(61_000))
     rebalance.opened(Q[1], "bob", now_ms=61_100)
-    rebalance.replaced("bob", "bobby")
+    rebalance.replaced("bob", "bobby", "till", now_ms=61_200)
     rebalance.completed(["alice", "bobby"])
     moved, settled = rebalance.settle(Q, openings=openings, now=at(63_000))
     assert [(move.queue, move.from_, move.to, move.resumed_ms) for move in moved.moves] == [
@@ -368,6 +368,44 @@ def test_an_opening_before_its_rebalance_is_known_counts_for_it():
     rebalance.completed(["alice", "bobby"])
     (settled,) = rebalance.settle(Q, openings=openings, now=at(92_000))
     assert settled.moved == 0
+
+
+@pytest.mark.parametrize(
+    ("gone_ms", "pause_ms"), [(500, 1_500), (None, 2_000)], ids=["seen to end", "frozen"]
+)
+def test_a_static_members_restart_is_an_event_with_the_pause_of_its_queues(gone_ms, pause_ms):
+    """A held pull counts as reading until its connection ends; of one that never ended, until it was made."""
+    group = steady("alice", "bob")
+    group.deliver("bob", 2, 7)
+    group.pull("bob", 2, 3, offset=7)
+    began_ms = group.now_ms
+    if gone_ms is not None:
+        group.rebalance.gone("bob", began_ms + gone_ms)
+    group.now_ms += 1_000
+    group.rebalance.replaced("bob", "bob-2", "till", now_ms=group.now_ms)
+    group.members = ["alice", "bob-2"]
+    group.pull("bob-2", 2, offset=5)
+    assert group.rebalance.restarted(now=group.now) == []
+    group.now_ms += 1_000
+    group.pull("bob-2", 3, offset=7)
+    (event,) = group.rebalance.restarted(now=group.now)
+    assert (event.kind, event.reason, event.who) == ("restarted", "static_member_restarted", "till")
+    assert (event.worst_pause_ms, event.moved, event.unowned) == (pause_ms, 0, 0)
+    assert event.redelivered_upper_bound == 2  # Of the first queue 5 and 6.
+    assert not group.rebalance.restarts
+    assert group.rebalance.is_settled
+    group.leave("bob-2")
+    group.join("cora")
+    group.pull("cora", 2, 3)
+    assert group.settled().moved == 2
+
+
+def test_a_restart_that_leaves_queues_unread_is_recorded_after_a_while():
+    group = steady("alice", "bob")
+    group.rebalance.replaced("bob", "bob-2", "till", now_ms=group.now_ms)
+    group.now_ms += SETTLE_MS_MAX
+    (event,) = group.rebalance.restarted(now=group.now)
+    assert (event.unowned, event.worst_pause_ms) == (2, 0)
 
 
 @pytest.mark.parametrize(("opened_ms", "moved"), [(10_000, 1), (9_999, 0)])

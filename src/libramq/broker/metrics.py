@@ -190,6 +190,10 @@ class Metrics:
         self._pause = self._histogram(
             "libra_group_queue_pause_seconds", "How long a queue that moved stood still."
         )
+        self._restart_pause = self._histogram(
+            "libra_static_member_restart_pause_seconds",
+            "How long queues of a static member stood still while it restarted.",
+        )
         self._double = self._histogram(
             "libra_group_queue_double_owner_seconds", "How long two members read a queue that moved."
         )
@@ -270,6 +274,8 @@ class Metrics:
         if event.kind == "started":
             self._pause.labels(group)  # With 0: Prometheus sees no increase where a series begins.
             self._rebalances.labels(group, event.reason or "").inc()
+        elif event.kind == "restarted":
+            self._restart_pause.labels(group).observe((event.worst_pause_ms or 0) / 1000)
         elif event.kind == "moved":
             for move in event.moves or ():
                 self._pause.labels(group).observe(move.pause_ms / 1000)

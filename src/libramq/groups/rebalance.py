@@ -17,6 +17,7 @@ from typing import Final
 
 from libramq.clock import MonotonicMs, Now
 from libramq.groups.rebalance_event import (
+    STATIC_MEMBER_RESTARTED,
     VERSION,
     Reason,
     RebalanceEvent,
@@ -24,7 +25,7 @@ from libramq.groups.rebalance_event import (
     bounded_members,
     split_moves,
 )
-from libramq.groups.unsettled import Owner, Unsettled, repeated, sum_bounds
+from libramq.groups.unsettled import Owner, Restart, Unsettled, repeated, sum_bounds
 from libramq.message.queue import MessageQueue
 
 #: Ours: the Java client starts pulling a new queue 500 ms after it got it; twice that is quiet.
@@ -61,6 +62,8 @@ class GroupRebalance:
         self._early: Unsettled | None = None  # What moved before the coordinator's PEER_STARTED came.
         self._opened_by_unknown: dict[MessageQueue, int | None] = {}  # With what was sent before.
         self.contested = ContestedQueues()
+        #: Static members that are back and do not read all of their queues yet, by client id.
+        self.restarts: dict[str, Restart] = {}
 
     @property
     def is_settled(self) -> bool:
@@ -113,12 +116,45 @@ class GroupRebalance:
             member_count=len(self._members),
         )
 
-    def replaced(self, former: str, client_id: str) -> None:
-        """Note that a client has taken another's place, as a returning static member does."""
+    def gone(self, client_id: str, now_ms: MonotonicMs) -> None:
+        """Note that a client's last connection has ended: it reads no more."""
+        for owner in self._owners.values():
+            if owner.client_id == client_id:
+                owner.gone_ms = now_ms
+
+    def restarted(self, *, now: Now) -> list[RebalanceEvent]:
+        """Return the events of static members that read all of their queues again, or should by now."""
+        found = []
+        for client_id, restart in list(self.restarts.items()):
+            if not restart.stopped_ms or now.monotonic_ms - restart.began_ms >= SETTLE_MS_MAX:
+                del self.restarts[client_id]
+                found.append(
+                    self._event(
+                        now,
+                        kind="restarted",
+                        reason=STATIC_MEMBER_RESTARTED,
+                        who=restart.name,
+                        member_count=len(self._members),
+                        moved=0,
+                        minimum=0,
+                        time_to_stable_ms=restart.pause_ms,
+                        worst_pause_ms=restart.pause_ms,
+                        redelivered_upper_bound=restart.redelivered,
+                        unowned=len(restart.stopped_ms),
+                    )
+                )
+        return found
+
+    def replaced(self, former: str, client_id: str, name: str, *, now_ms: MonotonicMs) -> None:
+        """Note that a client has taken another's place, as a returning static member of that name does."""
+        owned = {queue: each for queue, each in self._owners.items() if each.client_id == former}
+        if owned:
+            restart = Restart(name, now_ms, {queue: each.stopped_ms for queue, each in owned.items()})
+            self.restarts[client_id] = restart
         self._members = sorted(client_id if member == former else member for member in self._members)
         for owner in self._owners.values():
             if owner.client_id == former:
-                owner.client_id = client_id
+                owner.client_id, owner.gone_ms = client_id, None
         for unsettled in (self._unsettled, self._early):
             if unsettled is not None:
                 unsettled.rename(former, client_id)
@@ -194,6 +230,8 @@ class GroupRebalance:
             self._owners[queue] = Owner(client_id, now_ms, offset)
             return
         if owner is not None and owner.client_id == client_id:
+            if self.restarts and (restart := self.restarts.get(client_id)) is not None:
+                restart.resumed(queue, repeated(self._sent(queue, owner), offset), now_ms)
             self._opened_by_unknown.pop(queue, None)
             if not owner.has_begun:
                 self._began(queue, owner, offset, now_ms)

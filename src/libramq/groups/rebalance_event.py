@@ -4,6 +4,7 @@ be.
 started    why a rebalance began, and who caused it
 moved      which queues changed hands, and how long each was not read
 settled    the totals: moves against the minimum, time to stable, worst pause, redelivered messages, loads
+restarted  a static member is back, and how long its queues were not read; nothing has moved
 diagnosed  a problem of the group, in a sentence; recovered: it is over
 """
 
@@ -42,6 +43,10 @@ class Reason(StrEnum):
     STRATEGY_CHANGED = "strategy_changed"
     MODE_CHANGED = "mode_changed"
     OPERATOR = "operator"
+
+
+#: The reason of a restarted event, which is the beginning of no rebalance.
+STATIC_MEMBER_RESTARTED: Final = "static_member_restarted"
 
 
 class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):

@@ -79,7 +79,8 @@ class _Part:
 
     @property
     def start_ms(self) -> int:
-        return self.started[0].at_ms
+        first = self.started[0]
+        return first.at_ms - (first.worst_pause_ms or 0) if first.kind == "restarted" else first.at_ms
 
     @property
     def end_ms(self) -> int:
@@ -116,6 +117,8 @@ def _parts(broker_name: str, events: Iterable[RebalanceEvent]) -> list[_Part]:
                 parts.append(current)
             else:
                 current.started.append(event)
+        elif event.kind == "restarted":
+            parts.append(_Part(broker_name, [event], settled=event))
         elif current is not None and event.kind == "moved":
             current.moves += event.moves or ()
         elif current is not None and event.kind == "settled":
@@ -142,7 +145,7 @@ def _overlapping(parts: list[_Part]) -> list[list[_Part]]:
 def _together(group: str, parts: Sequence[_Part], wall_ms: WallMs) -> Rebalance:
     started = sorted((event for part in parts for event in part.started), key=lambda event: event.at_ms)
     settled = [part.settled for part in parts if part.settled is not None]
-    at_ms = started[0].at_ms
+    at_ms = min(part.start_ms for part in parts)
     loads: Counter[str] = Counter()
     for event in settled:
         loads.update(event.loads or {})

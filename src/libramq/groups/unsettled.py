@@ -47,7 +47,8 @@ class Owner:
     """The puller of a queue: its last read, whether that still waits, and up to where it was sent messages.
 
     next_offset: None until that is known. has_begun: it has pulled. sent_before: up to where those before it
-    were sent messages, which may have handled more of them than they committed; None: nobody knows.
+    were sent messages, which may have handled more of them than they committed; None: nobody knows. gone_ms:
+    when its last connection ended; a static member may return.
     """
 
     client_id: str
@@ -57,6 +58,33 @@ class Owner:
     is_catching_up: bool = False
     has_begun: bool = True
     sent_before: int | None = 0
+    gone_ms: MonotonicMs | None = None
+
+    @property
+    def stopped_ms(self) -> MonotonicMs:
+        """Return when an owner that is gone read last: its held pull counts until its connection ended."""
+        return self.read_at_ms if self.gone_ms is None else max(self.read_at_ms, self.gone_ms)
+
+
+@dataclass(slots=True)
+class Restart:
+    """A static member that is back, and does not read all of its queues yet.
+
+    stopped_ms: when each of the others was read last. redelivered: an upper bound; None: unknown.
+    """
+
+    name: str
+    began_ms: MonotonicMs
+    stopped_ms: dict[MessageQueue, MonotonicMs]
+    pause_ms: int = 0
+    redelivered: int | None = 0
+
+    def resumed(self, queue: MessageQueue, redelivered: int | None, now_ms: MonotonicMs) -> None:
+        """Note that a queue is read again."""
+        stopped_ms = self.stopped_ms.pop(queue, None)
+        if stopped_ms is not None:
+            self.pause_ms = max(self.pause_ms, now_ms - stopped_ms)
+            self.redelivered = sum_bounds([self.redelivered, redelivered])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

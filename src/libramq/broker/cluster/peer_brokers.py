@@ -261,9 +261,9 @@ class PeerBrokers:
             members=members,
             is_repeated=True,
         )
-        replaced = {each.former: each.client_id for each in self._replaced if each.group == group.name}
+        replaced = [each for each in self._replaced if each.group == group.name]
         if replaced:
-            body = bodies.PeerRebalanceBody(group=group.name, replaced=replaced)
+            body = _body_of(group.name, replaced)
             self._say(broker_name, peer_calls.report_rebalance(body), lambda _: None)
         if group.mode == MODE_EPOCHS and members:
             self._say(broker_name, peer_calls.report_rebalance_start(started), lambda _: None)
@@ -279,7 +279,7 @@ class PeerBrokers:
     def replaced(self, effect: Replaced) -> None:
         """Report to all others that a client has taken another's place in a group."""
         self._replaced.append(effect)
-        body = bodies.PeerRebalanceBody(group=effect.group, replaced={effect.former: effect.client_id})
+        body = _body_of(effect.group, [effect])
         self._say_to_all(partial(peer_calls.report_rebalance, body))
 
     def removed(self, *, topic: str = "", group: str = "") -> None:
@@ -443,3 +443,12 @@ def credible_epoch(broker_name: str, epoch: int, grant: FenceGrant) -> int:
         group=grant.group, broker=broker_name, epoch=epoch, ours=grant.epoch,
     )  # fmt: skip
     return grant.epoch + EPOCHS_AHEAD_MAX // 2
+
+
+def _body_of(group: str, replaced: Iterable[Replaced]) -> bodies.PeerRebalanceBody:
+    """Return the report of clients that have taken others' places."""
+    return bodies.PeerRebalanceBody(
+        group=group,
+        replaced={each.former: each.client_id for each in replaced},
+        instances={each.client_id: each.instance for each in replaced},
+    )

@@ -270,6 +270,7 @@ class ConsumerClients:
         if member.is_stock and not group.is_broadcasting and not group.has_stock(member.client_id):
             departures.is_other_stock = True
         if not group.has_client(member.client_id):
+            self.rebalances.gone(group.name, member.client_id, now)
             grace_ms = self._locks.vanished(group.name, member.client_id, now_ms=now.monotonic_ms)
             departures.grace_ms = max(departures.grace_ms, grace_ms)
             departures.clients.append(member.client_id)

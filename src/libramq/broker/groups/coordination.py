@@ -374,9 +374,9 @@ class Coordination:
             case fx.Started() | fx.Settled():
                 self._consumers.rebalances.note_later(partial(self._note, effect))
             case fx.Replaced():
-                observed = self._consumers.rebalances.observed(effect.group)
-                if observed is not None:
-                    observed.replaced(effect.former, effect.client_id)
+                self._consumers.rebalances.replaced(
+                    effect.group, effect.former, effect.client_id, effect.instance
+                )
                 self._peers.replaced(effect)
             case fx.ModeChanged():
                 self._change_mode(effect)

@@ -104,6 +104,18 @@ class ObservedRebalances:
         self.catch_up()
         return self._rebalances.get(group_name)
 
+    def gone(self, group_name: str, client_id: str, now: Now) -> None:
+        """Note that a client's last connection to us has ended."""
+        rebalance = self._rebalances.get(group_name)
+        if rebalance is not None:
+            rebalance.gone(client_id, now.monotonic_ms)
+
+    def replaced(self, group_name: str, former: str, client_id: str, name: str) -> None:
+        """Note that a client has taken another's place, as a returning static member of that name does."""
+        rebalance = self.observed(group_name)
+        if rebalance is not None:
+            rebalance.replaced(former, client_id, name, now_ms=self._clock.monotonic_ms())
+
     def opened(
         self,
         peer: Connection,
@@ -154,9 +166,14 @@ class ObservedRebalances:
         self._modes.pulled(topic, group_name)
         if _are_owned(group, topic) and (is_opened or not self._fences.goes_by_epochs(group_name)):
             queue = MessageQueue(topic, self.broker_name, queue_id)
-            self._rebalance(group_name).pulled(
-                queue, member.client_id, offset, is_opened=is_opened, now_ms=now_ms
-            )
+            rebalance = self._rebalance(group_name)
+            rebalance.pulled(queue, member.client_id, offset, is_opened=is_opened, now_ms=now_ms)
+            if rebalance.restarts:
+                self._record_restarts(rebalance)
+
+    def _record_restarts(self, rebalance: GroupRebalance) -> None:
+        for event in rebalance.restarted(now=read_clock(self._clock)):
+            self._record(event)
 
     def answered(
         self,
@@ -181,6 +198,8 @@ class ObservedRebalances:
         for name, rebalance in list(self._rebalances.items()):
             yield
             now = read_clock(self._clock)
+            if rebalance.restarts:
+                self._record_restarts(rebalance)
             if rebalance.is_settled:
                 self._unsettled.discard(name)
                 continue

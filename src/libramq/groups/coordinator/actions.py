@@ -94,11 +94,11 @@ def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Admissi
     if admission.replaced is not None:  # A static member has restarted.
         group.balance.rename(admission.replaced.id, member.id)
         publication.is_changed = True
-        remark = group.members.fenced(admission.replaced.profile.instance or "").remark
+        instance = admission.replaced.profile.instance or ""
+        remark = group.members.fenced(instance).remark
         publication.refuse(admission.replaced, ResponseCode.FENCED, remark)
         former = admission.replaced.profile.client_id
-        if former != member.profile.client_id:
-            publication.effects.append(Replaced(group.name, former, member.profile.client_id))
+        publication.effects.append(Replaced(group.name, former, member.profile.client_id, instance))
     if admission.earlier not in (None, member.profile):
         publication.is_changed = True  # A member that joined long ago will not join again to repeat it.
     reason = admission.reason

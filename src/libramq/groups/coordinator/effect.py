@@ -141,6 +141,7 @@ class Replaced:
     group: str
     former: str
     client_id: str
+    instance: str
 
 
 @dataclass(frozen=True, slots=True)

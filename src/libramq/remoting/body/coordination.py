@@ -428,7 +428,7 @@ class PeerRebalanceBody(Document, frozen=True, kw_only=True):
 
     is_complete: every queue is granted to its target; then these are the members, and uncommitted the queues
     whose messages may be redelivered. replaced: clients that have taken the places of others, by those; their
-    queues have not moved.
+    queues have not moved. instances: their static names, by client id.
     """
 
     group: str
@@ -436,3 +436,4 @@ class PeerRebalanceBody(Document, frozen=True, kw_only=True):
     uncommitted: list[QueueGrant] = []
     is_complete: bool = False
     replaced: dict[str, str] = {}
+    instances: dict[str, str] = {}

@@ -75,11 +75,11 @@ class PeerRequests:
         """Note a coordinator's report on the progress of a rebalance."""
         body: bodies.PeerRebalanceBody = request.body
         observed = self._consumers.rebalances.observed(body.group)
-        if observed is not None:
-            for former, client_id in body.replaced.items():
-                observed.replaced(former, client_id)
-            if body.is_complete:
-                observed.completed(body.members, uncommitted=[grant.queue for grant in body.uncommitted])
+        for former, client_id in body.replaced.items():
+            name = body.instances.get(client_id, client_id)
+            self._consumers.rebalances.replaced(body.group, former, client_id, name)
+        if observed is not None and body.is_complete:
+            observed.completed(body.members, uncommitted=[grant.queue for grant in body.uncommitted])
         return SUCCESS
 
     @serves(RequestCode.PEER_REMOVED)
