@@ -15,6 +15,7 @@ from typing import TextIO
 import pytest
 from hypothesis import settings
 
+from tests import secrets
 from tests.fakes import OPENED
 from tests.times import Times
 
@@ -127,6 +128,34 @@ def _disk_that_is_never_awaited() -> Iterator[None]:
         for name in ("fsync", "fdatasync"):
             if hasattr(os, name):
                 patched.setattr(os, name, os.fstat)  # It refuses what is no file, too.
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Look at the command lines of the servers that a test has started, if it has passwords."""
+    yield
+    if secrets.is_of_families(item.path):
+        secrets.check_titles(item)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_secret_in_log_files(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Servers that other processes run log into files; their module's fixtures have ended them by then."""
+    began_ns = time.time_ns()
+    yield
+    if secrets.is_of_families(request.path):
+        found = list(secrets.files_with_secrets(tmp_path_factory.getbasetemp(), began_ns))
+        assert not found, found
+
+
+@pytest.fixture(autouse=True)
+def _no_secret_in_the_log(request: pytest.FixtureRequest) -> Iterator[None]:
+    if secrets.is_of_families(request.path):
+        yield from secrets.watched(logging.getLogger("libramq"))
+    else:
         yield
 
 

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from libramq.broker.broker_conf import broker_config
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.persistence import FOLD_MS
+from libramq.broker.metrics_server import MetricsServer
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError
@@ -22,6 +24,7 @@ from libramq.remoting.credentials import Credentials, sign, sign_for
 from tests.broker.brokers import Conversation, send_header
 from tests.broker.test_cold_reads import ColdPages
 from tests.fakes import FakePeer
+from tests.secrets import secrets_in
 
 ROOT, ALICE, BROKERS = (
     Credentials("root", "r00t"),
@@ -42,6 +45,12 @@ class Secured(Conversation):
         }
         super().__init__(root, **(defaults | options))
         self.peer = FakePeer()
+        self.metrics = MetricsServer("127.0.0.1", 0)
+        self.metrics.observe(self.broker)
+
+    def close(self) -> None:
+        assert secrets_in(generate_latest(self.metrics.registry)) == []
+        super().close()
 
     def signed(
         self, who: Credentials, code: int, header: h.Header | None = None, body: object = b""

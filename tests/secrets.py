@@ -1,0 +1,104 @@
+"""The passwords of tests, in nothing that servers show: checked at every test of the families that have some.
+
+    the log of servers in this process      each line, at debug level
+    command lines of servers                those that a test has started, when its body is over
+    log files                               below the run's temporary directory, when a module is over
+    metrics                                 of `tests/broker/test_users.py`'s broker, when it is closed
+
+`tests/cli/test_no_secret_shown.py` looks at answers, metrics and stored files, too, of one cluster.
+"""
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+#: The passwords that these modules use, all but those that are words of the language.
+MARKED: Final = re.compile(
+    rb"[a-z]+-secret\b|\bwonder\b|r00t|p33rs|hush-|the-withdrawn-one|the-one-that-stays"
+    rb"|only brokers know this|a-long-random-text|another-random-text|the-(?:first|second)-of-"
+    rb"|the-next-(?:random-text|of-admin)"
+)
+#: What looks like one: a topic of a policy.
+NAMES: Final = re.compile(rb"Topic:[a-z]+-secret")
+#: The modules, by how their paths begin.
+FAMILIES: Final = (
+    "auth/", "nameserver/", "broker/test_users", "broker/test_audit", "broker/test_encryption",
+    "replication/test_slave_proof", "rpc/test_access_table", "remoting/test_credentials",
+    "protocols/kafka/test_sasl", "protocols/kafka/test_audit", "protocols/kafka/test_access_table",
+    "cli/test_secure", "cli/test_no_secret_shown", "interop/test_users", "interop/test_tls",
+    "interop/test_access", "interop/test_kafka_secured", "interop/test_secured_cluster",
+)  # fmt: skip
+#: The ends of the names of files that servers write what they say to.
+LOGS: Final = (".log", ".stderr", ".stdout", ".refused", ".jsonl")
+#: The commands whose processes are servers.
+SERVERS: Final = (b"up", b"broker", b"nameserver")
+
+
+def is_of_families(path: Path) -> bool:
+    """Return whether a module is one of those with passwords."""
+    return path.relative_to(Path(__file__).parent).as_posix().startswith(FAMILIES)
+
+
+def secrets_in(text: bytes) -> list[str]:
+    """Return the passwords in a text."""
+    return sorted({found.decode() for found in MARKED.findall(NAMES.sub(b"", text))})
+
+
+class LogOfServers(logging.Handler):
+    """Keeps the passwords that log lines of this process have."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Look at a line as it is written, and at the values and the error that it has."""
+        text = f"{record.getMessage()} {record.__dict__} {record.exc_info}"
+        self.found += (f"{each} in {text}" for each in secrets_in(text.encode(errors="replace")))
+
+
+def watched(logger: logging.Logger) -> Iterator[None]:
+    """Watch the log of this process during a test."""
+    handler, level = LogOfServers(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    assert not handler.found, handler.found
+
+
+def command_lines(pid: int | str = "self") -> Iterator[list[bytes]]:
+    """Yield the command lines of the servers that a process has started, and these."""
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            children = (task / "children").read_text().split()
+        except OSError:  # It has ended.
+            continue
+        for child in children:
+            try:
+                words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(b"libra" in word for word in words[:4]) and not set(SERVERS).isdisjoint(words[:6]):
+                yield words
+            yield from command_lines(child)
+
+
+def files_with_secrets(directory: Path, since_ns: int) -> Iterator[str]:
+    """Yield where log files below a directory that were written since then have passwords."""
+    for path in directory.rglob("*"):
+        if path.name.endswith(LOGS) and path.is_file() and path.stat().st_mtime_ns >= since_ns:
+            yield from (f"{each} in {path}" for each in secrets_in(path.read_bytes()))
+
+
+def check_titles(item: pytest.Item) -> None:
+    """Fail a test whose servers have a password in their command line."""
+    found = [words for words in command_lines() if secrets_in(b"\0".join(words))]
+    assert not found, f"{item.nodeid}: {found}"
