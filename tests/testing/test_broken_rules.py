@@ -28,7 +28,7 @@ from libramq.client.consuming.committing.local_offset_store import LocalOffsetSt
 from libramq.client.consuming.membership.coordination import MemberCoordination
 from libramq.client.consuming.ownership.claims import Claims
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.pop import pop_network
+from libramq.client.consuming.pop import pop_consumer_core
 from libramq.client.consuming.pulling.pulling import Delivering
 from libramq.client.consuming.queues.lease import Lease
 from libramq.client.consuming.queues.owned_queue import HeldMessages
@@ -485,5 +485,5 @@ def test_dead_letters_that_no_handler_saw_are_caught(monkeypatch: pytest.MonkeyP
     def lose(*_: object) -> NoReturn:
         raise RemoteError("lost")
 
-    monkeypatch.setattr(pop_network, "messages_of", lose)
+    monkeypatch.setattr(pop_consumer_core, "messages_of", lose)
     caught(DeadLettersWereSeen, scenario("join", pops=POPS))

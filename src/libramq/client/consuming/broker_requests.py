@@ -9,10 +9,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol
 
 from libramq import __version__
 from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import DEAD_LETTER, delay_level
 from libramq.client.consuming.queues.owned_queue import Delivery, HandlerError, OwnedQueue
@@ -33,10 +34,6 @@ from libramq.remoting.command import Command, reply_to
 from libramq.remoting.headers import DELAY_LEVEL, PASSED_ON, UNCOUNTED
 
 log = get_logger(__name__)
-
-#: The effects of the core.
-E = TypeVar("E")
-E_co = TypeVar("E_co", covariant=True)
 
 #: Ours: messages that operators have handlers process at a time.
 DIRECT_MAX: Final = 16
@@ -60,7 +57,7 @@ _MIB: Final = 1024 * 1024
 Answer = Callable[[Command], None]
 
 
-class Served(Protocol[E_co]):
+class Served(Protocol):
     """The core, as far as brokers ask something of it."""
 
     @property
@@ -70,12 +67,10 @@ class Served(Protocol[E_co]):
     def process_queues(self) -> Sequence[OwnedQueue]:
         """Return the queues that are ours or being given up."""
 
-    def members_changed(self, now_ms: MonotonicMs) -> Sequence[E_co]:
+    def members_changed(self, now_ms: MonotonicMs) -> Effects:
         """Handle the notification that the group's members have changed."""
 
-    def offsets_set(
-        self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs
-    ) -> Sequence[E_co]:
+    def offsets_set(self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> Effects:
         """Handle an operator's reset of the group's offsets."""
 
 
@@ -130,18 +125,18 @@ class DirectDelivery(Delivery):
         )
 
 
-class BrokerRequests(Generic[E]):
+class BrokerRequests:
     """Handles requests of brokers. perform: performs effects; deliver: runs handlers."""
 
     def __init__(
         self,
         settings: ConsumerSettings,
         subscriptions: Subscriptions,
-        core: Served[E],
+        core: Served,
         clock: Clock,
         *,
         name_servers: Sequence[str],
-        perform: Callable[[Sequence[E]], None],
+        perform: Callable[[Effects], None],
         deliver: Callable[[Sequence[Delivery]], None],
     ) -> None:
         self._settings = settings

@@ -34,7 +34,7 @@ OWNER_WAIT_MS: Final = 10_000
 OWNER_LOOK_MS: Final = 100
 
 
-class ConsumerNetwork(MemberNetwork[fx.Effect]):
+class ConsumerNetwork(MemberNetwork):
     """The membership of a consumer that owns queues."""
 
     def __init__(

@@ -38,7 +38,7 @@ from libramq.transport.tls import Tls
 log = get_logger(__name__)
 T = TypeVar("T")
 #: The network side of the run's consumer.
-N = TypeVar("N", bound=MemberNetwork[Any])
+N = TypeVar("N", bound=MemberNetwork)
 
 #: Ours: how long handlers on threads may take after the user's loop was closed.
 LOOP_CLOSED_DRAIN_MS: Final = 1_000

@@ -11,13 +11,13 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Generic, Protocol, Required, TypeVar, Unpack
+from typing import Any, Final, Protocol, Required, Unpack
 
 from libramq.client.beginning import Begun, GroupBeginning, QueuesAtBroker, Steps, places_of, take_steps
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.broker_requests import BrokerRequests, DirectDelivery, Served
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
-from libramq.client.consuming.effects import Performers
+from libramq.client.consuming.effects import Effects, Performers
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.consuming.subscription import heartbeat_data, with_retry_topic
@@ -39,9 +39,6 @@ from libramq.transport.outages import Outages, log_failed_request
 from libramq.transport.remotes import Remotes
 
 log = get_logger(__name__)
-#: The effects of the core.
-E = TypeVar("E")
-E_co = TypeVar("E_co", covariant=True)
 
 #: Ours: after the drain time: for the listener, for last commits, for unregistering (at the coordinator and
 #: the brokers), and one to spare.
@@ -73,32 +70,32 @@ def log_failure(what: str, error: Exception) -> None:
         log.error(what, exc_info=error)
 
 
-class Core(Served[E_co], Protocol[E_co]):
+class Core(Served, Protocol):
     """The core: one method for each event; each returns the effects to perform."""
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
         """Return when `tick` has to be called."""
 
-    def start(self, now: Now) -> Sequence[E_co]:
+    def start(self, now: Now) -> Effects:
         """Start by fetching the routes."""
 
-    def tick(self, now_ms: MonotonicMs) -> Sequence[E_co]:
+    def tick(self, now_ms: MonotonicMs) -> Effects:
         """Perform everything that is due."""
 
-    def connection_lost(self, address: str, now_ms: MonotonicMs) -> Sequence[E_co]:
+    def connection_lost(self, address: str, now_ms: MonotonicMs) -> Effects:
         """Handle the end of a connection."""
 
-    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Sequence[E_co]:
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
         """Handle the results of handlers."""
 
-    def stop(self, now_ms: MonotonicMs, *, timeout_ms: int) -> Sequence[E_co]:
+    def stop(self, now_ms: MonotonicMs, *, timeout_ms: int) -> Effects:
         """Let running handlers finish, then unregister."""
 
-    def unregistered(self) -> Sequence[E_co]:
+    def unregistered(self) -> Effects:
         """Handle the end of unregistering."""
 
-    def settled(self, effects: list[Any], now_ms: MonotonicMs) -> list[Any]:
+    def settled(self, effects: Effects, now_ms: MonotonicMs) -> Effects:
         """Return an event's effects with what follows from it."""
 
 
@@ -109,14 +106,14 @@ class Seams(NetworkSeams, total=False):
     failed: Callable[[str, Exception], None]
 
 
-class MemberNetwork(ABC, Generic[E]):
+class MemberNetwork(ABC):
     """One membership, from `start` to `stop`. All methods are called on one thread."""
 
     def __init__(
         self,
         settings: ConsumerSettings,
         subscriptions: Mapping[str, Selector],
-        core: Core[E],
+        core: Core,
         **seams: Unpack[Seams],
     ) -> None:
         clock, run = seams["clock"], seams["run"]
@@ -138,7 +135,7 @@ class MemberNetwork(ABC, Generic[E]):
             outages=Outages(clock.monotonic_ms),
         )
         self._name_servers = NameServers(self._remotes, seams["name_server_addresses"], seams["randomness"])
-        self._broker_requests: BrokerRequests[E] = BrokerRequests(
+        self._broker_requests = BrokerRequests(
             settings,
             subscriptions,
             core,
@@ -286,7 +283,7 @@ class MemberNetwork(ABC, Generic[E]):
         self._timer = None
         if not self._is_running:
             return
-        effects: Sequence[E] = ()
+        effects: Effects = []
         try:
             effects = self._core.tick(self._clock.monotonic_ms())
         except Exception as error:  # The timer is set again, for what else becomes due.
@@ -295,9 +292,9 @@ class MemberNetwork(ABC, Generic[E]):
 
     # Effects.
 
-    def _perform(self, effects: Sequence[Any]) -> None:
+    def _perform(self, effects: Effects) -> None:
         """Settle an event, and perform its effects."""
-        found: list[Any] = list(effects)
+        found = list(effects)
         try:
             found = self._core.settled(found, self._clock.monotonic_ms())
         except Exception as error:  # What was decided before it is done all the same.

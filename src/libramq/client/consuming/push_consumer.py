@@ -10,7 +10,7 @@ Upstream: client/consumer/DefaultMQPushConsumer.java.
 """
 
 from functools import partial
-from typing import Any, Unpack
+from typing import Unpack
 
 from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer, Joined
@@ -29,7 +29,7 @@ from libramq.message.names import validate_topic
 from libramq.runtime.seams import Dialer
 
 
-class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
+class PushConsumer(GroupConsumer[MemberNetwork]):
     """A member of a consumer group.
 
     consume_from: where a group begins that is new to a topic, committed before `start` returns;
@@ -102,7 +102,7 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
         self._handlers[topic] = handler
         return self._subscribed(topic, chosen)
 
-    def _network_of(self, run: ConsumerRun[MemberNetwork[Any]], dialer: Dialer) -> MemberNetwork[Any]:
+    def _network_of(self, run: ConsumerRun[MemberNetwork], dialer: Dialer) -> MemberNetwork:
         if not self._settings.pop:
             return self._queue_network(run, dialer)
         return PopNetwork(self._settings, self._filters, **self._seams(run, dialer))

@@ -15,9 +15,12 @@ do the same for its gRPC clients: ReceiptHandleProcessor.java).
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
+from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.consumption import REDELIVER_MS
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import (
@@ -26,17 +29,23 @@ from libramq.client.consuming.handling.send_back import (
     log_dead_letter,
     log_rejected,
 )
-from libramq.client.consuming.pop.effect import Postpone
 from libramq.client.consuming.pop.held_message import HeldMessage, Outcome, PopDelivery
-from libramq.client.consuming.pop.settling import Settling
+from libramq.client.consuming.pop.settling import SETTLE_TIMEOUT_MS, Settling
 from libramq.client.consuming.queues.owned_queue import Delivery
+from libramq.client.popping.popped import NOT_POPPED, change_header, note_change
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, LibraError
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
+from libramq.rpc import pop_calls
+from libramq.rpc.pop_calls import Changed
 
 log = get_logger(__name__)
 
+#: How a broker says that others may have a message, or that nobody will.
+GONE: Final = NOT_POPPED | {ResponseCode.TOPIC_NOT_EXIST}
 #: Ours: how often to look, as a fraction of the invisible time.
 CHECKS: Final = 10
 #: Ours: when others get what a member that stops has not begun. By then its connections are closed.
@@ -188,7 +197,7 @@ class Holding:
         self._kept += taken
         return []
 
-    def check(self, now_ms: MonotonicMs) -> tuple[list[Postpone], list[PopDelivery]]:
+    def check(self, now_ms: MonotonicMs) -> tuple[Effects, list[PopDelivery]]:
         """Return what to postpone, and the deliveries whose handlers are abandoned."""
         if self._check_ms is None or now_ms < self._check_ms:
             return [], []
@@ -202,7 +211,7 @@ class Holding:
             self._deliveries.pop(delivery, None)
             self._settle(delivery, HandlerOutcome.LATER, now_ms)
         half_ms = self._settings.invisible_ms // 2
-        found = []
+        found: Effects = []
         for delivery in self._deliveries:
             if self.is_paused and not delivery.started:
                 continue  # Others may handle them meanwhile.
@@ -214,9 +223,30 @@ class Holding:
                 is_due = held.until_ms - now_ms <= half_ms and not (held.is_pending or held.is_gone)
                 if is_due and address is not None:
                     held.is_pending = True
-                    invisible_ms = self._settings.invisible_ms
-                    found.append(Postpone(held, address, invisible_ms, now_ms, is_extension=True))
+                    found.append(self._extend(held, address, now_ms))
         return found, late
+
+    def _extend(self, held: HeldMessage, address: str, now_ms: MonotonicMs) -> fx.Ask[Changed]:
+        invisible_ms = self._settings.invisible_ms
+        call = pop_calls.change_invisible_time(
+            change_header(self._settings.group, held.message, invisible_ms)
+        )
+        return fx.Ask(address, call, partial(self._extended, held, now_ms + invisible_ms), SETTLE_TIMEOUT_MS)
+
+    def _extended(
+        self, held: HeldMessage, until_ms: MonotonicMs, outcome: Changed | LibraError, now_ms: MonotonicMs
+    ) -> Effects:
+        """Handle the answer to a longer invisible time."""
+        if not isinstance(outcome, LibraError):
+            note_change(held.message, outcome)
+            held.until_ms = until_ms
+        elif isinstance(outcome, BrokerError):
+            held.until_ms = now_ms
+            held.is_gone = outcome.response_code in GONE
+            log.warning("a message could not be kept from others any longer", reason=str(outcome))
+        self._settling.extended(held)
+        again = self.take_lapsed(now_ms)
+        return [fx.Deliver(again)] if again else []
 
     def _schedule(self, now_ms: MonotonicMs) -> None:
         self._check_ms = now_ms + self._settings.invisible_ms // CHECKS

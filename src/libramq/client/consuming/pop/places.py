@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.pop.effect import Pop
 from libramq.client.consuming.pop.held_message import HeldMessage
 from libramq.client.popping.pop_round import Place
 from libramq.client.routing.routes import RouteTable
@@ -66,8 +65,8 @@ class Places:
             if place not in now and not state.is_pending and not state.count:
                 del self._states[place]
 
-    def pops(self, now_ms: MonotonicMs) -> Iterator[Pop]:
-        """Pop at every place with room."""
+    def to_pop(self, now_ms: MonotonicMs) -> Iterator[tuple[Place, str]]:
+        """Yield every place with room, and its address."""
         for place, state in self._states.items():
             full = state.count >= self._count_max or state.size >= self._size_max
             if full or state.is_pending or now_ms < state.not_before_ms:
@@ -75,23 +74,23 @@ class Places:
             address = self._routes.master(place.broker_name)
             if address is not None:
                 state.is_pending = True
-                yield Pop(place, address, now_ms)
+                yield place, address
 
     def next_due_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
         """Return when the first pause ends."""
         pauses = [each.not_before_ms for each in self._states.values() if each.not_before_ms > now_ms]
         return min(pauses, default=None)
 
-    def popped(self, pop: Pop, now_ms: MonotonicMs, *, found: bool) -> None:
+    def popped(self, place: Place, sent_ms: MonotonicMs, now_ms: MonotonicMs, *, found: bool) -> None:
         """Note an answer."""
-        state = self._states[pop.place]
+        state = self._states[place]
         state.is_pending = False
-        was_held = now_ms - pop.sent_ms >= HELD_MS
+        was_held = now_ms - sent_ms >= HELD_MS
         state.not_before_ms = now_ms if found or was_held else now_ms + EMPTY_PAUSE_MS
 
-    def failed(self, pop: Pop, now_ms: MonotonicMs) -> None:
+    def failed(self, place: Place, now_ms: MonotonicMs) -> None:
         """Note an error: the place pauses."""
-        state = self._states[pop.place]
+        state = self._states[place]
         state.is_pending = False
         state.not_before_ms = now_ms + FAILED_PAUSE_MS
 

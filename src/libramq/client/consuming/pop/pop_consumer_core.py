@@ -9,35 +9,55 @@ Upstream: DefaultMQPushConsumerImpl.popMessage, ConsumeMessagePopConcurrentlySer
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, cast
+from functools import partial
+from typing import Final
 
+from libramq.client.beginning import Begun, GroupBeginning
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
+from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.life import Phase, Troubles
-from libramq.client.consuming.pop.effect import Acknowledge, MakeDeadLetter, Pop, PopEffect, Postpone
 from libramq.client.consuming.pop.held_message import HeldMessage, Outcome
 from libramq.client.consuming.pop.holding import Holding
-from libramq.client.consuming.pop.places import Places
+from libramq.client.consuming.pop.places import POP_COUNT_MAX, Places
 from libramq.client.consuming.pop.settling import Settling
 from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.timers import Timers
-from libramq.client.popping.popped import NOT_POPPED, note_change
+from libramq.client.options import ConsumeFrom
+from libramq.client.popping.pop_round import Place
+from libramq.client.popping.popped import messages_of
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs, Now
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, LibraError, RequestCodeNotSupported
-from libramq.filter.subscription import Selector, Sql
+from libramq.errors import BrokerError, FilterRefused, LibraError, NoPermission, RequestCodeNotSupported
+from libramq.filter.sql import SQL92
+from libramq.filter.subscription import Selector, Sql, kind_of
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
-from libramq.rpc.pop_calls import Changed
+from libramq.remoting.headers import PopMessageHeader
+from libramq.rpc import pop_calls
+from libramq.rpc.pop_calls import PopReply
+from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
-#: How a broker says that others may have a message, or that nobody will.
-GONE: Final = NOT_POPPED | {ResponseCode.TOPIC_NOT_EXIST}
+#: DefaultMQPushConsumerImpl: how long the broker may hold a pop, and how long we wait for it.
+HOLD_MS: Final = 15_000
+POP_TIMEOUT_MS: Final = 30_000
+#: Ours: how long a place is waited for at which the group begins; it is tried again.
+BEGIN_TIMEOUT_MS: Final = 5_000
+#: ConsumeInitMode.java.
+_INIT_MIN: Final = 0
+_INIT_MAX: Final = 1
+_FILTER_REFUSED: Final = frozenset({
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    ResponseCode.FILTER_DATA_NOT_EXIST,
+})  # fmt: skip
+#: Errors that users get as troubles, so that they are not logged as well.
+_REPORTED: Final = (NoPermission, FilterRefused, RequestCodeNotSupported)
 
 
 class PopConsumerCore:
@@ -49,14 +69,18 @@ class PopConsumerCore:
         subscriptions: Mapping[str, Selector],
         monotonic_ms: Callable[[], MonotonicMs],
         failed: Callable[[str, Exception], None],
+        round_trips_ms: Mapping[str, int],
     ) -> None:
         """monotonic_ms: the clock that the times of events come from; handler threads read it, too.
 
-        failed: called with failures that are bugs of ours.
+        failed: called with failures that are bugs of ours. round_trips_ms: the shortest, by address.
         """
         self._failed = failed
         self._subscriptions = subscriptions
-        self._invisible_ms = settings.invisible_ms
+        self._settings = settings
+        self._begun = Begun()
+        self._beginning: GroupBeginning | None = None
+        self._round_trips_ms = round_trips_ms
         self.routes = RouteTable()
         self._timers = Timers(failed)
         self._stop_due = self._timers.new(self._stop_now)
@@ -65,7 +89,7 @@ class PopConsumerCore:
         self._known_brokers.routes_changed = self._routes_changed
         self._known_brokers.met = self._met
         self._places = Places(settings, subscriptions, self.routes)
-        self._settling = Settling(self.routes, self._places.release)
+        self._settling = Settling(settings, self.routes, self._places.release)
         self.holding = Holding(settings, self.routes, self._settling, self._places.release, monotonic_ms)
         self._pause_over_ms: MonotonicMs | None = None
         self._phase = Phase.NEW
@@ -89,14 +113,14 @@ class PopConsumerCore:
 
     # Start and time.
 
-    def start(self, now: Now) -> list[PopEffect]:
+    def start(self, now: Now) -> Effects:
         """Start by fetching the routes."""
         self._phase = Phase.RUNNING
-        return _shared(self._known_brokers.start(now))
+        return self._known_brokers.start(now)
 
-    def tick(self, now_ms: MonotonicMs) -> list[PopEffect]:
+    def tick(self, now_ms: MonotonicMs) -> Effects:
         """Perform everything that is due."""
-        found: list[PopEffect] = self._timers.run(now_ms)
+        found: Effects = self._timers.run(now_ms)
         try:
             postponed, abandoned = self.holding.check(now_ms)
             found += postponed
@@ -110,18 +134,101 @@ class PopConsumerCore:
 
     # Routes and heartbeats.
 
-    def _routes_changed(self, _: MonotonicMs) -> fx.Effects:
+    def _routes_changed(self, _: MonotonicMs) -> Effects:
         self._places.routes_changed()
         return []
 
-    def _met(self, address: str, now_ms: MonotonicMs) -> fx.Effects:
+    def _met(self, address: str, now_ms: MonotonicMs) -> Effects:
         self._places.reachable(address, now_ms)
         return []
 
-    def connection_lost(self, address: str, now_ms: MonotonicMs) -> list[PopEffect]:
+    def connection_lost(self, address: str, now_ms: MonotonicMs) -> Effects:
         """Handle the end of a connection: the broker has dropped us, or has died."""
         self._known_brokers.lost(address, now_ms)
         return []
+
+    def members_changed(self, now_ms: MonotonicMs) -> Effects:
+        """Handle a change of the group's members: it concerns nothing here."""
+        return []
+
+    def offsets_set(self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> Effects:
+        """Handle an operator's reset: the broker pops from there."""
+        return []
+
+    def process_queues(self) -> Sequence[OwnedQueue]:
+        """Return its queues: none."""
+        return []
+
+    # Messages.
+
+    def began(self, begun: Begun, beginning: GroupBeginning | None) -> None:
+        """Note where the group has begun, and how it begins elsewhere: brokers that were away, or are new."""
+        self._begun, self._beginning = begun, beginning
+
+    def _pop(self, place: Place, address: str, now_ms: MonotonicMs) -> Effects:
+        """Pop at a place; begin there first if the group has not."""
+        since_ms = self._begun.since_ms.get(place.topic)
+        if self._beginning and since_ms and place not in self._begun.places:
+            call = self._beginning.begin_at(place.topic, since_ms)
+            return [fx.Ask(address, call, partial(self._place_begun, place, address), BEGIN_TIMEOUT_MS)]
+        selected, settings = self._subscriptions[place.topic], self._settings
+        header = PopMessageHeader(
+            consumer_group=settings.group,
+            topic=place.topic,
+            queue_id=-1,
+            max_msg_nums=POP_COUNT_MAX,
+            invisible_time=settings.invisible_ms,
+            poll_time=HOLD_MS,
+            init_mode=_INIT_MIN if settings.consume_from is ConsumeFrom.FIRST_OFFSET else _INIT_MAX,
+            exp_type=kind_of(selected),
+            exp=selected.expression,
+            order=False,
+        )
+        done = partial(self._popped, place, address, now_ms)
+        return [fx.Ask(address, pop_calls.pop_message(header), done, POP_TIMEOUT_MS)]
+
+    def _place_begun(
+        self, place: Place, address: str, outcome: int | LibraError | None, now_ms: MonotonicMs
+    ) -> Effects:
+        if isinstance(outcome, LibraError) and not isinstance(outcome, RequestCodeNotSupported):
+            self._places.failed(place, now_ms)
+            return []
+        self._begun = self._begun.joined(Begun(places={place}))
+        return self._pop(place, address, now_ms)
+
+    def _popped(
+        self,
+        place: Place,
+        address: str,
+        sent_ms: MonotonicMs,
+        outcome: PopReply | LibraError,
+        now_ms: MonotonicMs,
+    ) -> Effects:
+        """Handle the answer to a pop."""
+        topic, broker_name = place
+        if isinstance(outcome, LibraError):
+            outcome = self._pop_error(topic, address, outcome)
+        self.pop_answered(topic, address, outcome)
+        if isinstance(outcome, LibraError):
+            self._places.failed(place, now_ms)
+            return []
+        try:
+            messages = messages_of(outcome, broker_name, topic) if outcome.body else ()
+        except LibraError as error:
+            log.error("a pop's answer is dropped", topic=topic, reason=str(error))
+            self._places.failed(place, now_ms)
+            return []
+        age_ms = self._age_ms(address, sent_ms, outcome, now_ms) if messages else 0
+        return self._arrived(place, sent_ms, age_ms, messages, now_ms)
+
+    def _pop_error(self, topic: str, address: str, error: LibraError) -> LibraError:
+        """Return the error of a pop; FilterRefused if its expression is the cause."""
+        is_by_sql = kind_of(self._subscriptions[topic]) == SQL92
+        if is_by_sql and isinstance(error, BrokerError) and error.response_code in _FILTER_REFUSED:
+            error = FilterRefused(error.response_code, error.remark, where=address)
+        if not isinstance(error, _REPORTED):
+            log_failed_request(log, "pop failed", error, topic=topic, broker=address)
+        return error
 
     def pop_answered(self, topic: str, address: str, outcome: object) -> None:
         """Report to the user if a pop was denied, or is not known: brokers before 5.0 have no POP.
@@ -135,44 +242,38 @@ class PopConsumerCore:
             self.troubles.over(about)
         self.troubles.answered(f"topic {topic}", outcome)
 
-    def members_changed(self, now_ms: MonotonicMs) -> list[PopEffect]:
-        """Handle a change of the group's members: it concerns nothing here."""
-        return []
+    def _age_ms(self, address: str, sent_ms: MonotonicMs, reply: PopReply, now_ms: MonotonicMs) -> int:
+        """Return how long ago a broker popped messages, by our clock alone: its clock may be set otherwise.
 
-    def offsets_set(
-        self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs
-    ) -> list[PopEffect]:
-        """Handle an operator's reset: the broker pops from there."""
-        return []
+        Brokers that do not say how long they held the pop are taken to answer as fast as ever.
+        """
+        if reply.held_ms is None:
+            return self._round_trips_ms[address]
+        return now_ms - sent_ms - reply.held_ms
 
-    def process_queues(self) -> Sequence[OwnedQueue]:
-        """Return its queues: none."""
-        return []
-
-    # Messages.
-
-    def popped(
-        self, pop: Pop, outcome: LibraError | int, messages: Sequence[MessageExt], now_ms: MonotonicMs
-    ) -> list[PopEffect]:
-        """Handle the answer to a pop. outcome: how long ago the broker popped the messages."""
-        if isinstance(outcome, LibraError):
-            self._places.failed(pop, now_ms)
-            return []
-        self._places.popped(pop, now_ms, found=bool(messages))
-        popped_ms = now_ms - min(max(0, outcome), now_ms - pop.sent_ms)
-        until_ms = popped_ms + self._invisible_ms
+    def _arrived(
+        self,
+        place: Place,
+        sent_ms: MonotonicMs,
+        age_ms: int,
+        messages: Sequence[MessageExt],
+        now_ms: MonotonicMs,
+    ) -> Effects:
+        self._places.popped(place, sent_ms, now_ms, found=bool(messages))
+        popped_ms = now_ms - min(max(0, age_ms), now_ms - sent_ms)
+        until_ms = popped_ms + self._settings.invisible_ms
         wanted = []
         for message in messages:
-            held = HeldMessage(message, pop.place, until_ms)
+            held = HeldMessage(message, place, until_ms)
             self._places.hold(held)
-            if self._is_wanted(pop.place.topic, message):
+            if self._is_wanted(place.topic, message):
                 wanted.append(held)
             else:  # Brokers compare hashes of tags only, and no other member would take it.
                 self._settling.settle(held, Outcome.DONE, now_ms)
         deliveries = self.holding.arrived(wanted, popped_ms, now_ms)
         return [fx.Deliver(deliveries)] if deliveries else []
 
-    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> list[PopEffect]:
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
         """Handle the results of handlers."""
         again = [
             delivery
@@ -181,54 +282,19 @@ class PopConsumerCore:
         ]
         return [fx.Deliver(again)] if again else []
 
-    def acknowledged(
-        self, sent: Acknowledge, error: LibraError | None, now_ms: MonotonicMs
-    ) -> list[PopEffect]:
-        """Handle the answer to an acknowledgement."""
-        self._settling.acknowledged(sent, error, now_ms)
-        return []
-
-    def postponed(
-        self, sent: Postpone, outcome: Changed | LibraError, now_ms: MonotonicMs
-    ) -> list[PopEffect]:
-        """Handle the answer to a change of an invisible time."""
-        held = sent.held
-        error = outcome if isinstance(outcome, LibraError) else None
-        if not isinstance(outcome, LibraError):
-            note_change(held.message, outcome)
-        if not sent.is_extension:
-            self._settling.postponed(held, error, now_ms)
-            return []
-        if error is None:
-            held.until_ms = sent.sent_ms + sent.invisible_ms
-        elif isinstance(error, BrokerError):
-            held.until_ms = now_ms
-            held.is_gone = error.response_code in GONE
-            log.warning("a message could not be kept from others any longer", reason=str(error))
-        self._settling.extended(held)
-        again = self.holding.take_lapsed(now_ms)
-        return [fx.Deliver(again)] if again else []
-
-    def dead_letter_made(
-        self, sent: MakeDeadLetter, error: LibraError | None, now_ms: MonotonicMs
-    ) -> list[PopEffect]:
-        """Handle the answer about a dead letter."""
-        self._settling.dead_letter_made(sent, error, now_ms)
-        return []
-
-    def pause(self, now_ms: MonotonicMs) -> list[PopEffect]:
+    def pause(self, now_ms: MonotonicMs) -> Effects:
         """Start no more handlers and pops."""
         self.holding.pause()
         return []
 
-    def resume(self, now_ms: MonotonicMs) -> list[PopEffect]:
+    def resume(self, now_ms: MonotonicMs) -> Effects:
         """Continue."""
         kept = self.holding.resume()
         return [fx.Deliver(kept)] if kept else []
 
     # Stop.
 
-    def stop(self, now_ms: MonotonicMs, *, timeout_ms: int) -> list[PopEffect]:
+    def stop(self, now_ms: MonotonicMs, *, timeout_ms: int) -> Effects:
         """Let running handlers finish, settle, unregister; takes little longer than the timeout."""
         if self._phase is Phase.NEW:
             self._phase = Phase.STOPPED
@@ -242,36 +308,37 @@ class PopConsumerCore:
         self.holding.close()
         return []
 
-    def unregistered(self) -> list[PopEffect]:
+    def unregistered(self) -> Effects:
         """Handle the end of unregistering: the brokers have answered or cannot be reached."""
         self._phase = Phase.STOPPED
         return [fx.Stopped()]
 
-    def _stop_now(self, now_ms: MonotonicMs) -> list[PopEffect]:
+    def _stop_now(self, now_ms: MonotonicMs) -> Effects:
         if self._is_drained:
             return self._unregister()
         self._is_drained = True
         self._stop_due.at(now_ms + LEAVE_TIMEOUT_MS)
         return []
 
-    def _unregister(self) -> list[PopEffect]:
+    def _unregister(self) -> Effects:
         self._phase = Phase.LEAVING
         self._timers.clear()
         return [fx.Unregister(tuple(sorted(self._known_brokers.alive)))]
 
-    def settled(self, effects: list[Any], now_ms: MonotonicMs) -> list[PopEffect]:
+    def settled(self, effects: Effects, now_ms: MonotonicMs) -> Effects:
         """Add what follows from an event."""
-        found: list[PopEffect] = effects
+        found = effects
         if self._phase is Phase.DRAINING and not self._settling.count and self._is_idle:
             self.holding.give_back(now_ms)
         found += self._settling.requests(now_ms)
         if self._phase is Phase.DRAINING and not self._settling.count and self._is_idle:
             found += self._unregister()
         if self._phase is Phase.RUNNING and not self.holding.is_paused:
-            found += self._places.pops(now_ms)
+            for place, address in self._places.to_pop(now_ms):
+                found += self._pop(place, address, now_ms)
             self._pause_over_ms = self._places.next_due_ms(now_ms)
         if self.troubles.reports:
-            found += _shared(self.troubles.take())
+            found += self.troubles.take()
         return found
 
     @property
@@ -282,8 +349,3 @@ class PopConsumerCore:
     def _is_wanted(self, topic: str, message: MessageExt) -> bool:
         selected = self._subscriptions[topic]
         return isinstance(selected, Sql) or not selected.tags or message.tags in selected.tags
-
-
-def _shared(effects: fx.Effects) -> list[PopEffect]:
-    """Return the effects of parts that consumers of queues have, too."""
-    return cast("list[PopEffect]", effects)
