@@ -19,7 +19,7 @@ async def test_deliveries_of_a_queue_that_is_not_read_any_more_get_no_task():
     """After a stop, a program's end used to leave these tasks pending, and asyncio printed each."""
     clock = SystemClock()
     queue = MessageQueue("T", "broker-a", 0)
-    owned = OwnedQueue(queue, 1, Lease(clock.monotonic_ms), now_ms=clock.monotonic_ms())
+    owned = OwnedQueue(queue, Lease(clock.monotonic_ms), now_ms=clock.monotonic_ms())
     owned.state = QueueState.READING
     gate, begun, reports = asyncio.Event(), asyncio.Event(), []
 
@@ -47,7 +47,7 @@ def test_a_loop_that_ends_begins_no_further_handlers():
     """`asyncio.run` cancels what runs at its end; tasks that began then were destroyed while pending."""
     clock, created = SystemClock(), []
     owned = OwnedQueue(
-        MessageQueue("T", "broker-a", 0), 1, Lease(clock.monotonic_ms), now_ms=clock.monotonic_ms()
+        MessageQueue("T", "broker-a", 0), Lease(clock.monotonic_ms), now_ms=clock.monotonic_ms()
     )
     owned.state = QueueState.READING
 
@@ -83,7 +83,7 @@ WAIT_S = 30
 def owned_queue():
     clock = SystemClock()
     return OwnedQueue(
-        MessageQueue("T", "broker-a", 0), 1, Lease(clock.monotonic_ms), now_ms=clock.monotonic_ms()
+        MessageQueue("T", "broker-a", 0), Lease(clock.monotonic_ms), now_ms=clock.monotonic_ms()
     )
 
 

@@ -19,7 +19,7 @@ from tests.client.consuming.examples import message
 
 
 def queue_with(*offsets):
-    queue = OwnedQueue(MessageQueue("T", "a", 0), 1, Lease(lambda: 0), now_ms=0)
+    queue = OwnedQueue(MessageQueue("T", "a", 0), Lease(lambda: 0), now_ms=0)
     queue.held.put([message(offset) for offset in offsets])
     return queue
 
@@ -41,7 +41,7 @@ def test_repeated_results_of_an_empty_queue_change_nothing():
     queue = queue_with(5)
     assert removed(queue, 5) == 6
     assert removed(queue, 5) is None
-    assert OwnedQueue(MessageQueue("T", "a", 0), 1, Lease(lambda: 0), now_ms=0).held.commit_offset is None
+    assert OwnedQueue(MessageQueue("T", "a", 0), Lease(lambda: 0), now_ms=0).held.commit_offset is None
 
 
 def test_gaps_are_skipped():

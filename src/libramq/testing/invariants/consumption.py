@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.queues.owned_queue import Delivery
+from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
 from libramq.clock import WallMs
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
@@ -17,12 +17,12 @@ from libramq.testing.invariants.invariant import Invariant
 if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster
 
-_Ownership = tuple[str, MessageQueue, int]
+_Ownership = tuple[str, MessageQueue, OwnedQueue]
 
 
 def _ownership(member: HandlingMember, delivery: Delivery) -> _Ownership:
     owned = delivery.owned
-    return member.name, owned.queue, owned.generation
+    return member.name, owned.queue, owned
 
 
 def is_abandoned(member: HandlingMember, delivery: Delivery) -> bool:

@@ -438,19 +438,17 @@ class QueueWork:
 
 
 class OwnedQueue:
-    """One owned queue: `generation` tells it from an earlier ownership of the same queue."""
+    """One ownership of a queue; when the queue is taken again there is another one."""
 
     def __init__(
         self,
         queue: MessageQueue,
-        generation: int,
         lease: Lease,
         *,
         now_ms: MonotonicMs,
         new_held: Callable[[], HeldMessages] = HeldMessages,
     ) -> None:
         self.queue = queue
-        self.generation = generation
         self.lease = lease
         #: Set by `enter` only; read by handlers' threads.
         self.state = QueueState.NEW

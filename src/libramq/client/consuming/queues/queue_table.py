@@ -20,7 +20,6 @@ class QueueTable:
         self.lease = lease
         self._new_held = new_held
         self._queues: dict[MessageQueue, OwnedQueue] = {}
-        self._generation = 0
         self._all_paused = False
         self._paused: set[MessageQueue] = set()
         #: Hooks that have not returned: a queue may be lost and assigned again meanwhile.
@@ -36,11 +35,6 @@ class QueueTable:
     def get(self, queue: MessageQueue) -> OwnedQueue | None:
         """Return the owned queue of a queue."""
         return self._queues.get(queue)
-
-    def same(self, queue: MessageQueue, generation: int) -> OwnedQueue | None:
-        """Return the owned queue of a request, unless it was lost since."""
-        owned = self._queues.get(queue)
-        return owned if owned is not None and owned.generation == generation else None
 
     def is_current(self, owned: OwnedQueue) -> bool:
         """Return whether it is still the one in use for its queue."""
@@ -79,10 +73,7 @@ class QueueTable:
 
     def add(self, queue: MessageQueue, now_ms: MonotonicMs) -> OwnedQueue:
         """Add a queue that was assigned to us."""
-        self._generation += 1
-        owned = self._queues[queue] = OwnedQueue(
-            queue, self._generation, self.lease, now_ms=now_ms, new_held=self._new_held
-        )
+        owned = self._queues[queue] = OwnedQueue(queue, self.lease, now_ms=now_ms, new_held=self._new_held)
         return owned
 
     def remove(self, owned: OwnedQueue) -> None:
