@@ -18,10 +18,13 @@ from libramq.filesystem import LocalFileSystem
 from libramq.formats.access import UserInfo
 from libramq.formats.document import encode_body
 from libramq.kernel.effect import Thread
+from libramq.message import properties as p
+from libramq.message.properties import properties_to_text
 from libramq.remoting import headers as h
+from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials, sign, sign_for
-from tests.broker.brokers import Conversation, send_header
+from tests.broker.brokers import Conversation, send_header, subscription
 from tests.broker.test_cold_reads import ColdPages
 from tests.fakes import FakePeer
 from tests.secrets import secrets_in
@@ -485,3 +488,34 @@ def test_apaches_options_are_read():
     assert config.authentication_whitelist == {105, 34}
     assert config.init_authentication_user is not None
     assert "secret" not in repr(config)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_clients_of_a_user_who_is_gone_are_sent_nothing_any_more(secured: Secured, is_deleted: bool):
+    """Replies, checks of transactions, and retries that a member passes on, come without a request."""
+    secured.make("alice")
+    secured.allow("Topic:T", "Group:G")
+    secured.make("bob")
+    data = HeartbeatData(
+        client_id="alice@1",
+        producer_data_set=[ProducerData(group_name="requesters")],
+        consumer_data_set=[ConsumerData(group_name="G", subscription_data_set=[subscription()])],
+    )
+    assert secured.signed(ALICE, R.HEART_BEAT, None, data).code == C.SUCCESS
+    producers, consumers = secured.broker.members.producers, secured.broker.members.consumers
+    assert producers.connection("alice@1") is secured.peer
+    secured.signed(
+        ROOT, R.AUTH_UPDATE_USER, h.UserHeader(username="bob"), UserInfo(username="bob", password="b")
+    )
+    assert producers.connection("alice@1") is secured.peer, "nothing has changed for alice"
+    if is_deleted:
+        secured.signed(ROOT, R.AUTH_DELETE_USER, h.UserHeader(username="alice"))
+    else:
+        disabled = UserInfo(username="alice", user_status="disable")
+        secured.signed(ROOT, R.AUTH_UPDATE_USER, h.UserHeader(username="alice"), disabled)
+    secured.tick()
+    assert producers.connection("alice@1") is None
+    assert consumers.group("G") is None
+    properties = properties_to_text({p.REPLY_TO_CLIENT: "alice@1"})
+    header = send_header("DefaultCluster_REPLY_TOPIC", properties=properties)
+    assert "not found" in (secured.signed(ROOT, R.SEND_REPLY_MESSAGE_V2, header, b"late").remark or "")

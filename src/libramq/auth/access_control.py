@@ -96,6 +96,10 @@ class AccessControl:
         user = self.enabled_user(principal.name)
         return user is not None and principal.proof in (b"", *map(_proof, user.secrets))
 
+    def may_be_sent_to(self, principal: Principal) -> bool:
+        """Return whether a client may get what it has not asked for: as nobody, a broker, or a valid user."""
+        return principal is ANONYMOUS or principal.is_unrestricted or self.may_go_on(principal)
+
     def authorize(self, principal: Principal, resource: Resource, actions: Actions) -> None:
         """Return if any of the actions is permitted; raise NoPermission, with Apache's words, if none is."""
         if principal.is_unrestricted:

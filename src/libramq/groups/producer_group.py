@@ -4,12 +4,14 @@ be.
 Upstream: broker/client/ProducerManager.java.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.groups.consumer_group import Member
 from libramq.groups.memberships import Memberships
+from libramq.kernel.connection import ANONYMOUS, Principal
 
 P = TypeVar("P", bound=Hashable)
 
@@ -19,6 +21,9 @@ SILENCE_MS_MAX: Final = 120_000
 GROUPS_PER_CONNECTION_MAX: Final = 1_000
 #: Ours: ten for each connection that the server takes.
 MEMBERSHIPS_MAX: Final = 200_000
+#: Ours: half of these, so that one user leaves as many to all others, as an address does with connections: no
+#: permission is needed to produce in a group, and without a place in it nobody is asked about transactions.
+MEMBERSHIPS_PER_USER_MAX: Final = MEMBERSHIPS_MAX // 2
 
 
 class ProducerGroups(Generic[P]):
@@ -29,6 +34,8 @@ class ProducerGroups(Generic[P]):
         self._memberships: Memberships[P, str] = Memberships()
         #: The connections of each client id, the newest last, with the number of groups that each is in.
         self._by_client: dict[str, dict[P, int]] = {}
+        #: How many of them are a user's, by name; nobody's are not counted.
+        self._by_user: Counter[str] = Counter()
         #: Called when there is a first member.
         self.changed: Callable[[], None] = lambda: None
 
@@ -38,7 +45,14 @@ class ProducerGroups(Generic[P]):
     def beat(self, group: str, member: Member[P]) -> bool:
         """Apply a heartbeat; return False if that would exceed a limit."""
         memberships = self._memberships
-        is_full = memberships.count(member.peer) >= GROUPS_PER_CONNECTION_MAX or len(self) >= MEMBERSHIPS_MAX
+        is_full = (
+            memberships.count(member.peer) >= GROUPS_PER_CONNECTION_MAX
+            or len(self) >= MEMBERSHIPS_MAX
+            or (
+                member.principal is not ANONYMOUS
+                and self._by_user[member.principal.name] >= MEMBERSHIPS_PER_USER_MAX
+            )
+        )
         if is_full and not memberships.has(member.peer, group):
             return False
         if not memberships:
@@ -47,6 +61,9 @@ class ProducerGroups(Generic[P]):
         members = self._groups.setdefault(group, {})
         before = members.get(member.peer)
         members[member.peer] = member
+        self._count_user(member, 1)
+        if before is not None:
+            self._count_user(before, -1)
         if before is None or before.client_id != member.client_id:
             if before is not None:
                 self._forget(before)
@@ -76,7 +93,15 @@ class ProducerGroups(Generic[P]):
         if not members:
             del self._groups[group]
         self._memberships.remove(peer, group)
+        self._count_user(member, -1)
         self._forget(member)
+
+    def _count_user(self, member: Member[P], more: int) -> None:
+        name = member.principal.name
+        if member.principal is not ANONYMOUS:
+            self._by_user[name] += more
+            if not self._by_user[name]:
+                del self._by_user[name]
 
     def _forget(self, member: Member[P]) -> None:
         """Count a group less for a client's connection."""
@@ -92,6 +117,14 @@ class ProducerGroups(Generic[P]):
         for group in self._memberships.of(peer):
             self.remove(group, peer)
             yield
+
+    def remove_strangers(self, is_known: Callable[[Principal], bool]) -> Iterator[None]:
+        """Remove members whose user is not known any more; yields where others may be served."""
+        for group, members in list(self._groups.items()):
+            for peer, member in list(members.items()):
+                if not is_known(member.principal) and members.get(peer) is member:
+                    self.remove(group, peer)
+                yield
 
     def remove_silent(self, now_ms: MonotonicMs) -> Iterator[None]:
         """Remove members whose heartbeats have stopped; yields where others may be served."""

@@ -2,6 +2,8 @@
 offsets.
 """
 
+from functools import partial
+
 from libramq.broker.cluster.peer_brokers import PeerBrokers
 from libramq.broker.features.feature import Base, Feature
 from libramq.broker.groups.assigner import Assigner
@@ -110,6 +112,8 @@ class GroupFeature(Feature):
         tables, consumers, coordination = base.tables, self.consumers, self.coordination
         answer, slave = base.responder.answer, base.replication.slave
         watch = ClientWatch(consumers, self.producers, self.health, base.kernel)
+        if base.access is not None and not base.config.authorization_dry_run:
+            tables.users.observe(partial(watch.users_changed, base.access.may_be_sent_to))
         self.heartbeats = Heartbeats(
             consumers, self.producers, tables, self.filters, left=coordination.closed
         )

@@ -5,9 +5,12 @@ members that have not fetched since a change   notified again, once a second eac
 silent members, silent producers               probed, then removed
 rebalances                                     recorded once they have settled
 groups                                         diagnosed every few seconds
+
+Clients of a user who is disabled or gone are removed when the users change: a broker sends clients messages,
+too, that they have not asked for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -15,7 +18,7 @@ from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.group_health import GroupHealth
 from libramq.clock import MonotonicMs, read_clock
 from libramq.groups.producer_group import ProducerGroups
-from libramq.kernel.connection import Connection
+from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.parts import Kernel, Phase
 
 #: Ours: the precision of repeated notifications.
@@ -59,6 +62,11 @@ class ClientWatch:
         is_idle = self._tick.due_ms is None and not self._is_checking
         if is_idle and (consumers.is_busy or len(self._producers)):
             self._tick.at(self._clock.monotonic_ms() + TICK_MS)
+
+    def users_changed(self, is_known: Callable[[Principal], bool]) -> None:
+        """Remove the clients of users who may not go on; their next requests are refused."""
+        self._work(self._consumers.remove_strangers(is_known))
+        self._work(self._producers.remove_strangers(is_known))
 
     def connection_ended(self, connection: Connection) -> None:
         """Handle a client's disconnection: it leaves its first group at once."""

@@ -31,7 +31,7 @@ from libramq.groups.protocol_groups import ForeignGroups
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance_event import Reason, RebalanceEvent, named
 from libramq.groups.roster import MemberList, Roster
-from libramq.kernel.connection import Connection
+from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.parts import Kernel, Phase
 from libramq.kernel.work import PORTION
 from libramq.logs import get_logger
@@ -216,6 +216,14 @@ class ConsumerClients:
             yield
             for peer in expired:
                 self.leave(group.name, peer, Reason.SESSION_EXPIRED, now=read_clock(self._clock))
+                yield
+
+    def remove_strangers(self, is_known: Callable[[Principal], bool]) -> Iterator[None]:
+        """Remove members whose user is not known any more; yields where others may be served."""
+        for group in list(self._groups):
+            for peer, member in list(group.members.items()):
+                if not is_known(member.principal) and group.members.get(peer) is member:
+                    self.leave(group.name, peer, Reason.OPERATOR, now=read_clock(self._clock))
                 yield
 
     def committed(self, peer: Connection, group_name: str) -> None:
