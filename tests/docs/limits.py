@@ -51,7 +51,7 @@ LIMITS: Final[dict[str, tuple[Limit, ...]]] = {
         Limit(
             "slaves that have not proven to be one",
             "replication.slave_proof:UNPROVEN_MAX",
-            "the new one is closed",
+            "the oldest makes room",
         ),
         Limit(
             "unfinished TLS handshakes of a port",

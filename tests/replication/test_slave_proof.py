@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from libramq.broker.config import BrokerConfig
-from libramq.broker.shell import BrokerServer
+from libramq.broker.shell import HA_CONNECTIONS_MAX, BrokerServer
 from libramq.client import Producer
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError
@@ -90,6 +90,26 @@ async def test_a_slave_with_the_secret_copies_the_log(master: BrokerServer, tmp_
     await slave.stop()
 
 
+@pytest.mark.parametrize("first", [b"", encode_report(0)])
+async def test_programs_that_prove_nothing_keep_no_slave_away(
+    master: BrokerServer, tmp_path: Path, first: bytes
+) -> None:
+    """128 that said nothing, or 64 that reported, were enough: the next one was closed, a slave or not."""
+    crowd = []
+    for _ in range(2 * HA_CONNECTIONS_MAX):
+        _, writer = await asyncio.open_connection("127.0.0.1", master.broker.config.ha_listen_port)
+        writer.write(first)
+        crowd.append(writer)
+    slave = server(
+        tmp_path, "slave", master.broker.config.namesrv_addr or "", broker_role="SLAVE", broker_id=1
+    )
+    await slave.start()
+    await until(lambda: slave.broker.store.visible_offset == master.broker.store.end > 0)
+    await slave.stop()
+    for writer in crowd:
+        writer.transport.abort()
+
+
 @pytest.fixture
 def talk(tmp_path: Path):
     talk = Conversation(tmp_path, ha_listen_port=1, **SECURED)
@@ -112,7 +132,7 @@ def test_who_answers_no_challenge_is_closed_and_keeps_no_place(talk: Conversatio
     crowd = [Slave(talk, f"127.0.0.1:{50_000 + number}") for number in range(UNPROVEN_MAX + 1)]
     for each in crowd:
         each.report(0)
-    assert [each.is_open for each in crowd] == [True] * UNPROVEN_MAX + [False]
+    assert [each.is_open for each in crowd] == [False] + [True] * UNPROVEN_MAX
     talk.advance(PROOF_MS_MAX + 1)
     assert not any(each.is_open for each in crowd)
     assert SLAVES_MAX < UNPROVEN_MAX

@@ -25,6 +25,7 @@ from libramq.kernel.engine import Translator
 from libramq.kernel.parts import METRICS
 from libramq.logs import get_logger
 from libramq.replication.blocks import ReportReader
+from libramq.replication.slave_proof import UNPROVEN_MAX
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
 from libramq.runtime.seams import Seams
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-#: Ours: of slaves, of which a master has 16, and of those that have not proven to be one (64).
+#: Ours: of slaves, of which a master has 16, and of those that have not proven to be one (64); the oldest of
+#: these make room.
 HA_CONNECTIONS_MAX: Final = 128
 #: Ours: how often metrics are sampled, if they are served.
 METRICS_MS: Final = 1_000
@@ -226,11 +228,15 @@ class BrokerServer:
         }
         if self._config.ha_listen_port and not self._config.is_slave:  # A slave has no slaves.
             replication = self.broker.replication
+            limits = ConnectionLimits(
+                connections_max=HA_CONNECTIONS_MAX,
+                unauthenticated_max=UNPROVEN_MAX if self._config.authentication_enabled else None,
+            )
             servers[self._config.ha_listen_port] = self.server(
                 replication.service,
                 ReportReader,
                 replication.is_allowed,
-                Census(ConnectionLimits(connections_max=HA_CONNECTIONS_MAX), descriptors_max=for_slaves()),
+                Census(limits, descriptors_max=for_slaves()),
             )
         for number, server in servers.items():
             self._servers.append(server)

@@ -137,6 +137,7 @@ class HAService:
         # An empty slave never gets what the older files have.
         slave = HAConnection(connection, begin, now_ms, look, first=0 if reported else begin, log_end=end)
         slave.look.at(now_ms + HEARTBEAT_MS)
+        connection.is_authenticated = True
         self._slaves[connection] = slave
         self._acknowledged(self.slaves())
         log.info("a slave is connected", slave=connection.address, begins_at=begin, log_end=end)

@@ -24,7 +24,8 @@ from libramq.secret_bits import SecretBits
 CHALLENGE_BYTES: Final = 16
 #: Ours: a slave answers at once; its process may stand still for some seconds.
 PROOF_MS_MAX: Final = 10_000
-#: Ours: connections that have proven nothing; a master has 16 slaves at most (`ha_service`).
+#: Ours: connections that have proven nothing; a master has 16 slaves at most (`ha_service`). Past it the
+#: oldest makes room, as in `transport/admission.py`: a slave proves itself within a round trip.
 UNPROVEN_MAX: Final = 64
 _PURPOSE: Final = b"libra slave "
 
@@ -85,8 +86,9 @@ class SlaveProofs:
 
     def _challenge(self, connection: Connection, reported: int, now_ms: MonotonicMs) -> None:
         if len(self._unproven) >= UNPROVEN_MAX:
-            self._refuse(connection, f"{UNPROVEN_MAX} connections have not proven to be slaves")
-            return
+            oldest = next(iter(self._unproven))
+            self.forget(oldest)
+            self._refuse(oldest, f"{UNPROVEN_MAX} connections have not proven to be slaves")
         challenge = bytes.fromhex(self._secret_bits.token_hex(CHALLENGE_BYTES))
         reason = f"it has not proven to be a slave within {PROOF_MS_MAX} ms"
         end = self._deadlines.new(lambda _: self._refuse(connection, reason))
