@@ -76,6 +76,18 @@ def test_a_reply_needs_permission_for_the_topic_of_replies_whatever_it_names(
     assert talk.messages(topic) == []
 
 
+@pytest.mark.parametrize("names", [("secret",), ("open", "secret"), ("secret", "open")])
+def test_a_retry_needs_permission_for_the_topic_that_it_says_it_came_from(
+    talk: Conversation, guard: Guard, names: tuple[str, ...]
+):
+    """Members handle it as a message of that topic, and its dead letter is sent again to that topic."""
+    text = "".join(f"{p.RETRY_TOPIC}\x01{name}\x02" for name in names)
+    sent = talk.send(FakePeer(), "%RETRY%G", properties=text, reconsume_times=100)
+    assert sent.code == C.NO_PERMISSION
+    assert talk.send(FakePeer(), "%RETRY%G", properties={p.RETRY_TOPIC: "open"}).code == C.SUCCESS
+    assert guard.asked[-1] == ("Topic:open", "Sub")
+
+
 def test_nothing_of_a_denied_heartbeat_is_registered(talk: Conversation, guard: Guard):
     guard.denied = {"Topic:T"}
     assert talk.beat(FakePeer(), "alice").code == C.NO_PERMISSION

@@ -179,6 +179,31 @@ def test_a_retry_of_what_a_transaction_committed_can_be_read(talk, peer):
     assert [message.sys_flag & 12 for message in talk.messages("%RETRY%G")] == [0]
 
 
+@pytest.mark.parametrize("name", ["RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"])
+def test_no_message_but_a_retry_says_that_it_came_from_another_topic(talk, peer, name):
+    """Its dead letter would be sent to that topic, with the rights of whoever sends it again."""
+    talk.create_topic("T", queues=1)
+    keys = [f"{number:032X}" for number in range(3)]
+    talk.send(peer, properties={name: "secret", "UNIQ_KEY": keys[0], "a": "1"})
+    items = [
+        BatchItem(0, b"x", f"UNIQ_KEY\x01{key}\x02{name}\x01secret\x02a\x011\x02".encode()) for key in keys
+    ]
+    for batch in (items[:1], items):
+        sent = talk.command(R.SEND_BATCH_MESSAGE, send_header(batch=True), encode_batch(batch))
+        talk.give(peer, sent)
+        assert answer(peer, sent).code == C.SUCCESS
+    stored = [message.properties for message in talk.messages("T")]
+    assert len(stored) == 5
+    assert all(name not in each and each["a"] == "1" for each in stored)
+
+
+def test_a_retry_says_where_it_came_from(talk, peer):
+    talk.send(peer, "%RETRY%G", properties={"RETRY_TOPIC": "T", "DLQ_ORIGIN_TOPIC": "secret"})
+    (message,) = talk.messages("%RETRY%G")
+    assert message.properties["RETRY_TOPIC"] == "T"
+    assert "DLQ_ORIGIN_TOPIC" not in message.properties
+
+
 def test_all_sends_of_one_read_are_one_write_and_keep_their_order(talk, peer):
     talk.create_topic("T", queues=1)
     talk.disk.writes.clear()

@@ -20,12 +20,13 @@ from libramq.message.names import RETRY_PREFIX
 class Send:
     """Messages are appended to a topic; or a transaction on it is ended.
 
-    light: the light queues that get them, too.
+    light: the light queues that get them, too. origins: the topics that they came from, if they are retries.
     """
 
     principal: Principal
     topic: str
     light: Collection[str] = ()
+    origins: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,8 @@ def _named(operation: Operation) -> Iterator[tuple[Resource, Actions]]:
             yield topic(operation.topic), _PUB
             for name in operation.light:
                 yield topic(name), _PUB
+            for name in operation.origins:
+                yield topic(name), _SUB
         case Consume():
             actions = _SUB if operation.also is None else (Action.SUB, operation.also)
             yield from _consumed(operation.group, operation.topics, actions)

@@ -154,12 +154,16 @@ def find_property(data: bytes, name: bytes) -> bytes | None:
 
 
 def light_names(data: bytes) -> list[str]:
-    """Return all names of light queues in stored properties, or in a batch of messages with theirs.
+    """Return all names of light queues in stored properties, or in a batch of messages with theirs."""
+    return [name for value in values_of(data, INNER_MULTI_DISPATCH) for name in value.split(",")]
 
-    A property that is set twice is found each time: whoever stores the message may heed either.
+
+def values_of(data: bytes, name: str) -> list[str]:
+    """Return all values of a property in stored properties, or in a batch of messages with theirs.
+
+    One that is set twice is found each time: whoever stores the message may heed either.
     """
-    mark = INNER_MULTI_DISPATCH.encode() + b"\x01"
+    mark = name.encode() + b"\x01"
     if mark not in data:
         return []
-    values = [after.partition(b"\x02")[0] for after in data.split(mark)[1:]]
-    return [name for value in values for name in value.decode("utf-8", "replace").split(",")]
+    return [after.partition(b"\x02")[0].decode("utf-8", "replace") for after in data.split(mark)[1:]]

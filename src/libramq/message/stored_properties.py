@@ -33,12 +33,16 @@ _SPECIAL: Final = tuple(
     word.encode()
     for word in (
         p.NUL, "TIMER_D", p.TRANSACTION_PREPARED, p.POP_CK, p.CLUSTER, p.MSG_REGION, p.TRACE_ON, "INNER_",
+        p.RETRY_TOPIC, p.DLQ_ORIGIN_TOPIC,
     )
 )  # fmt: skip
 #: What of that a message has an effect by, or must not have; the others are of use to tools alone.
 _EFFECTIVE: Final = tuple(
-    name.encode() for name in (p.NUL, "TIMER_D", p.TRANSACTION_PREPARED, p.POP_CK, "INNER_")
-)
+    name.encode()
+    for name in (
+        p.NUL, "TIMER_D", p.TRANSACTION_PREPARED, p.POP_CK, "INNER_", p.RETRY_TOPIC, p.DLQ_ORIGIN_TOPIC,
+    )
+)  # fmt: skip
 #: Each of these has one of three characters, which are searched for in a tenth of the time: there is none of
 #: them in properties of our producers but for those of the user, nor in an id.
 _IN_EFFECTIVE: Final = (b"\0", b"R", b"P")

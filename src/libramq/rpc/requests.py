@@ -25,8 +25,8 @@ from libramq.formats.access import AclInfo, UserInfo
 from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import DataVersion, SubscriptionGroupConfig
 from libramq.kernel.connection import Principal
-from libramq.message.names import TRANS_HALF_TOPIC, popped_topic, retry_topic
-from libramq.message.properties import INNER_MULTI_DISPATCH, light_names
+from libramq.message.names import RETRY_PREFIX, TRANS_HALF_TOPIC, popped_topic, retry_topic
+from libramq.message.properties import INNER_MULTI_DISPATCH, RETRY_TOPIC, light_names, values_of
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as groups
 from libramq.remoting.body import heartbeat as b
@@ -104,11 +104,14 @@ class Row:
 def _send(principal: Principal, header: h.SendMessageHeader, body: bytes) -> Operation:
     """Return the operation on the topic, and on the light queues that properties name.
 
-    Those of a batch's messages are in its body, where their text is looked for without decoding it.
+    Those of a batch's messages are in its body, where their text is looked for without decoding it. A retry
+    that a consumer sends itself names the topic that it came from, as a request to send it back does.
     """
     text = header.properties or ""
     light = light_names(text.encode("utf-8", "replace")) if INNER_MULTI_DISPATCH in text else []
-    return Send(principal, header.topic, light + light_names(body) if header.batch else light)
+    is_retry = RETRY_TOPIC in text and header.topic.startswith(RETRY_PREFIX)
+    origins = values_of(text.encode("utf-8", "replace"), RETRY_TOPIC) if is_retry else []
+    return Send(principal, header.topic, light + light_names(body) if header.batch else light, origins)
 
 
 def _send_batch(principal: Principal, header: h.SendMessageHeader, body: bytes) -> Operation:

@@ -300,7 +300,7 @@ class Sending:
             text = stored_properties.sent_back(text)
         if p.KAFKA_PRODUCER in text:  # Forged, it would pass for a retry of a Kafka producer.
             text = stored_properties.without(text, p.KAFKA_PRODUCER)
-        text, unique_key = self.completed(text)
+        text, unique_key = self.completed(text, is_retry=draft.topic.startswith(names.RETRY_PREFIX))
         message = StoreMessage(
             name,
             queue_id,
@@ -494,13 +494,18 @@ class Sending:
         remark = f"message of {len(body)} bytes; maxMessageSize is {self._message_bytes_max}"
         return broker_error(ResponseCode.MESSAGE_ILLEGAL, remark)
 
-    def completed(self, text: str) -> tuple[str, str]:
+    def completed(self, text: str, *, is_retry: bool = False) -> tuple[str, str]:
         """Return properties as they are stored, and the message's unique key.
 
         Every stored message has those that the broker adds; none has the handle of a pop, because a consumer
-        would acknowledge what that names.
+        would acknowledge what that names. Only a retry names a topic that it came from: its group's members
+        take it for a message of that topic, and whoever sends its dead letter again sends it there.
         """
         stored_properties.require_storable(text)
+        if p.DLQ_ORIGIN_TOPIC in text:
+            text = stored_properties.without(text, p.DLQ_ORIGIN_TOPIC)
+        if p.RETRY_TOPIC in text and not is_retry:
+            text = stored_properties.without(text, p.RETRY_TOPIC)
         if p.POP_CK in text:
             text = stored_properties.without(text, p.POP_CK)
         if "INNER_" in text:
