@@ -61,5 +61,5 @@ def test_one_user_leaves_as_many_places_to_all_others(monkeypatch: pytest.Monkey
     assert not groups.beat("P", member("c5", principal=alice))
     groups.remove("P", "c3")
     assert groups.beat("P", member("c5", principal=alice))
-    deque(groups.remove_strangers(lambda principal: principal is not alice), 0)
+    deque(groups.remove_disabled(lambda principal: principal is not alice), 0)
     assert [each.peer for each in groups.members("P")] == ["c1", "c4", *(f"d{number}" for number in range(5))]

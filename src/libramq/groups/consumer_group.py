@@ -6,6 +6,7 @@ its connection ends or it has been silent too long.
 Upstream: broker/client/ConsumerGroupInfo.java, ConsumerManager.java.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -22,7 +23,7 @@ from libramq.filter.subscription import (
     SubscriptionData,
     named_expression,
 )
-from libramq.groups.limits import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX
+from libramq.groups.limits import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX, has_share
 from libramq.groups.memberships import Memberships
 from libramq.groups.pending_notifications import AreYouThere, Notice
 from libramq.groups.roster import ServerAssignedMembers
@@ -297,6 +298,7 @@ class ConsumerGroups(Generic[P]):
         self._memberships: Memberships[P, str] = Memberships()
         self._last_probe = 0
         self.subscription_bytes = 0
+        self._bytes_of: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[ConsumerGroup[P]]:
         return iter(self._groups.values())
@@ -324,20 +326,28 @@ class ConsumerGroups(Generic[P]):
         known = group.members.get(member.peer)
         before = known.subscription_bytes if known is not None else 0
         is_new = group.beat(member, consumer)
-        self.subscription_bytes += member.subscription_bytes - before
+        self._count_bytes(group.name, member.subscription_bytes - before)
         return is_new
+
+    def _count_bytes(self, group_name: str, more: int) -> None:
+        self.subscription_bytes += more
+        self._bytes_of[group_name] += more
+        if not self._bytes_of[group_name]:
+            del self._bytes_of[group_name]
 
     def have_room(self, group_name: str, peer: P, subscriptions: Iterable[SubscriptionData]) -> bool:
         """Return whether a member's subscriptions can be kept in place of its former ones."""
         known = self.member(group_name, peer)
         before = known.subscription_bytes if known is not None else 0
-        return self.subscription_bytes + _cost_bytes(subscriptions) - before <= SUBSCRIPTION_BYTES_MAX
+        more = _cost_bytes(subscriptions) - before
+        of_group, of_all = self._bytes_of[group_name] + more, self.subscription_bytes + more
+        return more <= 0 or has_share(of_group, of_all, SUBSCRIPTION_BYTES_MAX)
 
     def subscribe(self, group: ConsumerGroup[P], peer: P, subscriptions: Sequence[SubscriptionData]) -> bool:
         """Apply a member's subscriptions; return whether the group's subscriptions changed."""
         member = group.members[peer]
         cost_bytes = _cost_bytes(subscriptions)
-        self.subscription_bytes += cost_bytes - member.subscription_bytes
+        self._count_bytes(group.name, cost_bytes - member.subscription_bytes)
         member.subscription_bytes = cost_bytes
         return group.subscribe(peer, subscriptions)
 
@@ -361,7 +371,7 @@ class ConsumerGroups(Generic[P]):
             return None
         member = group.drop(peer)
         if member is not None:
-            self.subscription_bytes -= member.subscription_bytes
+            self._count_bytes(group_name, -member.subscription_bytes)
         if not group.members:
             del self._groups[group_name]
         self._memberships.remove(peer, group_name)

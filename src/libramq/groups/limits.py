@@ -10,9 +10,15 @@ SUBSCRIPTIONS_AT_ONCE_MAX: Final = 200
 QUEUES_AT_ONCE_MAX: Final = 1_000
 #: Ours: a client subscribes to its own topics, not to all there are.
 SUBSCRIPTIONS_MAX: Final = 2_000
-#: Ours: memory of all members' subscriptions: 10,000 members with 1.6 KB each.
-SUBSCRIPTION_BYTES_MAX: Final = 16 * 1024 * 1024
+#: Ours: memory of all members' subscriptions: twice 10,000 members with 1.6 KB each. A group may have what is
+#: left beside it, so half at most: one whose members subscribe to megabytes must not keep others out.
+SUBSCRIPTION_BYTES_MAX: Final = 32 * 1024 * 1024
 #: Ours: as many as the group table takes (catalog.group_table.GROUPS_MAX).
 COORDINATED_GROUPS_MAX: Final = 25_000
 #: Ours: members of all coordinated groups; one held poll each, as waits.held_pulls.HELD_PULLS_MAX.
 MEMBERS_OF_ALL_MAX: Final = 200_000
+
+
+def has_share(of_group: int, of_all: int, maximum: int) -> bool:
+    """Return whether a group leaves as much to all others as it has; of_all: with its own."""
+    return of_group <= maximum - of_all

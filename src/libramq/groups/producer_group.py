@@ -118,7 +118,7 @@ class ProducerGroups(Generic[P]):
             self.remove(group, peer)
             yield
 
-    def remove_strangers(self, is_known: Callable[[Principal], bool]) -> Iterator[None]:
+    def remove_disabled(self, is_known: Callable[[Principal], bool]) -> Iterator[None]:
         """Remove members whose user is not known any more; yields where others may be served."""
         for group, members in list(self._groups.items()):
             for peer, member in list(members.items()):

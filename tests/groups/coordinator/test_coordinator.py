@@ -419,7 +419,9 @@ def test_a_poll_that_ends_as_queues_are_assigned_carries_none_that_are_not_recor
 
 def test_subscriptions_of_all_members_are_bounded(monkeypatch):
     """GROUP_JOINs of 4 MiB each took the memory of a broker, and its disk with every record."""
-    monkeypatch.setattr("libramq.groups.coordinator.membership.SUBSCRIPTION_BYTES_MAX", 100)
+    monkeypatch.setattr(
+        "libramq.groups.coordinator.membership.SUBSCRIPTION_BYTES_MAX", 200
+    )  # A group has half.
     group = Surroundings()
     long_name = "T" * 40
     alice, bob = (group.add(name, topics=(long_name,)) for name in ("alice", "bob"))
@@ -434,7 +436,7 @@ def test_subscriptions_of_all_members_are_bounded(monkeypatch):
 
 def test_the_queues_that_all_members_list_are_bounded(monkeypatch):
     """A hundred members that listed 60,000 made-up queues each took more than a gigabyte."""
-    monkeypatch.setattr("libramq.groups.coordinator.shared_tables.HELD_OF_ALL_MAX", 10)
+    monkeypatch.setattr("libramq.groups.coordinator.shared_tables.HELD_OF_ALL_MAX", 20)  # A group has half.
     group = group_of("alice", "bob")  # They hold eight.
     alice, bob = group.consumers["alice"], group.consumers["bob"]
     bob.held |= {MessageQueue("T", "b", number): 1 for number in range(100, 103)}

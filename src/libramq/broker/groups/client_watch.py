@@ -65,8 +65,8 @@ class ClientWatch:
 
     def users_changed(self, is_known: Callable[[Principal], bool]) -> None:
         """Remove the clients of users who may not go on; their next requests are refused."""
-        self._work(self._consumers.remove_strangers(is_known))
-        self._work(self._producers.remove_strangers(is_known))
+        self._work(self._consumers.remove_disabled(is_known))
+        self._work(self._producers.remove_disabled(is_known))
 
     def connection_ended(self, connection: Connection) -> None:
         """Handle a client's disconnection: it leaves its first group at once."""

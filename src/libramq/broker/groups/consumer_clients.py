@@ -218,7 +218,7 @@ class ConsumerClients:
                 self.leave(group.name, peer, Reason.SESSION_EXPIRED, now=read_clock(self._clock))
                 yield
 
-    def remove_strangers(self, is_known: Callable[[Principal], bool]) -> Iterator[None]:
+    def remove_disabled(self, is_known: Callable[[Principal], bool]) -> Iterator[None]:
         """Remove members whose user is not known any more; yields where others may be served."""
         for group in list(self._groups):
             for peer, member in list(group.members.items()):

@@ -114,7 +114,8 @@ class Coordinator(Generic[P, T]):
     ) -> tuple[CoordinatedGroup[P, T], ev.Event]:
         names.validate_group(join.group)
         if join.held:
-            self._shared.check_listed(join.held)
+            known = self._groups.get(join.group)
+            self._shared.check_listed(join.held, known.members.held_count if known is not None else 0)
         profile = member_profile(join, self._secret_bits.token_hex(MEMBER_ID_BYTES), self._sessions)
         group = self._group_to_join(join.group, now_ms)
         if group.publication.cannot_persist:
@@ -130,7 +131,7 @@ class Coordinator(Generic[P, T]):
         member = group.members.require(request.member)
         match request:
             case Poll():
-                self._shared.check_listed(request.held, len(member.held))
+                self._shared.check_listed(request.held, group.members.held_count, len(member.held))
                 return group, ev.Polled(ticket, peer, member, request)
             case Release():
                 check_listed(request.queues)

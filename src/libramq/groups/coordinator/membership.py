@@ -25,7 +25,7 @@ from libramq.groups.coordinator.member import GroupMember
 from libramq.groups.coordinator.request import NAMED_MAX, Held
 from libramq.groups.coordinator.saved_state import MemberProfile
 from libramq.groups.coordinator.shared_tables import MemberKey, SharedTables
-from libramq.groups.limits import MEMBERS_MAX, SUBSCRIPTION_BYTES_MAX
+from libramq.groups.limits import MEMBERS_MAX, SUBSCRIPTION_BYTES_MAX, has_share
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 
@@ -79,6 +79,8 @@ class GroupMembership(Generic[P, T]):
         #: By id, in the order they joined.
         self.members: dict[str, GroupMember[P, T]] = {}
         self._instances: dict[str, str] = {}
+        #: This group's part of what the shared tables count.
+        self._subscription_bytes = self.held_count = 0
         self._replaced: dict[str, str] = {}
         #: Ids of members that stop: they get no more queues, and release those they hold.
         self.leaving: set[str] = set()
@@ -176,12 +178,22 @@ class GroupMembership(Generic[P, T]):
     def _require_room(self, profile: MemberProfile, former: GroupMember[P, T] | None) -> None:
         """Raise SystemBusy if a client's subscriptions cannot be kept beside those of all members."""
         before = former.profile.subscription_bytes if former is not None else 0
-        if self._shared.subscription_bytes - before + profile.subscription_bytes > SUBSCRIPTION_BYTES_MAX:
+        more = profile.subscription_bytes - before
+        of_group, of_all = self._subscription_bytes + more, self._shared.subscription_bytes + more
+        if more > 0 and not has_share(of_group, of_all, SUBSCRIPTION_BYTES_MAX):
             raise broker_error(
                 ResponseCode.SYSTEM_BUSY,
                 f"group {self._group}: the subscriptions of all members take more than"
                 f" {SUBSCRIPTION_BYTES_MAX} bytes; use shorter expressions or fewer groups",
             )
+
+    def _count_bytes(self, more: int) -> None:
+        self._subscription_bytes += more
+        self._shared.subscription_bytes += more
+
+    def _count_held(self, more: int) -> None:
+        self.held_count += more
+        self._shared.held_count += more
 
     def restore(self, profile: MemberProfile, *, now_ms: MonotonicMs) -> None:
         """Add a recorded member; its connection is not known yet."""
@@ -197,7 +209,7 @@ class GroupMembership(Generic[P, T]):
 
     def holds(self, member: GroupMember[P, T], held: Held) -> None:
         """Note the queues that a member lists, with their epochs."""
-        self._shared.held_count += len(held) - len(member.held)
+        self._count_held(len(held) - len(member.held))
         member.held = held
 
     def opened(self, claims: Claims) -> None:
@@ -212,7 +224,7 @@ class GroupMembership(Generic[P, T]):
         before = len(member.held)
         for queue in queues:
             member.held.pop(queue, None)
-        self._shared.held_count += len(member.held) - before
+        self._count_held(len(member.held) - before)
 
     def closed(self, member: GroupMember[P, T], *, now_ms: MonotonicMs) -> None:
         """Note that a member's connection has ended."""
@@ -225,8 +237,8 @@ class GroupMembership(Generic[P, T]):
         self.leaving.discard(member.id)
         self.slow.discard(member.id)
         self._shared.member_count -= 1
-        self._shared.subscription_bytes -= member.profile.subscription_bytes
-        self._shared.held_count -= len(member.held)
+        self._count_bytes(-member.profile.subscription_bytes)
+        self._count_held(-len(member.held))
         self._disconnect(member)
         if member.profile.instance is not None:
             del self._instances[member.profile.instance]
@@ -264,7 +276,7 @@ class GroupMembership(Generic[P, T]):
         if earlier.instance is not None:
             del self._instances[earlier.instance]
         member.profile = msgspec.structs.replace(profile, member=earlier.member)
-        self._shared.subscription_bytes += profile.subscription_bytes - earlier.subscription_bytes
+        self._count_bytes(profile.subscription_bytes - earlier.subscription_bytes)
         if profile.instance is not None:
             self._instances[profile.instance] = earlier.member
         self.seen(member, peer, now_ms=now_ms)
@@ -275,7 +287,7 @@ class GroupMembership(Generic[P, T]):
         self.members[member.id] = member
         self.left.pop(member.id, None)
         self._shared.member_count += 1
-        self._shared.subscription_bytes += profile.subscription_bytes
+        self._count_bytes(profile.subscription_bytes)
         if profile.instance is not None:
             self._instances[profile.instance] = member.id
         if peer is not None:

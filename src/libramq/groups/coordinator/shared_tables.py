@@ -13,11 +13,13 @@ from libramq.errors import broker_error
 from libramq.groups.coordinator.request import Held, check_listed
 from libramq.groups.coordinator.saved_state import Record
 from libramq.groups.coordinator.topics import WatchedTopics
+from libramq.groups.limits import has_share
 from libramq.groups.memberships import Memberships
 
 P = TypeVar("P", bound=Hashable)
 
-#: Ours: queues that all members list: 10,000 members with 50 each; 100 MB.
+#: Ours: queues that all members list: 10,000 members with 50 each; 100 MB. A group may have what is left
+#: beside it: members list queues that nobody knows yet, and others must still be able to list theirs.
 HELD_OF_ALL_MAX: Final = 500_000
 
 
@@ -83,10 +85,14 @@ class SharedTables(Generic[P]):
     held_count: int = 0
     timers: GroupTimers = field(default_factory=GroupTimers)
 
-    def check_listed(self, held: Held, listed_before: int = 0) -> None:
-        """Check how many queues a member lists; raises InvalidParameter, or SystemBusy."""
+    def check_listed(self, held: Held, of_group: int, listed_before: int = 0) -> None:
+        """Check how many queues a member lists; raises InvalidParameter, or SystemBusy.
+
+        of_group: those that all members of its group list now.
+        """
         check_listed(held)
-        if self.held_count - listed_before + len(held) > HELD_OF_ALL_MAX:
+        more = len(held) - listed_before
+        if more > 0 and not has_share(of_group + more, self.held_count + more, HELD_OF_ALL_MAX):
             raise broker_error(
                 ResponseCode.SYSTEM_BUSY,
                 f"members list more than {HELD_OF_ALL_MAX} queues that they hold; let some leave first",
