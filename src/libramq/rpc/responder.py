@@ -63,6 +63,7 @@ class RequestWaiter:
             request.principal,
             is_held=True,
         )
+        self._request.forget_content()
         self._answer = answer
         self._translate = translate
 

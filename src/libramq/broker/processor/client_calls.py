@@ -215,9 +215,10 @@ class ClientCalls:
         for target in targets:
             self._number = self._number + 1 if self._number < (1 << 31) - 1 else FIRST_NUMBER
             waiting[self._number] = target
-        call = _Call(request.peer, request, waiting, collect, cost_bytes=len(request.command.body))
-        if not self._purgatory.has_room(request.peer, call.cost_bytes):
+        call = _Call(request.peer, request, waiting, collect)
+        if not self._purgatory.has_room(request.peer):
             raise broker_error(ResponseCode.SYSTEM_BUSY, "too many requests wait; try again")
+        request.forget_content()
         self._purgatory.park(call, self._clock.monotonic_ms() + timeout_ms, self._reply, self._forget)
         for number, target in waiting.items():
             self._calls[target.peer, number] = call

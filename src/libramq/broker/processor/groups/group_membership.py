@@ -126,7 +126,7 @@ class GroupRequests:
             held=bodies.epochs_of(body.held),
         )
         waiter = self._waiter(request, header, None, join.held)
-        self._coordination.ask(waiter, join, cost_bytes=len(request.command.body))
+        self._coordination.ask(waiter, join)
         return HOLD
 
     @serves(RequestCode.GROUP_POLL)
@@ -145,7 +145,7 @@ class GroupRequests:
             hold_ms=header.lb_hold_ms,
         )
         waiter = self._waiter(request, header, poll.member, poll.held)
-        self._coordination.ask(waiter, poll, cost_bytes=len(request.command.body))
+        self._coordination.ask(waiter, poll)
         return HOLD
 
     @serves(RequestCode.GROUP_RELEASE)
@@ -163,7 +163,7 @@ class GroupRequests:
             attempts=bodies.attempts_of(body.queues),
         )
         waiter = RequestWaiter(request, self._answer, _reply)
-        self._coordination.ask(waiter, release, cost_bytes=len(request.command.body))
+        self._coordination.ask(waiter, release)
         return HOLD
 
     @serves(RequestCode.GROUP_LEAVE)
@@ -179,7 +179,7 @@ class GroupRequests:
             attempts=bodies.attempts_of(body.queues),
         )
         waiter = RequestWaiter(request, self._answer, _reply)
-        self._coordination.ask(waiter, leave, cost_bytes=len(request.command.body))
+        self._coordination.ask(waiter, leave)
         return HOLD
 
     @serves(RequestCode.GROUP_REMOVE)

@@ -11,7 +11,8 @@ from typing import Final
 from libramq.broker.groups.pull import parse_ahead
 from libramq.broker.pop.popping import Pop, Popping, PopResult
 from libramq.broker.pop.taking import PopSelection, Share
-from libramq.broker.processor.messages.pull_message import KEPT_CHARACTERS_MAX, without_fields
+from libramq.broker.processor.messages.pull_message import KEPT_CHARACTERS_MAX
+from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.kernel.work import Work
 from libramq.message import names
@@ -57,10 +58,9 @@ class PopMessage:
     def pop(self, request: Request, *, parsed_by: int | None = None) -> Outcome:
         """Answer a pop, or hold it. parsed_by: the version of users when its expression, a long one, came."""
         header: PopMessageHeader = request.header
-        if header.exp is not None and len(header.exp) > KEPT_CHARACTERS_MAX:
-            if parsed_by is None:
-                return self._pop_parsed(request)
-            request = without_fields(request)
+        is_long = header.exp is not None and len(header.exp) > KEPT_CHARACTERS_MAX
+        if is_long and parsed_by is None:
+            return self._pop_parsed(request)
         wanted = PopSelection(
             group=header.consumer_group,
             topic=header.topic,
@@ -71,7 +71,9 @@ class PopMessage:
             attempt_id=header.attempt_id,
         )
         wide_max = header.lb_max_msg_nums or 0
-        reply = partial(self._reply, request, header.topic, header.invisible_time, is_wide=wide_max > 0)
+        reply = partial(
+            self._reply, request.monotonic_ms, header.topic, header.invisible_time, is_wide=wide_max > 0
+        )
         pop = Pop(
             waiter=RequestWaiter(request, self._answer, reply),
             wanted=wanted,
@@ -140,7 +142,7 @@ class PopMessage:
         return self._found(wanted.topic, 0, result)
 
     def _reply(
-        self, request: Request, topic: str, invisible_ms: int, result: PopResult, *, is_wide: bool
+        self, read_ms: MonotonicMs, topic: str, invisible_ms: int, result: PopResult, *, is_wide: bool
     ) -> Outcome:
         if not result.shares:
             code = ResponseCode.POLLING_FULL if result.full else ResponseCode.POLLING_TIMEOUT
@@ -150,7 +152,7 @@ class PopMessage:
             return Reply(code, result.full or "NO_MESSAGE_IN_QUEUE", numbers)
         reply = self._found(topic, invisible_ms, result, is_wide=is_wide)
         assert reply.ext is not None
-        reply.ext[HELD_MS] = str(result.popped_ms - request.monotonic_ms)
+        reply.ext[HELD_MS] = str(result.popped_ms - read_ms)
         return ReplyWhenDurable(result.end, reply) if self._waits_for_disk else reply
 
     def _found(self, topic: str, invisible_ms: int, result: PopResult, *, is_wide: bool = False) -> Reply:

@@ -7,8 +7,6 @@ Upstream: PullMessageProcessor.java, DefaultPullMessageResultHandler.java.
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from libramq.broker.groups.pull import Pull, PullResult, PullStatus, parse_ahead
 from libramq.broker.messages.reading import Reading
 from libramq.codes import RequestCode, ResponseCode
@@ -53,10 +51,9 @@ class PullMessage:
         """Answer a pull, or hold it. parsed_by: the version of users when its long expression came."""
         header: PullMessageHeader = request.header
         flag = header.sys_flag
-        if header.subscription is not None and len(header.subscription) > KEPT_CHARACTERS_MAX:
-            if parsed_by is None and flag & PULL_SUBSCRIPTION:
-                return self._handle_parsed(request)
-            request = without_fields(request)
+        is_long = header.subscription is not None and len(header.subscription) > KEPT_CHARACTERS_MAX
+        if is_long and parsed_by is None and flag & PULL_SUBSCRIPTION:
+            return self._handle_parsed(request)
         pull = Pull(
             waiter=RequestWaiter(request, self._answer, self._reply_to(header.consumer_group)),
             group=header.consumer_group,
@@ -89,12 +86,6 @@ class PullMessage:
         if suggested is None:
             return _reply
         return lambda result: _reply(result, suggested(group, result.read))
-
-
-def without_fields(request: Request) -> Request:
-    """Return the request with what its reply needs: long fields are not kept while it is held."""
-    command = msgspec.structs.replace(request.command, ext={}, body=b"")
-    return msgspec.structs.replace(request, command=command)
 
 
 def _reply(result: PullResult, suggested: int = MASTER_ID) -> Reply:
