@@ -18,6 +18,7 @@ from libramq import (
     SimpleConsumer,
 )
 from libramq.client import Admin
+from libramq.client.consuming import group_consumer
 from libramq.errors import LocalProtocolError, NameServerUnavailable
 from libramq.message.queue import MessageQueue
 from libramq.testing import Broker
@@ -153,6 +154,18 @@ def test_a_blocking_consumer_without_topics_says_so(namesrv, make):
         pytest.raises(InvalidState, match="no subscription; call subscribe"),
     ):
         getattr(consumer, waits[make.__name__])()
+
+
+async def test_a_consumer_that_is_never_given_topics_is_in_the_log(namesrv, monkeypatch, caplog):
+    """It used to be refused at the start; a service that forgets to subscribe would wait in silence."""
+    monkeypatch.setattr(group_consumer, "WITHOUT_TOPICS_S", 0.01)
+    async with (
+        PushConsumer(group="forgetful", namesrv=namesrv),
+        Consumer(group="c", namesrv=namesrv) as reader,
+    ):
+        await reader.assign([])
+        await until(lambda: caplog.messages)
+    assert caplog.messages == ["the consumer has no subscription, and reads nothing group=forgetful"]
 
 
 async def call(client, name, *arguments):

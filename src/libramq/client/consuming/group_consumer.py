@@ -57,6 +57,8 @@ STOP_TIMEOUT_MS: Final = 10_000
 BROADCASTING_INSTANCE: Final = "DEFAULT"
 
 
+#: Ours: a program that starts a consumer first has subscribed by then.
+WITHOUT_TOPICS_S: Final = 5.0
 #: The stages in which a run serves nobody.
 _BETWEEN: Final = (Stage.STARTING, Stage.ENDED)
 
@@ -180,6 +182,16 @@ class GroupConsumer(Generic[N]):
         self._loop = asyncio.get_running_loop()
         self._is_stopped, self._failure, self._counts = False, None, HandlerCounts()
         await self._begin_run()
+        if not self._has_topics:
+            self._loop.call_later(WITHOUT_TOPICS_S, self._warn_without_topics)
+
+    @property
+    def _has_topics(self) -> bool:
+        return self.is_subscribed or self._has_chosen
+
+    def _warn_without_topics(self) -> None:
+        if not self._has_topics and self._run is not None and self._run.stage is Stage.RUNNING:
+            log.warning("the consumer has no subscription, and reads nothing", group=self.group)
 
     async def _begin_run(self) -> None:
         self._settings = replace(self._settings, client_id=self.client_id, assigns=not self.is_subscribed)
@@ -270,7 +282,7 @@ class GroupConsumer(Generic[N]):
 
     def require_topics(self) -> None:
         """Raise InvalidState if it has nothing to read."""
-        if not (self.is_subscribed or self._has_chosen):
+        if not self._has_topics:
             raise InvalidState("this consumer has no subscription; call subscribe(topic, …) first")
 
     async def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
