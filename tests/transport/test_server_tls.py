@@ -26,7 +26,7 @@ from libramq.transport import handshakes as handshakes_module
 from libramq.transport import tls_options as tls_options_module
 from libramq.transport.handshakes import BEGUN_PER_ROUND, Handshakes
 from libramq.transport.server import Server
-from libramq.transport.server_tls import HANDSHAKE_BYTE, ServerTls, load
+from libramq.transport.server_tls import FILE_BYTES_MAX, HANDSHAKE_BYTE, ServerTls, load
 from libramq.transport.tls import Tls
 from libramq.transport.tls_options import tls_options
 from tests.fakes import ManualClock
@@ -53,8 +53,19 @@ def expired_authority(certificates: Certificates) -> None:
     certificates.certificate.write_bytes(certificates.ca_file.read_bytes())
 
 
+def endless(certificates: Certificates) -> None:
+    """It was read on the loop of a running broker, into all memory."""
+    certificates.certificate.unlink()
+    certificates.certificate.symlink_to("/dev/zero")
+
+
 SPOIL: dict[str, tuple[Callable[[Certificates], object], str]] = {
     "missing": (lambda c: c.certificate.unlink(), r"certPath=.*server\.pem cannot be read: No such file"),
+    "a device": (endless, r"certPath=.*server\.pem is no file"),
+    "large": (
+        lambda c: c.certificate.write_bytes(b"-" * (FILE_BYTES_MAX + 1)),
+        r"more than \d+ bytes; is it",
+    ),
     "no key": (lambda c: c.key.unlink(), r"keyPath=.*server\.key cannot be read: No such file"),
     "expired": (
         lambda c: c.issue(not_before=LONG_AGO, not_after=LONG_AGO.replace(year=2002)),

@@ -16,7 +16,6 @@ import ssl
 import stat
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from libramq.errors import ConfigError, RemoteProtocolError
@@ -34,6 +33,8 @@ _DATES: Final = {9: "is not valid yet", 10: "has expired"}
 #: Ours: certificates that are valid for 90 days are renewed then; and how often it is announced.
 EXPIRY_WARNED_S: Final = 30 * 86_400
 EXPIRY_WARNED_AGAIN_S: Final = 86_400
+#: Ours: the authorities of all browsers have 300 KB. Files are read on the loop, at a handshake.
+FILE_BYTES_MAX: Final = 1024 * 1024
 #: Ours: client and server take two turns each; one more sends what is left.
 _TURNS: Final = 3
 
@@ -145,9 +146,15 @@ def check_private(what: str, path: str) -> None:
 
 def _read(what: str, path: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        if not stat.S_ISREG(os.stat(path).st_mode):  # A pipe would be waited for, a device read for ever.
+            raise ConfigError(f"{what} is no file")
+        with open(path, "rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(f"{what} cannot be read: {error.strerror}") from None
+    if len(content) > FILE_BYTES_MAX:
+        raise ConfigError(f"{what} has more than {FILE_BYTES_MAX} bytes; is it the right file?")
+    return content
 
 
 def _certificates(what: str, path: str) -> str:
