@@ -1,6 +1,7 @@
 """`libra up --secure`: encrypted, with a first user, from the first start on."""
 
 import json
+import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from libramq.cli.servers.secure_directory import SecureDirectory
 from libramq.formats.properties_file import property_line, read_properties
 from tests.cli.commands import end, libra, one_line, start
 from tests.interop.cluster import Cluster
@@ -113,6 +115,15 @@ def test_files_that_others_may_have_made_are_not_believed(tmp_path: Path, what: 
     refused = one_line(libra("up", "--secure", "--data", str(data), "--nameserver-port", str(free_port())))
     assert "must be yours alone" in refused
     assert not (secure / "ca.pem").exists()
+
+
+def test_a_directory_that_it_makes_is_its_own_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        SecureDirectory(tmp_path / "data", ["127.0.0.1"])
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
 
 
 def test_what_it_decides_cannot_be_set_and_spoilt_files_are_named(tmp_path: Path) -> None:

@@ -175,11 +175,15 @@ def _option(port: int, host: str, namesrv: str) -> str:
 
 def _metrics_line(configs: Sequence[BrokerConfig]) -> list[str]:
     places = [
-        f"http://{join_address(_LOOPBACK, config.metrics_port)}/metrics"
+        f"{_scheme(config)}://{join_address(_LOOPBACK, config.metrics_port)}/metrics"
         for config in configs
         if config.metrics_exporter_type == "PROM"
     ]
     return [f"Metrics for Prometheus: {' '.join(places)}"] if places else []
+
+
+def _scheme(config: BrokerConfig) -> str:
+    return "https" if config.tls.mode == "enforcing" else "http"
 
 
 def _kafka_line(addresses: Sequence[str]) -> list[str]:

@@ -49,7 +49,8 @@ class SecureDirectory:
 
     def __init__(self, data: Path, names: Collection[str]) -> None:
         self._path = data.absolute() / "secure"
-        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in (data, self._path):  # Whatever the umask.
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_own(data.absolute(), others=stat.S_IWGRP | stat.S_IWOTH)
         for path in (self._path, *self._path.iterdir()):
             _require_own(path, others=stat.S_IRWXG | stat.S_IRWXO)
