@@ -14,6 +14,9 @@ from libramq.message.queue import MessageQueue
 GROUPS_MAX: Final = 25_000
 #: Ours: the memory of all groups, with what members say about themselves: a thousand with 100 KiB each.
 COST_BYTES_MAX: Final = 128 * 1024 * 1024
+#: Ours: of one group, so that its members leave room for those of others. Kafka's brokers keep what all
+#: members of a group say about themselves in one message, of 1 MiB.
+GROUP_COST_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class Refusal(Enum):
@@ -73,9 +76,13 @@ class Groups(Generic[G]):
         """Return whether there is memory for what members say about themselves."""
         return self.cost_bytes <= COST_BYTES_MAX
 
+    def has_room_in(self, name: str) -> bool:
+        """Return whether there is memory for what a member of a group says about itself."""
+        return self.has_room and self._costs.get(name, 0) <= GROUP_COST_BYTES_MAX
+
     def get_or_create(self, name: str) -> G | None:
-        """Return a group, for a member that joins it; None if all take too much memory."""
-        if not self.has_room:
+        """Return a group, for a member that joins it; None if it or all take too much memory."""
+        if not self.has_room_in(name):
             return None
         group = self._groups.get(name)
         if group is None and len(self._groups) < GROUPS_MAX:

@@ -11,7 +11,7 @@ from libramq.codes import ResponseCode
 from libramq.groups.classic.state import INITIAL_DELAY_MS
 from libramq.groups.cluster_view import ClusterView
 from libramq.protocols.kafka.api10_groups import THAW_MS
-from libramq.protocols.kafka.api11_classic_groups import MEMBERS_RETURN_MS
+from libramq.protocols.kafka.api11_classic_groups import MEMBER_BYTES_MAX, MEMBERS_RETURN_MS
 from libramq.remoting import headers as h
 from libramq.wire.kafka.apis.classic_groups import (
     FindCoordinatorRequest,
@@ -247,6 +247,25 @@ def test_a_broker_that_stood_still_keeps_its_members(endpoint: KafkaEndpoint):
     first, second = pair(endpoint)
     endpoint.talk.extend_deadlines(10 * SESSION_MS)
     assert (first.beat(), second.beat()) == (0, 0)
+
+
+def test_one_group_leaves_room_for_others(endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch):
+    """Who could use one group kept all others' members from joining, for its sessions of half an hour."""
+    monkeypatch.setattr("libramq.groups.protocol_groups.GROUP_COST_BYTES_MAX", 50_000)
+    large = (JoinGroupProtocol(name="range", metadata=bytes(20_000)),)
+    peers = [endpoint.peer() for _ in range(5)]
+    for peer in peers:
+        peer.tell(join_request(protocols=large), 3)
+    refused = [[each.error_code for each in peer.answers()] for peer in peers]
+    assert refused == [[], [], [], *[[ErrorCode.COORDINATOR_NOT_AVAILABLE]] * 2]
+    other = endpoint.peer()
+    other.tell(join_request("other", protocols=large), 3)
+    assert other.answers() == []
+
+
+def test_what_a_member_says_about_itself_is_bounded(endpoint: KafkaEndpoint):
+    large = (JoinGroupProtocol(name="range", metadata=bytes(MEMBER_BYTES_MAX)),)
+    assert endpoint.peer().ask(join_request(protocols=large)).error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_the_memory_of_groups_is_bounded(endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch):

@@ -62,6 +62,10 @@ from libramq.wire.kafka.subscription import CONSUMER, assigned_partitions, owned
 
 #: Ours: clients hear at their next heartbeat that they must join again, 3 s later with the defaults.
 MEMBERS_RETURN_MS: Final = 10_000
+#: Ours: what a member says about itself; Kafka's brokers keep that of a whole group in a message of 1 MiB.
+MEMBER_BYTES_MAX: Final = 1024 * 1024
+#: Ours: answers up to this size are encoded at once. A leader gets what all members say about themselves.
+AT_ONCE_BYTES_MAX: Final = 256 * 1024
 #: KIP-394 and KIP-814: from these versions of JoinGroup on, a client understands them.
 _COMES_BACK_FROM: Final = 4
 _SKIPS_FROM: Final = 9
@@ -107,7 +111,8 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         ):
             refusal = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         instance = request.group_instance_id or ""
-        if len(instance) > NAME_CHARACTERS_MAX or has_controls(instance):
+        size = sum(len(each.name) + len(each.metadata) for each in request.protocols)
+        if len(instance) > NAME_CHARACTERS_MAX or has_controls(instance) or size > MEMBER_BYTES_MAX:
             refusal = ErrorCode.INVALID_REQUEST
         if refusal is not None:
             slot.answer(JoinGroupResponse(error_code=refusal, member_id=request.member_id))
@@ -312,7 +317,8 @@ def _send(answer: Answer) -> None:
     slot = answer.key
     assert isinstance(slot, Slot), "requests are named by their slots"
     try:
-        slot.answer(_response(answer, slot.version))
+        size = sum(len(each.metadata) for each in answer.members) if isinstance(answer, JoinAnswer) else 0
+        slot.answer_with(partial(_response, answer, slot.version), is_large=size > AT_ONCE_BYTES_MAX)
     except Exception as error:
         slot.fail(error)
 

@@ -128,7 +128,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
         name = request.group_id
         is_join, has_topics = request.member_epoch == JOINS, _names_topics(request)
         group = self.groups.get_or_create(name) if is_join else self.groups.get(name)
-        if group is None or (has_topics and not self.groups.has_room):
+        if group is None or (has_topics and not self.groups.has_room_in(name)):
             is_short = is_join or group is not None  # Where memory is short, clients try again.
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_short else ErrorCode.UNKNOWN_MEMBER_ID
             slot.answer(ConsumerGroupHeartbeatResponse(error_code=code))
