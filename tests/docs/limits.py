@@ -173,6 +173,12 @@ LIMITS: Final[dict[str, tuple[Limit, ...]]] = {
         Limit("groups of a broker", "catalog.group_table:GROUPS_MAX", "the request is refused"),
         Limit("groups of Kafka's", "groups.protocol_groups:GROUPS_MAX", "the join is refused"),
         Limit("memory of these", "groups.protocol_groups:COST_BYTES_MAX", "the join is refused"),
+        Limit("memory of one of these", "groups.protocol_groups:GROUP_COST_BYTES_MAX", "the join is refused"),
+        Limit(
+            "what a member of a classic group says about itself",
+            "protocols.kafka.api11_classic_groups:MEMBER_BYTES_MAX",
+            "the join is refused",
+        ),
         Limit("members of a group", "groups.limits:MEMBERS_MAX", "the join is refused"),
         Limit("members of a group of Kafka's", "groups.classic.state:MEMBERS_MAX", "the join is refused"),
         Limit(
@@ -184,6 +190,11 @@ LIMITS: Final[dict[str, tuple[Limit, ...]]] = {
         Limit(
             "different patterns of all members of KIP-848's groups",
             "protocols.kafka.topic_patterns:PATTERNS_MAX",
+            "the heartbeat is refused",
+        ),
+        Limit(
+            "of those, patterns of one group",
+            "protocols.kafka.topic_patterns:PATTERNS_OF_GROUP_MAX",
             "the heartbeat is refused",
         ),
         Limit("users", "auth.users:USERS_MAX", "the request is refused"),

@@ -242,6 +242,18 @@ def test_the_number_of_patterns_is_bounded(
     assert Member(endpoint, "c").join("orders-.*") is None, "a known one takes no room"
 
 
+def test_one_group_leaves_room_for_the_patterns_of_others(
+    endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch, member: Member
+):
+    monkeypatch.setattr(topic_patterns, "PATTERNS_OF_GROUP_MAX", 2)
+    assert Member(endpoint, "b").join("x") is None
+    answer = Member(endpoint, "c").join("y")
+    assert answer is not None
+    assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    join = {"member_epoch": 0, "rebalance_timeout_ms": 60_000, "topic_partitions": ()}
+    assert Member(endpoint, "d").beat(group_id="H", subscribed_topic_regex="y", **join) is None
+
+
 def test_a_refused_heartbeat_takes_no_room_for_patterns(
     endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch, member: Member
 ):

@@ -183,12 +183,12 @@ class ModernGroups(GroupRequests[ModernGroup]):
         if not all(self._all.may_read(name, topic, slot.principal) for topic in topics):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
         pattern = request.subscribed_topic_regex
-        return self._pattern_refusal(pattern) if pattern else (None, None)
+        return self._pattern_refusal(pattern, name) if pattern else (None, None)
 
-    def _pattern_refusal(self, pattern: str) -> tuple[ErrorCode | None, str | None]:
-        """Return why a pattern cannot be used, if so."""
+    def _pattern_refusal(self, pattern: str, name: str) -> tuple[ErrorCode | None, str | None]:
+        """Return why a group cannot use a pattern, if so."""
         try:
-            self._patterns.require(pattern)
+            self._patterns.require(pattern, name)
         except TooManyPatterns:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, None  # Clients try again.
         except InvalidPattern as invalid:
@@ -257,7 +257,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
     def _continue(self, name: str, group: ModernGroup) -> None:
         self.groups.put(name, group)
         for pattern in {each.pattern for each in group.members.values() if each.pattern}:
-            if self._pattern_refusal(pattern)[0] is None:
+            if self._pattern_refusal(pattern, name)[0] is None:
                 self._patterns.use(pattern, name, None, is_known=pattern in group.fitting)
         super()._continue(name, group)
 

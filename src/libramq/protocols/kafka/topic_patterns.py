@@ -26,6 +26,8 @@ log = get_logger(__name__)
 TOPICS_MAX: Final = 1_000
 #: Ours: different patterns of all members; each takes 40 KB at most.
 PATTERNS_MAX: Final = 1_000
+#: Ours: those of one group, whose members mostly share one.
+PATTERNS_OF_GROUP_MAX: Final = 100
 
 
 class TooManyPatterns(Exception):
@@ -74,14 +76,15 @@ class TopicPatterns:
     def __len__(self) -> int:
         return len(self._used)
 
-    def require(self, pattern: str) -> None:
-        """Raise InvalidPattern where a pattern cannot be used, TooManyPatterns where there is no room.
+    def require(self, pattern: str, group: str) -> None:
+        """Raise InvalidPattern where a group cannot use a pattern, TooManyPatterns where there is no room.
 
         It takes none before a group uses it: most of what is refused is so for other reasons.
         """
         if pattern in self._used:
             return
-        if len(self._used) >= PATTERNS_MAX:
+        count = sum(group in each.groups for each in self._used.values())
+        if len(self._used) >= PATTERNS_MAX or count >= PATTERNS_OF_GROUP_MAX:
             raise TooManyPatterns
         self._required = TopicPattern(pattern)
 
