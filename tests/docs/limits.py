@@ -134,8 +134,14 @@ LIMITS: Final[dict[str, tuple[Limit, ...]]] = {
             "kernel.purgatory:PARKED_MAX",
             "requests are refused or pulls answered at once",
         ),
+        Limit(
+            "of one user that signs in for its connections, or of one address",
+            "kernel.purgatory:PARKED_PER_PARTY_MAX",
+            "likewise",
+        ),
         Limit("of one connection", "kernel.purgatory:PARKED_PER_CONNECTION_MAX", "likewise"),
-        Limit("their memory", "kernel.purgatory:PARKED_BYTES_MAX", "likewise"),
+        Limit("memory of answers that wait", "kernel.purgatory:PARKED_BYTES_MAX", "likewise"),
+        Limit("of one user or address", "kernel.purgatory:PARKED_BYTES_PER_PARTY_MAX", "likewise"),
         Limit("held pulls of a queue", "waits.held_pulls:HELD_PER_QUEUE_MAX", "the pull is answered at once"),
         Limit(
             "of a queue and a connection",

@@ -8,6 +8,7 @@ import pytest
 from tests.fakes import FakePeer
 
 from libramq.kernel import purgatory as module
+from libramq.kernel.connection import Principal
 from libramq.kernel.deadlines import Deadlines
 from libramq.kernel.purgatory import Parked, Purgatory
 
@@ -99,3 +100,26 @@ def test_parked_answers_are_counted_by_connection_and_in_all(purgatory, monkeypa
     purgatory.release(first)
     assert purgatory.statistics() == (2, 10, 2)
     assert purgatory.has_room(here)
+
+
+def test_one_user_or_address_leaves_room_for_others(purgatory, monkeypatch):
+    """A user with eleven connections kept everybody from signing in by Kafka, and from waiting."""
+    monkeypatch.setattr(module, "PARKED_PER_PARTY_MAX", 2)
+    monkeypatch.setattr(module, "PARKED_BYTES_PER_PARTY_MAX", 100)
+    users = [FakePeer() for _ in range(3)]
+    for each in users[:2]:
+        each.principal = Principal("eve")
+    users[2].principal = Principal("alice")
+    here, there = FakePeer("10.0.0.1:1"), FakePeer("10.0.0.2:1")
+    waiting = [Answer(each, cost_bytes=40) for each in users[:2]]
+    for each in waiting:
+        purgatory.park(each)
+    purgatory.park(Answer(here, cost_bytes=80))
+    assert not purgatory.has_room(users[0])
+    assert purgatory.has_room(users[2])
+    assert purgatory.has_room(here, 20)
+    assert not purgatory.has_room(here, 21)
+    assert purgatory.has_room(there, 21)
+    purgatory.release(waiting[0])
+    assert purgatory.has_room(users[0], 60)
+    assert not purgatory.has_room(users[0], 61)

@@ -16,11 +16,11 @@ Upstream of the name: Kafka's DelayedOperationPurgatory.
 import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from libramq.clock import MonotonicMs
-from libramq.kernel.connection import Connection
+from libramq.kernel.connection import ANONYMOUS, Connection, Principal, client_network
 from libramq.kernel.deadlines import Deadline, Deadlines
 
 #: Ours: one held pull a queue and consumer; a million would be some 300 MB.
@@ -30,7 +30,14 @@ PARKED_PER_CONNECTION_MAX: Final = 20_000
 #: Ours: the memory of all replies that wait for a disk or a name server.
 PARKED_BYTES_MAX: Final = 256 * 1024 * 1024
 
+#: Ours: of one user or address, half of either, so that nobody keeps all others from waiting.
+PARKED_PER_PARTY_MAX: Final = PARKED_MAX // 2
+PARKED_BYTES_PER_PARTY_MAX: Final = PARKED_BYTES_MAX // 2
+
 R = TypeVar("R", contravariant=True)
+
+#: Who waits: a user that has signed in for its connection, or an address (a network of IPv6 ones).
+Party = Principal | str
 
 
 class Waiter(Protocol[R]):
@@ -62,6 +69,15 @@ class Parked:
     is_parked: bool = field(default=False, init=False)
     _deadline: Deadline | None = field(default=None, init=False)
     _unlink: Callable[[Any], None] | None = field(default=None, init=False)
+    _party: Party = field(default="", init=False)
+
+
+@dataclass(slots=True)
+class _Part:
+    """What of one party's is parked."""
+
+    count: int = 0
+    cost_bytes: int = 0
 
 
 Q = TypeVar("Q", bound=Parked)
@@ -107,6 +123,7 @@ class Purgatory:
         self._deadlines = deadlines
         self._work = work
         self._by_connection: dict[Connection, dict[Parked, None]] = {}
+        self._parts: dict[Party, _Part] = {}
         self._count = 0
         self._cost_bytes = 0
 
@@ -123,7 +140,16 @@ class Purgatory:
             self._count < PARKED_MAX
             and self._cost_bytes + cost_bytes <= PARKED_BYTES_MAX
             and len(self._by_connection.get(connection, ())) < PARKED_PER_CONNECTION_MAX
+            and self._leaves_room(connection, cost_bytes)
         )
+
+    def _leaves_room(self, connection: Connection, cost_bytes: int) -> bool:
+        """Return whether another answer for a connection leaves room for other parties."""
+        count_max, bytes_max = PARKED_PER_PARTY_MAX, PARKED_BYTES_PER_PARTY_MAX
+        if self._count < count_max and self._cost_bytes + cost_bytes <= bytes_max:
+            return True
+        part = self._parts.get(_party_of(connection))
+        return part is None or (part.count < count_max and part.cost_bytes + cost_bytes <= bytes_max)
 
     def park(
         self,
@@ -139,6 +165,12 @@ class Purgatory:
         assert not parked.is_parked, "parked twice"
         parked.is_parked = True
         self._by_connection.setdefault(parked.connection, {})[parked] = None
+        parked._party = _party_of(parked.connection)
+        part = self._parts.get(parked._party)
+        if part is None:
+            part = self._parts[parked._party] = _Part()
+        part.count += 1
+        part.cost_bytes += parked.cost_bytes
         self._count += 1
         self._cost_bytes += parked.cost_bytes
         parked._unlink = unlink
@@ -159,6 +191,11 @@ class Purgatory:
         del owned[parked]
         if not owned:
             del self._by_connection[parked.connection]
+        part = self._parts[parked._party]
+        part.count -= 1
+        part.cost_bytes -= parked.cost_bytes
+        if not part.count:
+            del self._parts[parked._party]
         self._count -= 1
         self._cost_bytes -= parked.cost_bytes
         if parked._deadline is not None:
@@ -183,3 +220,12 @@ class Purgatory:
     def _expire(self, parked: Q, expire: Callable[[Q], None] | None, now_ms: MonotonicMs) -> None:
         if self.release(parked) and expire is not None:
             expire(parked)
+
+
+#: Each is computed once for as many addresses as there may be connections.
+_network: Final = lru_cache(maxsize=20_000)(client_network)
+
+
+def _party_of(connection: Connection) -> Party:
+    principal = connection.principal
+    return principal if principal is not ANONYMOUS else _network(connection.address.rpartition(":")[0])

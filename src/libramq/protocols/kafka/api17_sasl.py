@@ -167,11 +167,12 @@ class Sasl:
         is_refused = attempt is not None and attempt.is_refused
         if self._access is None or connection.principal is not ANONYMOUS or is_refused:
             slot.answer(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
-        elif request.mechanism not in self._mechanisms or not self._purgatory.has_room(connection):
+        elif request.mechanism not in self._mechanisms:
             code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
             slot.answer(SaslHandshakeResponse(error_code=code, mechanisms=self._mechanisms))
         else:
             if connection not in self._under_way:
+                # However much waits: it is one for each connection that has not signed in.
                 self._purgatory.park(Parked(connection), unlink=self._ended)
             self._under_way[connection] = _SignIn(request.mechanism)
             slot.answer(SaslHandshakeResponse(mechanisms=self._mechanisms))
