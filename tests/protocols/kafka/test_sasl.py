@@ -43,7 +43,7 @@ from libramq.wire.kafka.apis.handshake import (
     SaslHandshakeRequest,
 )
 from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
-from libramq.wire.kafka.apis.modern_groups import ConsumerGroupHeartbeatRequest
+from libramq.wire.kafka.apis.modern_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
     CommittedTopic,
@@ -388,6 +388,28 @@ class TestPolicies:
             )
             peer.tell(beat, 1)
             assert [answer.error_code for answer in peer.answers() if answer.error_code] == codes
+
+    def test_a_group_is_not_described_to_who_may_not_look_its_topics_up(self, peer: KafkaPeer):
+        talk, users = peer.talk, peer.talk.broker.tables.users
+        users.create(UserInfo(username="bob", password="bob-secret"))
+        entry = PolicyEntryInfo(resource="Group:g", actions=["Sub"], decision="Allow")
+        users.set_policies("User:bob", [PolicyInfo(entries=[entry])])
+        talk.create_topic("mine", queues=1)
+        join = ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id="m",
+            member_epoch=0,
+            rebalance_timeout_ms=1_000,
+            subscribed_topic_names=("mine",),
+            topic_partitions=(),
+        )
+        peer.tell(join, 1)
+        peer.tell(ConsumerGroupDescribeRequest(group_ids=("g",)), 1)
+        (seen,) = peer.answers()[-1].groups
+        assert [each.subscribed_topic_names for each in seen.members] == [("mine",)]
+        peer.principal = Principal("bob", "127.0.0.1")
+        (refused,) = peer.ask(ConsumerGroupDescribeRequest(group_ids=("g",)), 1).groups
+        assert (refused.error_code, refused.members) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ())
 
     def test_looking_for_a_topic_creates_it_for_those_who_may_send(self, peer: KafkaPeer):
         for name, code in (("seen", ErrorCode.TOPIC_AUTHORIZATION_FAILED), ("mine", 0)):

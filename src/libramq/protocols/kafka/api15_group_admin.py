@@ -191,6 +191,13 @@ class GroupAdministration:
             remark = f"{name} has no members of KIP-848's protocol"
             code = ErrorCode.GROUP_ID_NOT_FOUND
             return _Described(DescribedConsumerGroup(group_id=name, error_code=code, error_message=remark))
+        assigned = (each.assigned for each in group.members.values())
+        read = {part.topic for parts in (*assigned, *group.target.values()) for part in parts}
+        if not all(self._groups.may_locate(topic, principal) for topic in sorted({*group.topics, *read})):
+            # As Kafka's brokers: the members name their topics.
+            remark = "its members read topics that you may not look up"
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return _Described(DescribedConsumerGroup(group_id=name, error_code=code, error_message=remark))
         described = DescribedConsumerGroup(
             group_id=name,
             group_state=group.state,

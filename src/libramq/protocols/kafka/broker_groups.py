@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from libramq.auth.authorizer import Authorizer, require_permission
-from libramq.auth.operation import Consume, Manage
+from libramq.auth.operation import Consume, Locate, Manage
 from libramq.auth.resource import Action, group
 from libramq.broker.cluster.kafka.group_load import GroupLoad
 from libramq.broker.groups.coordination import Coordination
@@ -120,6 +120,14 @@ class BrokerGroups:
         """Return whether a group may read a topic."""
         try:
             self.require_may_read(name, topic, principal)
+        except BrokerError:
+            return False
+        return True
+
+    def may_locate(self, topic: str, principal: Principal) -> bool:
+        """Return whether a principal may look a topic up."""
+        try:
+            require_permission(self._authorizer, Locate(principal, topic))
         except BrokerError:
             return False
         return True
