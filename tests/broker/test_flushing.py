@@ -21,7 +21,7 @@ from libramq.catalog.journal_sync import JournalSync
 from libramq.clock import SystemClock
 from libramq.errors import SyncFailed
 from libramq.filesystem import ZEROED_BYTES
-from libramq.kernel.connection import NUMBERS
+from libramq.kernel.connection import ANONYMOUS, NUMBERS
 from libramq.kernel.effect import Thread
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Kernel
@@ -72,7 +72,7 @@ class SlowDisk(Disk):
 class Sender:
     """A connection that waits for an acknowledgement."""
 
-    address, is_open = "127.0.0.1:50000", True
+    address, is_open, principal = "127.0.0.1:50000", True, ANONYMOUS
 
     def __init__(self) -> None:
         self.number = next(NUMBERS)

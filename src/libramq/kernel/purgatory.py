@@ -74,7 +74,7 @@ class Parked:
 
 @dataclass(slots=True)
 class _Part:
-    """What of one party's is parked."""
+    """The parked answers of one party."""
 
     count: int = 0
     cost_bytes: int = 0
