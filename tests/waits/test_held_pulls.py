@@ -2,17 +2,28 @@
 
 import time
 from collections import deque
+from dataclasses import dataclass
 from itertools import count
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from libramq.kernel.connection import ANONYMOUS
 from libramq.kernel.deadlines import Deadlines
 from libramq.kernel.purgatory import Purgatory
 from libramq.waits import HeldPull, HeldPulls, held_pulls
 
 NAMES = count()
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A connection; two of the same name are one."""
+
+    name: object
+    principal = ANONYMOUS
+    address = "127.0.0.1:50000"
 
 
 class Held(HeldPulls[int]):
@@ -27,7 +38,7 @@ class Held(HeldPulls[int]):
     def add(
         self, topic: str = "T", queue: int = 0, offset: int = 0, owner: object = "c", until_ms: int = 100
     ) -> HeldPull[int]:
-        one = HeldPull(owner, topic, queue, offset, until_ms, next(NAMES))  # type: ignore[arg-type]
+        one = HeldPull(Owner(owner), topic, queue, offset, until_ms, next(NAMES))  # type: ignore[arg-type]
         self.hold(one, self.expired.append)
         return one
 
@@ -40,7 +51,7 @@ class Held(HeldPulls[int]):
         return self.expired.copy()
 
     def ended(self, owner: object) -> None:
-        self.purgatory.connection_ended(owner)  # type: ignore[arg-type]
+        self.purgatory.connection_ended(Owner(owner))  # type: ignore[arg-type]
 
 
 def test_a_pull_is_woken_by_a_message_at_or_after_its_offset_and_only_by_its_queue():
@@ -98,16 +109,16 @@ def test_held_pulls_of_a_queue_are_limited(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(held_pulls, "HELD_PER_QUEUE_AND_CONNECTION_MAX", 3)
     held = Held()
     for _ in range(3):
-        assert held.may_hold("c", "T", 0)
+        assert held.may_hold(Owner("c"), "T", 0)
         held.add()
-    assert not held.may_hold("c", "T", 0)
-    assert held.may_hold("c", "T", 1)
-    assert held.may_hold("d", "T", 0)
+    assert not held.may_hold(Owner("c"), "T", 0)
+    assert held.may_hold(Owner("c"), "T", 1)
+    assert held.may_hold(Owner("d"), "T", 0)
     held.add(owner="d")
     held.add(owner="d")
-    assert not held.may_hold("e", "T", 0)
+    assert not held.may_hold(Owner("e"), "T", 0)
     held.ended("c")
-    assert held.may_hold("c", "T", 0)
+    assert held.may_hold(Owner("c"), "T", 0)
 
 
 def test_ending_a_connection_costs_only_its_own_pulls():
@@ -147,5 +158,5 @@ def test_the_table_agrees_with_a_plain_list(steps):
             model = [one for one in model if one not in expected]
         else:
             held.ended(owner)
-            model = [one for one in model if one.connection != owner]
+            model = [one for one in model if one.connection != Owner(owner)]
         assert len(held) == len(model) == len(held.purgatory)
