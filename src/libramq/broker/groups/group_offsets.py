@@ -1,5 +1,5 @@
 """A group's committed offsets over all brokers: how offsets of queues at other brokers are committed and
-looked up, and what counts while such a broker is away.
+looked up, what counts while such a broker is away, and who may commit from outside the group.
 
     the coordinator ─► commits ─► the queues' brokers journal them, before the member is answered
                              └─► every other broker keeps a copy in memory

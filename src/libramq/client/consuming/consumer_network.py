@@ -14,7 +14,7 @@ from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.fetching.fetching import FetchRequest
 from libramq.client.consuming.member_network import MemberNetwork, Seams, log_failure
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
-from libramq.client.consuming.work import Work
+from libramq.client.consuming.work import WorkInHand
 from libramq.client.routing.publish_info import subscribe_queues
 from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError, LibraError, NameServerUnavailable, RouteNotFound
@@ -117,9 +117,9 @@ class ConsumerNetwork(MemberNetwork):
         """Return the queues that are this member's, sorted."""
         return self.core.owned()
 
-    def work(self) -> Work:
+    def work(self) -> WorkInHand:
         """Return what the consumer has in hand."""
-        return Work.of_queues(self.core.process_queues())
+        return WorkInHand.of_queues(self.core.process_queues())
 
     # Events.
 

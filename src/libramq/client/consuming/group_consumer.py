@@ -20,7 +20,7 @@ from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver, N, 
 from libramq.client.consuming.consumer_settings import GROUP_STRATEGY, ConsumerSettings
 from libramq.client.consuming.handling.queue_listener import Hooks
 from libramq.client.consuming.member_network import Run, Seams
-from libramq.client.consuming.work import HandlerCounts, Work
+from libramq.client.consuming.work import HandlerCounts, WorkInHand
 from libramq.client.identity import Identity, name_server_addresses
 from libramq.client.options import (
     ConsumeFrom,
@@ -277,7 +277,7 @@ class GroupConsumer(Generic[N]):
         """Return what it has done since its start, and has in hand now."""
         is_running = self._run is not None and self._run.stage is Stage.RUNNING
         return self._counts.snapshot(
-            await self._call(lambda network: network.work()) if is_running else Work()
+            await self._call(lambda network: network.work()) if is_running else WorkInHand()
         )
 
     def require_topics(self) -> None:

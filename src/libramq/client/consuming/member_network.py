@@ -21,7 +21,7 @@ from libramq.client.consuming.effects import Effects, Performers
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.consuming.subscription import heartbeat_data, with_retry_topic
-from libramq.client.consuming.work import Work
+from libramq.client.consuming.work import WorkInHand
 from libramq.client.options import ConsumeFrom
 from libramq.client.routing.name_servers import NameServers
 from libramq.client.seams import NetworkSeams
@@ -168,7 +168,7 @@ class MemberNetwork(ABC):
         """Return the queues that are this member's, sorted."""
 
     @abstractmethod
-    def work(self) -> Work:
+    def work(self) -> WorkInHand:
         """Return what the consumer has in hand, for its statistics."""
 
     @abstractmethod

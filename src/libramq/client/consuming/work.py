@@ -32,7 +32,7 @@ class HandlerCounts:
         else:
             self.retried += count
 
-    def snapshot(self, work: "Work") -> ConsumerStatistics:
+    def snapshot(self, work: "WorkInHand") -> ConsumerStatistics:
         """Return the statistics, with what is in hand now."""
         return ConsumerStatistics(
             queues=work.queues,
@@ -48,7 +48,7 @@ class HandlerCounts:
         )
 
 
-class Work(NamedTuple):
+class WorkInHand(NamedTuple):
     """The messages that a consumer has in hand. done: the first ones of batches that are not finished."""
 
     queues: int = 0
@@ -59,7 +59,7 @@ class Work(NamedTuple):
     queues_without_lag: int = 0
 
     @classmethod
-    def of_queues(cls, queues: Iterable[OwnedQueue]) -> "Work":
+    def of_queues(cls, queues: Iterable[OwnedQueue]) -> "WorkInHand":
         """Return what is in hand of queues that are ours, or are being given up."""
         owned = list(queues)
         deliveries = [each for one in owned for each in one.work.deliveries]
@@ -76,7 +76,7 @@ class Work(NamedTuple):
         )
 
     @classmethod
-    def of_deliveries(cls, deliveries: Iterable[Delivery]) -> "Work":
+    def of_deliveries(cls, deliveries: Iterable[Delivery]) -> "WorkInHand":
         """Return what is in hand of messages that belong to no queue."""
         found = list(deliveries)
         in_flight = sum(each.in_hand_count for each in found)

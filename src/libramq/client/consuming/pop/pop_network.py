@@ -13,7 +13,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.member_network import MemberNetwork, Seams, log_failure
 from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
-from libramq.client.consuming.work import Work
+from libramq.client.consuming.work import WorkInHand
 from libramq.clock import MonotonicMs
 from libramq.errors import InvalidState
 from libramq.filter.subscription import Selector
@@ -40,9 +40,9 @@ class PopNetwork(MemberNetwork):
         """Return its queues: none."""
         return []
 
-    def work(self) -> Work:
+    def work(self) -> WorkInHand:
         """Return what the consumer has in hand."""
-        return Work.of_deliveries(self.core.holding.deliveries)
+        return WorkInHand.of_deliveries(self.core.holding.deliveries)
 
     def ask(self, ask: fx.Ask[Any]) -> None:
         """Make a request, and measure how long its answer takes."""

@@ -1,4 +1,6 @@
-"""The queue table: the queues that are ours or being given up, and which of them the user has paused."""
+"""The queue table: the queues that are ours or being given up, and which of them start no handlers:
+those that the user has paused, or whose `on_assigned` still runs.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
