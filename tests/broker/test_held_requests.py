@@ -11,9 +11,11 @@ import pytest
 from libramq.codes import RequestCode as R
 from libramq.message import properties as p
 from libramq.remoting import headers as h
+from libramq.remoting.body.coordination import GroupPollBody, QueueGrant
 from libramq.remoting.command import Command
 from libramq.remoting.headers import NotificationHeader, PopMessageHeader
 from tests.broker.brokers import Conversation, find_answer, send_header
+from tests.broker.test_coordinated_groups import COLLECT_MS, Client
 from tests.fakes import FakePeer
 
 COUNT, LONG_BYTES = 20, 500_000
@@ -63,4 +65,28 @@ def test_fields_that_nobody_reads_and_bodies_are_not_kept(tmp_path: Path, code: 
     tracemalloc.stop()
     assert len(talk.broker.kernel.purgatory) == COUNT
     assert kept < COUNT * LONG_BYTES / 2
+    talk.close()
+
+
+@pytest.mark.parametrize("takes_openings", [True, None], ids=["opens with its answer", "of 0.1.0"])
+def test_the_queues_that_a_held_poll_lists_are_counted(tmp_path: Path, takes_openings: bool | None) -> None:
+    """They are kept while it waits, and take five times the memory of its body."""
+    talk = Conversation(tmp_path)
+    talk.create_topic("T", queues=1)
+    alice = Client(talk, "alice").join()
+    talk.advance(COLLECT_MS)
+    listed = [QueueGrant(topic=f"T{each}", broker_name="b", queue_id=each, epoch=1) for each in range(40)]
+    for _ in range(2):  # The first answer revokes them.
+        header = h.GroupPollHeader(
+            consumer_group="G",
+            lb_member=alice.member or "",
+            lb_epoch=alice.epoch,
+            lb_takes_openings=takes_openings,
+        )
+        poll = talk.command(R.GROUP_POLL, header, GroupPollBody(held=listed))
+        talk.give(alice.peer, poll)
+    assert find_answer(alice.peer, poll) is None, "it waits"
+    waiting = talk.broker.kernel.purgatory.statistics()
+    assert waiting.parked == 1
+    assert waiting.cost_bytes >= 40 * 500
     talk.close()

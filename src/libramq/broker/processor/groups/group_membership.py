@@ -10,9 +10,9 @@ that could not be opened, it opens itself (OPEN_QUEUE), as a member of 0.1.0 ope
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.coordination import Coordination, MemberWaiter
@@ -29,6 +29,9 @@ from libramq.remoting.body import coordination as bodies
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Request, serves
 from libramq.rpc.responder import RequestWaiter
+
+#: Ours, measured: the memory of a queue that a request lists, with its name and epoch.
+LISTED_QUEUE_BYTES: Final = 512
 
 
 class AskingMember(NamedTuple):
@@ -126,7 +129,7 @@ class GroupRequests:
             held=bodies.epochs_of(body.held),
         )
         waiter = self._waiter(request, header, None, join.held)
-        self._coordination.ask(waiter, join)
+        self._coordination.ask(waiter, join, cost_bytes=_cost_bytes(request, body.held))
         return HOLD
 
     @serves(RequestCode.GROUP_POLL)
@@ -145,7 +148,7 @@ class GroupRequests:
             hold_ms=header.lb_hold_ms,
         )
         waiter = self._waiter(request, header, poll.member, poll.held)
-        self._coordination.ask(waiter, poll)
+        self._coordination.ask(waiter, poll, cost_bytes=_cost_bytes(request, body.held))
         return HOLD
 
     @serves(RequestCode.GROUP_RELEASE)
@@ -163,7 +166,7 @@ class GroupRequests:
             attempts=bodies.attempts_of(body.queues),
         )
         waiter = RequestWaiter(request, self._answer, _reply)
-        self._coordination.ask(waiter, release)
+        self._coordination.ask(waiter, release, cost_bytes=_cost_bytes(request, body.queues))
         return HOLD
 
     @serves(RequestCode.GROUP_LEAVE)
@@ -179,7 +182,7 @@ class GroupRequests:
             attempts=bodies.attempts_of(body.queues),
         )
         waiter = RequestWaiter(request, self._answer, _reply)
-        self._coordination.ask(waiter, leave)
+        self._coordination.ask(waiter, leave, cost_bytes=_cost_bytes(request, body.queues))
         return HOLD
 
     @serves(RequestCode.GROUP_REMOVE)
@@ -229,6 +232,11 @@ def _reply(answer: Answer[Any], openings: Openings | None = None) -> Reply:
         knows_slow=True,
     )
     return Reply(answer.code, answer.remark, ext, encode_body(body))
+
+
+def _cost_bytes(request: Request, listed: Collection[bodies.QueueGrant]) -> int:
+    """Return the memory of what is kept of a request while it waits: its texts and queues, not its frame."""
+    return len(request.command.body) + LISTED_QUEUE_BYTES * len(listed)
 
 
 def _committed(body: bodies.GroupReleaseBody) -> frozenset[MessageQueue]:
