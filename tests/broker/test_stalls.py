@@ -325,6 +325,10 @@ def test_long_tags_are_refused_and_very_many_take_short_turns(broker: Callable[.
     single = send_header("T", queue_id=0, properties=f"{p.TAGS}\x01{'x' * 256}\x02")
     (reply,) = loop.ask(loop.talk.command(R.SEND_MESSAGE_V2, single, b"x"))
     assert reply.code == C.MESSAGE_ILLEGAL
+    retry = send_header("%RETRY%G", queue_id=0, properties=single.properties)
+    loop.talk.beat(FakePeer("10.0.0.7:1"), "member")
+    (reply,) = loop.ask(loop.talk.command(R.SEND_MESSAGE_V2, retry, b"x"))
+    assert reply.code == C.SUCCESS, "it was stored when tags had no bound, and a consumer sends it back"
     assert loop.talk.broker.store.max_offset("T", 0) == 4_000
     assert loop.longest_ms < ROUND_MS_MAX
 

@@ -300,13 +300,16 @@ class Sending:
             text = stored_properties.sent_back(text)
         if p.KAFKA_PRODUCER in text:  # Forged, it would pass for a retry of a Kafka producer.
             text = stored_properties.without(text, p.KAFKA_PRODUCER)
-        text, unique_key = self.completed(text, is_retry=draft.topic.startswith(names.RETRY_PREFIX))
+        is_retry = draft.topic.startswith(names.RETRY_PREFIX)
+        text, unique_key = self.completed(text, is_retry=is_retry)
+        # A message that was stored before tags were bounded is sent back as it is, or stops its queue.
+        tags = stored_properties.find(text, p.TAGS) if is_retry else stored_properties.storable_tags(text)
         message = StoreMessage(
             name,
             queue_id,
             draft.body,
             text.encode("utf-8", "replace"),
-            tag_code(stored_properties.storable_tags(text)),
+            tag_code(tags),
             draft.flag,
             sys_flag,
             int(wall_ms) if draft.born_ms is None else draft.born_ms,
