@@ -56,6 +56,29 @@ async def test_handlers_may_be_set_while_a_push_consumer_runs(namesrv, pop):
     assert sorted(each.topic for each in got) == sorted(topics * 2)
 
 
+@pytest.mark.parametrize("pop", [False, True], ids=["queues", "pop"])
+async def test_a_handler_may_subscribe_but_not_wait_for_itself(namesrv, pop):
+    """Awaited there, the consumer would stop after ten seconds without the handler, and deliver again."""
+    first, second = f"First{pop}", f"Second{pop}"
+    await fill(namesrv, first, second)
+    got, refused = [], []
+    consumer = PushConsumer(group=f"inside-{pop}", namesrv=namesrv, consume_from="earliest", pop=pop)
+
+    async def handle(messages):
+        try:
+            await consumer.subscribe(second, "*", got.extend)
+        except InvalidState as error:
+            refused.append(str(error))
+        got.extend(messages)
+
+    async with consumer:
+        consumer.subscribe(first, "*", handle)
+        await until(lambda: len(got) == 2)
+        assert (await consumer.statistics()).handled == 2
+    assert sorted(each.topic for each in got) == [first, second]
+    assert ["call it without await" in each for each in refused] == [True]
+
+
 async def test_a_group_that_is_new_begins_when_the_subscription_is_awaited(namesrv):
     got = []
     async with Admin(namesrv=namesrv) as admin:

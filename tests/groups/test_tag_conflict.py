@@ -36,6 +36,15 @@ def test_different_filters_of_one_topic_conflict(other):
     assert text.endswith("give all members the same expression, or separate groups")
 
 
+def test_a_client_does_not_conflict_with_its_own_former_membership():
+    """It leaves and joins with another expression; for a moment it is a member twice."""
+    former = ("alice", {"T": "a"})
+    assert tag_conflict([former, ("alice", {"T": "b"})]) == ""
+    assert "alice wants 'b' and bob wants 'a'" in tag_conflict(
+        [former, ("alice", {"T": "b"}), ("bob", {"T": "a"})]
+    )
+
+
 def test_a_sentence_is_bounded():
     """A group may have thousands of members, topics and tags."""
     members = [

@@ -21,11 +21,12 @@ EXPRESSION_SHOWN_MAX: Final = 100
 def tag_conflict(members: Iterable[tuple[str, Mapping[str, str]]]) -> str:
     """Return the conflict in a sentence with the remedy; "" if there is none.
 
-    members: client ids, and the expression of each topic. A topic that only some subscribe to is no conflict.
+    members: client ids, and the expression of each topic; of several of one client the last counts: it has
+    subscribed anew, and is still leaving. A topic that only some subscribe to is no conflict.
     """
     by_topic: dict[str, dict[str, list[str]]] = {}
     known: dict[str, str] = {}
-    for client_id, expressions in members:
+    for client_id, expressions in dict(members).items():
         for topic, expression in expressions.items():
             if not topic.startswith(RETRY_PREFIX):
                 if expression not in known:

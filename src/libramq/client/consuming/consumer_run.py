@@ -45,6 +45,11 @@ LOOP_CLOSED_DRAIN_MS: Final = 1_000
 #: Ours: how often to check for that: nothing else reports it if all handlers are plain functions.
 LOOP_CHECK_SECONDS: Final = 1.0
 
+STOPPED_IN_HANDLER: Final = (
+    "stop() in a handler would wait for the handler itself; have another task (or thread) stop the consumer, "
+    "for example the main one, which the handler notifies"
+)
+
 
 class Stage(Enum):
     """The stages of a run."""
@@ -155,7 +160,7 @@ class ConsumerRun(Generic[N]):
         """
         if self._thread.is_parents:
             return
-        self.refuse_in_handler()
+        self.refuse_in_handler(STOPPED_IN_HANDLER)
         if self._stage is Stage.STARTING:
             await _outcome(self._started)
         self.listener.let_others_go_first()
@@ -164,13 +169,10 @@ class ConsumerRun(Generic[N]):
         else:
             await _outcome(self.ended)
 
-    def refuse_in_handler(self) -> None:
-        """Raise LocalProtocolError if the caller is a handler, for which `stop` waits."""
+    def refuse_in_handler(self, why: str) -> None:
+        """Raise InvalidState if the caller is a handler, which has to return first."""
         if self._receiver.is_current():
-            raise InvalidState(
-                "stop() in a handler would wait for the handler itself; have another task (or thread) stop "
-                "the consumer, for example the main one, which the handler notifies"
-            )
+            raise InvalidState(why)
 
     def begin_trouble(self, trouble: fx.Trouble) -> None:
         """Report to the user what stops the delivery of messages; called on the network thread."""

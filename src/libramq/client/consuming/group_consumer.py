@@ -16,7 +16,7 @@ from libramq.client.awaiting import awaited
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.local_offset_store import DIRECTORY, LocalOffsetStore
 from libramq.client.consuming.consumer_network import ConsumerNetwork
-from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver, N, Stage
+from libramq.client.consuming.consumer_run import STOPPED_IN_HANDLER, ConsumerRun, MakeReceiver, N, Stage
 from libramq.client.consuming.consumer_settings import GROUP_STRATEGY, ConsumerSettings
 from libramq.client.consuming.handling.queue_listener import Hooks
 from libramq.client.consuming.member_network import Run, Seams
@@ -57,6 +57,10 @@ STOP_TIMEOUT_MS: Final = 10_000
 BROADCASTING_INSTANCE: Final = "DEFAULT"
 
 
+AWAITED_IN_HANDLER: Final = (
+    "awaiting subscribe() in a handler would wait for the handler itself; call it without await: the "
+    "consumer joins its group again when the handler has returned"
+)
 #: Ours: a program that starts a consumer first has subscribed by then.
 WITHOUT_TOPICS_S: Final = 5.0
 #: The stages in which a run serves nobody.
@@ -70,6 +74,7 @@ class Joined:
         self._consumer = consumer
 
     def __await__(self) -> Generator[Any, None, None]:
+        self._consumer.refuse_in_handler(AWAITED_IN_HANDLER)
         return self._consumer.wait_joined().__await__()
 
 
@@ -159,6 +164,11 @@ class GroupConsumer(Generic[N]):
         finally:
             self._joining = None
 
+    def refuse_in_handler(self, why: str) -> None:
+        """Raise InvalidState if the caller is a handler."""
+        if self._run is not None:
+            self._run.refuse_in_handler(why)
+
     @property
     def is_joining(self) -> bool:
         """Return whether it joins its group with what was subscribed since the start."""
@@ -238,7 +248,7 @@ class GroupConsumer(Generic[N]):
         """Leave the group."""
         if self._run is None:
             return
-        self._run.refuse_in_handler()
+        self._run.refuse_in_handler(STOPPED_IN_HANDLER)
         self._is_stopped = True
         await self._run.stop(timeout_ms)
         joining = self._joining

@@ -12,7 +12,7 @@ Upstream: client/consumer/DefaultMQPushConsumer.java.
 from functools import partial
 from typing import Unpack
 
-from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver
+from libramq.client.consuming.consumer_run import STOPPED_IN_HANDLER, ConsumerRun, MakeReceiver
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer, Joined
 from libramq.client.consuming.handling.handlers import Handler, Handlers, check_handler, in_order, prepared
 from libramq.client.consuming.handling.send_back import what_follows
@@ -137,5 +137,4 @@ class PushConsumer(GroupConsumer[MemberNetwork]):
 
     def refuse_stop_in_handler(self) -> None:
         """Raise LocalProtocolError if the caller is a handler of this consumer."""
-        if self._run is not None:
-            self._run.refuse_in_handler()
+        self.refuse_in_handler(STOPPED_IN_HANDLER)
