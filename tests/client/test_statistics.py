@@ -135,6 +135,16 @@ async def test_a_simple_consumer_counts_what_it_has_received(namesrv):
     assert found.in_flight == 1
 
 
+async def test_messages_acknowledged_twice_leave_none_in_flight(namesrv):
+    await fill(namesrv, "Twice", b"1")
+    async with SimpleConsumer(group="twice", namesrv=namesrv) as consumer:
+        consumer.subscribe("Twice")
+        got = await consumer.receive(1, invisible_ms=600_000)
+        await consumer.ack(got)
+        await consumer.ack(got)
+        assert (await consumer.statistics()).in_flight == 0
+
+
 def test_blocking_clients_have_them_before_their_start_and_after_their_end(namesrv):
     done = threading.Event()
     producer = libramq.sync.Producer(namesrv=namesrv)

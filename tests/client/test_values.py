@@ -1,6 +1,8 @@
 """Values instead of bytes: serializers of producers, deserializers of consumers, and bodies that are none."""
 
+import copy
 import json
+import pickle
 import threading
 
 import pytest
@@ -149,3 +151,38 @@ async def test_mistakes_are_named(namesrv):
     async with Producer(namesrv=namesrv) as producer:
         with pytest.raises(InvalidMessage, match=r"Producer\(serializer=json.dumps\)"):
             await producer.send("T", {"a": 1})
+
+
+async def refused_by(serializer, namesrv):
+    async with Producer(namesrv=namesrv, serializer=serializer) as producer:
+        with pytest.raises(InvalidMessage) as caught:
+            await producer.send("Refused", {"n": 1})
+        with pytest.raises(InvalidMessage):
+            producer.send_nowait(Message("Refused", {"n": 1}))
+    return str(caught.value)
+
+
+async def test_what_a_serializer_returned_is_named_if_it_is_no_body(namesrv):
+    """The advice to set a serializer would mislead who has one."""
+
+    async def later(value):
+        return b"1"
+
+    wanted = "the serializer must return bytes or a text for topic Refused, not"
+    assert await refused_by(lambda _: None, namesrv) == f"{wanted} NoneType"
+    assert await refused_by(later, namesrv) == f"{wanted} coroutine"  # It is not left to be warned of.
+    assert "surrogates not allowed" in await refused_by(lambda _: "\ud800", namesrv)
+
+
+async def test_a_message_can_be_pickled_and_copied_before_and_after_a_look_at_its_value(namesrv):
+    """A handler passes it to a pool of processes."""
+    async with Producer(namesrv=namesrv, serializer=json.dumps) as producer:
+        await producer.send("Pickled", {"n": [1]})
+    async with SimpleConsumer(group="pickles", namesrv=namesrv, deserializer=json.loads) as consumer:
+        consumer.subscribe("Pickled")
+        (message,) = await consumer.receive(1)
+    for _ in range(2):
+        for other in (pickle.loads(pickle.dumps(message)), copy.deepcopy(message), copy.copy(message)):
+            assert other == message
+            assert other.value == {"n": [1]}
+        assert message.value is message.value

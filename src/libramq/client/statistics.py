@@ -53,7 +53,7 @@ class SimpleConsumerStatistics:
     """The messages of a SimpleConsumer.
 
     received: returned by `receive`. acknowledged, returned (`nack`): of these. in_flight: the others, those
-    that are visible again since among them.
+    that are visible again since among them. Whatever is acknowledged twice counts twice.
     """
 
     received: int = 0
@@ -63,4 +63,4 @@ class SimpleConsumerStatistics:
     @property
     def in_flight(self) -> int:
         """Return how many were received, and neither acknowledged nor given back."""
-        return self.received - self.acknowledged - self.returned
+        return max(0, self.received - self.acknowledged - self.returned)

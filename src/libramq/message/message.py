@@ -39,6 +39,17 @@ _host = lru_cache(maxsize=4096)(decode_host)  # There are few producers, but man
 Deserializer = Callable[[bytes], Any]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """A deserializer that returns a value already made; unlike a closure it can be pickled."""
+
+    value: Any
+
+    def __call__(self, _: bytes) -> Any:
+        """Return the value."""
+        return self.value
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message for a producer to send.
@@ -329,7 +340,7 @@ class MessageExt:
         if self._deserializer is None:
             return self.body
         value = self.decoded_by(self._deserializer)
-        self._deserializer = lambda _: value  # A second look at it finds the same object.
+        self._deserializer = Known(value)  # A second look at it finds the same object.
         return value
 
     def decoded_by(self, deserializer: Deserializer) -> Any:

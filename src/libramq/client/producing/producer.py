@@ -9,6 +9,7 @@ Upstream: client/producer/DefaultMQProducer.java.
 """
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -118,11 +119,20 @@ class Producer:
             return message
         try:
             body = self._serializer(message.body)
+            if isinstance(body, str):
+                body = body.encode()
         except Exception as error:
             raise InvalidMessage(
                 f"the serializer cannot make a body for topic {message.topic}: {error!r}"
             ) from error
-        return replace(message, body=body.encode() if isinstance(body, str) else body)
+        if not isinstance(body, bytes | bytearray | memoryview):
+            if inspect.iscoroutine(body):
+                body.close()
+            raise InvalidMessage(
+                f"the serializer must return bytes or a text for topic {message.topic}, not "
+                f"{type(body).__name__}"
+            )
+        return replace(message, body=body)
 
     async def send(
         self,
