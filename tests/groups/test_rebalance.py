@@ -400,6 +400,24 @@ def test_a_static_members_restart_is_an_event_with_the_pause_of_its_queues(gone_
     assert group.settled().moved == 2
 
 
+def test_a_static_member_restarted_again_before_it_reads_has_one_event():
+    """A process that crashes at its start: its queues stand still from the first end on."""
+    group = steady("alice", "bob")
+    group.rebalance.gone("bob", group.now_ms)
+    for former, client_id in (("bob", "bob-2"), ("bob-2", "bob-3"), ("bob-3", "bob-4")):
+        group.now_ms += 1_000
+        group.rebalance.replaced(former, client_id, "till", now_ms=group.now_ms)
+        group.rebalance.gone(client_id, group.now_ms)
+        if client_id == "bob-3":
+            group.pull("bob-3", 2)
+    group.pull("bob-4", 2, 3)
+    (event,) = group.rebalance.restarted(now=group.now)
+    assert (event.worst_pause_ms, event.unowned) == (3_000, 0)
+    group.now_ms += SETTLE_MS_MAX
+    assert group.rebalance.restarted(now=group.now) == []
+    assert not group.rebalance.restarts
+
+
 def test_a_restart_that_leaves_queues_unread_is_recorded_after_a_while():
     group = steady("alice", "bob")
     group.rebalance.replaced("bob", "bob-2", "till", now_ms=group.now_ms)

@@ -147,10 +147,14 @@ class GroupRebalance:
 
     def replaced(self, former: str, client_id: str, name: str, *, now_ms: MonotonicMs) -> None:
         """Note that a client has taken another's place, as a returning static member of that name does."""
-        owned = {queue: each for queue, each in self._owners.items() if each.client_id == former}
-        if owned:
-            restart = Restart(name, now_ms, {queue: each.stopped_ms for queue, each in owned.items()})
-            self.restarts[client_id] = restart
+        stopped_ms = {
+            queue: each.stopped_ms for queue, each in self._owners.items() if each.client_id == former
+        }
+        unfinished = self.restarts.pop(former, None)
+        if stopped_ms:
+            restart = self.restarts[client_id] = Restart(name, now_ms, stopped_ms)
+            if unfinished is not None:
+                restart.include(unfinished)
         self._members = sorted(client_id if member == former else member for member in self._members)
         for owner in self._owners.values():
             if owner.client_id == former:

@@ -79,6 +79,13 @@ class Restart:
     pause_ms: int = 0
     redelivered: int | None = 0
 
+    def include(self, unfinished: "Restart") -> None:
+        """Include a restart during which the member was restarted again."""
+        self.pause_ms, self.redelivered = unfinished.pause_ms, unfinished.redelivered
+        self.stopped_ms |= {
+            queue: at for queue, at in unfinished.stopped_ms.items() if queue in self.stopped_ms
+        }
+
     def resumed(self, queue: MessageQueue, redelivered: int | None, now_ms: MonotonicMs) -> None:
         """Note that a queue is read again."""
         stopped_ms = self.stopped_ms.pop(queue, None)
