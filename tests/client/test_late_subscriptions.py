@@ -235,6 +235,8 @@ async def test_a_call_before_the_start_and_after_the_end_is_one_kind_of_error(
         (Producer, "receive", "a Producer has no receive(); SimpleConsumer has it"),
         (Consumer, "subcribe", "a Consumer has no subcribe (did you mean subscribe?)"),
         (libramq.sync.PushConsumer, "send", "a PushConsumer has no send(); Producer has it"),
+        (PushConsumer, "close", "a PushConsumer has no close(); use stop()"),
+        (libramq.sync.Consumer, "poll", "a Consumer has no poll(); use getmany()"),
         (SimpleConsumer, "recieve", "a SimpleConsumer has no recieve (did you mean receive?)"),
     ],
 )

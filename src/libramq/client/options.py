@@ -204,6 +204,14 @@ _AT_OTHERS = {
     **dict.fromkeys(("flush", "request", "send", "send_batch", "send_nowait", "send_oneway"), "Producer"),
     **dict.fromkeys(("create_topic", "delete_topic", "groups", "topics"), "Admin"),
 }
+#: Names of other libraries, and ours for the same.
+_SYNONYMS = {
+    "close": "stop",
+    "shutdown": "stop",
+    "poll": "getmany",
+    "produce": "send",
+    "acknowledge": "ack",
+}
 
 
 def no_such_method(client: object, name: str) -> AttributeError:
@@ -211,6 +219,9 @@ def no_such_method(client: object, name: str) -> AttributeError:
     kind = type(client).__name__
     if name.startswith("_"):
         return AttributeError(f"{kind!r} object has no attribute {name!r}")
+    same = _SYNONYMS.get(name)
+    if same is not None and hasattr(type(client), same):
+        return NoSuchMethod(f"a {kind} has no {name}(); use {same}()")
     if name in _AT_OTHERS:
         return NoSuchMethod(f"a {kind} has no {name}(); {_AT_OTHERS[name]} has it")
     public = [each for each in dir(type(client)) if not each.startswith("_")]
