@@ -285,3 +285,17 @@ def test_topics_and_groups_that_are_deleted_leave_no_fence(talk, peer):
     assert "G" in talk.broker.fences
     talk.ask(peer, R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader(group_name="G", clean_offset=False))
     assert "G" not in talk.broker.fences
+
+
+def test_what_others_have_done_while_rebalances_are_looked_at_is_noted_first(talk, peer):
+    """A rebalance was recorded as settled without the queues that had just been opened (seed 34000767)."""
+    talk.create_topic("T")
+    talk.beat(peer, "alice")
+    rebalances = talk.broker.members.consumers.rebalances
+    assert rebalances.are_unsettled
+    looks = rebalances.settle()
+    next(looks)
+    noted: list[bool] = []
+    rebalances.note_later(lambda _: noted.append(True))
+    next(looks, None)
+    assert noted

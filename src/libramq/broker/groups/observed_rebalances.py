@@ -197,6 +197,7 @@ class ObservedRebalances:
         self.catch_up()
         for name, rebalance in list(self._rebalances.items()):
             yield
+            self.catch_up()  # A queue that was opened meanwhile is among the loads.
             now = read_clock(self._clock)
             if rebalance.restarts:
                 self._record_restarts(rebalance)
