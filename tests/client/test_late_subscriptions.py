@@ -21,8 +21,9 @@ from libramq.client import Admin
 from libramq.client.consuming import group_consumer
 from libramq.errors import LocalProtocolError, NameServerUnavailable
 from libramq.message.queue import MessageQueue
+from libramq.nameserver import NameServer
 from libramq.testing import Broker
-from tests.transport.loops import until
+from tests.transport.loops import until, until_asked
 
 SECONDS = 30
 
@@ -134,6 +135,38 @@ async def test_a_join_that_fails_is_reported_wherever_the_program_waits():
         await consumer.pause()
     await consumer.stop()
     assert len(errors) == 1
+
+
+async def test_a_consumer_reads_on_if_no_name_server_answers_when_it_subscribes():
+    """Its brokers need none; the next subscription joins with the one that failed."""
+    got, errors = [], []
+    async with Broker() as broker:
+        await fill(broker.namesrv, "Known", "Later", "Last")
+        options = {"namesrv": broker.namesrv, "consume_from": "earliest", "on_error": errors.append}
+        async with (
+            Producer(namesrv=broker.namesrv) as producer,
+            PushConsumer(group="reading", **options) as consumer,
+        ):
+            await consumer.subscribe("Known", "*", got.extend)
+            await until(lambda: len(got) == 1)
+            await producer.send("Known", b"2")
+            name_server, port = broker._name_server, int(broker.namesrv.rpartition(":")[2])
+            await name_server.stop()
+            with pytest.raises(NameServerUnavailable):
+                await consumer.subscribe("Later", "*", got.extend)
+            await producer.send("Known", b"3")
+            await until(lambda: len(got) == 3)
+            assert [type(each) for each in errors] == [NameServerUnavailable]
+            broker._name_server = NameServer("127.0.0.1", port)
+            await broker._name_server.start()
+            async with Admin(namesrv=broker.namesrv) as admin:
+
+                async def is_routed():
+                    return "Last" in await admin.topics()
+
+                await until_asked(is_routed)
+            await consumer.subscribe("Last", "*", got.extend)
+            await until(lambda: {each.topic for each in got} == {"Known", "Later", "Last"})
 
 
 def test_blocking_consumers_subscribe_and_assign_before_and_inside(namesrv):

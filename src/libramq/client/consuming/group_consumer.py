@@ -19,7 +19,7 @@ from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.consumer_run import STOPPED_IN_HANDLER, ConsumerRun, MakeReceiver, N, Stage
 from libramq.client.consuming.consumer_settings import GROUP_STRATEGY, ConsumerSettings
 from libramq.client.consuming.handling.queue_listener import Hooks
-from libramq.client.consuming.member_network import Run, Seams
+from libramq.client.consuming.member_network import MemberNetwork, Run, Seams
 from libramq.client.consuming.work import HandlerCounts, WorkInHand
 from libramq.client.identity import Identity, name_server_addresses
 from libramq.client.options import (
@@ -116,8 +116,8 @@ class GroupConsumer(Generic[N]):
         self._run: ConsumerRun[N] | None = None
         self.is_subscribed = self._has_chosen = self._is_stopped = False
         #: Joins the group, with the subscriptions since the start; they are more than it has joined with.
-        self._joining: asyncio.Task[None] | None = None
-        self._has_new_subscriptions = False
+        self._joining: asyncio.Task[LibraError | None] | None = None
+        self._has_new_subscriptions = self._has_joined = False
         self._failure: LibraError | None = None
         self._counts = HandlerCounts()
 
@@ -146,23 +146,32 @@ class GroupConsumer(Generic[N]):
                 self._joining = asyncio.get_running_loop().create_task(self._join_again())
         return Joined(self)
 
-    async def _join_again(self) -> None:
-        """Join with all subscriptions of one turn of the loop, and with what comes meanwhile."""
+    async def _join_again(self) -> LibraError | None:
+        """Join with all subscriptions of one turn of the loop, and with what comes meanwhile.
+
+        What a run reads already it goes on reading if no name server answers; the next subscription joins
+        with this one. Return what prevents it.
+        """
+        assert self._run is not None, "a consumer that joins again was started"
         try:
             while self._has_new_subscriptions and not self._is_stopped:
                 self._has_new_subscriptions = False
-                assert self._run is not None, "a consumer that joins again was started"
+                if self._has_joined:
+                    await self._run.answer(_find_name_server)
                 await self._run.stop(STOP_TIMEOUT_MS)
                 if not self._is_stopped:
                     await self._begin_run()
         except LibraError as error:
-            self._failure = error
+            if self._run.stage is not Stage.RUNNING:
+                self._failure = error
             log.error("the consumer could not join its group", group=self.group, reason=str(error))
             hook = self._hooks[fx.Trouble]
             if hook is not None:
                 await awaited(hook(error))
+            return error
         finally:
             self._joining = None
+        return None
 
     def refuse_in_handler(self, why: str) -> None:
         """Raise InvalidState if the caller is a handler."""
@@ -176,8 +185,11 @@ class GroupConsumer(Generic[N]):
 
     async def wait_joined(self) -> None:
         """Wait until it has joined with what was subscribed since the start; raises what prevents that."""
-        if self._joining is not None:
-            await asyncio.wait([self._joining])
+        joining = self._joining
+        if joining is not None:
+            await asyncio.wait([joining])
+            if (error := joining.result()) is not None:
+                raise error
         if self._failure is not None:
             raise self._failure
 
@@ -215,6 +227,7 @@ class GroupConsumer(Generic[N]):
             monotonic_ms=self._clock.monotonic_ms,
         )
         await self._run.start()
+        self._has_joined = self.is_subscribed
 
     def _receiver(self) -> MakeReceiver:
         """Return what makes the receiver of messages; raises ConfigError if nothing may be started."""
@@ -324,6 +337,10 @@ class GroupConsumer(Generic[N]):
                 raise self._failure
             raise InvalidState("this consumer does not run; use `async with` or await start()")
         return self._run
+
+
+def _find_name_server(network: MemberNetwork, found: Callable[[LibraError | None], None]) -> None:
+    network.find_name_server(found)
 
 
 def _timestamp_ms(consume_timestamp_ms: int | None, clock: Clock) -> int:

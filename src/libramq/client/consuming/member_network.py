@@ -210,6 +210,11 @@ class MemberNetwork(ABC):
 
         self._name_servers.routes(fetch.topics, found)
 
+    def find_name_server(self, found: Callable[[LibraError | None], None]) -> None:
+        """Call back when a name server has answered, or with NameServerUnavailable."""
+        topics = tuple(self._subscriptions)[:1]
+        self._name_servers.routes(topics, lambda _, unavailable: found(unavailable))
+
     def _begin(self, routes: Mapping[str, TopicRouteData | None], begun: Callable[[Begun], None]) -> None:
         """Begin the topics to which the group is new, before anything is read."""
         if self._beginning is None:
