@@ -293,7 +293,7 @@ def test_a_java_producer_ends_at_another_master_what_was_open_at_a_lost_one(tmp_
         )
         servers.kill("master")
         consumer.wait_until(lambda: received(consumer) == ["open"], "its commit", within_s=2 * PATIENCE_S)
-        asked = len(producer.of("check"))
+        asked = len(producer.wait_count(1, "check"))
         servers.start("master", brokerName=NAME)
         cluster.send(topic=topic, body="last")
         consumer.wait_until(lambda: "last" in received(consumer), "one more", within_s=PATIENCE_S)

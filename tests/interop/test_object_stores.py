@@ -159,7 +159,7 @@ def test_every_message_is_once_in_each_table_after_kills_before_and_after_a_comm
         for _ in given:
             start_next(driver)
         try:
-            assert driver.wait(PATIENCE_S) == 0, (tmp_path / "log").read_text()
+            assert driver.wait(len(given) * PATIENCE_S) == 0, (tmp_path / "log").read_text()
         finally:
             kill(driver)
     for kind in ("parquet", "delta", "iceberg"):
