@@ -93,6 +93,12 @@ def test_more_members_than_queues_are_reported():
     assert found(member("alice"), member("bob"), queue_count=None) == []
 
 
+def test_members_whose_topics_are_missing_are_told_so():
+    ((kind, _, text),) = found(member("alice", subscriptions={"Bils": "*"}), queue_count=0)
+    assert kind is Kind.IDLE_MEMBERS
+    assert text.startswith("the topics that its members subscribe to have no queues; create them, or correct")
+
+
 def test_heartbeats_too_far_apart_are_reported():
     assert found(member("alice", heartbeat_gap_ms=HEARTBEAT_GAP_MS_MAX)) == []
     ((kind, about, text),) = found(member("alice", heartbeat_gap_ms=60_000))

@@ -252,7 +252,9 @@ class Metrics:
                 "libra_disk_used_ratio", "The used share of the disk; NaN: unknown.", registry=registry
             ),
             "refuses": Gauge(
-                "libra_store_refuses", "1 while the store takes no messages.", registry=registry
+                "libra_store_refuses",
+                "1 while the store takes no messages, because writing failed; 0 above disk limits.",
+                registry=registry,
             ),
         }
 

@@ -217,13 +217,19 @@ def _subscriptions(group: GroupSeen) -> Iterable[Diagnosis]:
 
 def _idle(group: GroupSeen) -> Iterable[Diagnosis]:
     count = len({one.client_id for one in group.connected})
-    if group.queue_count is not None and group.queue_count < count:
-        yield Diagnosis(
-            Kind.IDLE_MEMBERS,
-            "",
-            f"{count} members share {group.queue_count} queues, so {count - group.queue_count} of them are "
-            "idle; give the topics more queues or run fewer members",
+    if group.queue_count is None or group.queue_count >= count:
+        return
+    if group.queue_count == 0:
+        text = (
+            "the topics that its members subscribe to have no queues; create them, or correct their names: "
+            "libra admin consumerConnection shows them"
         )
+    else:
+        text = (
+            f"{count} members share {group.queue_count} queues, so {count - group.queue_count} of them are "
+            "idle; give the topics more queues or run fewer members"
+        )
+    yield Diagnosis(Kind.IDLE_MEMBERS, "", text)
 
 
 def _heartbeats(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
