@@ -103,7 +103,7 @@ __all__ = [
 #: Ours: names that a wrong one is compared with, at 20 µs each.
 NAMES_COMPARED_MAX: Final = 10_000
 #: Ours: names are near if they share so much of their letters.
-NEARNESS: Final = 0.6
+NEARNESS: Final = 0.65
 
 
 def nearest_name(wrong: str, names: Iterable[str]) -> str | None:

@@ -71,7 +71,7 @@ async def test_a_deserializer_cannot_end_the_loop(namesrv, broker):
 
 
 async def test_a_deserializer_that_cannot_be_called_is_refused_at_once(namesrv):
-    with pytest.raises(ConfigError, match="the deserializer is a function of bytes, not 'json'"):
+    with pytest.raises(ConfigError, match="the deserializer is a function, not 'json'"):
         consumer(namesrv).decoded("json")
 
 
