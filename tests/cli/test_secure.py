@@ -68,14 +68,18 @@ def test_only_users_may_do_anything_and_they_stay(tmp_path: Path, monkeypatch: p
         assert [(each["user"], each["request"]) for each in json.loads(changes.out)] == [
             ("admin", "PUT_KV_CONFIG")
         ]
-        refusals = libra("admin", "audit", "--file", str(of_names), "-k", "refused").out
-        assert "WIPE_WRITE_PERM_OF_BROKER" in refusals
+        refusals = ("admin", "audit", "--file", str(of_names), "-k", "refused")
+        said = "WIPE_WRITE_PERM_OF_BROKER"
+        Cluster.wait_until(lambda: said in libra(*refusals).out, "the refusal", within_s=30)
         shown = audited(namesrv, "created")
         assert [(each["user"], each["request"], each["resources"]) for each in shown] == [
             ("admin", "AUTH_CREATE_USER", ["User:reader"])
         ]
-        refused_users = {each["user"] for each in audited(namesrv, "refused")}
-        assert refused_users == {None, "reader"}
+        Cluster.wait_until(
+            lambda: {each["user"] for each in audited(namesrv, "refused")} == {None, "reader"},
+            "the refusals of both",
+            within_s=30,
+        )
         table = libra("admin", "audit", "-n", namesrv, "-u", "admin", "-m", "1").out
         assert "AUTH_CREATE_USER" in table or "signedIn" in table
     authority, password = access.with_name("ca.pem").read_bytes(), access.read_bytes()
