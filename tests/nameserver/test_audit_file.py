@@ -130,3 +130,16 @@ def test_a_file_that_cannot_be_written_stops_the_start(tmp_path: Path):
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(ConfigError, match="chmod o-w"):
         AuditFile(ManualClock(), tmp_path / "open" / "audit.jsonl")
+
+
+def test_a_full_file_that_cannot_be_replaced_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Its descriptor was closed twice, and might have been another file's by then."""
+    monkeypatch.setattr(audit_file, "FILE_BYTES_MAX", 1)
+    (tmp_path / "audit.jsonl.1").mkdir()
+    server = audited(tmp_path / "audit.jsonl")
+    for _ in range(2):
+        ask(server, ALICE, R.PUT_KV_CONFIG, VALUE)
+        after_a_second(server)
+    assert "Is a directory" in caplog.text

@@ -103,13 +103,14 @@ class AuditFile:
         file = self._filesystem.open(path, write=True, create=True)
         try:
             end = self._filesystem.file_size(file)
-            if end and end + len(data) > FILE_BYTES_MAX:
-                self._filesystem.close(file)
-                path.replace(former_of(path))
-                file, end = self._filesystem.open(path, write=True, create=True), 0
-            self._filesystem.pwrite(file, data, end)
+            is_full = end > 0 and end + len(data) > FILE_BYTES_MAX
+            if not is_full:
+                self._filesystem.pwrite(file, data, end)
         finally:
             self._filesystem.close(file)
+        if is_full:
+            path.replace(former_of(path))
+            self._append(path, data)
 
     def _check(self, path: Path) -> None:
         """Raise ConfigError for a file that cannot be written."""
