@@ -21,7 +21,7 @@ from libramq.auth.users import User, Users
 from libramq.codes import ResponseCode
 from libramq.errors import NoPermission
 from libramq.formats.properties_file import shown
-from libramq.kernel.connection import ANONYMOUS, Connection, Principal
+from libramq.kernel.connection import ANONYMOUS, Connection, Principal, host_of
 
 
 class AccessControl:
@@ -134,11 +134,6 @@ class AccessControl:
 
 def _proof(secret: bytes) -> bytes:
     return hashlib.sha256(secret).digest()
-
-
-def host_of(connection: Connection) -> str:
-    """Return the address that a client connects from, without its port."""
-    return connection.address.rpartition(":")[0]
 
 
 def _refused(remark: str) -> NoPermission:

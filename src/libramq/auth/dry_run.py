@@ -9,11 +9,11 @@ later. Each refusal is logged once in a while, with the number of those since. O
 from collections.abc import Mapping
 from typing import Final
 
-from libramq.auth.access_control import AccessControl, host_of
+from libramq.auth.access_control import AccessControl
 from libramq.auth.resource import Action, Actions, Resource, ResourceKind
 from libramq.clock import Clock, MonotonicMs
 from libramq.errors import NoPermission
-from libramq.kernel.connection import ANONYMOUS, Connection, Principal
+from libramq.kernel.connection import ANONYMOUS, Connection, Principal, host_of
 from libramq.logs import get_logger
 
 log = get_logger(__name__)

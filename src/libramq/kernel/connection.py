@@ -62,6 +62,11 @@ class Connection(Protocol):
         ...
 
 
+def host_of(connection: Connection) -> str:
+    """Return the address that a client connects from, without its port."""
+    return connection.address.rpartition(":")[0]
+
+
 def client_network(host: str) -> str:
     """Return what limits take for one client's address: an IPv4 address, or a network of IPv6 ones."""
     if ":" not in host:
@@ -71,4 +76,4 @@ def client_network(host: str) -> str:
     except ValueError:
         return host
     mapped = parsed.ipv4_mapped
-    return str(mapped or ipaddress.ip_network((int(parsed) >> 64 << 64, IPV6_PREFIX)))
+    return str(mapped or ipaddress.IPv6Network((int(parsed), IPV6_PREFIX), strict=False))

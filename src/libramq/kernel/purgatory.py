@@ -20,7 +20,7 @@ from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from libramq.clock import MonotonicMs
-from libramq.kernel.connection import ANONYMOUS, Connection, Principal, client_network
+from libramq.kernel.connection import ANONYMOUS, Connection, Principal, client_network, host_of
 from libramq.kernel.deadlines import Deadline, Deadlines
 
 #: Ours: one held pull a queue and consumer; a million would be some 300 MB.
@@ -228,4 +228,4 @@ _network: Final = lru_cache(maxsize=20_000)(client_network)
 
 def _party_of(connection: Connection) -> Party:
     principal = connection.principal
-    return principal if principal is not ANONYMOUS else _network(connection.address.rpartition(":")[0])
+    return principal if principal is not ANONYMOUS else _network(host_of(connection))

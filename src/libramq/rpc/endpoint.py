@@ -11,7 +11,6 @@ from dataclasses import replace
 from types import GeneratorType
 from typing import Final, NamedTuple
 
-from libramq.auth.access_control import host_of
 from libramq.auth.audit import Audit
 from libramq.auth.authenticator import Authenticator
 from libramq.auth.authorizer import Authorizer, require_permission
@@ -19,7 +18,7 @@ from libramq.auth.signature import ACCESS_KEY
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import NoPermission, broker_error
-from libramq.kernel.connection import ANONYMOUS, Connection, Principal
+from libramq.kernel.connection import ANONYMOUS, Connection, Principal, host_of
 from libramq.kernel.work import Work
 from libramq.remoting.command import FLAG_RESPONSE, Command
 from libramq.remoting.credentials import signed_fields

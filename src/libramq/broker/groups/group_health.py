@@ -15,7 +15,7 @@ from libramq.groups.consumer_group import ConsumerGroup, Member
 from libramq.groups.coordinator.saved_state import MemberProfile
 from libramq.groups.diagnosis import Connected, Diagnoses, Diagnosis, GroupSeen, Kind, diagnose
 from libramq.groups.queue_lock import QueueLocks
-from libramq.kernel.connection import Connection
+from libramq.kernel.connection import Connection, host_of
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
@@ -175,7 +175,7 @@ def _coordinated(profiles: Sequence[MemberProfile]) -> GroupSeen:
 def _connected(member: Member[Connection]) -> Connected:
     return Connected(
         client_id=member.client_id,
-        host=member.peer.address.rpartition(":")[0],
+        host=host_of(member.peer),
         joined_at_ms=member.joined_at_ms,
         heartbeat_at_ms=member.heartbeat_at_ms,
         heartbeat_gap_ms=min(member.heartbeat_gaps_ms),

@@ -30,7 +30,7 @@ from libramq.groups.classic.values import (
     SyncGroup,
 )
 from libramq.groups.protocol_groups import Refusal
-from libramq.kernel.connection import Connection
+from libramq.kernel.connection import Connection, host_of
 from libramq.kernel.parts import Kernel
 from libramq.message.names import has_controls
 from libramq.protocols.kafka.answers import Slot
@@ -41,7 +41,6 @@ from libramq.protocols.kafka.group_requests import (
     NAME_CHARACTERS_MAX,
     GroupRequests,
     client_id_of,
-    host_of,
 )
 from libramq.protocols.kafka.held_heartbeats import CLASSIC_HOLD_MS_MAX, HOLDS_PER_SESSION, HeldHeartbeat
 from libramq.protocols.kafka.rebalances import ClassicRebalances

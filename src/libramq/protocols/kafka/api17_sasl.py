@@ -21,11 +21,11 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from libramq.auth.access_control import AccessControl, host_of
+from libramq.auth.access_control import AccessControl
 from libramq.auth.audit import Audit
 from libramq.auth.users import User
 from libramq.errors import BrokerError, ConfigError
-from libramq.kernel.connection import ANONYMOUS, Connection, Principal
+from libramq.kernel.connection import ANONYMOUS, Connection, Principal, host_of
 from libramq.kernel.parts import Kernel
 from libramq.kernel.purgatory import Parked
 from libramq.logs import BoundedLog, get_logger

@@ -24,7 +24,7 @@ from libramq.groups.modern.values import (
     Partitions,
 )
 from libramq.groups.protocol_groups import Refusal
-from libramq.kernel.connection import Connection, Principal
+from libramq.kernel.connection import Connection, Principal, host_of
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
@@ -37,7 +37,6 @@ from libramq.protocols.kafka.group_requests import (
     NAME_CHARACTERS_MAX,
     GroupRequests,
     client_id_of,
-    host_of,
 )
 from libramq.protocols.kafka.held_heartbeats import MODERN_HOLD_MS, HeldHeartbeat
 from libramq.protocols.kafka.node import TopicIds, id_of

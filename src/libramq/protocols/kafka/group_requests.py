@@ -18,7 +18,7 @@ from typing import ClassVar, Final, Generic
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.values import Answer
 from libramq.groups.protocol_groups import Groups, Refusal
-from libramq.kernel.connection import Connection
+from libramq.kernel.connection import Connection, host_of
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.engine import LATE_MS_MIN
 from libramq.kernel.parts import Kernel
@@ -256,8 +256,3 @@ def client_id_of(slot: Slot) -> str:
 
 def _client(client_id: str, connection: Connection) -> Client:
     return client_id, host_of(connection), connection.principal.name
-
-
-def host_of(connection: Connection) -> str:
-    """Return the address of a client, without its port."""
-    return connection.address.rpartition(":")[0]

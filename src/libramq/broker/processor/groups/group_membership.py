@@ -23,6 +23,7 @@ from libramq.formats.document import encode_body
 from libramq.groups.coordinator import request as rq
 from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.effect import Answer
+from libramq.kernel.connection import host_of
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
@@ -189,7 +190,7 @@ class GroupRequests:
     def remove(self, request: Request) -> Outcome:
         """Remove a member for an operator; recorded with the address that the request came from."""
         header: h.GroupRemoveHeader = request.header
-        host = request.peer.address.rpartition(":")[0]
+        host = host_of(request.peer)
         remove = rq.Remove(
             group=header.consumer_group, name=header.lb_name, operator=header.lb_operator, host=host
         )

@@ -12,6 +12,7 @@ from libramq.broker.groups.heartbeats import require_client_id
 from libramq.codes import RequestCode, ResponseCode
 from libramq.groups.consumer_group import ConsumerGroup
 from libramq.groups.queue_lock import QueueLocks
+from libramq.kernel.connection import host_of
 from libramq.kernel.work import Work, portions
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import LockBatchBody, LockBatchReply, QueueRef
@@ -81,9 +82,9 @@ class QueueLockRequests:
     def _is_own(self, group: ConsumerGroup[Peer], request: Request, client_id: str) -> bool:
         if group.member_of(request.peer, client_id) is not None:
             return True
-        host = request.peer.address.rpartition(":")[0]
+        host = host_of(request.peer)
         return any(
-            member.client_id == client_id and member.peer.address.rpartition(":")[0] == host
+            member.client_id == client_id and host_of(member.peer) == host
             for member in group.members.values()
         )
 
