@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from libramq.auth.operation import Operation, resources
 from libramq.auth.resource import Actions, Resource
+from libramq.errors import NoPermission
 from libramq.kernel.connection import Principal
 
 
@@ -41,3 +42,12 @@ def require_permission(authorizer: Authorizer, operation: Operation) -> None:
     if not authorizer.permits_everything:
         for resource, actions in resources(operation):
             authorizer.authorize(operation.principal, resource, actions)
+
+
+def is_permitted(authorizer: Authorizer, operation: Operation) -> bool:
+    """Return whether the operation's principal may do all of it."""
+    try:
+        require_permission(authorizer, operation)
+    except NoPermission:
+        return False
+    return True

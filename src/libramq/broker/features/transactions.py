@@ -2,14 +2,13 @@
 
 from typing import Final
 
-from libramq.auth.authorizer import require_permission
+from libramq.auth.authorizer import is_permitted
 from libramq.auth.operation import Send
 from libramq.broker.features.feature import Base, Feature
 from libramq.broker.processor.messages.end_transaction import EndTransaction
 from libramq.broker.transactions.checking import Checking, CheckRules
 from libramq.broker.transactions.ending import Ending
 from libramq.broker.transactions.transactions import Transactions
-from libramq.errors import NoPermission
 from libramq.groups.pending_notifications import TransactionCheck
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection, Principal
@@ -67,8 +66,4 @@ class TransactionFeature(Feature):
 
     def _may_send(self, principal: Principal, message: MessageExt) -> bool:
         """Return whether a producer may see a half message: anybody may join a group that produces."""
-        try:
-            require_permission(self._authorizer, Send(principal, message.properties.get(p.REAL_TOPIC, "")))
-        except NoPermission:
-            return False
-        return True
+        return is_permitted(self._authorizer, Send(principal, message.properties.get(p.REAL_TOPIC, "")))

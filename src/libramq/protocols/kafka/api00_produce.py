@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from libramq.auth.authorizer import Authorizer, require_permission
+from libramq.auth.authorizer import Authorizer, is_permitted, require_permission
 from libramq.auth.operation import Send
 from libramq.batches.kafka_batch import batch_properties
 from libramq.broker.cluster.kafka.nodes import is_visible
@@ -129,11 +129,7 @@ class Produces:
 
     def _may_send(self, principal: Principal, name: str) -> bool:
         """Return whether a client may send to a topic: else it learns nothing of it, nor is it decoded."""
-        try:
-            require_permission(self._authorizer, Send(principal, name))
-        except BrokerError:
-            return False
-        return True
+        return is_permitted(self._authorizer, Send(principal, name))
 
     def _queues(
         self, request: ProduceRequest, allowed: Set[str], some: tuple[int, range]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
 
-from libramq.auth.authorizer import Authorizer, require_permission
+from libramq.auth.authorizer import Authorizer, is_permitted, require_permission
 from libramq.auth.operation import Locate, Send
 from libramq.broker.cluster.kafka.nodes import is_visible
 from libramq.broker.config import BrokerConfig
@@ -156,17 +156,13 @@ class Metadata:
 
     def _may_locate(self, name: str, principal: Principal) -> bool:
         """Return whether a principal may look a topic up."""
-        try:
-            self._require(name, principal)
-        except BrokerError:
-            return False
-        return True
+        return is_permitted(self._authorizer, Locate(principal, name))
 
     def _named(self, name: str, slot: Slot, *, creates: bool) -> "Described | MetadataTopic":
         if not names.is_valid_topic(name):
             return MetadataTopic(name=name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
         try:
-            self._require(name, slot.principal)
+            require_permission(self._authorizer, Locate(slot.principal, name))
             exists = bool(self._nodes.counts(name))
             if not exists and creates:
                 require_permission(self._authorizer, Send(slot.principal, name))
@@ -180,9 +176,6 @@ class Metadata:
         if not numbering.runs:  # Its numberer has not answered yet; clients try again.
             return MetadataTopic(name=name, error_code=ErrorCode.LEADER_NOT_AVAILABLE)
         return name, numbering
-
-    def _require(self, name: str, principal: Principal) -> None:
-        require_permission(self._authorizer, Locate(principal, name))
 
 
 def _of_no_topic(wanted: MetadataRequestTopic) -> MetadataTopic:

@@ -9,7 +9,7 @@ table        all that the broker knows, those without members and those of Rocke
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from libramq.auth.authorizer import Authorizer, require_permission
+from libramq.auth.authorizer import Authorizer, is_permitted, require_permission
 from libramq.auth.operation import Consume, Locate, Manage
 from libramq.auth.resource import Action, group
 from libramq.broker.cluster.kafka.group_load import GroupLoad
@@ -90,11 +90,8 @@ class BrokerGroups:
         """Return why a group's requests are refused, if so."""
         if not names.is_valid_group(name):
             return ErrorCode.INVALID_GROUP_ID
-        try:
-            require_permission(self._authorizer, Consume(principal, name))
-        except BrokerError:
-            return ErrorCode.GROUP_AUTHORIZATION_FAILED
-        return None
+        is_allowed = is_permitted(self._authorizer, Consume(principal, name))
+        return None if is_allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
 
     def member_refusal(self, name: str, principal: Principal) -> ErrorCode | None:
         """Return why requests to a group's coordinator are refused, if so."""
@@ -110,27 +107,17 @@ class BrokerGroups:
         refusal = self.member_refusal(name, principal)
         if refusal is not None:
             return refusal
-        try:
-            require_permission(self._authorizer, Manage(principal, Action.DELETE, (group(name),)))
-        except BrokerError:
-            return ErrorCode.GROUP_AUTHORIZATION_FAILED
-        return None
+        deletion = Manage(principal, Action.DELETE, (group(name),))
+        is_allowed = is_permitted(self._authorizer, deletion)
+        return None if is_allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
 
     def may_read(self, name: str, topic: str, principal: Principal) -> bool:
         """Return whether a group may read a topic."""
-        try:
-            self.require_may_read(name, topic, principal)
-        except BrokerError:
-            return False
-        return True
+        return is_permitted(self._authorizer, Consume(principal, name, (topic,)))
 
     def may_locate(self, topic: str, principal: Principal) -> bool:
         """Return whether a principal may look a topic up."""
-        try:
-            require_permission(self._authorizer, Locate(principal, topic))
-        except BrokerError:
-            return False
-        return True
+        return is_permitted(self._authorizer, Locate(principal, topic))
 
     def require_may_read(self, name: str, topic: str, principal: Principal) -> None:
         """Raise BrokerError if a group may not read a topic."""
