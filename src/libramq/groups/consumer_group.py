@@ -6,7 +6,6 @@ its connection ends or it has been silent too long.
 Upstream: broker/client/ConsumerGroupInfo.java, ConsumerManager.java.
 """
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -105,7 +104,7 @@ class ConsumerGroup(Generic[P]):
     """One group at this broker.
 
     version: grows with every change of members or subscriptions. is_server_assigned: a member has asked for
-    its queues.
+    its queues. subscription_bytes: what the subscriptions of all members take.
     """
 
     name: str
@@ -117,6 +116,7 @@ class ConsumerGroup(Generic[P]):
     is_server_assigned: bool = False
     members: dict[P, Member[P]] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    subscription_bytes: int = 0
     _connections: dict[str, int] = field(default_factory=dict)
     _stock: dict[str, int] = field(default_factory=dict)
     _looking: set[P] = field(default_factory=set)
@@ -298,7 +298,6 @@ class ConsumerGroups(Generic[P]):
         self._memberships: Memberships[P, str] = Memberships()
         self._last_probe = 0
         self.subscription_bytes = 0
-        self._bytes_of: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[ConsumerGroup[P]]:
         return iter(self._groups.values())
@@ -326,28 +325,26 @@ class ConsumerGroups(Generic[P]):
         known = group.members.get(member.peer)
         before = known.subscription_bytes if known is not None else 0
         is_new = group.beat(member, consumer)
-        self._count_bytes(group.name, member.subscription_bytes - before)
+        self._count_bytes(group, member.subscription_bytes - before)
         return is_new
 
-    def _count_bytes(self, group_name: str, more: int) -> None:
+    def _count_bytes(self, group: ConsumerGroup[P], more: int) -> None:
+        group.subscription_bytes += more
         self.subscription_bytes += more
-        self._bytes_of[group_name] += more
-        if not self._bytes_of[group_name]:
-            del self._bytes_of[group_name]
 
     def have_room(self, group_name: str, peer: P, subscriptions: Iterable[SubscriptionData]) -> bool:
         """Return whether a member's subscriptions can be kept in place of its former ones."""
-        known = self.member(group_name, peer)
-        before = known.subscription_bytes if known is not None else 0
-        more = _cost_bytes(subscriptions) - before
-        of_group, of_all = self._bytes_of[group_name] + more, self.subscription_bytes + more
+        group, known = self._groups.get(group_name), self.member(group_name, peer)
+        more = _cost_bytes(subscriptions) - (known.subscription_bytes if known is not None else 0)
+        of_group = (group.subscription_bytes if group is not None else 0) + more
+        of_all = self.subscription_bytes + more
         return more <= 0 or has_share(of_group, of_all, SUBSCRIPTION_BYTES_MAX)
 
     def subscribe(self, group: ConsumerGroup[P], peer: P, subscriptions: Sequence[SubscriptionData]) -> bool:
         """Apply a member's subscriptions; return whether the group's subscriptions changed."""
         member = group.members[peer]
         cost_bytes = _cost_bytes(subscriptions)
-        self._count_bytes(group.name, cost_bytes - member.subscription_bytes)
+        self._count_bytes(group, cost_bytes - member.subscription_bytes)
         member.subscription_bytes = cost_bytes
         return group.subscribe(peer, subscriptions)
 
@@ -371,7 +368,7 @@ class ConsumerGroups(Generic[P]):
             return None
         member = group.drop(peer)
         if member is not None:
-            self._count_bytes(group_name, -member.subscription_bytes)
+            self._count_bytes(group, -member.subscription_bytes)
         if not group.members:
             del self._groups[group_name]
         self._memberships.remove(peer, group_name)
