@@ -154,7 +154,7 @@ class ConsumerClients:
         if not self._groups.have_room(group_name, peer, subscriptions):
             raise broker_error(
                 ResponseCode.SYSTEM_BUSY,
-                f"group {group_name}: the subscriptions of all members take more than"
+                f"group {group_name}: its members' subscriptions may take what all groups leave free of"
                 f" {SUBSCRIPTION_BYTES_MAX} bytes; use shorter expressions or fewer groups",
             )
 

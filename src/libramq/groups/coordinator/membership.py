@@ -183,7 +183,7 @@ class GroupMembership(Generic[P, T]):
         if more > 0 and not has_share(of_group, of_all, SUBSCRIPTION_BYTES_MAX):
             raise broker_error(
                 ResponseCode.SYSTEM_BUSY,
-                f"group {self._group}: the subscriptions of all members take more than"
+                f"group {self._group}: its members' subscriptions may take what all groups leave free of"
                 f" {SUBSCRIPTION_BYTES_MAX} bytes; use shorter expressions or fewer groups",
             )
 

@@ -95,5 +95,6 @@ class SharedTables(Generic[P]):
         if more > 0 and not has_share(of_group + more, self.held_count + more, HELD_OF_ALL_MAX):
             raise broker_error(
                 ResponseCode.SYSTEM_BUSY,
-                f"members list more than {HELD_OF_ALL_MAX} queues that they hold; let some leave first",
+                "a group's members may list as many queues that they hold as all groups leave free of"
+                f" {HELD_OF_ALL_MAX}; let some leave first",
             )
