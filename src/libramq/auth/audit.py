@@ -170,7 +170,7 @@ class _Second:
     """Events of one second."""
 
     began_ms: MonotonicMs
-    refusals: _Refusals
+    refusals: _Refusals = field(default_factory=_Refusals)
     counts: dict[Kind, dict[_Alike, _Collected]] = field(default_factory=dict)
     #: Those that are not kept apart.
     others: dict[Kind, _Collected] = field(default_factory=dict)
@@ -263,7 +263,7 @@ class Audit:
         second = self._second
         if second is None:
             now_ms = self._clock.monotonic_ms()
-            second = self._second = _Second(now_ms, _Refusals())
+            second = self._second = _Second(now_ms)
             self._due(now_ms + COLLECTED_MS)
             gained = (now_ms - self._room_at_ms) / 1000 * KINDS_A_SECOND
             self._room, self._room_at_ms = min(self._room + gained, KINDS_MAX), now_ms

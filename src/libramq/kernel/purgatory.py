@@ -1,5 +1,5 @@
 """The purgatory: every answer that must wait (held pulls, sends that are not durable, polls): how many may,
-in all and per connection, and when they expire.
+in all, per connection and per user or address, and when they expire.
 
     a held pull · a send whose record is not durable · a topic the name servers do not know yet · a poll
 

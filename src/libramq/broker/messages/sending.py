@@ -290,7 +290,8 @@ class Sending:
                 sys_flag &= ~TRANSACTION_MASK
         if p.PRIORITY in text:
             queue_id, text = prioritised(text, queue_id, topic.write_queue_nums)
-        if name.startswith(names.RETRY_PREFIX):
+        is_retry = name.startswith(names.RETRY_PREFIX)
+        if is_retry:
             dead = self._redelivery.dead_letters_of_send(
                 name, times, draft.reconsume_times_max, wall_ms=wall_ms, now_ms=now_ms
             )
@@ -300,7 +301,6 @@ class Sending:
             text = stored_properties.sent_back(text)
         if p.KAFKA_PRODUCER in text:  # Forged, it would pass for a retry of a Kafka producer.
             text = stored_properties.without(text, p.KAFKA_PRODUCER)
-        is_retry = draft.topic.startswith(names.RETRY_PREFIX)
         text, unique_key = self.completed(text, is_retry=is_retry)
         # A message that was stored before tags were bounded is sent back as it is, or stops its queue.
         tags = stored_properties.find(text, p.TAGS) if is_retry else stored_properties.storable_tags(text)
