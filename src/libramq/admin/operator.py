@@ -172,7 +172,7 @@ class Operator(Admin):
 
     async def route(self, topic: str) -> TopicRouteData:
         """Return where a topic is; raises RouteNotFound when no broker has it."""
-        return await self._route(topic)
+        return await super()._route(topic)
 
     async def group_route(self, group: str) -> TopicRouteData:
         """Return where a group is; raises RouteNotFound when no broker has it."""
