@@ -22,7 +22,7 @@ from libramq.remoting.body.coordination import (
 )
 from libramq.remoting.body.heartbeat import HeartbeatData
 from libramq.remoting.headers import GroupJoinHeader, SendMessageHeaderV2, decode_header
-from libramq.rpc.broker_calls import LEASE_ENDED
+from libramq.rpc.broker_calls import COORDINATED, LEASE_ENDED
 
 
 @dataclass
@@ -52,6 +52,7 @@ class SendHeartbeat(Request):
     address: str
     data: HeartbeatData
     lease_ended: bool = False
+    coordinated: bool = False
 
 
 @dataclass
@@ -188,7 +189,8 @@ def _queues(ask):
 
 def _heartbeat(ask):
     data = decode_body(ask.call.body, HeartbeatData)
-    return SendHeartbeat(ask.address, data, LEASE_ENDED in ask.call.ext, ask=ask)
+    ext = ask.call.ext
+    return SendHeartbeat(ask.address, data, LEASE_ENDED in ext, COORDINATED in ext, ask=ask)
 
 
 def _claim(ask):

@@ -1103,6 +1103,28 @@ def test_the_coordinator_is_looked_for_when_the_last_apache_broker_leaves(first)
     assert isinstance(talk.question, rq.FindGroup | rq.JoinGroup)
 
 
+def test_our_brokers_know_of_a_member_that_allocates_beside_an_apache_broker():
+    """To them it is a stock member then, so that they accept its commits, which have no epoch."""
+    talk = mixed()
+    assert {each.address: each.coordinated for each in talk.of(rq.SendHeartbeat)} == {
+        "a:1": False,
+        "b:1": False,
+    }
+    talk.routes(T=route(2, brokers=("a",)))
+    assert [(each.address, each.coordinated) for each in talk.of(rq.SendHeartbeat)] == [("a:1", True)]
+
+
+def test_apache_brokers_alone_need_not_know_who_allocates():
+    """No heartbeat is sent but the regular ones."""
+    talk = Member()
+    talk.start()
+    talk.routes(T=route(2, brokers=("a", "b")))
+    talk.heartbeat("a:1", offers=False)
+    assert talk.of(rq.SendHeartbeat) == []
+    talk.heartbeat("b:1", offers=False)
+    assert talk.of(rq.SendHeartbeat) == []
+
+
 def test_no_broker_coordinates_beside_an_apache_broker():
     talk = mixed()
     talk.at(talk.now_ms + 30_000)

@@ -64,7 +64,7 @@ class KnownBrokers:
         self._started: Now | None = None
         self._version = 0
         self._looked_at_ms: MonotonicMs | None = None
-        self._lease_ended = False
+        self._lease_ended = self._allocates = False
         self._known: frozenset[str] = frozenset()
         self._to_reconnect: set[str] = set()
         #: Brokers that answered our last heartbeat, over a connection that is still open.
@@ -147,10 +147,9 @@ class KnownBrokers:
         group = self._settings.group
         for topic in filter(_is_created, self._subscriptions):
             if self.routes.publish_info(topic) is None:
+                meant = nearest_name(topic, topics)
                 if _missing(topic) in self.troubles.present:
-                    meant = nearest_name(topic, topics)
                     log.warning("a topic is still missing", group=group, topic=topic, nearest=meant)
-                    continue
                 error = RouteNotFound(
                     f"no broker has the topic {topic}{did_you_mean(topic, topics)}, and group {group} waits "
                     f"for it; create it (libra admin updateTopic -c CLUSTER -t {topic}) or correct the name"
@@ -168,6 +167,11 @@ class KnownBrokers:
     def all_offer(self) -> bool:
         """Return whether every broker that answered offers coordinated groups."""
         return bool(self.alive) and self.alive <= self.offering
+
+    @property
+    def some_offer(self) -> bool:
+        """Return whether some of the brokers that answered offer coordinated groups, and some do not."""
+        return not self.offering.isdisjoint(self.alive) and not self.alive <= self.offering
 
     @property
     def all_named_offer(self) -> bool:
@@ -237,10 +241,21 @@ class KnownBrokers:
         self._lease_ended = ended
         return self.heartbeats(self.alive)
 
+    def allocating_changed(self) -> Effects:
+        """Send heartbeats if we allocate for ourselves beside a broker without coordination, or no more.
+
+        Those with coordination refuse commits without an epoch until they know of a member that has none.
+        """
+        if self._allocates == self.some_offer:
+            return []
+        self._allocates = self.some_offer
+        return self.heartbeats(self.alive)
+
     def heartbeats(self, addresses: Iterable[str]) -> Effects:
         """Return heartbeats to brokers."""
         data = heartbeat_data(self._settings, self._subscriptions, self._version)
-        call = heartbeat(data, coordinated=self._settings.is_member, lease_ended=self._lease_ended)
+        coordinated = self._settings.is_member and not self._allocates
+        call = heartbeat(data, coordinated=coordinated, lease_ended=self._lease_ended)
         return [
             fx.Ask(address, call, partial(self.heartbeat_answered, address)) for address in sorted(addresses)
         ]

@@ -165,12 +165,13 @@ class MemberCoordination:
             return []
         was_offered, self._is_offered = self._is_offered, self._known_brokers.all_offer
         if not self._is_offered:
-            return self._withdraw(now_ms) if was_offered else []
+            withdrawal = self._withdraw(now_ms) if was_offered else []
+            return withdrawal + self._known_brokers.allocating_changed()
         if not self._overdue.deliveries:
             self._membership.begin()
             if not was_offered:
                 self._overdue.watch(now_ms)
-        return []
+        return self._known_brokers.allocating_changed()
 
     def _withdraw(self, now_ms: MonotonicMs) -> Effects:
         log.info(
