@@ -18,8 +18,7 @@ from tests.interop.cluster import Cluster
 from tests.interop.process import PATIENCE_S
 from tests.interop.test_secured_cluster import end, ended, lines, pids
 
-# Thorough: at times Apache's broker has not registered when the page lists the cluster.
-pytestmark = [pytest.mark.thorough, pytest.mark.interop, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 PAGE = ROOT / "docs" / "join-an-apache-cluster.md"
 SECONDS_MAX = 800
