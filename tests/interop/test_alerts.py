@@ -27,7 +27,7 @@ from libramq.balance import register_strategy
 from libramq.broker import metrics_server
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
-from libramq.client import Admin, Reject
+from libramq.client import Admin, Reject, Retry
 from libramq.clock import SystemClock, WallMs
 from libramq.errors import LibraError
 from libramq.filesystem import DiskUsage, LocalFileSystem
@@ -228,6 +228,14 @@ async def a_message_is_rejected(scene: Scene) -> None:
     await scene.stack.enter_async_context(scene.member(lambda _: Reject()))
 
 
+async def a_message_fails_again_and_again(scene: Scene) -> None:
+    """At the third attempt its handler wants to wait."""
+    await scene.send(1)
+    await scene.stack.enter_async_context(
+        scene.member(lambda messages: Retry(after=1 if messages[0].reconsume_times < 2 else 600))
+    )
+
+
 async def members_come_and_go(scene: Scene) -> None:
     for _ in range(20):
         async with scene.member():
@@ -292,6 +300,7 @@ TROUBLES: dict[Callable[[Scene], Awaitable[None]], set[str]] = {
     a_strategy_leaves_queues: {"LibraQueuesUnowned"},
     a_group_stops_for_a_while: {"LibraGroupBehind"},
     members_subscribe_to_different_topics: {"LibraGroupUnhealthy"},
+    a_message_fails_again_and_again: {"LibraMessagesFail"},
     a_message_is_rejected: {"LibraDeadLetters"},
     members_come_and_go: {"LibraRebalancesOften"},
     a_member_freezes: {"LibraQueuesPauseLong"},

@@ -89,6 +89,11 @@ DEAD_LETTERS: Final = Family(
     "Messages that became dead letters.",
     CounterMetricFamily,
 )
+RETRIES: Final = Family(
+    "libra_group_retry_messages",
+    (_GROUP,),
+    "Messages that have failed and wait for another attempt; NaN: unknown.",
+)
 REFUSED_SENDS: Final = Family(
     "libra_sends_refused_total",
     ("response_code",),
@@ -101,7 +106,7 @@ RPC_LATENCY: Final = Family(
     "Milliseconds from a request to its answer.",
     HistogramMetricFamily,
 )
-FAMILIES: Final = (LAG, LAG_LATENCY, DEAD_LETTERS, REFUSED_SENDS, RPC_LATENCY)
+FAMILIES: Final = (LAG, LAG_LATENCY, RETRIES, DEAD_LETTERS, REFUSED_SENDS, RPC_LATENCY)
 
 
 class Snapshots(Collector):
@@ -344,6 +349,15 @@ class Metrics:
         for group in self._ownerless - present:  # It was deleted.
             self._unowned.labels(group).set(0)
         self._ownerless = set(ownerless)
+
+    def retries(self, counts: Iterable[tuple[str, int | None]]) -> None:
+        """Set how many messages of each group wait for another attempt; None: unknown."""
+        waiting: dict[tuple[str], float] = {}
+        for group, count in counts:
+            if count or group in self._groups:
+                label = (self._label(group),)
+                waiting[label] = _together(waiting.get(label, 0), nan if count is None else count)
+        self._snapshots.replace(RETRIES, waiting.items())
 
     def dead_letters(self, counts: Iterable[tuple[str, int]]) -> None:
         """Set how many dead letters each group ever had here.

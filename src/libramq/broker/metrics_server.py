@@ -7,7 +7,7 @@ metrics.
 
 import email.parser
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from libramq.kernel.effect import Effects, Thread
 from libramq.kernel.parts import METRICS
 from libramq.kernel.work import InThread, Work
 from libramq.logs import get_logger
-from libramq.message.names import dlq_topic
+from libramq.message.names import dlq_topic, retry_topic
 from libramq.runtime.performer import Performer
 from libramq.transport.admission import Census, ConnectionLimits, Limit
 from libramq.transport.server import Server
@@ -265,7 +265,8 @@ class MetricsServer:
         finally:
             self._is_looking = False
         self._took(found, int(broker.kernel.clock.wall_ms()))
-        yield None
+        yield from members.retries.look()
+        self._metrics.retries(_retries(broker.groups.names(), found, members.retries.waiting()))
         store = broker.store
         self._metrics.dead_letters(
             (group, store.max_offset(dlq_topic(group), 0)) for group in broker.groups.names()
@@ -309,6 +310,19 @@ def _age_ms(lag: Lag, wall_ms: int) -> int | None:
     if lag.messages == 0:
         return 0
     return None if lag.oldest_ms is None else max(0, wall_ms - lag.oldest_ms)
+
+
+def _retries(
+    groups: Iterable[str],
+    found: Mapping[str, GroupProgress],
+    waiting: Mapping[str, Mapping[int, int]] | None,
+) -> Iterator[tuple[str, int | None]]:
+    """Yield how many messages of each group wait for another attempt: a while, and then for a handler."""
+    for group in groups:
+        lag = found[group].lags.get(retry_topic(group)) if group in found else None
+        is_known = waiting is not None and (lag is None or lag.messages is not None)
+        between = sum((waiting or {}).get(group, {}).values())
+        yield group, between + (0 if lag is None else lag.messages or 0) if is_known else None
 
 
 def _disk_used(broker: Broker) -> float | None:

@@ -9,6 +9,7 @@ members, duplicate ids, slow heartbeats), and their remedies.
         slow_heartbeats         fewer than three heartbeats in the time after which brokers remove a member
         leases_ended            members that handle nothing, because their coordinator does not answer them
         no_members              messages wait, and nobody is connected who would read them
+        failing                 messages that have failed again and again, and wait for another attempt
 
 Each is noted once when it appears, once when it is over, and again when it reappears.
 """
@@ -27,6 +28,8 @@ from libramq.message.queue import MessageQueue
 #: A third of BrokerConfig.channelExpiredTimeout (120 s), Apache's limit. Here pulls count as a sign of life
 #: too, and a silent member is probed before it is removed.
 HEARTBEAT_GAP_MS_MAX: Final = 40_000
+#: Ours: failures that are reported; by default the next attempt is then a minute away, and further ones more.
+FAILURES_MIN: Final = 3
 #: How many members, queues or subscriptions a diagnosis names.
 NAMED_MAX: Final = 8
 
@@ -41,6 +44,7 @@ class Kind(StrEnum):
     SLOW_HEARTBEATS = "slow_heartbeats"
     LEASES_ENDED = "leases_ended"
     NO_MEMBERS = "no_members"
+    FAILING = "failing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,8 @@ class GroupSeen:
 
     is_coordinated: a coordinator assigns its queues, by topics. strategies: those that its members name, by
     client id. popped_and_pulled: topics that some members pop, and others pull. orderly, unordered: members
-    that lock the queues that they read, or say that they consume in order, and the others.
+    that lock the queues that they read, or say that they consume in order, and the others. retries: how many
+    messages wait for another attempt, by how often they have failed.
     """
 
     connected: Sequence[Connected] = ()
@@ -85,6 +90,7 @@ class GroupSeen:
     popped_and_pulled: Sequence[str] = ()
     orderly: Sequence[str] = ()
     unordered: Sequence[str] = ()
+    retries: Mapping[int, int] = field(default_factory=dict)
 
 
 def diagnose(group: GroupSeen) -> list[Diagnosis]:
@@ -97,6 +103,7 @@ def diagnose(group: GroupSeen) -> list[Diagnosis]:
         *_idle(group),
         *_heartbeats(group.connected),
         *_leases(group.connected),
+        *_failing(group.retries),
     ]
 
 
@@ -251,6 +258,18 @@ def _leases(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
             "",
             f"{_named(ended)} handle no messages: their leases have ended, because the group's coordinator "
             "does not answer them; check their connections to the broker that coordinates the group",
+        )
+
+
+def _failing(retries: Mapping[int, int]) -> Iterable[Diagnosis]:
+    counts = {times: count for times, count in retries.items() if times >= FAILURES_MIN and count}
+    if counts:
+        yield Diagnosis(
+            Kind.FAILING,
+            "",
+            f"messages that failed {FAILURES_MIN} times or more and wait for another attempt: "
+            f"{sum(counts.values()):,}, of which one failed {max(counts)} times; the members' logs have the "
+            "reason (a handler failed), and what fails to the end becomes a dead letter",
         )
 
 

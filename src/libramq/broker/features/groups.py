@@ -12,6 +12,7 @@ from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.group_health import GroupHealth
+from libramq.broker.groups.group_retries import GroupRetries
 from libramq.broker.groups.heartbeats import Heartbeats
 from libramq.broker.groups.opening import QueueOpening
 from libramq.broker.groups.pull import PullFilters
@@ -82,6 +83,7 @@ class GroupFeature(Feature):
             peers=self.peers,
         )
         queues = self.coordination.queues
+        self.retries = GroupRetries(base.store, base.schedule)
         self.health = GroupHealth(
             self.consumers,
             here=topics.queues,
@@ -111,7 +113,7 @@ class GroupFeature(Feature):
     def _build_services(self, base: Base) -> None:
         tables, consumers, coordination = base.tables, self.consumers, self.coordination
         answer, slave = base.responder.answer, base.replication.slave
-        watch = ClientWatch(consumers, self.producers, self.health, base.kernel)
+        watch = ClientWatch(consumers, self.producers, self.health, self.retries, base.kernel)
         if base.access is not None and not base.config.authorization_dry_run:
             tables.users.observe(partial(watch.users_changed, base.access.may_be_sent_to))
         self.heartbeats = Heartbeats(

@@ -13,7 +13,7 @@ one that continued.
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from libramq.broker.files.delivered_copies import DeliveredCopies
@@ -135,6 +135,8 @@ class DelaySchedule:
         self.accounts = _checked({level: each.bounded(ends[level]) for level, each in accounts.items()})
         #: Counts the changes of both.
         self.version = 0
+        #: Called after a delivery: with the level, from which offset up to which, and what was read there.
+        self.delivered: Callable[[int, int, int, Sequence[MessageExt]], None] = lambda *_: None
         self._begin_again({level: ends[level] for level, offset in offsets.items() if offset > ends[level]})
         self._clock = clock
         self.copies = DeliveredCopies(store)
@@ -146,7 +148,7 @@ class DelaySchedule:
         self._head_due_ms: dict[int, MonotonicMs | None] = {
             level: None
             for level in self.levels
-            if self._next_offset(level) < store.max_offset(names.SCHEDULE_TOPIC, level - 1)
+            if self.next_offset(level) < store.max_offset(names.SCHEDULE_TOPIC, level - 1)
         }
 
     def _begin_again(self, ends: dict[int, int]) -> None:
@@ -223,7 +225,7 @@ class DelaySchedule:
 
     def _deliver_level(self, level: int, now_ms: MonotonicMs) -> bool:
         """Deliver what one read of a level finds; return whether the store accepts it."""
-        offset = self._first_undelivered(level, self._next_offset(level))
+        offset = self._first_undelivered(level, self.next_offset(level))
         due, next_offset, head_due_ms = self._read(level - 1, offset, self._delays_ms[level - 1], now_ms)
         known = self._undelivered(due, level)
         is_refused = False
@@ -233,6 +235,7 @@ class DelaySchedule:
             waiting = known[stored].queue_offset if is_refused else next_offset
             self._count_dropped(each for each in due if each.queue_offset < waiting)
             self.reached(level, waiting)
+            self.delivered(level, offset, waiting, due)
         del self._head_due_ms[level]
         if known is None or is_refused or (head_due_ms is None and (due or next_offset != offset)):
             self._head_due_ms[level] = now_ms  # There is more, or it waits for the store; others come first.
@@ -244,7 +247,7 @@ class DelaySchedule:
         account = self.accounts.get(level)
         return offset if account is None else account.first_undelivered(offset)
 
-    def _next_offset(self, level: int) -> int:
+    def next_offset(self, level: int) -> int:
         """Return where a level continues: not beyond what a crash left of it (correctDelayOffset)."""
         topic, queue_id = names.SCHEDULE_TOPIC, level - 1
         offset = min(self.offsets.get(level, 0), self._store.max_offset(topic, queue_id))
@@ -281,7 +284,7 @@ class DelaySchedule:
         """Return the next due messages behind a level's account; None: call again, there is more to read."""
         delay_ms = self._delays_ms[level - 1]
         end = self._store.max_offset(names.SCHEDULE_TOPIC, level - 1)
-        offset = max(self._next_offset(level), min(self.account_of(level).until, end))
+        offset = max(self.next_offset(level), min(self.account_of(level).until, end))
         due, next_offset, head_due_ms = self._read(level - 1, offset, delay_ms, now_ms)
         undelivered = self._undelivered(due, level)
         if undelivered is None:

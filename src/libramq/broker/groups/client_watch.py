@@ -16,10 +16,12 @@ from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.group_health import GroupHealth
+from libramq.broker.groups.group_retries import GroupRetries
 from libramq.clock import MonotonicMs, read_clock
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.parts import Kernel, Phase
+from libramq.kernel.work import Work
 
 #: Ours: the precision of repeated notifications.
 REPEAT_CHECK_MS: Final = 50
@@ -35,11 +37,13 @@ class ClientWatch:
         consumers: ConsumerClients,
         producers: ProducerGroups[Connection],
         health: GroupHealth,
+        retries: GroupRetries,
         kernel: Kernel,
     ) -> None:
         self._consumers = consumers
         self._producers = producers
         self._health = health
+        self._retries = retries
         self._clock = kernel.clock
         self._work = kernel.work
         self._is_checking = self._is_sending = False
@@ -86,18 +90,19 @@ class ClientWatch:
         self._is_checking = True
         self._work(self._check_all(now_ms))
 
-    def _check_all(self, now_ms: MonotonicMs) -> Iterator[None]:
+    def _check_all(self, now_ms: MonotonicMs) -> Work[None]:
         """Look at all members, producers, rebalances and groups."""
         try:
+            yield from self._retries.look()
             for steps in (
                 self._consumers.expire(),
                 self._producers.remove_silent(now_ms),
                 self._consumers.rebalances.settle(),
-                self._health.look(),
+                self._health.look(self._retries.waiting() or {}),
             ):
                 for _ in steps:
                     self._soon()
-                    yield
+                    yield None
         finally:
             self._is_checking = False
             self._soon()

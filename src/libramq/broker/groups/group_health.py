@@ -4,7 +4,7 @@ reported, and where.
 Problems are logged, counted and recorded with the group's rebalances, and again when they are over.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -13,7 +13,15 @@ from libramq.clock import Clock, MonotonicMs
 from libramq.filter.subscription import BROADCASTING
 from libramq.groups.consumer_group import ConsumerGroup, Member
 from libramq.groups.coordinator.saved_state import MemberProfile
-from libramq.groups.diagnosis import Connected, Diagnoses, Diagnosis, GroupSeen, Kind, diagnose
+from libramq.groups.diagnosis import (
+    FAILURES_MIN,
+    Connected,
+    Diagnoses,
+    Diagnosis,
+    GroupSeen,
+    Kind,
+    diagnose,
+)
 from libramq.groups.queue_lock import QueueLocks
 from libramq.kernel.connection import Connection, host_of
 from libramq.logs import get_logger
@@ -26,6 +34,8 @@ log = get_logger(__name__)
 LOOK_MS: Final = 5_000
 #: Ours: how long after a group was popped and pulled it counts as mixed; a pull may be held for 30 s.
 MIXED_MS: Final = 60_000
+#: Ours: for how long a group counts as failing after such a message has waited: its next attempt may last.
+FAILING_MS: Final = 60_000
 #: Ours: after its fetch the Java client waits 500 ms before it pulls, and held pulls have to end.
 SETTLING_MS: Final = 2_000
 
@@ -48,6 +58,8 @@ class GroupHealth:
         clock: Clock,
     ) -> None:
         self._clients = clients
+        #: By group, when messages that fail again and again were last seen to wait, and which.
+        self._failing: dict[str, tuple[MonotonicMs, Mapping[int, int]]] = {}
         self._profiles = profiles
         self._locks = locks
         #: When a topic was last seen popped and pulled by a group.
@@ -83,8 +95,11 @@ class GroupHealth:
             if diagnoses.current
         }
 
-    def look(self) -> Iterator[None]:
-        """Check all groups if it is time, and log new problems; yields where others may be served."""
+    def look(self, retries: Mapping[str, Mapping[int, int]]) -> Iterator[None]:
+        """Check all groups if it is time, and log new problems; yields where others may be served.
+
+        retries: how many messages of a group wait for another attempt, by how often they have failed.
+        """
         now_ms = self._clock.monotonic_ms()
         if self._looked_at_ms is not None and now_ms - self._looked_at_ms < LOOK_MS:
             return
@@ -93,6 +108,9 @@ class GroupHealth:
         self._unlocked_before, self._unlocked = self._unlocked, {}
         self._mixed |= dict.fromkeys(self._clients.rebalances.take_mixed(), now_ms)
         self._mixed = {key: at_ms for key, at_ms in self._mixed.items() if now_ms - at_ms < MIXED_MS}
+        failing = {name: (now_ms, counts) for name, counts in retries.items() if max(counts) >= FAILURES_MIN}
+        kept = {name: was for name, was in self._failing.items() if now_ms - was[0] < FAILING_MS}
+        self._failing = kept | failing
         for name in [group.name for group in self._clients.groups()]:
             yield
             group = self._clients.group(name)
@@ -127,7 +145,16 @@ class GroupHealth:
         connected = [_connected(member) for member in group.members.values()]
         mixed = sorted(topic for topic, name in self._mixed if name == group.name)
         queue_count = self._queue_count(group)
-        return diagnose(replace(seen, connected=connected, queue_count=queue_count, popped_and_pulled=mixed))
+        _, retries = self._failing.get(group.name, (now_ms, {}))
+        return diagnose(
+            replace(
+                seen,
+                connected=connected,
+                queue_count=queue_count,
+                popped_and_pulled=mixed,
+                retries=retries,
+            )
+        )
 
     def _self_allocated(self, group: ConsumerGroup[Connection], now_ms: MonotonicMs) -> GroupSeen:
         by_two, by_none = self._readers(group, now_ms)

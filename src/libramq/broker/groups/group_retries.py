@@ -1,0 +1,120 @@
+"""The retries of groups: how many messages of each wait at this broker between two attempts, and how often
+they have failed.
+
+    a delay level    ── delivered ──┬──── counted ────┬── new: read by the next look ──► end
+                                    begin             end
+
+A message that was sent back waits in SCHEDULE_TOPIC_XXXX, whose records alone name its group. Each is read
+once to count it, after a start all that wait; what is delivered is counted off. Where a level goes on
+elsewhere, since another broker delivered for it, it is counted again. Until all levels are read, nobody knows
+how many wait.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from libramq.broker.files.delay_schedule import DelaySchedule
+from libramq.broker.files.message_log import undamaged
+from libramq.kernel.work import Work
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.message import MessageExt
+from libramq.store.message_store import MessageStore
+from libramq.store.reading.read import ReadStatus
+
+#: Ours: messages that one step reads; a stretch without retries is not decoded.
+READ_MAX: Final = 32
+#: Ours: failures that are told apart, Apache's retryMaxTimes; clients choose how often they try.
+TIMES_MAX: Final = 16
+_OF_RETRY: Final = f"{p.REAL_TOPIC}\x01{names.RETRY_PREFIX}".encode()
+
+
+@dataclass(slots=True)
+class _Level:
+    """What was counted of a level: retries by group, and how often they have failed."""
+
+    begin: int
+    end: int
+    counts: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+
+class GroupRetries:
+    """Counts the retries that wait."""
+
+    def __init__(self, store: MessageStore, schedule: DelaySchedule) -> None:
+        self._store = store
+        self._schedule = schedule
+        self._levels: dict[int, _Level] = {}
+        self._is_known = self._is_looking = False
+        schedule.delivered = self._delivered
+
+    def waiting(self) -> Mapping[str, Mapping[int, int]] | None:
+        """Return how many messages of each group wait, by how often they have failed; None: unknown."""
+        if not self._is_known:
+            return None
+        found: dict[str, Counter[int]] = {}
+        for level in self._levels.values():
+            for (group, times), count in level.counts.items():
+                found.setdefault(group, Counter())[times] += count
+        return found
+
+    def look(self) -> Work[None]:
+        """Count what was delayed since the last look; of a slave nothing, its master delivers."""
+        if self._is_looking or self._store.config.is_copy:
+            return
+        self._is_looking = True
+        try:
+            for number in self._schedule.levels:
+                yield from self._read(number)
+            self._is_known = True
+        finally:
+            self._is_looking = False
+
+    def _read(self, number: int) -> Work[None]:
+        while True:
+            begin = self._schedule.next_offset(number)
+            level = self._levels.get(number)
+            if level is None or level.begin != begin:
+                level = self._levels[number] = _Level(begin, begin)
+            start = level.end
+            if start >= self._store.max_offset(names.SCHEDULE_TOPIC, number - 1):
+                return
+            found = yield from self._store.reading(partial(self._stretch, number, start))
+            if level is self._levels.get(number) and level.end == start:  # Nothing was delivered meanwhile.
+                messages, level.end = found
+                level.counts.update(_retries(messages))
+                if level.end == start:  # What is behind is not flushed yet.
+                    return
+            yield None
+
+    def _stretch(self, number: int, start: int) -> tuple[list[MessageExt], int]:
+        """Return the retries of a stretch, other messages perhaps, and where the next one begins."""
+        result = self._store.read(names.SCHEDULE_TOPIC, number - 1, start, READ_MAX)
+        if result.status is not ReadStatus.FOUND:
+            return [], max(start, result.next_offset) if result.max_offset > start else start
+        has_retries = _OF_RETRY in b"".join(result.data)
+        return undamaged(result.data) if has_retries else [], result.next_offset
+
+    def _delivered(self, number: int, start: int, end: int, messages: Sequence[MessageExt]) -> None:
+        """Count off what a level has delivered from one offset up to another."""
+        level = self._levels.get(number)
+        if level is None:
+            return
+        if level.begin != start:
+            del self._levels[number]
+            self._is_known = False
+            return
+        level.counts.subtract(_retries(each for each in messages if each.queue_offset < min(end, level.end)))
+        level.counts = +level.counts  # Without what has become 0.
+        level.begin, level.end = end, max(end, level.end)
+
+
+def _retries(messages: Iterable[MessageExt]) -> list[tuple[str, int]]:
+    return [
+        (topic.removeprefix(names.RETRY_PREFIX), min(message.reconsume_times, TIMES_MAX))
+        for message in messages
+        if (topic := message.properties.get(p.REAL_TOPIC, "")).startswith(names.RETRY_PREFIX)
+    ]

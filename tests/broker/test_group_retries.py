@@ -1,0 +1,132 @@
+"""Messages that fail again and again, as operators see them before they are dead letters."""
+
+import math
+
+import pytest
+
+from libramq.broker.groups.group_health import FAILING_MS
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.groups.diagnosis import FAILURES_MIN, Kind
+from libramq.remoting import headers as h
+from tests.broker.brokers import Conversation, subscription
+from tests.broker.test_group_health import kinds, text
+from tests.broker.test_group_lag import Metered
+from tests.fakes import FakePeer
+
+RETRIES, RETRY = "libra_group_retry_messages", "%RETRY%G"
+#: A second, and an hour.
+SOON, LATE = 1, 17
+
+
+def fail(talk: Conversation, peer: FakePeer, offset: int, level: int, group: str = "G") -> None:
+    header = h.SendBackHeader(offset=offset, group=group, delay_level=level)
+    assert talk.ask(peer, R.CONSUMER_SEND_MSG_BACK, header).code == C.SUCCESS
+
+
+def fail_often(talk: Conversation, peer: FakePeer, times: int) -> None:
+    """Have one message of G fail so many times; after the last it waits for an hour."""
+    talk.send(peer)
+    offset = talk.messages("T")[-1].physical_offset
+    for _ in range(times - 1):
+        fail(talk, peer, offset, SOON)
+        talk.advance(1_000)
+        offset = talk.messages(RETRY)[-1].physical_offset
+    fail(talk, peer, offset, LATE)
+
+
+@pytest.fixture
+def failing(talk: Conversation, peer: FakePeer) -> Conversation:
+    talk.create_topic("T", 1)
+    talk.beat(peer, "alice")
+    return talk
+
+
+def test_a_message_that_has_failed_three_times_is_a_problem_of_its_group(failing, peer, caplog):
+    """It was to be seen nowhere before it was a dead letter, nearly five hours later."""
+    fail_often(failing, peer, FAILURES_MIN - 1)
+    assert kinds(failing) == []
+    fail_often(failing, peer, FAILURES_MIN + 2)
+    assert kinds(failing) == [(Kind.FAILING, "")]
+    assert "wait for another attempt: 1, of which one failed 5 times" in text(failing)
+    assert "diagnosis=failing" in caplog.text
+
+
+def test_the_problem_lasts_while_the_message_is_tried_again_and_ends_with_it(failing, peer):
+    fail_often(failing, peer, FAILURES_MIN)
+    assert kinds(failing) == [(Kind.FAILING, "")]
+    while len(failing.messages(RETRY)) < FAILURES_MIN:
+        failing.advance(30_000)
+        failing.beat(peer, "alice")
+    assert kinds(failing) == [(Kind.FAILING, "")]
+    for _ in range(3):
+        failing.advance(FAILING_MS // 2)
+        failing.beat(peer, "alice")
+    assert kinds(failing) == []
+
+
+def test_the_metric_counts_what_waits_between_attempts_and_for_a_handler(failing, peer):
+    metered = Metered(failing)
+    header = h.UpdateConsumerOffsetHeader(consumer_group="G", topic=RETRY, queue_id=0, commit_offset=0)
+    for _ in range(70):  # More than one read of a level takes.
+        failing.send(peer, properties={"DELAY": str(LATE)})
+        fail_often(failing, peer, 1)
+    fail_often(failing, peer, 2)
+    failing.ask(peer, R.UPDATE_CONSUMER_OFFSET, header)
+    metered.look()
+    assert metered.of(RETRIES) == 72  # One of them waits for a handler, too: it was not committed.
+    header = h.UpdateConsumerOffsetHeader(consumer_group="G", topic=RETRY, queue_id=0, commit_offset=1)
+    failing.ask(peer, R.UPDATE_CONSUMER_OFFSET, header)
+    metered.look()
+    assert metered.of(RETRIES) == 71
+    failing.advance(3_600_000)
+    failing.advance(60_000)
+    metered.look()
+    assert metered.of(RETRIES) == 71
+    assert len(failing.messages(RETRY)) == 72
+    header = h.UpdateConsumerOffsetHeader(consumer_group="G", topic=RETRY, queue_id=0, commit_offset=72)
+    failing.ask(peer, R.UPDATE_CONSUMER_OFFSET, header)
+    metered.look()
+    assert metered.of(RETRIES) == 0
+
+
+def test_it_is_known_again_after_a_start_though_nobody_is_connected(tmp_path, peer):
+    """Before the levels were read it is unknown."""
+    talk = Conversation(tmp_path)
+    talk.create_topic("T", 1)
+    talk.beat(peer, "alice")
+    for _ in range(3):
+        fail_often(talk, peer, 1)
+    assert kinds(talk) == []
+    assert talk.broker.members.retries.waiting() == {"G": {1: 3}}
+    talk.close()
+    talk = Conversation(tmp_path, clock=talk.clock)
+    assert talk.broker.members.retries.waiting() is None
+    metered = Metered(talk)
+    metered.look()
+    assert metered.of(RETRIES) == 3
+    talk.close()
+
+
+def test_a_level_that_goes_on_elsewhere_is_counted_again(failing, peer):
+    for _ in range(3):
+        fail_often(failing, peer, 1)
+    metered = Metered(failing)
+    metered.look()
+    assert metered.of(RETRIES) == 3
+    failing.broker.schedule.reached(LATE, 2)  # As by a slave that acted as master.
+    metered.look()
+    assert metered.of(RETRIES) == 1
+
+
+def test_what_is_not_known_is_no_zero(failing, peer):
+    metered = Metered(failing)
+    fail_often(failing, peer, 1)
+    metered.look()
+    assert metered.of(RETRIES) == 1
+    failing.beat(peer, "alice", subscriptions=[subscription("T"), subscription(RETRY)])
+    metered.look()
+    assert metered.of(RETRIES) == 1
+    fail_often(failing, peer, 2)
+    metered.look()
+    assert math.isnan(metered.of(RETRIES) or 0)  # Nobody knows from where on the group reads its retry topic.
