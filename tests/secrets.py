@@ -8,13 +8,17 @@
 `tests/cli/test_no_secret_shown.py` looks at answers, metrics and stored files, too, of one cluster.
 """
 
+import itertools
 import logging
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from tests.interop.process import descendants
 
 #: The passwords that these modules use, all but those that are words of the language.
 MARKED: Final = re.compile(
@@ -74,21 +78,15 @@ def watched(logger: logging.Logger) -> Iterator[None]:
     assert not handler.found, handler.found
 
 
-def command_lines(pid: int | str = "self") -> Iterator[list[bytes]]:
-    """Yield the command lines of the servers that a process has started, and these."""
-    for task in Path(f"/proc/{pid}/task").glob("*"):
+def command_lines() -> Iterator[list[bytes]]:
+    """Yield the command lines of the servers that this process, or one that it started, has started."""
+    for pid in itertools.islice(descendants(os.getpid()), 1, None):
         try:
-            children = (task / "children").read_text().split()
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:  # It has ended.
             continue
-        for child in children:
-            try:
-                words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if any(b"libra" in word for word in words[:4]) and not set(SERVERS).isdisjoint(words[:6]):
-                yield words
-            yield from command_lines(child)
+        if any(b"libra" in word for word in words[:4]) and not set(SERVERS).isdisjoint(words[:6]):
+            yield words
 
 
 def files_with_secrets(directory: Path, since_ns: int) -> Iterator[str]:

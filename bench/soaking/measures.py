@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.interop.process import descendants
+
 MIB: Final = 1 << 20
 #: Ours: until then caches fill, and the first files reach their age.
 WARM_UP_MINUTES: Final = 20
@@ -33,16 +35,13 @@ STORE: Final = Quantity("store", "MiB", 8.0)  # One file of the commit log.
 
 def of_process(pid: int) -> tuple[float, int]:
     """Return the memory of a process and its children, without pages of files, and their descriptors."""
-    process = Path(f"/proc/{pid}")
-    memory, descriptors = 0.0, len(os.listdir(process / "fd"))
-    for line in (process / "status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            memory = int(line.split()[1]) / 1024
-    for task in (process / "task").iterdir():
-        for child in (task / "children").read_text().split():
-            with contextlib.suppress(FileNotFoundError):  # It has ended meanwhile.
-                below = of_process(int(child))
-                memory, descriptors = memory + below[0], descriptors + below[1]
+    memory, descriptors = 0.0, 0
+    for each in descendants(pid):
+        with contextlib.suppress(OSError):  # It has ended meanwhile.
+            descriptors += len(os.listdir(f"/proc/{each}/fd"))
+            for line in Path(f"/proc/{each}/status").read_text().splitlines():
+                if line.startswith("RssAnon:"):
+                    memory += int(line.split()[1]) / 1024
     return memory, descriptors
 
 
@@ -63,7 +62,7 @@ def store_mib(store: Path) -> tuple[float, float]:
 def slope_an_hour(rows: Sequence[tuple[float, float]]) -> float:
     """Return the median of the slopes between all pairs of rows (minute, value), an hour.
 
-    Of a sawtooth's teeth, and of a few wild rows, it takes no notice.
+    A sawtooth and a few outliers hardly change it.
     """
     slopes = [
         (later - earlier) / (after - before) * 60

@@ -83,10 +83,10 @@ class Reporting(Process):
     """A program of `bench.soaking.program` whose events are counted and forgotten."""
 
     def __init__(
-        self, role: str, number: int, options: Mapping[str, object], home: Path, heard: Callable[..., None]
+        self, role: str, number: int, options: Mapping[str, object], home: Path, count: Callable[..., None]
     ) -> None:
         self.is_started = threading.Event()
-        self._heard = heard
+        self._count = count
         super().__init__(
             f"{role}-{number}",
             [sys.executable, "-m", "bench.soaking.program", role, json.dumps(options)],
@@ -99,7 +99,7 @@ class Reporting(Process):
             event = json.loads(line)
             if event["event"] == "started":
                 self.is_started.set()
-            self._heard(event)
+            self._count(event)
 
     def finish(self) -> None:
         """Have the program end by itself."""
@@ -120,7 +120,7 @@ class Counts:
     events: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def hear(self, event: Mapping[str, Any]) -> None:
+    def count(self, event: Mapping[str, Any]) -> None:
         """Count an event."""
         kind, numbers = event["event"], event.get("numbers", ())
         with self._lock:
@@ -216,7 +216,7 @@ class Soak:
             "delay_ms_max": int(self._workload.delay_s_max * 1_000),
         }
         home = self._home / "programs"
-        return Reporting(role, next(self._number), {**every, **options}, home, self._counts.hear)
+        return Reporting(role, next(self._number), {**every, **options}, home, self._counts.count)
 
     def _wait_started(self, program: Reporting) -> None:
         assert program.is_started.wait(START_S), program.complaint()

@@ -10,7 +10,6 @@ import signal
 import stat
 import urllib.request
 from base64 import b64encode
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from libramq.client import Credentials, Tls
 from libramq.formats.properties_file import read_properties
 from tests.cli.commands import end, libra, start
 from tests.interop.ports import free_broker_port, free_port
+from tests.interop.process import descendants
 
 FIRST, SECOND, CHANGED, MISTYPED = "first-hush-1", "second-hush-2", "changed-hush-3", "mistyped-hush-4"
 #: Where secrets are kept, for their owner alone.
@@ -62,14 +62,6 @@ def run(shown: Shown, *arguments: str, stdin: str = "") -> str:
     done = libra("admin", *arguments, stdin=stdin)
     shown.add(f"answer to {arguments[0]}", done.out + done.err)
     return done.out
-
-
-def children(pid: int) -> Iterator[int]:
-    """Yield a process and all that it has started."""
-    yield pid
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            yield from children(int(child))
 
 
 async def try_to_send(namesrv: str, password: str, ca_file: Path) -> None:
@@ -135,7 +127,7 @@ def test_no_secret_is_shown_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyP
         context = Tls(ca_file=str(ca_file)).context()
         with urllib.request.urlopen(f"https://127.0.0.1:{metrics}/metrics", context=context) as answer:
             shown.add("metrics", answer.read())
-        for pid in children(up.pid):
+        for pid in descendants(up.pid):
             for name in ("cmdline", "comm", "environ"):
                 shown.add(f"{name} of a server", Path(f"/proc/{pid}/{name}").read_bytes())
         up.send_signal(signal.SIGTERM)

@@ -137,6 +137,33 @@ async def test_a_join_that_fails_is_reported_wherever_the_program_waits():
     assert len(errors) == 1
 
 
+@pytest.mark.parametrize("reaction", ["exit", "stop", "subscribe"])
+async def test_a_hook_may_do_anything_when_a_join_fails(reaction, caplog):
+    """It neither ends the loop, nor waits for the join that waits for it."""
+    called = []
+
+    async def react(error):
+        called.append(error)
+        if reaction == "exit":
+            raise SystemExit(1)
+        if reaction == "stop":
+            await asyncio.create_task(consumer.stop())
+        if reaction == "subscribe":
+            with pytest.raises(NameServerUnavailable):
+                await consumer.subscribe("U", "*", print)
+        called.append("to its end")
+
+    async with Broker() as broker:
+        consumer = PushConsumer(group="g", namesrv=broker.namesrv, on_error=react)
+        await consumer.start()
+    async with asyncio.timeout(SECONDS):
+        with pytest.raises(NameServerUnavailable):
+            await consumer.subscribe("T", "*", print)
+        await consumer.stop()
+    assert len(called) == (1 if reaction == "exit" else 2)
+    assert ("a listener failed" in caplog.text) == (reaction == "exit")
+
+
 async def test_a_consumer_reads_on_if_no_name_server_answers_when_it_subscribes():
     """Its brokers need none; the next subscription joins with the one that failed."""
     got, errors = [], []

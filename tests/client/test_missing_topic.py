@@ -1,6 +1,7 @@
 """A consumer of a topic that nobody has created: it says so, and operators see its group."""
 
 import logging
+import random
 
 import pytest
 
@@ -9,7 +10,12 @@ from libramq.admin.groups import GroupWatch
 from libramq.client import Admin
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.known_brokers import MISSING_AGAIN_MS, WITHOUT_TOPIC_MAX
+from libramq.client.routing.name_servers import NameServers
+from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import RouteNotFound
+from libramq.formats.document import encode_body
+from libramq.remoting.body.cluster import TopicList
+from libramq.remoting.command import reply_to
 from libramq.testing import Broker
 from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import Conversation
@@ -93,3 +99,28 @@ def test_nobody_is_told_that_a_retry_topic_is_missing():
     talk.routes(**{"T": route(4), "%RETRY%g": None})
     talk.at(1, with_routes=True)
     assert not talk.of(rq.ListTopics)
+
+
+class NameServer:
+    """Connections to a name server that has one topic. lists: how often all were listed."""
+
+    def __init__(self):
+        self.lists = 0
+
+    def send(self, address, command, done, *, timeout_ms):
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            done(reply_to(command, ResponseCode.TOPIC_NOT_EXIST))
+            return
+        self.lists += 1
+        done(reply_to(command, ResponseCode.SUCCESS, body=encode_body(TopicList(topic_list=["orders"]))))
+
+
+def test_all_topics_are_compared_once_and_not_with_each_send():
+    """Among 10,000 of them that would stop the program's loop for a second."""
+    name_server, outcomes = NameServer(), []
+    servers = NameServers(name_server, ["n:1"], random.Random(1))
+    for _ in range(3):
+        servers.route_to_send("ordres", outcomes.append, queue_count=4)
+        servers.route("ordres", outcomes.append)
+    assert ["(did you mean orders?)" in str(each) for each in outcomes] == [True] * 6
+    assert name_server.lists == 1

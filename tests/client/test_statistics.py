@@ -161,3 +161,14 @@ def test_blocking_clients_have_them_before_their_start_and_after_their_end(names
     assert consumer.statistics().handler_calls == 1
     with libramq.sync.SimpleConsumer(group="bs", namesrv=namesrv) as simple:
         assert simple.statistics() == SimpleConsumerStatistics()
+
+
+async def test_blocking_clients_have_them_before_their_start_where_a_loop_runs():
+    """As in a notebook."""
+    for make in (libramq.sync.Consumer, libramq.sync.PushConsumer):
+        consumer = make(group="notebook", namesrv="127.0.0.1:1")
+        assert consumer.statistics() == ConsumerStatistics()
+        assert consumer.assignment() == []
+    simple = libramq.sync.SimpleConsumer(group="notebook", namesrv="127.0.0.1:1")
+    assert simple.statistics() == SimpleConsumerStatistics()
+    assert libramq.sync.Producer(namesrv="127.0.0.1:1").statistics() == ProducerStatistics()

@@ -49,6 +49,16 @@ def _timers_late() -> Iterator[None]:
         prctl(PR_SET_TIMERSLACK, before_ns, 0, 0, 0)
 
 
+def descendants(pid: int) -> Iterator[int]:
+    """Yield a process and all that it has started; some may have ended meanwhile."""
+    yield pid
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # A thread that has ended leaves its children to another.
+                for child in (task / "children").read_text().split():
+                    yield from descendants(int(child))
+
+
 class Process:
     def __init__(
         self, name: str, command: Sequence[str], *, directory: Path, env: Mapping[str, str] | None = None

@@ -253,6 +253,17 @@ def anytime(method: Callable[[C], Coroutine[Any, Any, T]]) -> Callable[[Blocking
     @wraps(method)
     def call(self: BlockingClient[C], /) -> T:
         work = method(self._client)
-        return asyncio.run(work) if self._thread is None else self._wait(method.__name__, work)
+        return _result_at_once(work) if self._thread is None else self._wait(method.__name__, work)
 
     return call
+
+
+def _result_at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that waits for nothing, also in a notebook, where a loop runs."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    work.close()
+    raise InvalidState("the client is being started or stopped; call again when it is not")

@@ -212,7 +212,7 @@ async def consumer_progress(
     }
     headings = (
         "topic, broker, queueId: queue, brokerOffset: broker offset, consumerOffset: consumer offset, "
-        "diff: behind, inflight: in flight, lastTimestamp: last message stored"
+        "diff: behind, inflight: in flight, lastTimestamp: last consumed message stored"
     )
     total = f"{progress.consume_tps:.2f} consumed/s, {progress.behind:,} behind, {in_flight:,} in flight"
     return Answer(value, Table(queues, headings), total)

@@ -91,7 +91,7 @@ async def broker_consume_stats(
     return rows(
         found,
         "topic, group, queueId: queue, brokerOffset: broker offset, consumerOffset: consumer offset, "
-        "diff: behind, lastTimestamp: last message stored",
+        "diff: behind, lastTimestamp: last consumed message stored",
     )
 
 

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from libramq.balance import TopicRule, averagely, strategy_named
-from libramq.client.awaiting import awaited
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.local_offset_store import DIRECTORY, LocalOffsetStore
 from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.consumer_run import STOPPED_IN_HANDLER, ConsumerRun, MakeReceiver, N, Stage
 from libramq.client.consuming.consumer_settings import GROUP_STRATEGY, ConsumerSettings
-from libramq.client.consuming.handling.queue_listener import Hooks
+from libramq.client.consuming.handling.queue_listener import Hooks, call_hook
 from libramq.client.consuming.member_network import MemberNetwork, Run, Seams
 from libramq.client.consuming.work import HandlerCounts, WorkInHand
 from libramq.client.identity import Identity, name_server_addresses
@@ -153,6 +152,7 @@ class GroupConsumer(Generic[N]):
         with this one. Return what prevents it.
         """
         assert self._run is not None, "a consumer that joins again was started"
+        failure: LibraError | None = None
         try:
             while self._has_new_subscriptions and not self._is_stopped:
                 self._has_new_subscriptions = False
@@ -162,16 +162,17 @@ class GroupConsumer(Generic[N]):
                 if not self._is_stopped:
                     await self._begin_run()
         except LibraError as error:
+            failure = error
             if self._run.stage is not Stage.RUNNING:
                 self._failure = error
-            log.error("the consumer could not join its group", group=self.group, reason=str(error))
-            hook = self._hooks[fx.Trouble]
-            if hook is not None:
-                await awaited(hook(error))
-            return error
         finally:
             self._joining = None
-        return None
+        if failure is not None:
+            log.error("the consumer could not join its group", group=self.group, reason=str(failure))
+            hook = self._hooks[fx.Trouble]
+            if hook is not None:  # It may stop the consumer, which would wait for a join under way.
+                await call_hook(hook, fx.Trouble(failure, keeps_out=True))
+        return failure
 
     def refuse_in_handler(self, why: str) -> None:
         """Raise InvalidState if the caller is a handler."""

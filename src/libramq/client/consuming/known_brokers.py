@@ -147,9 +147,10 @@ class KnownBrokers:
         group = self._settings.group
         for topic in filter(_is_created, self._subscriptions):
             if self.routes.publish_info(topic) is None:
-                meant = nearest_name(topic, topics)
                 if _missing(topic) in self.troubles.present:
+                    meant = nearest_name(topic, topics)
                     log.warning("a topic is still missing", group=group, topic=topic, nearest=meant)
+                    continue
                 error = RouteNotFound(
                     f"no broker has the topic {topic}{did_you_mean(topic, topics)}, and group {group} waits "
                     f"for it; create it (libra admin updateTopic -c CLUSTER -t {topic}) or correct the name"

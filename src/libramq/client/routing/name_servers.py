@@ -6,7 +6,7 @@ Upstream: NettyRemotingClient.getAndCreateNameserverChannel.
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from libramq.client.routing.publish_info import as_template
 from libramq.errors import (
@@ -41,6 +41,10 @@ Routed = Callable[[TopicRouteData | LibraError], None]
 #: Called with the routes of topics (None for no route), and the error if no name server answered.
 Found = Callable[[dict[str, TopicRouteData | None], NameServerUnavailable | None], None]
 
+#: Ours: missing topics whose nearest name is not looked for again, with each send: among 10,000 names that
+#: takes a second.
+HINTS_MAX: Final = 100
+
 
 class NameServers:
     """Queries one name server, and the next if it does not answer."""
@@ -52,6 +56,7 @@ class NameServers:
         self._seen: tuple[str, ...] = ()
         self._addresses: list[str] = []
         self._current = 0
+        self._hints: dict[str, str] = {}
         self._follow()
 
     def _follow(self) -> None:
@@ -137,12 +142,17 @@ class NameServers:
 
     def _name_nearest(self, topic: str, routed: Routed) -> None:
         """Report a missing topic, with the nearest of those that brokers have."""
-        if topic.startswith(RETRY_PREFIX):  # Nobody has mistyped it.
-            routed(self._missing(topic))
+        known = "" if topic.startswith(RETRY_PREFIX) else self._hints.get(topic)  # Nobody has mistyped it.
+        if known is not None:
+            routed(self._missing(topic, known))
             return
 
         def listed(topics: list[str] | LibraError) -> None:
-            hint = "" if isinstance(topics, LibraError) else did_you_mean(topic, topics)
+            hint = ""
+            if not isinstance(topics, LibraError):
+                if len(self._hints) >= HINTS_MAX:
+                    self._hints.clear()
+                hint = self._hints[topic] = did_you_mean(topic, topics)
             routed(self._missing(topic, hint))
 
         self.ask(all_topics(), listed)

@@ -113,7 +113,7 @@ class QueueListener:
         while self._waiting and self.task is asyncio.current_task():
             self._current = change = self._waiting.popleft()
             try:
-                await self._call(change)
+                await call_hook(self._hooks[type(change)], change)
             finally:
                 if self._current is change:
                     self._finish_current()
@@ -125,19 +125,6 @@ class QueueListener:
             self.task = None
             self._go_on()
 
-    async def _call(self, change: fx.QueueChange | fx.Trouble) -> None:
-        hook = self._hooks[type(change)]
-        slow = self._loop.call_later(SLOW_SECONDS, _log_slow, hook, change)
-        try:
-            about = change.error if isinstance(change, fx.Trouble) else change.queues
-            await awaited(hook(about))
-        except BaseException as error:  # SystemExit would end the user's loop.
-            if is_from_outside(error):
-                raise
-            log.exception("a listener failed", kind=type(change).__name__)
-        finally:
-            slow.cancel()
-
     def _finish_current(self) -> None:
         change, self._current = self._current, None
         if change is not None:
@@ -146,6 +133,20 @@ class QueueListener:
     def _finished(self, change: fx.QueueChange | fx.Trouble) -> None:
         if not isinstance(change, fx.Trouble):
             self._hook_done(change)
+
+
+async def call_hook(hook: Callable[[Any], Any], change: fx.QueueChange | fx.Trouble) -> None:
+    """Call a hook for a change; log what it raises, and that it takes long."""
+    slow = asyncio.get_running_loop().call_later(SLOW_SECONDS, _log_slow, hook, change)
+    try:
+        about = change.error if isinstance(change, fx.Trouble) else change.queues
+        await awaited(hook(about))
+    except BaseException as error:  # SystemExit would end the user's loop.
+        if is_from_outside(error):
+            raise
+        log.exception("a listener failed", kind=type(change).__name__)
+    finally:
+        slow.cancel()
 
 
 def _log_slow(hook: Callable[[Any], Any], change: fx.QueueChange | fx.Trouble) -> None:
