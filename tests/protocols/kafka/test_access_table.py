@@ -26,8 +26,7 @@ from libramq.formats.access import PolicyEntryInfo, PolicyInfo, UserInfo
 from libramq.kernel.connection import ANONYMOUS
 from libramq.remoting.credentials import Credentials
 from libramq.wire.kafka.api import APIS
-from libramq.wire.kafka.apis import classic_groups as classic
-from libramq.wire.kafka.apis import configs, group_admin, list_offsets, modern_groups, offsets, topics
+from libramq.wire.kafka.apis import fetch, groups, offsets, topics
 from libramq.wire.kafka.apis.handshake import (
     ApiVersionsRequest,
     SaslAuthenticateRequest,
@@ -74,14 +73,14 @@ def lines(peer: KafkaPeer) -> dict[int, list[Line]]:
     deleted = offsets.OffsetDeleteRequestTopic(
         name="t", partitions=(offsets.OffsetDeleteRequestPartition(partition_index=0),)
     )
-    protocol = classic.JoinGroupProtocol(name="range", metadata=b"\0\0\0\0\0\1\0\1t\0\0\0\0")
-    at = list_offsets.ListOffsetsTopic(
-        name="t", partitions=(list_offsets.ListOffsetsPartition(partition_index=0, timestamp=-1),)
+    protocol = groups.JoinGroupProtocol(name="range", metadata=b"\0\0\0\0\0\1\0\1t\0\0\0\0")
+    at = fetch.ListOffsetsTopic(
+        name="t", partitions=(fetch.ListOffsetsPartition(partition_index=0, timestamp=-1),)
     )
     low = topics.DeleteRecordsTopic(
         name="t", partitions=(topics.DeleteRecordsPartition(partition_index=0, offset=0),)
     )
-    beat = modern_groups.ConsumerGroupHeartbeatRequest(
+    beat = groups.ConsumerGroupHeartbeatRequest(
         group_id="g2",
         member_id="m",
         member_epoch=0,
@@ -92,17 +91,17 @@ def lines(peer: KafkaPeer) -> dict[int, list[Line]]:
     return {
         0: [Line(peer.produce_request(batch(record()), "t"), ("Topic:t Pub",))],
         1: [Line(peer.fetch_request(topic="t"), ("Topic:t Sub",))],
-        2: [Line(list_offsets.ListOffsetsRequest(topics=(at,)), ("Topic:t Get|Sub",))],
+        2: [Line(fetch.ListOffsetsRequest(topics=(at,)), ("Topic:t Get|Sub",))],
         3: [
             Line(MetadataRequest(topics=(MetadataRequestTopic(name="t"),)), ("Topic:t Pub|Sub|Get",), 9),
             Line(MetadataRequest(topics=None), ("Topic:t Pub|Sub|Get",), 9, hides=True),
         ],
         8: [Line(offsets.OffsetCommitRequest(group_id="g", topics=(commit,)), (group, topic))],
         9: [Line(offsets.OffsetFetchRequest(groups=(wanted,)), (group, topic))],
-        10: [Line(classic.FindCoordinatorRequest(coordinator_keys=("g",)), (group,))],
+        10: [Line(groups.FindCoordinatorRequest(coordinator_keys=("g",)), (group,))],
         11: [
             Line(
-                classic.JoinGroupRequest(
+                groups.JoinGroupRequest(
                     group_id="g",
                     session_timeout_ms=10_000,
                     rebalance_timeout_ms=10_000,
@@ -113,16 +112,16 @@ def lines(peer: KafkaPeer) -> dict[int, list[Line]]:
                 (group,),
             )
         ],
-        12: [Line(classic.HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), (group,))],
+        12: [Line(groups.HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), (group,))],
         13: [
             Line(
-                classic.LeaveGroupRequest(group_id="g", members=(classic.LeavingMember(member_id="m"),)),
+                groups.LeaveGroupRequest(group_id="g", members=(groups.LeavingMember(member_id="m"),)),
                 (group,),
             )
         ],
-        14: [Line(classic.SyncGroupRequest(group_id="g", generation_id=1, member_id="m"), (group,))],
-        15: [Line(group_admin.DescribeGroupsRequest(groups=("g",)), (group,))],
-        16: [Line(group_admin.ListGroupsRequest(), (group,), hides=True)],
+        14: [Line(groups.SyncGroupRequest(group_id="g", generation_id=1, member_id="m"), (group,))],
+        15: [Line(groups.DescribeGroupsRequest(groups=("g",)), (group,))],
+        16: [Line(groups.ListGroupsRequest(), (group,), hides=True)],
         17: [Line(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), before=True)],
         18: [Line(ApiVersionsRequest(client_software_name="x", client_software_version="1"), before=True)],
         19: [
@@ -139,23 +138,23 @@ def lines(peer: KafkaPeer) -> dict[int, list[Line]]:
         22: [Line(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1_000))],
         32: [
             Line(
-                configs.DescribeConfigsRequest(
-                    resources=(configs.DescribedResource(resource_type=TOPIC_, resource_name="t"),)
+                topics.DescribeConfigsRequest(
+                    resources=(topics.DescribedResource(resource_type=TOPIC_, resource_name="t"),)
                 ),
                 ("Topic:t Get",),
             ),
             Line(
-                configs.DescribeConfigsRequest(
-                    resources=(configs.DescribedResource(resource_type=BROKER_, resource_name=""),)
+                topics.DescribeConfigsRequest(
+                    resources=(topics.DescribedResource(resource_type=BROKER_, resource_name=""),)
                 ),
                 (f"Cluster:{CLUSTER} Get",),
             ),
         ],
         33: [
             Line(
-                configs.AlterConfigsRequest(
+                topics.AlterConfigsRequest(
                     resources=(
-                        configs.AlterConfigsResource(resource_type=kind, resource_name=name, configs=()),
+                        topics.AlterConfigsResource(resource_type=kind, resource_name=name, configs=()),
                     )
                 ),
                 (touched,),
@@ -176,12 +175,12 @@ def lines(peer: KafkaPeer) -> dict[int, list[Line]]:
                 ("Topic:t Update",),
             )
         ],
-        42: [Line(group_admin.DeleteGroupsRequest(groups_names=("g",)), (group, "Group:g Delete"))],
+        42: [Line(groups.DeleteGroupsRequest(groups_names=("g",)), (group, "Group:g Delete"))],
         44: [
             Line(
-                configs.IncrementalAlterConfigsRequest(
+                topics.IncrementalAlterConfigsRequest(
                     resources=(
-                        configs.IncrementalAlterConfigsResource(
+                        topics.IncrementalAlterConfigsResource(
                             resource_type=kind, resource_name=name, configs=()
                         ),
                     )
@@ -199,7 +198,7 @@ def lines(peer: KafkaPeer) -> dict[int, list[Line]]:
             )
         ],
         68: [Line(beat, ("Group:g2 Sub", "Topic:t Sub"))],
-        69: [Line(modern_groups.ConsumerGroupDescribeRequest(group_ids=("g",)), (group,))],
+        69: [Line(groups.ConsumerGroupDescribeRequest(group_ids=("g",)), (group,))],
     }
 
 

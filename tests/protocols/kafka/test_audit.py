@@ -21,7 +21,7 @@ from libramq.auth.users import Users
 from libramq.formats.access import PolicyEntryInfo, PolicyInfo
 from libramq.message.names import AUDIT_TOPIC
 from libramq.wire.kafka.apis import topics
-from libramq.wire.kafka.apis.group_admin import DeleteGroupsRequest
+from libramq.wire.kafka.apis.groups import DeleteGroupsRequest
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
     CommittedTopic,

@@ -19,9 +19,15 @@ from libramq.protocols.kafka.records import fetched_records
 from libramq.remoting.headers import SendBackHeader
 from libramq.store import StoreMessage
 from libramq.store.reading.read import ReadStatus
-from libramq.wire.kafka.apis.configs import TOPIC, DescribeConfigsRequest, DescribedResource
 from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
-from libramq.wire.kafka.apis.topics import CreatableTopic, CreateTopicsRequest, TopicSetting
+from libramq.wire.kafka.apis.topics import (
+    TOPIC,
+    CreatableTopic,
+    CreateTopicsRequest,
+    DescribeConfigsRequest,
+    DescribedResource,
+    TopicSetting,
+)
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import RECORDS_MAX, InvalidBatch, check_batch
 from tests.broker.brokers import Conversation

@@ -9,14 +9,14 @@ from libramq.codes import RequestCode
 from libramq.codes import ResponseCode as C
 from libramq.remoting.headers import GroupBeginHeader, ResetOffsetHeader
 from libramq.runtime import performer
-from libramq.wire.kafka.apis.classic_groups import JoinGroupProtocol
-from libramq.wire.kafka.apis.group_admin import (
+from libramq.wire.kafka.apis.groups import (
+    ConsumerGroupDescribeRequest,
     DeleteGroupsRequest,
     DescribedGroup,
     DescribeGroupsRequest,
+    JoinGroupProtocol,
     ListGroupsRequest,
 )
-from libramq.wire.kafka.apis.modern_groups import ConsumerGroupDescribeRequest
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
     CommittedTopic,

@@ -18,14 +18,14 @@ from libramq.protocols.kafka.held_heartbeats import MODERN_HOLD_MS
 from libramq.remoting.body.kafka_cluster import PeerGroupsBody, PeerHandoverBody
 from libramq.rpc import peer_calls
 from libramq.rpc.question import Question
-from libramq.wire.kafka.apis.classic_groups import (
+from libramq.wire.kafka.apis.groups import (
+    ConsumerGroupHeartbeatRequest,
+    DescribeGroupsRequest,
     HeartbeatRequest,
     LeaveGroupRequest,
     LeavingMember,
     SyncGroupRequest,
 )
-from libramq.wire.kafka.apis.group_admin import DescribeGroupsRequest
-from libramq.wire.kafka.apis.modern_groups import ConsumerGroupHeartbeatRequest
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
     CommittedTopic,

@@ -13,7 +13,7 @@ from libramq.groups.cluster_view import ClusterView
 from libramq.protocols.kafka.api10_groups import THAW_MS
 from libramq.protocols.kafka.api11_classic_groups import MEMBER_BYTES_MAX, MEMBERS_RETURN_MS
 from libramq.remoting import headers as h
-from libramq.wire.kafka.apis.classic_groups import (
+from libramq.wire.kafka.apis.groups import (
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupProtocol,

@@ -16,15 +16,18 @@ from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.api68_modern_groups import HEARTBEAT_MS, WAITING_HEARTBEAT_MS
 from libramq.protocols.kafka.held_heartbeats import MODERN_HOLD_MS
 from libramq.protocols.kafka.node import KafkaNodes, id_of
-from libramq.wire.kafka.apis.classic_groups import LeaveGroupRequest, LeavingMember
-from libramq.wire.kafka.apis.group_admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
-from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
-from libramq.wire.kafka.apis.modern_groups import (
+from libramq.wire.kafka.apis.groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    LeaveGroupRequest,
+    LeavingMember,
+    ListGroupsRequest,
     TopicPartitions,
 )
+from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
     CommittedTopic,

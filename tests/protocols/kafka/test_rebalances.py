@@ -23,8 +23,7 @@ from libramq.protocols.kafka.rebalances import COLLECT_MS
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumerConnection, ConsumeStats
 from libramq.remoting.body.kafka_cluster import PeerGroupsBody
-from libramq.wire.kafka.apis.classic_groups import HeartbeatRequest, JoinGroupProtocol
-from libramq.wire.kafka.apis.group_admin import DeleteGroupsRequest
+from libramq.wire.kafka.apis.groups import DeleteGroupsRequest, HeartbeatRequest, JoinGroupProtocol
 from libramq.wire.kafka.apis.handshake import ApiVersionsRequest
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.primitives import encode_int16, encode_int32

@@ -25,8 +25,14 @@ from libramq.protocols.kafka import api01_fetch as fetching
 from libramq.protocols.kafka import api02_list_offsets as list_offsets
 from libramq.remoting.headers import TopicHeader
 from libramq.runtime import performer
-from libramq.wire.kafka.apis.fetch import FetchPartition, FetchRequest, FetchTopic
-from libramq.wire.kafka.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from libramq.wire.kafka.apis.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from libramq.wire.kafka.apis.produce import ProducePartition, ProduceRequest, ProduceTopic
 from libramq.wire.kafka.apis.topics import (
     DeleteRecordsPartition,

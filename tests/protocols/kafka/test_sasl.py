@@ -37,13 +37,13 @@ from libramq.remoting.frame import encode_frame
 from libramq.transport.admission import Limit
 from libramq.transport.server import ServerConnection
 from libramq.transport.server_tls import encryption
+from libramq.wire.kafka.apis.groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from libramq.wire.kafka.apis.handshake import (
     ApiVersionsRequest,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
 from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
-from libramq.wire.kafka.apis.modern_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
     CommittedTopic,

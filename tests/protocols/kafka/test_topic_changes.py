@@ -7,18 +7,13 @@ import pytest
 
 from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.kernel.effect import Thread
-from libramq.wire.kafka.apis.configs import (
+from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
+from libramq.wire.kafka.apis.topics import (
     BROKER,
     TOPIC,
     AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementalConfig,
-)
-from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
-from libramq.wire.kafka.apis.topics import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -26,6 +21,9 @@ from libramq.wire.kafka.apis.topics import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalConfig,
 )
 from libramq.wire.kafka.error_code import ErrorCode
 from tests.auth.guards import Guard

@@ -13,7 +13,7 @@ from libramq.kernel.connection import Principal
 from libramq.protocols.kafka import topic_patterns
 from libramq.protocols.kafka.held_heartbeats import MODERN_HOLD_MS
 from libramq.protocols.kafka.node import id_of
-from libramq.wire.kafka.apis.modern_groups import (
+from libramq.wire.kafka.apis.groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

@@ -20,10 +20,15 @@ from libramq.protocols.kafka.translator import DECODED_AT_ONCE_BYTES_MAX
 from libramq.remoting.body.kafka_cluster import PeerNode
 from libramq.store.config import FlushDiskType
 from libramq.wire.kafka.api import API_VERSIONS, APIS
-from libramq.wire.kafka.apis.configs import DescribeConfigsRequest, DescribedResource
-from libramq.wire.kafka.apis.fetch import FetchPartition, FetchRequest, FetchTopic
+from libramq.wire.kafka.apis.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from libramq.wire.kafka.apis.handshake import ApiVersionsRequest, ApiVersionsResponse
-from libramq.wire.kafka.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from libramq.wire.kafka.apis.metadata import (
     MetadataPartition,
     MetadataRequest,
@@ -35,6 +40,8 @@ from libramq.wire.kafka.apis.topics import (
     CreatableTopic,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    DescribeConfigsRequest,
+    DescribedResource,
     TopicSetting,
 )
 from libramq.wire.kafka.error_code import ErrorCode

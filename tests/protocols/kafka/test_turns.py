@@ -14,18 +14,14 @@ from libramq.protocols.kafka.api11_classic_groups import MEMBERS_RETURN_MS
 from libramq.protocols.kafka.api19_topics import SETTINGS_MAX
 from libramq.runtime import performer
 from libramq.wire.kafka.api import APIS
-from libramq.wire.kafka.apis.classic_groups import FindCoordinatorRequest, LeaveGroupRequest, LeavingMember
-from libramq.wire.kafka.apis.configs import (
-    TOPIC,
-    AlterableConfig,
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementalConfig,
-)
 from libramq.wire.kafka.apis.fetch import FetchPartition, FetchRequest, FetchTopic
-from libramq.wire.kafka.apis.group_admin import DeleteGroupsRequest, DescribeGroupsRequest
+from libramq.wire.kafka.apis.groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    LeaveGroupRequest,
+    LeavingMember,
+)
 from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
@@ -40,12 +36,19 @@ from libramq.wire.kafka.apis.offsets import (
 )
 from libramq.wire.kafka.apis.produce import ProducePartition, ProduceRequest, ProduceTopic
 from libramq.wire.kafka.apis.topics import (
+    TOPIC,
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
     CreatableTopic,
     CreateTopicsRequest,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
     DeleteTopicsRequest,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalConfig,
 )
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.schema import Request

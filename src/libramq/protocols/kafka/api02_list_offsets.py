@@ -32,7 +32,7 @@ from libramq.protocols.kafka.node import LEADER_EPOCH, KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadResult
-from libramq.wire.kafka.apis.list_offsets import (
+from libramq.wire.kafka.apis.fetch import (
     EARLIEST,
     LATEST,
     ListedPartition,

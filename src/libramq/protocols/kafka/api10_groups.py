@@ -18,7 +18,7 @@ from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.api11_classic_groups import ClassicGroups
 from libramq.protocols.kafka.api68_modern_groups import ModernGroups
 from libramq.protocols.kafka.broker_groups import BrokerGroups
-from libramq.wire.kafka.apis.classic_groups import (
+from libramq.wire.kafka.apis.groups import (
     GROUP,
     Coordinator,
     FindCoordinatorRequest,

@@ -46,7 +46,7 @@ from libramq.protocols.kafka.held_heartbeats import CLASSIC_HOLD_MS_MAX, HOLDS_P
 from libramq.protocols.kafka.rebalances import ClassicRebalances
 from libramq.protocols.kafka.refusals import GROUP_CODES
 from libramq.secret_bits import SecretBits
-from libramq.wire.kafka.apis.classic_groups import (
+from libramq.wire.kafka.apis.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupMember,

@@ -30,26 +30,24 @@ from libramq.kernel.connection import Principal
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.node import id_of
-from libramq.wire.kafka.apis.group_admin import (
+from libramq.wire.kafka.apis.groups import (
+    CONSUMER_MEMBER,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DescribedAssignment,
+    DescribedConsumerGroup,
+    DescribedConsumerGroupMember,
     DescribedGroup,
     DescribedGroupMember,
+    DescribedTopicPartitions,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
-)
-from libramq.wire.kafka.apis.modern_groups import (
-    CONSUMER_MEMBER,
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    DescribedAssignment,
-    DescribedConsumerGroup,
-    DescribedConsumerGroupMember,
-    DescribedTopicPartitions,
 )
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.subscription import CONSUMER

@@ -42,8 +42,9 @@ from libramq.protocols.kafka.answers import Results, Slot
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.store.message_store import MessageStore
-from libramq.wire.kafka.apis.configs import (
+from libramq.wire.kafka.apis.topics import (
     BROKER,
+    HIGH_WATERMARK,
     SET,
     TOPIC,
     TYPE_LONG,
@@ -53,18 +54,6 @@ from libramq.wire.kafka.apis.configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    DescribedConfigs,
-    DescribedResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementalAlterConfigsResponse,
-    IncrementalConfig,
-    Setting,
-)
-from libramq.wire.kafka.apis.topics import (
-    HIGH_WATERMARK,
     CreatableTopic,
     CreatedTopic,
     CreatePartitionsRequest,
@@ -81,6 +70,15 @@ from libramq.wire.kafka.apis.topics import (
     DeleteRecordsTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribedConfigs,
+    DescribedResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalConfig,
+    Setting,
 )
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.schema import Message

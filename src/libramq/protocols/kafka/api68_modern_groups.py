@@ -44,11 +44,11 @@ from libramq.protocols.kafka.rebalances import ModernRebalances
 from libramq.protocols.kafka.refusals import GROUP_CODES
 from libramq.protocols.kafka.topic_patterns import TOPICS_MAX, TooManyPatterns, TopicPatterns
 from libramq.secret_bits import SecretBits
-from libramq.wire.kafka.apis.classic_groups import LeavingMember
-from libramq.wire.kafka.apis.modern_groups import (
+from libramq.wire.kafka.apis.groups import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    LeavingMember,
     TopicPartitions,
 )
 from libramq.wire.kafka.error_code import ErrorCode

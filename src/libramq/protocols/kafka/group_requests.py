@@ -32,7 +32,7 @@ from libramq.protocols.kafka.held_heartbeats import HeldHeartbeat, HeldHeartbeat
 from libramq.protocols.kafka.presence import Client, Presence, Who
 from libramq.protocols.kafka.rebalances import Rebalances
 from libramq.protocols.kafka.refusals import GROUP_CODES
-from libramq.wire.kafka.apis.classic_groups import (
+from libramq.wire.kafka.apis.groups import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     LeavingMember,

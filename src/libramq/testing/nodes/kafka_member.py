@@ -30,7 +30,6 @@ from libramq.testing.machine.process import Process
 from libramq.testing.machine.virtual_time import Event
 from libramq.testing.world import World
 from libramq.wire.kafka.api import API_VERSIONS, APIS, Api
-from libramq.wire.kafka.apis.classic_groups import FindCoordinatorRequest, FindCoordinatorResponse
 from libramq.wire.kafka.apis.fetch import (
     FetchedPartition,
     FetchPartition,
@@ -38,13 +37,15 @@ from libramq.wire.kafka.apis.fetch import (
     FetchResponse,
     FetchTopic,
 )
-from libramq.wire.kafka.apis.handshake import ApiVersionsRequest
-from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from libramq.wire.kafka.apis.modern_groups import (
+from libramq.wire.kafka.apis.groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     TopicPartitions,
 )
+from libramq.wire.kafka.apis.handshake import ApiVersionsRequest
+from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from libramq.wire.kafka.apis.offsets import (
     CommittedPartition,
     CommittedTopic,

@@ -8,35 +8,35 @@ by ids. Metadata has both: members of KIP-848's groups know topics by ids.
 from typing import Final, NamedTuple
 
 from libramq.errors import RemoteProtocolError
-from libramq.wire.kafka.apis.classic_groups import (
+from libramq.wire.kafka.apis.fetch import FetchRequest, ListOffsetsRequest
+from libramq.wire.kafka.apis.groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
+    ListGroupsRequest,
     SyncGroupRequest,
 )
-from libramq.wire.kafka.apis.configs import (
-    AlterConfigsRequest,
-    DescribeConfigsRequest,
-    IncrementalAlterConfigsRequest,
-)
-from libramq.wire.kafka.apis.fetch import FetchRequest
-from libramq.wire.kafka.apis.group_admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from libramq.wire.kafka.apis.handshake import (
     ApiVersionsRequest,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from libramq.wire.kafka.apis.list_offsets import ListOffsetsRequest
 from libramq.wire.kafka.apis.metadata import MetadataRequest
-from libramq.wire.kafka.apis.modern_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from libramq.wire.kafka.apis.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from libramq.wire.kafka.apis.produce import InitProducerIdRequest, ProduceRequest
 from libramq.wire.kafka.apis.topics import (
+    AlterConfigsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
 )
 from libramq.wire.kafka.frame import RequestHeader, encode_answer, read_client_id, read_header
 from libramq.wire.kafka.primitives import Reader
