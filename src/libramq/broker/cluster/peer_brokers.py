@@ -236,7 +236,8 @@ class PeerBrokers:
             gathering.answered(link.name, None if isinstance(outcome, LibraError) else outcome.value())
             self._conclude(gathering)
 
-        self.ask(Question(link.address, peer_calls.gather_group(gathering.group), answered, ANSWER_MS_MAX))
+        call = peer_calls.gather_group(bodies.PeerGatherBody(group=gathering.group))
+        self.ask(Question(link.address, call, answered, ANSWER_MS_MAX))
 
     def started(self, started: Started, who: str | None) -> None:
         """Report the start of a group's rebalance to all others."""

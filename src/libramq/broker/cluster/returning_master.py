@@ -45,7 +45,7 @@ from libramq.remoting.headers import SlaveProgressHeader
 from libramq.rpc.broker_calls import query_consumer_offset
 from libramq.rpc.call import Call, header_call
 from libramq.rpc.name_server_calls import cluster_info
-from libramq.rpc.peer_calls import record_at, timer_checkpoint
+from libramq.rpc.peer_calls import TIMER_CHECKPOINT, record_at
 from libramq.rpc.question import answer_to, signing
 from libramq.timers.timer_checkpoint import decode_timer_checkpoint
 from libramq.timers.timers import Again
@@ -284,7 +284,7 @@ class ReturningMaster:
         """Continue behind the timer messages that a slave has sent; one of an older version is asked."""
         if sent is None:
             try:
-                found = decode_timer_checkpoint((yield self._answer(slave, timer_checkpoint())))
+                found = decode_timer_checkpoint((yield self._answer(slave, TIMER_CHECKPOINT)))
             except LibraError as error:
                 log.warning(
                     "a slave does not say which timer messages it has sent", slave=slave, reason=str(error)

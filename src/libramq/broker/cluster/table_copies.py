@@ -202,7 +202,7 @@ class TableCopies:
         assert self._master is not None
         copied = self._store.copy.end
         try:
-            end = yield answer_to(self._ask, self._master, peer_calls.log_end(), ANSWER_MS_MAX)
+            end = yield answer_to(self._ask, self._master, peer_calls.LOG_END, ANSWER_MS_MAX)
             if end < copied:
                 raise RemoteProtocolError("it ends before its copy")
         except LibraError as error:
@@ -240,19 +240,19 @@ class TableCopies:
         return (
             _Table(
                 "topics",
-                peer_calls.all_topics(),
+                peer_calls.ALL_TOPICS,
                 partial(decode_body, kind=TopicConfigSerializeWrapper),
                 self._apply_topics,
             ),
             _Table(
                 "groups",
-                peer_calls.all_groups(),
+                peer_calls.ALL_GROUPS,
                 partial(decode_body, kind=SubscriptionGroupWrapper),
                 self._apply_groups,
             ),
             _Table(
                 "request modes",
-                peer_calls.all_request_modes(),
+                peer_calls.ALL_REQUEST_MODES,
                 partial(decode_body, kind=RequestModesFile),
                 self._apply_modes,
             ),
@@ -260,7 +260,7 @@ class TableCopies:
 
     def _of_users(self) -> tuple[_Table, ...]:
         return (
-            _Table("users", peer_calls.all_users(), partial(decode_body, kind=UsersFile), self._apply_users),
+            _Table("users", peer_calls.ALL_USERS, partial(decode_body, kind=UsersFile), self._apply_users),
         )
 
     def _progress(self, *, with_timers: bool) -> tuple[_Table, ...]:
@@ -268,7 +268,7 @@ class TableCopies:
         tables = (
             _Table(
                 "consumer offsets",
-                peer_calls.all_consumer_offsets(),
+                peer_calls.ALL_CONSUMER_OFFSETS,
                 _decode_offsets,
                 self._apply_offsets,
                 is_progress=True,
@@ -276,7 +276,7 @@ class TableCopies:
             ),
             _Table(
                 "delay offsets",
-                peer_calls.all_delay_offsets(),
+                peer_calls.ALL_DELAY_OFFSETS,
                 partial(decode_body, kind=DelayAnswer),
                 self._apply_delays,
                 is_progress=True,
@@ -285,14 +285,14 @@ class TableCopies:
         timers = (
             _Table(
                 "timer checkpoint",
-                peer_calls.timer_checkpoint(),
+                peer_calls.TIMER_CHECKPOINT,
                 decode_timer_checkpoint,
                 self._apply_timers,
                 is_progress=True,
             ),
             _Table(
                 "timer metrics",
-                peer_calls.timer_metrics(),
+                peer_calls.TIMER_METRICS,
                 partial(decode_body, kind=TimerMetricsFile),
                 self._apply_timer_metrics,
                 is_progress=True,
