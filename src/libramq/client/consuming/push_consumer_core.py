@@ -9,8 +9,8 @@ Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceServic
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Final, Self
+from dataclasses import replace
+from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.commits import Commits, SentCommit
@@ -60,34 +60,51 @@ class PushConsumerCore:
 
         failed: called with failures that are bugs of ours.
         """
-        parts = Parts.of(settings, subscriptions, clock, failed)
-        self._settings = settings
-        self.own = own = parts.own
-        self.coordination = parts.coordination
-        self._timers = own.timers
-        self.tick = own.timers.run
-        self.handled = parts.deadlines.handled
-        self.offsets, self.routes, self.known_brokers, self.table = (
-            own.offsets,
-            own.routes,
-            own.known_brokers,
-            own.table,
+        subscriptions = with_retry_topic(settings, subscriptions)
+        timers, routes, duplicates = Timers(failed), RouteTable(), Duplicates()
+        offsets = OffsetStore(is_manual=not settings.auto_commit)
+        lease, troubles = Lease(clock.monotonic_ms), Troubles()
+        table = QueueTable(lease, HeldBatches if settings.fetches else HeldMessages)
+        known_brokers = KnownBrokers(settings, subscriptions, routes, timers, troubles)
+        delivering = (FetchDelivering if settings.fetches else Delivering)(settings, lease)
+        self.own = own = Ownership(
+            transitions=TABLE,
+            settings=settings,
+            routes=routes,
+            offsets=offsets,
+            timers=timers,
+            known_brokers=known_brokers,
+            round_due=timers.new(lambda now_ms: self.rebalancing.begin(now_ms)),  # noqa: PLW0108 # It is made below.
+            table=table,
+            pulling=Pulling(
+                settings, subscriptions, offsets, timers, table, known_brokers, delivering, duplicates
+            ),
+            commits=Commits(settings, offsets, table, known_brokers),
+            uses_locks=settings.orderly and not settings.broadcasting,
+            failed=failed,
         )
-        self.locks = parts.locks
-        self.claims = parts.claims
-        self._persistence = parts.persistence
-        self.consumption = parts.consumption
-        self.deadlines = parts.deadlines
-        self.rebalancing = parts.rebalancing
-        self.members_changed = parts.rebalancing.begin  # A broker's notification (request code 40).
-        self.routes_fetched = own.known_brokers.routes_fetched
-        own.known_brokers.routes_changed = self._routes_changed
-        own.known_brokers.met = self._met
+        self.locks, self.claims = Locks(own), Claims(own)
+        membership = Membership(settings, subscriptions, timers, known_brokers.addresses_to_query)
+        self.consumption = _consumption_of(settings)(own, delivering, duplicates, clock.wall_ms)
+        self.rebalancing = Rebalancing(subscriptions, own, allocates=lambda: self.coordination.allocates)
+        commits_due = timers.new(lambda now_ms: self._persistence.due(now_ms))  # noqa: PLW0108 # It is made below.
+        self.coordination = MemberCoordination(
+            membership, self.rebalancing, duplicates, own, self.locks, self.claims, troubles, commits_due
+        )
+        self._persistence = Persistence(own, self.coordination, commits_due)
+        self.deadlines = HandlerDeadlines(settings, timers, table, self.consumption, self.coordination)
+        self.coordination.overrun = self.deadlines.overrun
+        self.fetching = Fetching(own, self.rebalancing)
+        self._settings, self._timers, self.troubles = settings, timers, troubles
+        self.offsets, self.routes, self.known_brokers, self.table = offsets, routes, known_brokers, table
+        self.tick = timers.run
+        self.handled = self.deadlines.handled
+        self.members_changed = self.rebalancing.begin  # A broker's notification (request code 40).
+        self.routes_fetched = known_brokers.routes_fetched
+        known_brokers.routes_changed, known_brokers.met = self._routes_changed, self._met
         own.commits.on_committed = self._committed
         self.coordination.on_left = self._left
-        self.fetching = parts.fetching
-        self.troubles = parts.troubles
-        self._stop_due = own.timers.new(self._stop_now)
+        self._stop_due = timers.new(self._stop_now)
         self._phase = Phase.NEW
 
     @property
@@ -319,80 +336,6 @@ class Persistence:
         if self._coordination.allocates or self._own.settings.fetches:
             return False  # Of a program that fetches, messages are finished without an event.
         return self._own.offsets.is_acknowledged
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """The parts, which receive the core's events."""
-
-    troubles: Troubles
-    locks: Locks
-    own: Ownership
-    claims: Claims
-    persistence: Persistence
-    consumption: Consumption
-    deadlines: HandlerDeadlines
-    rebalancing: Rebalancing
-    coordination: MemberCoordination
-    fetching: Fetching
-
-    @classmethod
-    def of(
-        cls,
-        settings: ConsumerSettings,
-        subscriptions: Mapping[str, Selector],
-        clock: Clock,
-        failed: Callable[[str, Exception], None],
-    ) -> Self:
-        """Build the parts of one consumer."""
-        subscriptions = with_retry_topic(settings, subscriptions)
-        timers, routes, duplicates = Timers(failed), RouteTable(), Duplicates()
-        offsets = OffsetStore(is_manual=not settings.auto_commit)
-        lease, troubles = Lease(clock.monotonic_ms), Troubles()
-        table = QueueTable(lease, HeldBatches if settings.fetches else HeldMessages)
-        known_brokers = KnownBrokers(settings, subscriptions, routes, timers, troubles)
-        delivering = (FetchDelivering if settings.fetches else Delivering)(settings, lease)
-        pulling = Pulling(
-            settings, subscriptions, offsets, timers, table, known_brokers, delivering, duplicates
-        )
-        commits = Commits(settings, offsets, table, known_brokers)
-        own = Ownership(
-            transitions=TABLE,
-            settings=settings,
-            routes=routes,
-            offsets=offsets,
-            timers=timers,
-            known_brokers=known_brokers,
-            round_due=timers.new(lambda now_ms: rebalancing.begin(now_ms)),  # noqa: PLW0108 # It is made below.
-            table=table,
-            pulling=pulling,
-            commits=commits,
-            uses_locks=settings.orderly and not settings.broadcasting,
-            failed=failed,
-        )
-        locks, claims = Locks(own), Claims(own)
-        membership = Membership(settings, subscriptions, timers, known_brokers.addresses_to_query)
-        consumption = _consumption_of(settings)(own, delivering, duplicates, clock.wall_ms)
-        rebalancing = Rebalancing(subscriptions, own, allocates=lambda: coordination.allocates)
-        commits_due = timers.new(lambda now_ms: persistence.due(now_ms))  # noqa: PLW0108 # It is made below.
-        coordination = MemberCoordination(
-            membership, rebalancing, duplicates, own, locks, claims, troubles, commits_due
-        )
-        persistence = Persistence(own, coordination, commits_due)
-        deadlines = HandlerDeadlines(settings, timers, table, consumption, coordination)
-        coordination.overrun = deadlines.overrun
-        return cls(
-            troubles=troubles,
-            locks=locks,
-            own=own,
-            claims=claims,
-            persistence=persistence,
-            consumption=consumption,
-            deadlines=deadlines,
-            rebalancing=rebalancing,
-            coordination=coordination,
-            fetching=Fetching(own, rebalancing),
-        )
 
 
 def _consumption_of(settings: ConsumerSettings) -> type[Consumption]:
