@@ -40,6 +40,17 @@ def test_a_healthy_group_has_no_diagnosis(talk):
     assert kinds(talk) == []
 
 
+def test_a_topic_that_no_broker_has_is_reported_until_somebody_creates_it(talk, peer):
+    """Its members wait in silence. A light queue is no topic; a retry topic comes with its first message."""
+    talk.create_topic("T", 4)
+    topics = [subscription(name) for name in ("T", "Ordres", "%LMQ%x", "%RETRY%G")]
+    talk.beat(peer, "alice", subscriptions=topics)
+    assert kinds(talk) == [(Kind.NO_TOPIC, "")]
+    assert "members wait for topics that no broker has: Ordres;" in text(talk)
+    talk.create_topic("Ordres", 1)
+    assert kinds(talk) == []
+
+
 def test_every_diagnosis_has_a_sentence(talk):
     talk.create_topic("T", 1)
     join(talk, "alice", "bob")

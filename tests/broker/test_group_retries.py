@@ -35,6 +35,12 @@ def fail_often(talk: Conversation, peer: FakePeer, times: int) -> None:
     fail(talk, peer, offset, LATE)
 
 
+def problems(talk: Conversation) -> list[tuple[str, str]]:
+    """Return the diagnoses once everything that waits was counted: it is at the next check."""
+    kinds(talk)
+    return kinds(talk)
+
+
 @pytest.fixture
 def failing(talk: Conversation, peer: FakePeer) -> Conversation:
     talk.create_topic("T", 1)
@@ -45,24 +51,24 @@ def failing(talk: Conversation, peer: FakePeer) -> Conversation:
 def test_a_message_that_has_failed_three_times_is_a_problem_of_its_group(failing, peer, caplog):
     """It was to be seen nowhere before it was a dead letter, nearly five hours later."""
     fail_often(failing, peer, FAILURES_MIN - 1)
-    assert kinds(failing) == []
+    assert problems(failing) == []
     fail_often(failing, peer, FAILURES_MIN + 2)
-    assert kinds(failing) == [(Kind.FAILING, "")]
+    assert problems(failing) == [(Kind.FAILING, "")]
     assert "wait for another attempt: 1, of which one failed 5 times" in text(failing)
     assert "diagnosis=failing" in caplog.text
 
 
 def test_the_problem_lasts_while_the_message_is_tried_again_and_ends_with_it(failing, peer):
     fail_often(failing, peer, FAILURES_MIN)
-    assert kinds(failing) == [(Kind.FAILING, "")]
+    assert problems(failing) == [(Kind.FAILING, "")]
     while len(failing.messages(RETRY)) < FAILURES_MIN:
         failing.advance(30_000)
         failing.beat(peer, "alice")
-    assert kinds(failing) == [(Kind.FAILING, "")]
+    assert problems(failing) == [(Kind.FAILING, "")]
     for _ in range(3):
         failing.advance(FAILING_MS // 2)
         failing.beat(peer, "alice")
-    assert kinds(failing) == []
+    assert problems(failing) == []
 
 
 def test_the_metric_counts_what_waits_between_attempts_and_for_a_handler(failing, peer):
@@ -97,7 +103,7 @@ def test_it_is_known_again_after_a_start_though_nobody_is_connected(tmp_path, pe
     talk.beat(peer, "alice")
     for _ in range(3):
         fail_often(talk, peer, 1)
-    assert kinds(talk) == []
+    assert problems(talk) == []
     assert talk.broker.members.retries.waiting() == {"G": {1: 3}}
     talk.close()
     talk = Conversation(tmp_path, clock=talk.clock)

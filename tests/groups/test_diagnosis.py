@@ -93,10 +93,12 @@ def test_more_members_than_queues_are_reported():
     assert found(member("alice"), member("bob"), queue_count=None) == []
 
 
-def test_members_whose_topics_are_missing_are_told_so():
-    ((kind, _, text),) = found(member("alice", subscriptions={"Bils": "*"}), queue_count=0)
-    assert kind is Kind.IDLE_MEMBERS
-    assert text.startswith("the topics that its members subscribe to have no queues; create them, or correct")
+def test_topics_that_no_broker_has_are_reported():
+    ((kind, _, text),) = found(member("alice"), queue_count=0, missing=["Ordres", "Bils"])
+    assert kind is Kind.NO_TOPIC
+    assert text.startswith(
+        "members wait for topics that no broker has: Bils, Ordres; create them, or correct"
+    )
 
 
 def test_heartbeats_too_far_apart_are_reported():

@@ -223,6 +223,10 @@ async def members_subscribe_to_different_topics(scene: Scene) -> None:
     await scene.stack.enter_async_context(scene.member(instance_name="two", topic=WIDE))
 
 
+async def a_topic_is_missing(scene: Scene) -> None:
+    await scene.stack.enter_async_context(scene.member(topic="Ordres"))
+
+
 async def a_message_is_rejected(scene: Scene) -> None:
     await scene.send(1)
     await scene.stack.enter_async_context(scene.member(lambda _: Reject()))
@@ -300,6 +304,7 @@ TROUBLES: dict[Callable[[Scene], Awaitable[None]], set[str]] = {
     a_strategy_leaves_queues: {"LibraQueuesUnowned"},
     a_group_stops_for_a_while: {"LibraGroupBehind"},
     members_subscribe_to_different_topics: {"LibraGroupUnhealthy"},
+    a_topic_is_missing: {"LibraTopicMissing"},
     a_message_fails_again_and_again: {"LibraMessagesFail"},
     a_message_is_rejected: {"LibraDeadLetters"},
     members_come_and_go: {"LibraRebalancesOften"},

@@ -9,6 +9,7 @@ members, duplicate ids, slow heartbeats), and their remedies.
         slow_heartbeats         fewer than three heartbeats in the time after which brokers remove a member
         leases_ended            members that handle nothing, because their coordinator does not answer them
         no_members              messages wait, and nobody is connected who would read them
+        no_topic                members subscribe to a topic that no broker has
         failing                 messages that have failed again and again, and wait for another attempt
 
 Each is noted once when it appears, once when it is over, and again when it reappears.
@@ -44,6 +45,7 @@ class Kind(StrEnum):
     SLOW_HEARTBEATS = "slow_heartbeats"
     LEASES_ENDED = "leases_ended"
     NO_MEMBERS = "no_members"
+    NO_TOPIC = "no_topic"
     FAILING = "failing"
 
 
@@ -73,7 +75,8 @@ class Connected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSeen:
-    """The known facts about a group. queue_count: at all brokers, None where that is not known.
+    """The known facts about a group. queue_count: at all brokers, None where that is not known. missing:
+    topics that have no queues at any.
 
     is_coordinated: a coordinator assigns its queues, by topics. strategies: those that its members name, by
     client id. popped_and_pulled: topics that some members pop, and others pull. orderly, unordered: members
@@ -83,6 +86,7 @@ class GroupSeen:
 
     connected: Sequence[Connected] = ()
     queue_count: int | None = None
+    missing: Sequence[str] = ()
     is_coordinated: bool = False
     read_by_two: Sequence[MessageQueue] = ()
     read_by_none: Sequence[MessageQueue] = ()
@@ -100,6 +104,7 @@ def diagnose(group: GroupSeen) -> list[Diagnosis]:
         *_ways_of_reading(group),
         *_client_ids(group.connected),
         *_subscriptions(group),
+        *_no_topic(group.missing),
         *_idle(group),
         *_heartbeats(group.connected),
         *_leases(group.connected),
@@ -222,21 +227,25 @@ def _subscriptions(group: GroupSeen) -> Iterable[Diagnosis]:
         yield Diagnosis(Kind.SUBSCRIPTIONS_DIFFER, "", conflict)
 
 
+def _no_topic(missing: Sequence[str]) -> Iterable[Diagnosis]:
+    if missing:
+        yield Diagnosis(
+            Kind.NO_TOPIC,
+            "",
+            f"members wait for topics that no broker has: {_named(sorted(missing))}; create them, or correct "
+            "their names: libra admin consumerConnection shows who subscribes to what",
+        )
+
+
 def _idle(group: GroupSeen) -> Iterable[Diagnosis]:
     count = len({one.client_id for one in group.connected})
-    if group.queue_count is None or group.queue_count >= count:
-        return
-    if group.queue_count == 0:
-        text = (
-            "the topics that its members subscribe to have no queues; create them, or correct their names: "
-            "libra admin consumerConnection shows them"
-        )
-    else:
-        text = (
+    if group.queue_count and group.queue_count < count:
+        yield Diagnosis(
+            Kind.IDLE_MEMBERS,
+            "",
             f"{count} members share {group.queue_count} queues, so {count - group.queue_count} of them are "
-            "idle; give the topics more queues or run fewer members"
+            "idle; give the topics more queues or run fewer members",
         )
-    yield Diagnosis(Kind.IDLE_MEMBERS, "", text)
 
 
 def _heartbeats(connected: Iterable[Connected]) -> Iterable[Diagnosis]:

@@ -21,7 +21,6 @@ from libramq.clock import MonotonicMs, read_clock
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection, Principal
 from libramq.kernel.parts import Kernel, Phase
-from libramq.kernel.work import Work
 
 #: Ours: the precision of repeated notifications.
 REPEAT_CHECK_MS: Final = 50
@@ -89,11 +88,11 @@ class ClientWatch:
     def _check(self, now_ms: MonotonicMs) -> None:
         self._is_checking = True
         self._work(self._check_all(now_ms))
+        self._work(self._retries.look())  # It may wait for the disk, which sessions do not.
 
-    def _check_all(self, now_ms: MonotonicMs) -> Work[None]:
+    def _check_all(self, now_ms: MonotonicMs) -> Iterator[None]:
         """Look at all members, producers, rebalances and groups."""
         try:
-            yield from self._retries.look()
             for steps in (
                 self._consumers.expire(),
                 self._producers.remove_silent(now_ms),
@@ -102,7 +101,7 @@ class ClientWatch:
             ):
                 for _ in steps:
                     self._soon()
-                    yield None
+                    yield
         finally:
             self._is_checking = False
             self._soon()

@@ -25,7 +25,7 @@ from libramq.groups.diagnosis import (
 from libramq.groups.queue_lock import QueueLocks
 from libramq.kernel.connection import Connection, host_of
 from libramq.logs import get_logger
-from libramq.message.names import RETRY_PREFIX
+from libramq.message.names import LIGHT_PREFIX, RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
@@ -144,13 +144,18 @@ class GroupHealth:
             seen = _coordinated(self._profiles(group.name))
         connected = [_connected(member) for member in group.members.values()]
         mixed = sorted(topic for topic, name in self._mixed if name == group.name)
-        queue_count = self._queue_count(group)
+        topics = [
+            topic for topic in group.subscriptions if not topic.startswith((RETRY_PREFIX, LIGHT_PREFIX))
+        ]
+        absent = [topic for topic in topics if not self._here(topic)]
+        self._topics_found.update(absent)
         _, retries = self._failing.get(group.name, (now_ms, {}))
         return diagnose(
             replace(
                 seen,
                 connected=connected,
-                queue_count=queue_count,
+                queue_count=self._queue_count(group, topics),
+                missing=[topic for topic in absent if self._queues(topic) == []],
                 popped_and_pulled=mixed,
                 retries=retries,
             )
@@ -167,8 +172,7 @@ class GroupHealth:
             read_by_two=by_two, read_by_none=by_none, orderly=sorted(orderly), unordered=sorted(unordered)
         )
 
-    def _queue_count(self, group: ConsumerGroup[Connection]) -> int | None:
-        topics = [topic for topic in group.subscriptions if not topic.startswith(RETRY_PREFIX)]
+    def _queue_count(self, group: ConsumerGroup[Connection], topics: Sequence[str]) -> int | None:
         if any(self._clients.rebalances.is_popped(topic, group.name) for topic in topics):
             return None  # Members that pop share queues; none is idle.
         count_here = sum(len(self._here(topic)) for topic in topics)
