@@ -60,6 +60,9 @@ async def test_the_last_attempt_says_so_and_the_dead_letter_says_why(namesrv, ca
     first, last = (each for each in caplog.messages if each.startswith("a handler failed"))
     assert first.startswith("a handler failed; its messages are redelivered later")
     assert last.startswith("a handler failed; its message becomes a dead letter in %DLQ%g")
+    assert "group=g attempt='1 of 2'" in first
+    assert "group=g attempt='2 of 2'" in last
+    assert f"topic=T message_id={letter.message_id}" in first
     (line,) = (each for each in caplog.messages if each.startswith("a message failed for the last time"))
     assert "it becomes a dead letter in %DLQ%g" in line
     assert "attempts=2" in line

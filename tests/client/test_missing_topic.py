@@ -24,7 +24,7 @@ from tests.transport.loops import until
 
 
 @pytest.mark.parametrize("pop", [False, True], ids=["queues", "pop"])
-async def test_a_push_consumer_reports_the_missing_topic_and_is_listed_with_it(pop):
+async def test_a_push_consumer_reports_the_missing_topic_and_is_listed_with_it(pop, caplog):
     """Then somebody creates the topic, and it reads it."""
     errors, got = [], []
     async with Broker() as broker, Admin(namesrv=broker.namesrv) as admin:
@@ -55,6 +55,8 @@ async def test_a_push_consumer_reports_the_missing_topic_and_is_listed_with_it(p
                 await producer.send(Message("ordres", b"1"))
             await until(lambda: got)
         assert len(errors) == 1
+    assert "the consumer waits for a topic group=billing" in caplog.text
+    assert "problem" not in caplog.text  # The first message may create it.
 
 
 async def test_a_fetching_consumer_reports_it_too():

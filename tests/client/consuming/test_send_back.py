@@ -10,6 +10,7 @@ from libramq.client.consuming.handling.send_back import (
     DEAD_LETTER,
     INNER_PRODUCER,
     delay_level,
+    failure_of,
     retry_copy,
     send_back_header,
     what_follows,
@@ -92,6 +93,25 @@ def test_the_log_says_what_becomes_of_a_failed_handlers_messages(attempts, log):
     for each, times in zip(failed, attempts, strict=True):
         each.reconsume_times = times
     assert what_follows(failed, replace(SETTINGS, max_reconsume_times=2)) == log
+
+
+@pytest.mark.parametrize(
+    ("times", "options", "about"),
+    [
+        (0, {}, {"attempt": "1 of 17", "next_attempt": "in 10 s"}),
+        (4, {}, {"attempt": "5 of 17", "next_attempt": "in 180 s"}),
+        (15, {}, {"attempt": "16 of 17", "next_attempt": "in 7200 s"}),
+        (16, {}, {"attempt": "17 of 17"}),
+        (0, {"max_reconsume_times": 0}, {"attempt": "1 of 1"}),
+        (2, {"orderly": True, "suspend_ms": 500}, {"attempt": "3", "next_attempt": "in 0.5 s"}),
+        (0, {"pop": True}, {"attempt": "1 of 17"}),
+        (0, {"broadcasting": True}, {}),
+    ],
+)
+def test_the_log_says_which_attempt_has_failed_and_when_the_next_one_is(times, options, about):
+    failed = message(7)
+    failed.reconsume_times = times
+    assert failure_of([failed], replace(SETTINGS, **options)).about == {"group": "g", **about}
 
 
 def test_only_the_last_attempt_takes_the_error_along():

@@ -176,9 +176,10 @@ class ConsumerRun(Generic[N]):
 
     def begin_trouble(self, trouble: fx.Trouble) -> None:
         """Report to the user what stops the delivery of messages; called on the network thread."""
-        # A topic may be created later, by its first message perhaps.
-        write = log.warning if isinstance(trouble.error, RouteNotFound) else log.error
-        write("the consumer has a problem", group=self._group, reason=str(trouble.error))
+        if isinstance(trouble.error, RouteNotFound):  # Its first message may create it.
+            log.warning("the consumer waits for a topic", group=self._group, reason=str(trouble.error))
+        else:
+            log.error("the consumer has a problem", group=self._group, reason=str(trouble.error))
         if trouble.keeps_out and not self._kept_out.done():
             self.problem = trouble.error
             self._kept_out.set_exception(trouble.error)

@@ -153,7 +153,8 @@ class KnownBrokers:
                     continue
                 error = RouteNotFound(
                     f"no broker has the topic {topic}{did_you_mean(topic, topics)}, and group {group} waits "
-                    f"for it; create it (libra admin updateTopic -c CLUSTER -t {topic}) or correct the name"
+                    "for it; the first message creates it where brokers allow that; else create it (libra "
+                    f"admin updateTopic -c CLUSTER -t {topic}) or correct the name"
                 )
                 self.troubles.begin(_missing(topic), error)
         self._without_topic = frozenset(sorted(masters)[:WITHOUT_TOPIC_MAX])

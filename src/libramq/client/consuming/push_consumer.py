@@ -15,7 +15,7 @@ from typing import Unpack
 from libramq.client.consuming.consumer_run import STOPPED_IN_HANDLER, ConsumerRun, MakeReceiver
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, GroupConsumer, Joined
 from libramq.client.consuming.handling.handlers import Handler, Handlers, check_handler, in_order, prepared
-from libramq.client.consuming.handling.send_back import what_follows
+from libramq.client.consuming.handling.send_back import failure_of
 from libramq.client.consuming.member_network import MemberNetwork
 from libramq.client.consuming.pop.pop_network import PopNetwork
 from libramq.client.options import (
@@ -121,7 +121,7 @@ class PushConsumer(GroupConsumer[MemberNetwork]):
             Handlers,
             handlers,
             concurrency=settings.threads,
-            follows=lambda messages: what_follows(messages, settings),
+            failure=lambda messages: failure_of(messages, settings),
         )
 
     async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:

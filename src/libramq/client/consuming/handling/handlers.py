@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 
 from libramq.client.awaiting import awaited, current_task, is_from_outside
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, HandlerResult, ending_of
-from libramq.client.consuming.handling.send_back import REDELIVERED
+from libramq.client.consuming.handling.send_back import Failure
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.errors import ConfigError, InvalidResult
 from libramq.logs import get_logger
@@ -30,29 +30,29 @@ from libramq.message.message import MessageExt, handed_out
 
 log = get_logger(__name__)
 
+#: Of a consumer whose settings are not known.
+_UNKNOWN: Final = Failure()
 
-def log_failure(messages: Sequence[MessageExt], topic: str, follows: str = REDELIVERED) -> None:
+
+def log_failure(messages: Sequence[MessageExt], topic: str, failure: Failure = _UNKNOWN) -> None:
     """Log the exception that a handler has just raised, and what follows; never raises itself."""
-    error = sys.exception()
-    about = {"topic": topic, "messages": len(messages)}
+    error, follows = sys.exception(), failure.follows
+    about: dict[str, object] = {
+        "topic": topic,
+        "message_id": messages[0].message_id,
+        "messages": len(messages),
+        **failure.about,
+    }
     try:
         if isinstance(error, InvalidResult):  # Its text is enough, without a traceback.
-            log.error(
-                f"a handler failed; {follows}",
-                reason=str(error),
-                messages=len(messages),
-            )
+            log.error(f"a handler failed; {follows}", reason=str(error), **about)
             return
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             log.warning(f"a handler was cancelled; {follows}", **about)
             return
         if isinstance(error, SystemExit):
             about["remedy"] = "to end the program, have its main task stop the consumer"
-        log.exception(
-            f"a handler failed; {follows}",
-            message_id=messages[0].message_id,
-            **about,
-        )
+        log.exception(f"a handler failed; {follows}", **about)
     except Exception:  # The exception cannot even be formatted.
         log.error(f"a handler failed; {follows}", error=type(error).__name__, **about)
 
@@ -75,10 +75,10 @@ class HandlerTasks:
         loop: asyncio.AbstractEventLoop,
         report: Callable[[Delivery, Ending], None],
         loop_closed: Callable[[], None],
-        follows: Callable[[Sequence[MessageExt]], str] = lambda _: REDELIVERED,
+        failure: Callable[[Sequence[MessageExt]], Failure] = lambda _: _UNKNOWN,
     ) -> None:
         self._handlers = dict(handlers)
-        self._follows = follows
+        self._failure = failure
         self._count = count
         self._loop = loop
         self._report = report
@@ -154,7 +154,7 @@ class HandlerTasks:
             ending = ending_of(await awaited(self._handlers[topic]([*handed])), messages, handed)
         except BaseException as error:
             delivery.raised(error)
-            log_failure(messages, topic, self._follows(messages))
+            log_failure(messages, topic, self._failure(messages))
             if is_from_outside(error):
                 raise
         finally:
@@ -183,10 +183,10 @@ class HandlerThreads:
         loop: asyncio.AbstractEventLoop,
         report: Callable[[Delivery, Ending], None],
         loop_closed: Callable[[], None],
-        follows: Callable[[Sequence[MessageExt]], str] = lambda _: REDELIVERED,
+        failure: Callable[[Sequence[MessageExt]], Failure] = lambda _: _UNKNOWN,
     ) -> None:
         self._handlers = dict(handlers)
-        self._follows = follows
+        self._failure = failure
         self._count = count
         self._loop = loop
         self._report = report
@@ -320,7 +320,7 @@ class HandlerThreads:
             return ending_of(returned, messages, handed)
         except BaseException as error:  # SystemExit too: it ends the handler, not the thread.
             delivery.raised(error)
-            log_failure(messages, topic, self._follows(messages))
+            log_failure(messages, topic, self._failure(messages))
             if self._loop.is_closed():
                 self._loop_closed()
                 return HandlerOutcome.SKIPPED
@@ -383,11 +383,11 @@ class Handlers:
         loop: asyncio.AbstractEventLoop,
         report: Callable[[Delivery, Ending], None],
         loop_closed: Callable[[], None],
-        follows: Callable[[Sequence[MessageExt]], str] = lambda _: REDELIVERED,
+        failure: Callable[[Sequence[MessageExt]], Failure] = lambda _: _UNKNOWN,
     ) -> None:
         """report: called from any thread with each ending. loop_closed: called when the loop is closed.
 
-        follows: what becomes of the messages of a failed handler, for the log.
+        failure: what is logged of a handler that failed on messages.
         """
         self._report = report
         self._topics = frozenset(handlers)
@@ -398,7 +398,7 @@ class Handlers:
             loop=loop,
             report=report,
             loop_closed=loop_closed,
-            follows=follows,
+            failure=failure,
         )
         self._tasks = HandlerTasks(
             handlers,
@@ -406,7 +406,7 @@ class Handlers:
             loop=loop,
             report=report,
             loop_closed=loop_closed,
-            follows=follows,
+            failure=failure,
         )
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:

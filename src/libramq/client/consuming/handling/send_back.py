@@ -5,10 +5,11 @@ Upstream: DefaultMQPushConsumerImpl.sendMessageBack, sendMessageBackAsNormalMess
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
-from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.consumer_settings import RECONSUME_TIMES_MAX, ConsumerSettings
 from libramq.client.consuming.queues.owned_queue import HandlerError
 from libramq.client.producing.send_request import Prepared, SendSettings
 from libramq.logs import get_logger
@@ -129,6 +130,31 @@ def log_dead_letter(message: MessageExt, group: str, error: HandlerError | None)
         attempts=message.reconsume_times + 1,
         **about,
     )
+
+
+class Failure(NamedTuple):
+    """A handler's failure, for the log: what becomes of its messages, and which attempt it was."""
+
+    follows: str = REDELIVERED
+    about: Mapping[str, object] = MappingProxyType({})
+
+
+def failure_of(messages: Sequence[MessageExt], settings: ConsumerSettings) -> Failure:
+    """Return what is logged of a handler that failed; the attempt is the first message's."""
+    follows = what_follows(messages, settings)
+    about: dict[str, object] = {"group": settings.group}
+    if not settings.broadcasting:
+        times, endless = messages[0].reconsume_times, settings.retries_max >= RECONSUME_TIMES_MAX
+        about["attempt"] = f"{times + 1}" if endless else f"{times + 1} of {settings.retries_max + 1}"
+        if not settings.is_last_attempt(times) and not settings.pop:
+            again_ms = settings.suspend_ms if settings.orderly else _again_ms(times)
+            about["next_attempt"] = f"in {again_ms / 1000:g} s"
+    return Failure(follows, about)
+
+
+def _again_ms(times: int) -> int:
+    """Return when a broker redelivers a message, if it has Apache's delay levels."""
+    return DELAY_LEVELS_MS[min(FIRST_RETRY_LEVEL + times, len(DELAY_LEVELS_MS)) - 1]
 
 
 def what_follows(messages: Sequence[MessageExt], settings: ConsumerSettings) -> str:
