@@ -143,7 +143,10 @@ class TestShare:
     def test_a_small_limit_still_reads_one_of_each_queue(self, lags, limit):
         shares = share(lags, Limits(limit))
         assert all(1 <= shares[queue] <= lag for queue, lag in lags.items())
-        assert sum(shares.values()) <= max(limit, 0) + len(lags)
+        assert min(limit, sum(lags.values())) <= sum(shares.values()) <= limit + len(lags)
+
+    def test_rows_lost_by_rounding_are_no_batch_of_their_own(self):
+        assert share({Q0: 101, Q1: 99}, Limits(50)) == {Q0: 25, Q1: 25}
 
 
 class TestRanges:

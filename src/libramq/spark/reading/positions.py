@@ -139,7 +139,12 @@ def share(
     """
     total = sum(waiting.values())
     rows = total if limits.rows is None else min(limits.rows, total)
-    shares = {queue: max(1, rows * lag // total) for queue, lag in waiting.items()}
+    shares: dict[MessageQueue, int] = {}
+    left, lag_left = rows, total
+    for queue, lag in waiting.items():  # Of what is left: rows lost by rounding would be a batch in the end.
+        shares[queue] = max(1, left * lag // lag_left)
+        left -= shares[queue]
+        lag_left -= lag
     size = sum(count * (sizes or {}).get(queue, 0) for queue, count in shares.items())
     if limits.bytes is None or size <= limits.bytes:
         return shares
