@@ -98,13 +98,13 @@ def test_columns_equal_the_decoded_messages(stored: list[bytes]):
         }
 
 
-def plain_record(properties: bytes = b"", **fields: object) -> bytes:
+def plain_record(properties: bytes = b"", body: bytes = b"hello", **fields: object) -> bytes:
     return encode_record(
         topic="T",
         queue_id=0,
         queue_offset=5,
         physical_offset=0,
-        body=b"hello",
+        body=body,
         properties=properties,
         **fields,
     )  # type: ignore[arg-type]
@@ -238,3 +238,27 @@ def test_bytes_that_end_inside_a_record_are_refused(cut: int):
     data = plain_record(b"") * 3
     with pytest.raises(RemoteProtocolError, match=r"ends inside a record|bytes at"):
         record_starts(data[:-cut])
+
+
+@given(
+    st.binary(max_size=6),
+    st.binary(max_size=6),
+    st.integers(0, 20),
+    st.binary(min_size=1, max_size=1),
+    st.booleans(),
+)
+def test_records_that_differ_in_one_byte_of_their_properties_are_decoded_as_alone(
+    name: bytes, value: bytes, place: int, other: bytes, has_longer_body: bool
+):
+    """Texts of one size may differ inside a value, in a name, or by a separator."""
+    text = b"TAGS\x01" + value + b"\x02" + name + b"\x01KEYS\x02KEYS\x01x\x02"
+    changed = text[: place % len(text)] + other + text[place % len(text) + 1 :]
+    stored = [plain_record(each) for each in [text] * 5 + [changed] + [text] * 5]
+    if has_longer_body:
+        stored[3] = plain_record(text, b"longer than others")
+    columns = arrow_schema(["tag", "key", "properties"])
+    alone = [Records(each).batch([("b", len(each))], columns) for each in stored]
+    data = b"".join(stored)
+    together = Records(data).batch([("b", len(data))], columns)
+    together.validate(full=True)
+    assert together.to_pylist() == pa.Table.from_batches(alone).to_pylist()

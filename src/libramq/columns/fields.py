@@ -110,7 +110,7 @@ def slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Array:
     count = len(starts)
     if not count:
         return pa.array([], pa.binary())
-    even = _even_slices(buffer, starts, ends) if count >= EVEN_MIN else None
+    even = _even_slices(buffer, starts, ends)
     if even is not None:
         return even
     bounds = np.empty(2 * count, dtype=np.int32)
@@ -120,11 +120,22 @@ def slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Array:
     return fields_and_gaps.take(pa.array(np.arange(0, 2 * count - 1, 2, dtype=np.int32)))
 
 
-def _even_slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Array | None:
-    """Return byte strings of one size at even distances; None of others. 1 KiB take half of `take`'s time."""
-    count, size, step = len(starts), int(ends[0] - starts[0]), int(starts[1] - starts[0])
+def even_distance(starts: Positions, ends: Positions) -> int | None:
+    """Return the distance of many byte strings of one size that begin at even distances; None of others."""
+    if len(starts) < EVEN_MIN:
+        return None
+    size, step = int(ends[0] - starts[0]), int(starts[1] - starts[0])
     if not 0 < size <= step or (ends - starts != size).any() or (starts[1:] - starts[:-1] != step).any():
         return None
+    return step
+
+
+def _even_slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Array | None:
+    """Return byte strings of one size at even distances; None of others. 1 KiB take half of `take`'s time."""
+    step = even_distance(starts, ends)
+    if step is None:
+        return None
+    count, size = len(starts), int(ends[0] - starts[0])
     stored: npt.NDArray[np.void] = np.ndarray((count,), f"V{size}", buffer, int(starts[0]), (step,))
     bounds = np.arange(0, (count + 1) * size, size, dtype=np.int32)
     if count * size < LARGE_BYTES:

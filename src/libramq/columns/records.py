@@ -5,7 +5,7 @@ properties, message ids, times.
                               ──► fixed fields                    one gather of a packed struct, at any
                               alignment
                           ──► body, topic, properties         one copy each, by Arrow's `take`
-                          ──► tag, key, message id            searched in all properties at once
+                          ──► tag, key, message id            by `columns.properties`
 
 No Python object is created per message (except for compressed bodies).
 
@@ -22,7 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from libramq.columns.fields import Bytes, Positions, gather, slices, text_of
+from libramq.columns.fields import Positions, gather, slices, text_of
+from libramq.columns.properties import AlikeProperties, Properties, properties_of
 from libramq.errors import RemoteProtocolError
 from libramq.message import sys_flag as flags
 from libramq.message.checksum import crc32
@@ -93,125 +94,6 @@ def _followed_starts(data: bytes) -> Positions:
     if position != end:
         raise RemoteProtocolError(f"pulled body of {end} bytes ends inside a record")
     return np.array(starts, dtype=np.int64)
-
-
-class Properties:
-    """The properties in an array of texts, a row each.
-
-    As in Java, the last separator may be missing and a pair needs a name and a value of at least one
-    character each; anything else is ignored.
-
-    Upstream: MessageDecoder.string2messageProperties.
-    """
-
-    def __init__(self, texts: pa.Array) -> None:
-        self._count = len(texts)
-        _, bounds, values = texts.buffers()
-        bounds = np.frombuffer(bounds, dtype=np.int32)[: self._count + 1].astype(np.int64)
-        row_starts, row_ends = bounds[:-1], bounds[1:]
-        self._buffer = values if values is not None else pa.py_buffer(b"")
-        self._text = np.frombuffer(self._buffer, dtype=np.uint8)[: int(bounds[-1]) if self._count else 0]
-        equals_signs = np.flatnonzero(self._text == 1)
-        ends, next_starts = _pair_ends(self._text, row_starts, row_ends)
-        begins = np.concatenate((np.zeros(min(1, len(next_starts)), dtype=np.int64), next_starts[:-1]))
-        if len(equals_signs) == len(ends) and np.all((equals_signs > begins) & (equals_signs < ends - 1)):
-            self._begins, self._middles, self._ends = begins, equals_signs, ends  # The usual form.
-        else:
-            middles = np.append(equals_signs, len(self._text))[np.searchsorted(equals_signs, begins)]
-            is_pair = (middles > begins) & (middles < ends - 1)
-            self._begins, self._middles, self._ends = begins[is_pair], middles[is_pair], ends[is_pair]
-        self._bounds = bounds
-        pairs, rest = divmod(len(ends), max(1, self._count))
-        is_regular = False
-        if pairs and not rest and self._begins is begins:
-            last = ends[pairs - 1 :: pairs]
-            is_regular = np.array_equal(last, row_ends - 1) or np.array_equal(last, row_ends)
-        #: The number of pairs per row, if it is the same for all: columns of pairs, so to speak.
-        self._pairs_per_row = pairs if is_regular else 0
-
-    @cached_property
-    def _first_pairs(self) -> Positions:
-        """Return where the pairs of each row begin. Pairs do not cross rows."""
-        return np.searchsorted(self._begins, self._bounds)
-
-    @cached_property
-    def _rows(self) -> Positions:
-        """Return the row of each pair."""
-        return np.repeat(np.arange(self._count), np.diff(self._first_pairs))
-
-    @cached_property
-    def _name_sizes(self) -> Positions:
-        return self._middles - self._begins
-
-    def values_of(self, name: bytes) -> pa.Array:
-        """Return the value of one property for every record, or null; the last one counts."""
-        column = self._column_of(name)
-        if column is not None:
-            every = slice(column, None, self._pairs_per_row)
-            return slices(self._buffer, self._middles[every] + 1, self._ends[every])
-        pairs = np.flatnonzero(self._name_sizes == len(name))
-        pairs = pairs[self._have_name(pairs, name)]
-        rows = self._rows[pairs]
-        if len(rows) > 1:
-            is_last = np.append(rows[1:] != rows[:-1], True)
-            pairs, rows = pairs[is_last], rows[is_last]
-        values = slices(self._buffer, self._middles[pairs] + 1, self._ends[pairs])
-        if len(pairs) == self._count:
-            return values
-        place = np.zeros(self._count, dtype=np.int64)
-        missing = np.ones(self._count, dtype=np.bool_)
-        place[rows], missing[rows] = np.arange(len(rows)), False
-        return values.take(pa.array(place, mask=missing))
-
-    def _column_of(self, name: bytes) -> int | None:
-        """Return the index at which every row has this name, as one producer's have; None if rows differ.
-
-        This takes a few comparisons per row; searching all pairs and their rows costs three times as much.
-        """
-        for column in reversed(range(self._pairs_per_row)):  # The last one counts.
-            every = slice(column, None, self._pairs_per_row)
-            has_size = self._name_sizes[every] == len(name)
-            if not has_size.any():
-                continue
-            pairs = np.arange(column, len(self._begins), self._pairs_per_row)
-            if not has_size.all():
-                return None
-            has_name = self._have_name(pairs, name)
-            if has_name.all():
-                return column
-            if has_name.any():
-                return None
-        return None
-
-    def _have_name(self, pairs: Positions, name: bytes) -> npt.NDArray[np.bool_]:
-        """Return which of these pairs, whose names have that size, have that name."""
-        if not len(pairs):
-            return np.zeros(0, dtype=np.bool_)
-        # Overlapping windows of the name's size, one byte apart.
-        windows = np.ndarray((len(self._text) - len(name) + 1,), f"S{len(name)}", self._buffer, 0, (1,))
-        return windows[self._begins[pairs]] == name  # type: ignore[no-any-return]
-
-    def as_map(self) -> pa.Array:
-        """Return all properties."""
-        names = slices(self._buffer, self._begins, self._middles)
-        values = slices(self._buffer, self._middles + 1, self._ends)
-        return pa.MapArray.from_arrays(
-            pa.array(self._first_pairs.astype(np.int32)), text_of(names), text_of(values)
-        )
-
-
-def _pair_ends(text: Bytes, row_starts: Positions, row_ends: Positions) -> tuple[Positions, Positions]:
-    """Return where pairs end, and where the next ones begin."""
-    ends = np.flatnonzero(text == 2)
-    next_starts = ends + 1
-    is_closed = row_ends == row_starts
-    is_closed[~is_closed] = text[row_ends[~is_closed] - 1] == 2
-    if not is_closed.all():
-        # Rows end pairs too. A row's end goes before a separator that opens the next row.
-        order = np.argsort(np.concatenate((row_ends, ends)), kind="stable")
-        next_starts = np.concatenate((row_ends, next_starts))[order]
-        ends = np.concatenate((row_ends, ends))[order]
-    return ends, next_starts
 
 
 MILLIS_MAX: Final = (1 << 63) // 1000 - 1  # Arrow's microseconds are signed 64-bit numbers.
@@ -395,8 +277,8 @@ class Records:
         return pa.RecordBatch.from_arrays([made[name] for name in schema.names], schema=schema)
 
     @cached_property
-    def _parsed(self) -> Properties:
-        return Properties(slices(self._buffer, *self._properties))
+    def _parsed(self) -> Properties | AlikeProperties:
+        return properties_of(self._buffer, *self._properties)
 
     def _topics(self) -> pa.Array:
         return text_of(slices(self._buffer, *self._topic))
