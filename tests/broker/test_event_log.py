@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.groups.event_log import APPENDED_MAX
+from libramq.broker.files.event_logs import APPENDED_MAX
 from libramq.groups.rebalance_event import decode_event
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from libramq import Consumer, Message, Producer, PushConsumer, SimpleConsumer
-from libramq.broker.processor.groups import group_begin
+from libramq.broker.processor.groups import group_membership
 from libramq.client import Admin, beginning
 from libramq.codes import ResponseCode
 from libramq.message.queue import MessageQueue
@@ -193,7 +193,7 @@ async def test_nothing_is_missed_of_topics_and_queues_that_are_made_after_the_st
 
 async def test_a_broker_that_was_away_is_read_from_when_the_group_began(one, tmp_path, monkeypatch):
     """What it had before is old; what it gets while no member has reached it yet is not missed."""
-    for module in (group_begin, beginning):
+    for module in (group_membership, beginning):
         monkeypatch.setattr(module, "LEEWAY_MS", 0)
     away = Broker(tmp_path, namesrv_addr=one.namesrv, broker_name="away")
     async with away, Admin(namesrv=one.namesrv) as admin:
@@ -212,7 +212,7 @@ async def test_a_broker_that_was_away_is_read_from_when_the_group_began(one, tmp
 @pytest.mark.parametrize("member", ["push", "pop"])
 async def test_a_broker_knows_when_a_group_began_after_a_restart(tmp_path, monkeypatch, member):
     """A group's members were gone and its first broker had restarted when another one came back."""
-    for module in (group_begin, beginning):
+    for module in (group_membership, beginning):
         monkeypatch.setattr(module, "LEEWAY_MS", 0)
 
     def away(one):

@@ -137,7 +137,7 @@ def _end_transaction(principal: Principal, header: h.EndTransactionHeader, _: No
 
 
 def _view(principal: Principal, header: h.ViewMessageHeader, _: None) -> Operation:
-    """Return the claimed operation; `processor/queue_offset.py` checks the message's real topic."""
+    """Return the claimed operation; `processor/query_message.py` checks the message's real topic."""
     return Manage(principal, A.GET, (topic(header.topic),) if header.topic else ())
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.client.consuming.pulling.pull import Pull
+from libramq.client.consuming.pulling.pulling import Pull
 from libramq.message.compression import compress_body
 from libramq.message.queue import MessageQueue
 from libramq.message.record import encode_record

@@ -10,9 +10,8 @@ from libramq.broker.cluster.name_server_list import Fetch, NameServerList
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.replication import Replication
 from libramq.broker.config import BrokerConfig
-from libramq.broker.files.audit_log import AuditLog
+from libramq.broker.files.event_logs import AuditLog, EventLog
 from libramq.broker.files.files import BrokerFiles
-from libramq.broker.groups.event_log import EventLog
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.pull import Pull
 from libramq.broker.machine import Machine

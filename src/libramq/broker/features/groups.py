@@ -20,8 +20,7 @@ from libramq.broker.groups.removal import TopicRemoval
 from libramq.broker.processor.client_calls import ClientCalls
 from libramq.broker.processor.groups.client_management import ClientManagement
 from libramq.broker.processor.groups.consumer_offset import ConsumerOffsetRequests
-from libramq.broker.processor.groups.group_begin import GroupBegin
-from libramq.broker.processor.groups.group_membership import GroupRequests, OpenQueue
+from libramq.broker.processor.groups.group_membership import GroupBegin, GroupRequests, OpenQueue
 from libramq.broker.processor.groups.query_assignment import QueryAssignment
 from libramq.broker.processor.groups.queue_lock import QueueLockRequests
 from libramq.groups.cluster_view import ClusterView

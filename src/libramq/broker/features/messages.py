@@ -9,8 +9,7 @@ from libramq.broker.messages.reading import Reading
 from libramq.broker.messages.redelivery import Redelivery, SendingBack
 from libramq.broker.messages.sending import Sending
 from libramq.broker.processor.messages.pull_message import PullMessage
-from libramq.broker.processor.messages.query_message import QueryMessage
-from libramq.broker.processor.messages.queue_offset import QueueOffsets
+from libramq.broker.processor.messages.query_message import QueryMessage, QueueOffsets
 from libramq.broker.processor.messages.reply_message import ReplyMessages
 from libramq.broker.processor.messages.send_back import SendBack
 from libramq.broker.processor.messages.send_message import SendMessage

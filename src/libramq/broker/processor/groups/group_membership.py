@@ -1,5 +1,6 @@
-"""GROUP_JOIN, _POLL, _RELEASE, _LEAVE, _REMOVE, _FIND and OPEN_QUEUE: members' requests to their coordinator;
-which granted queues are opened with its answer.
+"""GROUP_JOIN, _POLL, _RELEASE, _LEAVE, _REMOVE, _FIND, _BEGIN and OPEN_QUEUE: members' requests to their
+coordinator and to the brokers of their queues; which granted queues are opened with its answer; where a group
+that is new to a topic begins.
 
 The coordinator answers in its own time: its members' requests but _FIND are held until it does.
 
@@ -7,6 +8,9 @@ The coordinator answers in its own time: its members' requests but _FIND are hel
 
 So a member whose coordinator also stores its queues pulls right after one answer. Queues elsewhere, and those
 that could not be opened, it opens itself (OPEN_QUEUE), as a member of 0.1.0 opens all of them.
+
+A group that begins with a topic has its offsets there (the queues' ends, or a time) committed before the
+answer, so what is sent after a member has started is not missed.
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
@@ -14,7 +18,10 @@ from collections.abc import Callable, Collection, Container
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.tables import Tables
+from libramq.broker.groups.committing import Committing
+from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination, MemberWaiter
 from libramq.broker.groups.opening import Openings, QueueOpening, QueueToOpen
 from libramq.codes import RequestCode
@@ -23,7 +30,8 @@ from libramq.formats.document import encode_body
 from libramq.groups.coordinator import request as rq
 from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.effect import Answer
-from libramq.kernel.connection import host_of
+from libramq.kernel.connection import Connection, host_of
+from libramq.kernel.work import Work
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
@@ -271,3 +279,78 @@ def _reply_opened(opened: Opened) -> Reply:
     attempts = {"lbAttempts": str(opened.attempts)} if opened.attempts else {}
     initial = {"lbInitial": "true"} if opened.is_initial else {}
     return Reply(ext=offset | end | start | attempts | initial | {"lbFormerEpoch": str(opened.former_epoch)})
+
+
+#: Ours: queues of brokers that are away when a group begins are read from so long before: clocks differ.
+LEEWAY_MS: Final = 60_000
+
+
+class GroupBegin:
+    """The processor of beginnings."""
+
+    def __init__(
+        self,
+        files: BrokerFiles,
+        committing: Committing,
+        consumers: ConsumerClients,
+    ) -> None:
+        self._store, tables = files.store, files.tables
+        self._topics, self._groups, self._fences = tables.topics, tables.groups, tables.fences
+        self._beginnings = files.beginnings
+        self._offsets = committing.offsets
+        self._write = committing.write
+        self._requirements = tables.requirements
+        self._consumers = consumers
+        #: Groups and topics whose offsets are being committed.
+        self._under_way: set[tuple[str, str]] = set()
+
+    @serves(RequestCode.GROUP_BEGIN)
+    def handle(self, request: Request) -> Work[Outcome]:
+        """Return from when the group reads queues without an offset; nothing if it is new to the topic."""
+        header: h.GroupBeginHeader = request.header
+        group, topic = header.consumer_group, header.topic
+        self._topics.require(topic)
+        while (group, topic) in self._under_way:
+            yield None
+        since_ms: int | None = self._since_ms(request.peer, group, topic)
+        if since_ms is None and header.lb_begins:
+            self._groups.require_not_taken(group)
+            self._requirements.consuming_group(group, request.wall_ms)
+            began_ms = int(request.wall_ms) - LEEWAY_MS
+            since_ms = max(1, began_ms if header.timestamp is None else header.timestamp)
+            self._beginnings.note(group, topic, since_ms)  # First: it may not come to the last queue.
+            self._under_way.add((group, topic))
+            try:
+                yield from self._begin(header)
+            finally:
+                self._under_way.discard((group, topic))
+        return Reply(ext={} if since_ms is None else {"lbSince": str(since_ms)})
+
+    def _since_ms(self, peer: Connection, group: str, topic: str) -> int | None:
+        """Return that time; 0: it is unknown; None: the group is new, and has no other members."""
+        since_ms = self._beginnings.since_ms(group, topic)
+        if since_ms is not None:
+            return since_ms
+        is_open = any(queue.topic == topic for queue in self._fences.openings(group))
+        return 0 if is_open or self._has_others(peer, group, topic) else None
+
+    def _has_others(self, peer: Connection, group: str, topic: str) -> bool:
+        members = self._consumers.group(group)
+        return members is not None and any(
+            topic in member.subscriptions for member in members.members.values() if member.peer is not peer
+        )
+
+    def _begin(self, header: h.GroupBeginHeader) -> Work[None]:
+        group, topic = header.consumer_group, header.topic
+        for queue in self._topics.queues(topic):
+            if header.timestamp is None:
+                offset = self._store.max_offset(topic, queue.queue_id)
+            else:
+                search = partial(
+                    self._store.offset_by_timestamp, topic, queue.queue_id, max(0, header.timestamp)
+                )
+                offset = yield from self._store.reading(search)
+            if self._offsets.query(group, topic, queue.queue_id) is None:
+                self._offsets.commit(group, topic, queue.queue_id, offset)
+            yield None
+        self._write()
