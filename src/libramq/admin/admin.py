@@ -11,14 +11,14 @@ import asyncio
 import random
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Never, Self, TypeVar
+from typing import Any, Final, Never, TypeVar
 
 import msgspec
 
 from libramq.admin.offset_resets import reset_queue, reset_topics
 from libramq.client.awaiting import answer_of
 from libramq.client.identity import name_server_addresses
-from libramq.client.options import AdminOptions, check_names, whole_number
+from libramq.client.options import AdminOptions, AsyncClient, check_names, whole_number
 from libramq.client.routing.name_servers import NameServers
 from libramq.client.routing.routes import look_up
 from libramq.clock import Clock, SystemClock
@@ -70,7 +70,7 @@ FIND_AGAIN_SECONDS: Final = 0.1
 QUEUES: Final = 8
 
 
-class Admin:
+class Admin(AsyncClient):
     """The admin client; it belongs to the event loop it was started on.
 
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
@@ -116,13 +116,6 @@ class Admin:
             remotes.require_loop("admin")
         self._remotes = None
         await remotes.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
 
     async def topics(self) -> list[str]:
         """Return all topics, sorted."""

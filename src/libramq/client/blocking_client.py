@@ -13,10 +13,10 @@ import threading
 import warnings
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from libramq.client.network_thread import NetworkThread, Work
-from libramq.client.options import no_such_method
+from libramq.client.options import AsyncClient, no_such_method
 from libramq.errors import InvalidState, LibraError, LocalProtocolError
 from libramq.transport.asyncio_remotes import FORKED
 
@@ -24,14 +24,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Startable(Protocol):
-    """The asynchronous client."""
-
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-
-
-C = TypeVar("C", bound=Startable)
+C = TypeVar("C", bound=AsyncClient)
 
 
 class Life:

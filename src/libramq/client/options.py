@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Required, TypedDict, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Required, Self, TypedDict, get_type_hints
 
 from libramq.balance import TopicRule
 from libramq.clock import Clock
@@ -226,3 +226,27 @@ def no_such_method(client: object, name: str) -> AttributeError:
         return NoSuchMethod(f"a {kind} has no {name}(); {_AT_OTHERS[name]} has it")
     public = [each for each in dir(type(client)) if not each.startswith("_")]
     return NoSuchMethod(f"a {kind} has no {name}{did_you_mean(name, public)}")
+
+
+class AsyncClient:
+    """A client for asyncio: `async with` starts and stops it, and a method that it lacks is named."""
+
+    if not TYPE_CHECKING:  # A type checker would accept every name.
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_method(self, name)
+
+    async def start(self) -> None:
+        """Start."""
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """Close all connections."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from libramq.balance import TopicRule, averagely, strategy_named
 from libramq.client.consuming import effects as fx
@@ -22,12 +22,12 @@ from libramq.client.consuming.member_network import MemberNetwork, Run, Seams
 from libramq.client.consuming.work import HandlerCounts, WorkInHand
 from libramq.client.identity import Identity, name_server_addresses
 from libramq.client.options import (
+    AsyncClient,
     ConsumeFrom,
     GroupConsumerOptions,
     beginning,
     check_function,
     instance_of,
-    no_such_method,
     whole_number,
 )
 from libramq.client.routing.routes import look_up
@@ -77,7 +77,7 @@ class Joined:
         return self._consumer.wait_joined().__await__()
 
 
-class GroupConsumer(Generic[N]):
+class GroupConsumer(AsyncClient, Generic[N]):
     """A consumer from its options to its end. further: settings that are no options."""
 
     def __init__(self, options: GroupConsumerOptions, **further: Any) -> None:
@@ -119,11 +119,6 @@ class GroupConsumer(Generic[N]):
         self._has_new_subscriptions = self._has_joined = False
         self._failure: LibraError | None = None
         self._counts = HandlerCounts()
-
-    if not TYPE_CHECKING:  # A type checker would accept every name.
-
-        def __getattr__(self, name: str) -> Any:
-            raise no_such_method(self, name)
 
     @property
     def client_id(self) -> str:
@@ -283,13 +278,6 @@ class GroupConsumer(Generic[N]):
             run = self._run
             await run.wait_closed()
             await self.wait_joined()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
 
     async def assignment(self) -> list[MessageQueue]:
         """Return the queues that this consumer owns now; none while it does not run."""

@@ -16,16 +16,16 @@ import contextlib
 import random
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from libramq.client.awaiting import all_of, answer_of
 from libramq.client.beginning import Begun, GroupBeginning, places_of, take_steps
 from libramq.client.identity import name_server_addresses
 from libramq.client.options import (
+    AsyncClient,
     SimpleConsumerOptions,
     check_function,
     check_names,
-    no_such_method,
     whole_number,
 )
 from libramq.client.popping.pop_round import NextPop, Place, PopRound
@@ -91,7 +91,7 @@ ROUTE_REFRESH_MS: Final = 30_000
 ACKS_MAX: Final = 256
 
 
-class SimpleConsumer:
+class SimpleConsumer(AsyncClient):
     """Receives messages; it belongs to the event loop it was started on.
 
     namesrv: "host:port", several separated by ";"; default: NAMESRV_ADDR, else 127.0.0.1:9876.
@@ -135,11 +135,6 @@ class SimpleConsumer:
         #: Pops that have no answer yet although they should.
         self._silent: dict[asyncio.Task[Brought], Place] = {}
         self._remotes: AsyncioRemotes | None = None
-
-    if not TYPE_CHECKING:  # A type checker would accept every name.
-
-        def __getattr__(self, name: str) -> Any:
-            raise no_such_method(self, name)
 
     async def start(self) -> None:
         """Start; without from_end connections are made when they are needed."""
@@ -189,13 +184,6 @@ class SimpleConsumer:
             remotes, self._remotes = self._remotes, None
             if remotes is not None:
                 await remotes.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
 
     def subscribe(self, topic: str, expression: str | Sql = "*") -> None:
         """Receive a topic's messages: "*" for all, "tagA || tagB", or Sql("a > 3"). It replaces another."""

@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import Unpack, cast
 
 from libramq.client.awaiting import answer_of
 from libramq.client.identity import Identity, name_server_addresses
-from libramq.client.options import check_function, check_names, no_such_method
+from libramq.client.options import AsyncClient, check_function, check_names
 from libramq.client.producing.accumulator import split, unique_ids
 from libramq.client.producing.producer_network import wanted_queue
 from libramq.client.producing.producer_run import ProducerRun
@@ -42,7 +42,7 @@ from libramq.rpc.broker_calls import recall_message
 from libramq.transport.access import Access
 
 
-class Producer:
+class Producer(AsyncClient):
     """Sends messages. One per process is enough; it belongs to the event loop it was started on.
 
     namesrv: "host:port", several separated by ";"; default: NAMESRV_ADDR, else 127.0.0.1:9876.
@@ -77,11 +77,6 @@ class Producer:
             check=check,
         )
 
-    if not TYPE_CHECKING:  # A type checker would accept every name.
-
-        def __getattr__(self, name: str) -> Any:
-            raise no_such_method(self, name)
-
     @property
     def client_id(self) -> str:
         """Return the id by which brokers know this client; in a child of a fork another one."""
@@ -97,13 +92,6 @@ class Producer:
         Sends that are awaited end before, if they take no longer than send_timeout_ms.
         """
         await self._run.stop()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
 
     def serialized(self, message: Message | str, value: object = None) -> Message:
         """Return the message to send: a topic's and a value's, or one whose body the serializer makes."""
