@@ -10,15 +10,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
+from libramq.admin.groups import EventReader
 from libramq.client.queue_reader import QueueReader
 from libramq.demo import topics
 from libramq.demo.children import Child
 from libramq.demo.journal import ENTRY, SUFFIX, Consumed, consumed
-from libramq.errors import RouteNotFound
-from libramq.groups.rebalance_event import RebalanceEvent, decode_event
-from libramq.message.queue import MessageQueue
+from libramq.errors import ConfigError
+from libramq.groups.rebalance_event import RebalanceEvent
 
 
 class Act(StrEnum):
@@ -63,36 +61,13 @@ EVENT_SECONDS_MAX: Final = 2.0
 """How long an action may take to cause a rebalance."""
 
 
-class Rebalances:
-    """Reads the broker's rebalance events of one group, from the first on."""
-
-    def __init__(self, namesrv: str) -> None:
-        self._reader = QueueReader([namesrv], group="TOOLS_CONSUMER")
-        self._positions: dict[MessageQueue, int] = {}
-
-    def read(self) -> list[RebalanceEvent]:
-        """Read the new events. Blocks for a round trip or two."""
-        try:
-            queues = self._reader.queues(topics.EVENTS)
-        except RouteNotFound:
-            return []  # Nothing has happened yet.
-        events = []
-        for queue, end in self._reader.max_offsets(queues).items():
-            for stretch in self._reader.read(queue, self._positions.get(queue, 0), end):
-                for message in stretch.messages():
-                    events.append(_event(message.body))
-            self._positions[queue] = end
-        return [event for event in events if event is not None and event.group == topics.GROUP]
-
-    def close(self) -> None:
-        self._reader.close()
-
-
-def _event(body: bytes) -> RebalanceEvent | None:
+def new_events(reader: EventReader) -> list[RebalanceEvent]:
+    """Read the broker's new events of the group. Blocks for a round trip or two."""
     try:
-        return decode_event(body)
-    except msgspec.DecodeError:
-        return None  # Of a later version.
+        found = reader.read()
+    except ConfigError:
+        return []  # Nothing has happened yet.
+    return [each.event for each in found if each.event.group == topics.GROUP]
 
 
 class Group:

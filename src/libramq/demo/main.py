@@ -17,11 +17,12 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from libramq.admin.groups import EventReader
 from libramq.cli.servers.ports import choose_ports
 from libramq.client import Producer
 from libramq.demo import display, flights, pipeline, topics
 from libramq.demo.children import HOST, Child, Servers
-from libramq.demo.group import Group, Rebalances, stored_count
+from libramq.demo.group import Group, new_events, stored_count
 from libramq.demo.journal import Consumed
 from libramq.demo.reconciliation import Account, reconcile
 from libramq.errors import ConfigError, LibraError
@@ -92,7 +93,7 @@ class Demonstration:
         namesrv = self._servers.namesrv
         with display.Bars(self._console, self._flight_count) as bars:
             group = self._group = Group(namesrv, self._directory / "group", bars.say)
-            rebalances = Rebalances(namesrv)
+            events = EventReader(namesrv)
             try:
                 await self._pipeline.start(
                     "libramq.demo.pipeline",
@@ -102,7 +103,7 @@ class Demonstration:
                     "libramq.demo.send", ["--namesrv", namesrv, "--flights", str(self._flight_count)]
                 )
                 async with asyncio.timeout(SECONDS_MAX):
-                    return await self._watch(group, rebalances, bars)
+                    return await self._watch(group, events, bars)
             except TimeoutError:
                 raise LibraError(
                     f"not finished after {SECONDS_MAX} s: {self._sent} sent, {group.entry_count} consumed, "
@@ -111,10 +112,10 @@ class Demonstration:
             finally:
                 await group.stop()
                 await asyncio.gather(self._sender.stop(), self._pipeline.stop())
-                rebalances.close()
+                events.close()
 
     async def _watch(
-        self, group: Group, rebalances: Rebalances, bars: display.Bars
+        self, group: Group, events: EventReader, bars: display.Bars
     ) -> tuple[Consumed, dict[str, Any]]:
         """Wait until everything is sent, consumed and in the tables, and the group has settled."""
         loop = asyncio.get_running_loop()
@@ -125,7 +126,7 @@ class Demonstration:
             for child in (self._servers.child, self._sender, self._pipeline):
                 child.check()
             group.check()
-            for event in await asyncio.to_thread(rebalances.read):
+            for event in await asyncio.to_thread(new_events, events):
                 group.observe(event)
                 line = display.rebalance_line(event, group.names)
                 if line is not None:
