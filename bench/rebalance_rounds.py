@@ -35,7 +35,7 @@ READY_S: Final = 60.0
 WARM_S: Final = 3.0
 MEMBER: Final = Path(__file__).parent / "rebalance_member"
 
-StartMember = Callable[[str, str, Path], Process]  # (name, topic and group, journal)
+StartMember = Callable[[str, str, Path], Process]  # (name, topic and group, directory of journals)
 
 
 class Delivery(NamedTuple):
@@ -86,7 +86,7 @@ def play(
 ) -> tuple[list[Cost], int]:
     """One round; what each event cost, and how many messages nobody got.
 
-    frozen_s 0: no freeze. parked: all members are started before, and join when they are told "join".
+    frozen_s 0: no freeze. parked: all processes are started before the first member joins.
     member: the program that produces. before_kill: waits until the member is to be killed.
     """
     topic = cluster.fresh_name("Rebalance")
@@ -97,10 +97,9 @@ def play(
     times_us: list[int] = []
 
     def begin(name: str) -> None:
-        if parked:
-            running[name].tell("join")
-        else:
-            running[name] = start(name, topic, journals[name])
+        if not parked:
+            running[name] = start(name, topic, home)
+        running[name].tell(f"join {name}")
 
     acts: dict[str, Callable[[str], None]] = {
         "joins": begin,
@@ -113,7 +112,7 @@ def play(
     events = EVENTS + (FREEZE if frozen_s else ())
     try:
         for name in sorted({"A", *(name for name, _ in events)}) if parked else ():
-            running[name] = start(name, topic, journals[name])
+            running[name] = start(name, topic, home)
             running[name].wait_line("ready", within_s=READY_S)
         begin("A")
         running["A"].wait_line("started", within_s=READY_S)
@@ -147,11 +146,14 @@ def play(
     )
 
 
-def read(member: str, path: Path) -> list[Delivery]:
-    """A consumer's journal; a kill may have cut its last entry short."""
-    data = path.read_bytes()
-    whole = len(data) - len(data) % ENTRY.size
-    return [Delivery(*fields, member) for fields in ENTRY.iter_unpack(data[:whole])]
+def read(member: str, path: Path, last: int | None = None) -> list[Delivery]:
+    """Return a consumer's journal, or its last entries; a kill may have cut the last one short."""
+    with path.open("rb") as journal:
+        count = path.stat().st_size // ENTRY.size
+        skipped = max(0, count - last) if last is not None else 0
+        journal.seek(skipped * ENTRY.size)
+        data = journal.read((count - skipped) * ENTRY.size)
+    return [Delivery(*fields, member) for fields in ENTRY.iter_unpack(data)]
 
 
 def costs(deliveries: Sequence[Delivery], events: Sequence[str], times_us: Sequence[int]) -> list[Cost]:

@@ -8,6 +8,9 @@ import pytest
 from tests.interop.apache import SMALL_STORE, ApacheBroker, ApacheNameServer, set_up
 from tests.interop.cluster import Cluster
 from tests.interop.libra import LibraUp
+from tests.interop.process import Process
+
+Process.java_timers_late_ns = 20_000_000
 
 
 @pytest.fixture(scope="session")

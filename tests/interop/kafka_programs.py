@@ -145,7 +145,12 @@ class KafkaTools(Program):
 
 
 def java_command(
-    main: str, *, home: Path, version: str = VERSIONS[0], properties: Mapping[str, object] | None = None
+    main: str,
+    *,
+    home: Path,
+    version: str = VERSIONS[0],
+    jvm: Sequence[str] = SMALL_JVM,
+    properties: Mapping[str, object] | None = None,
 ) -> list[str]:
     """Return the command of a Java program with this version of Kafka's clients."""
     settings = {"user.home": home, "java.io.tmpdir": home, **(properties or {})}
@@ -157,7 +162,7 @@ def java_command(
     ]
     return [
         "java",
-        *SMALL_JVM,
+        *jvm,
         *(f"-D{name}={value}" for name, value in settings.items()),
         "-cp",
         ":".join(path),

@@ -1,16 +1,9 @@
-import java.io.BufferedReader;
-import java.io.FileOutputStream;
 import java.io.IOException;
-import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
-import java.nio.charset.StandardCharsets;
 import java.time.Duration;
-import java.time.Instant;
-import java.time.temporal.ChronoUnit;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
-import java.util.concurrent.CountDownLatch;
 import org.apache.kafka.clients.consumer.ConsumerInterceptor;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
@@ -21,57 +14,28 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * Kafka's Java consumer for bench/kafka_rebalance: appends each record's value, the time in microseconds and the
- * partition to a file. Says "ready", joins when it is told "join", says "committed" after each automatic commit, and
- * ends at "stop".
+ * Kafka's Java consumers for bench/kafka_rebalance and bench/rolling_deploy, as `Members`: each appends a record's
+ * value, the time and the partition to its journal. Says "committed" after each automatic commit.
  *
- * <p>Properties: servers, topic (the group's name, too), journal, protocol (classic: cooperative-sticky; consumer),
- * session (of the classic protocol, in ms).
+ * <p>Properties: directory, servers, topic (the group's name, too), protocol (classic: cooperative-sticky; consumer),
+ * session (of the classic protocol, in ms; the client's default).
  */
 public final class KafkaRebalanceMember {
-    private static final int ENTRY_BYTES = 32;
     private static final Duration POLL = Duration.ofMillis(100);
 
     public static void main(String[] arguments) throws Exception {
-        CountDownLatch joins = new CountDownLatch(1);
-        CountDownLatch stops = new CountDownLatch(1);
-        Thread orders = new Thread(() -> read(joins, stops));
-        orders.setDaemon(true);
-        System.out.println("ready");
-        orders.start();
-        joins.await();
-        if (stops.getCount() > 0) {
-            consume(stops);
-        }
-        System.exit(0);
+        Members.serve(KafkaRebalanceMember::consume);
     }
 
-    private static void read(CountDownLatch joins, CountDownLatch stops) {
-        try (BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8))) {
-            for (String line = in.readLine(); line != null; line = in.readLine()) {
-                (line.equals("join") ? joins : stops).countDown();
-                if (line.equals("stop")) {
-                    break;
-                }
-            }
-        } catch (IOException closed) {
-            System.err.println("the orders ended: " + closed);
-        }
-        stops.countDown();
-        joins.countDown();
-    }
-
-    private static void consume(CountDownLatch stops) throws IOException {
+    private static void consume(Members.Member member) throws IOException {
         String topic = System.getProperty("topic");
-        try (FileOutputStream journal = new FileOutputStream(System.getProperty("journal"));
-                KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings(topic))) {
+        try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings(topic))) {
             consumer.subscribe(List.of(topic));
-            System.out.println("started");
-            while (stops.getCount() > 0) {
-                write(journal, consumer.poll(POLL));
+            member.started();
+            while (member.stops.getCount() > 0) {
+                write(member, consumer.poll(POLL));
             }
         }
-        System.out.println("stopped");
     }
 
     private static Properties settings(String group) {
@@ -86,18 +50,20 @@ public final class KafkaRebalanceMember {
             settings.put("group.protocol", "consumer");
         } else {
             settings.put("partition.assignment.strategy", CooperativeStickyAssignor.class.getName());
-            settings.put("session.timeout.ms", System.getProperty("session"));
+            if (System.getProperty("session") != null) {
+                settings.put("session.timeout.ms", System.getProperty("session"));
+            }
         }
         return settings;
     }
 
-    private static void write(FileOutputStream journal, ConsumerRecords<byte[], byte[]> records) throws IOException {
-        ByteBuffer entries = ByteBuffer.allocate(ENTRY_BYTES * records.count());
-        long nowUs = ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now());
+    private static void write(Members.Member member, ConsumerRecords<byte[], byte[]> records) throws IOException {
+        ByteBuffer entries = ByteBuffer.allocate(Members.ENTRY_BYTES * records.count());
+        long nowUs = Members.nowUs();
         for (ConsumerRecord<byte[], byte[]> record : records) {
             entries.put(record.value()).putLong(nowUs).putLong(record.partition());
         }
-        journal.write(entries.array());
+        member.append(entries);
     }
 
     /** Prints a line after each commit. */
