@@ -1,14 +1,17 @@
-"""Draws the pictures of the guides: the rebalances of a real run, a handover, and two strategies.
+"""Draws the pictures of the guides: a run's rebalances, a handover, two strategies, and a rolling deploy.
 
     python docs/pictures/draw.py
 
 rebalance.json is from what `libra groups history --json` printed of a run, with names instead of client ids.
+rolling_deploy.json is what `bench/rolling_deploy --json` wrote; without it that picture is left out.
 """
 
 import json
 from collections.abc import Iterable
 from html import escape
+from math import log10
 from pathlib import Path
+from typing import Any
 
 from libramq.balance import Group, Member, strategy_named
 from libramq.message import MessageQueue
@@ -195,7 +198,70 @@ def strategies() -> None:
     svg("strategies.svg", WIDTH, top + 22, "What a newcomer moves under three strategies", parts)
 
 
+#: Systems of bench/rolling_deploy, as the picture names them.
+SYSTEMS = {
+    "libramq": "LibraMQ",
+    "rocketmq": "RocketMQ, push consumers",
+    "kafka": "Kafka, cooperative-sticky",
+    "kafka-consumer": "Kafka, group.protocol=consumer",
+}
+LATE_MS = 100
+
+
+def rolling_deploy(measured: dict[str, Any]) -> None:
+    """Draw the longest delay of each second of a rolling deploy, a panel for each system."""
+    plan, systems = measured["plan"], measured["systems"]
+    left, right, tall, gap = 62, WIDTH - 14, 84, 60
+    times = [second for each in systems.values() for second, _, _ in each["by_second"]]
+    began, ended = min(times), max(times) + 1
+    worst = max(delay for each in systems.values() for _, _, delay in each["by_second"])
+    decades = max(3, int(log10(worst)) + 1)
+
+    def x(second: float) -> float:
+        return left + (right - left) * (second - began) / (ended - began)
+
+    def height(delay_ms: float) -> float:
+        return tall * min(1.0, max(0.0, log10(max(delay_ms, 1)) / decades))
+
+    parts = [
+        text(14, 28, f"A rolling deploy of {plan['members']} members", "bold"),
+        text(14, 48, f"{plan['rate']:,} messages a second. The bars are the longest", "small"),
+        text(14, 64, "delay of each second, on a logarithmic scale.", "small"),
+    ]
+    bottom = 66.0
+    for (name, each), fill in zip(systems.items(), COLOURS, strict=False):
+        top = bottom + gap
+        bottom = top + tall
+        counts = f"{each['lost']:,} lost, {each['twice']:,} twice, {each['late']:,} over {LATE_MS} ms"
+        parts += [text(14, top - 28, SYSTEMS[name], "bold"), text(14, top - 11, counts, "small")]
+        for second, _, delay_ms in each["by_second"]:
+            width = max(x(second + 1) - x(second) - 1, 1)
+            parts.append(box(x(second), bottom - height(delay_ms), width, height(delay_ms), fill))
+        for decade in range(0, decades + 1, 2):
+            label = f"{10**decade:,} ms" if decade < 4 else f"{10 ** (decade - 3):,} s"
+            parts.append(text(left - 6, bottom - height(10**decade) + 4, label, "small", "end"))
+        limit = bottom - height(LATE_MS)
+        parts += [
+            line(left, bottom, right, bottom),
+            line(left, limit, right, limit, 'stroke-dasharray="3 3"'),
+            line(x(0), top, x(0), bottom, 'stroke-dasharray="1 3"'),
+        ]
+    deployed_s = plan["members"] * plan["every_s"]
+    for second in range(0, ended, 10 if ended > 20 else 5):
+        parts.append(text(x(second), bottom + 18, f"{second} s", "small", "middle"))
+    parts += [
+        text(
+            14, bottom + 42, f"From 0 to {deployed_s:.0f} s every member is replaced, one after the", "small"
+        ),
+        text(14, bottom + 58, f"other, at the same times. Dashes: {LATE_MS} ms.", "small"),
+    ]
+    title = "The longest delay of each second of a rolling deploy, by system"
+    svg("rolling_deploy.svg", WIDTH, int(bottom + 72), title, parts)
+
+
 if __name__ == "__main__":
     rebalance()
     handover()
     strategies()
+    if (HERE / "rolling_deploy.json").exists():
+        rolling_deploy(json.loads((HERE / "rolling_deploy.json").read_text()))
