@@ -31,12 +31,7 @@ from libramq.protocols.kafka.records import draft_of, marked
 from libramq.protocols.kafka.refusals import code_of
 from libramq.store.log.append import AppendResult, AppendStatus
 from libramq.store.message_store import MessageStore
-from libramq.wire.kafka.apis.produce import (
-    ProducedPartition,
-    ProducedTopic,
-    ProduceRequest,
-    ProduceResponse,
-)
+from libramq.wire.kafka.apis import produce as wire
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import (
     Budget,
@@ -106,9 +101,9 @@ class Produces:
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
-        return {ProduceRequest: self.produce}
+        return {wire.ProduceRequest: self.produce}
 
-    def produce(self, request: ProduceRequest, slot: Slot) -> None:
+    def produce(self, request: wire.ProduceRequest, slot: Slot) -> None:
         """Store the batches of a request."""
         if request.acks not in (-1, 0, 1):
             _Production(request, slot).refuse_all(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}")
@@ -132,7 +127,7 @@ class Produces:
         return is_permitted(self._authorizer, Send(principal, name))
 
     def _queues(
-        self, request: ProduceRequest, allowed: Set[str], some: tuple[int, range]
+        self, request: wire.ProduceRequest, allowed: Set[str], some: tuple[int, range]
     ) -> Mapping[Place, int | ErrorCode]:
         """Return the queues of some partitions of a topic, or why they are not here."""
         topic_at, positions = some
@@ -143,7 +138,7 @@ class Produces:
 
     def _decode(
         self,
-        request: ProduceRequest,
+        request: wire.ProduceRequest,
         slot: Slot,
         allowed: Set[str],
         found: Sequence[Mapping[Place, int | ErrorCode]],
@@ -164,12 +159,12 @@ class Produces:
             slot.proceed(self._decoded_first(request, slot, decode))
 
     def _decoded_first(
-        self, request: ProduceRequest, slot: Slot, decode: Callable[[], Mapping[Place, Found]]
+        self, request: wire.ProduceRequest, slot: Slot, decode: Callable[[], Mapping[Place, Found]]
     ) -> Work[None]:
         """Store what a thread has decoded; it decodes all or raises what is a bug of ours."""
         self._append(request, slot, (yield InThread(Thread.COMPUTE, decode)))
 
-    def _append(self, request: ProduceRequest, slot: Slot, batches: Mapping[Place, Found]) -> None:
+    def _append(self, request: wire.ProduceRequest, slot: Slot, batches: Mapping[Place, Found]) -> None:
         """Store the batches; those of many partitions in turns."""
         production = _Production(request, slot)
 
@@ -227,7 +222,7 @@ def _require_visible(topic: str) -> None:
 
 
 def _decode(
-    request: ProduceRequest,
+    request: wire.ProduceRequest,
     queues: Mapping[Place, int | ErrorCode],
     whole: Set[str],
     timestamp_ms_max: int,
@@ -283,10 +278,10 @@ def _drafts(topic: str, queue_id: int, records: Sequence[Record], timestamp_ms_m
 class _Production:
     """The results of one request, until all are known."""
 
-    def __init__(self, request: ProduceRequest, slot: Slot) -> None:
+    def __init__(self, request: wire.ProduceRequest, slot: Slot) -> None:
         self._request = request
         self._slot = slot
-        self._results: dict[Place, ProducedPartition] = {}
+        self._results: dict[Place, wire.ProducedPartition] = {}
         self._count = sum(len(topic.partitions) for topic in request.topics)
         self._is_begun = False
 
@@ -305,14 +300,14 @@ class _Production:
     def refuse(self, place: Place, code: ErrorCode, remark: str) -> None:
         """Note that a partition's records are not stored, or not safe."""
         index = self._request.topics[place[0]].partitions[place[1]].index
-        self.note(place, ProducedPartition(index=index, error_code=code, error_message=remark))
+        self.note(place, wire.ProducedPartition(index=index, error_code=code, error_message=remark))
 
     def stored(self, place: Place, offset: int, start: int) -> None:
         """Note where a partition's records begin."""
         index = self._request.topics[place[0]].partitions[place[1]].index
-        self.note(place, ProducedPartition(index=index, base_offset=offset, log_start_offset=start))
+        self.note(place, wire.ProducedPartition(index=index, base_offset=offset, log_start_offset=start))
 
-    def note(self, place: Place, result: ProducedPartition) -> None:
+    def note(self, place: Place, result: wire.ProducedPartition) -> None:
         """Note a result; the last one is followed by the answer."""
         self._results[place] = result
         if self._is_begun:
@@ -328,10 +323,10 @@ class _Production:
             return
         self._slot.answer_with(self._response, self._count)
 
-    def _response(self) -> ProduceResponse:
-        return ProduceResponse(
+    def _response(self) -> wire.ProduceResponse:
+        return wire.ProduceResponse(
             responses=tuple(
-                ProducedTopic(
+                wire.ProducedTopic(
                     name=topic.name,
                     partitions=tuple(
                         self._results[topic_at, partition_at] for partition_at in range(len(topic.partitions))

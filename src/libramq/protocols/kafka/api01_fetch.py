@@ -23,13 +23,7 @@ from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.records import fetched_records
 from libramq.protocols.kafka.refusals import code_of
 from libramq.store.reading.read import ReadResult
-from libramq.wire.kafka.apis.fetch import (
-    FetchedPartition,
-    FetchedTopic,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-)
+from libramq.wire.kafka.apis import fetch as wire
 from libramq.wire.kafka.error_code import ErrorCode
 
 #: Ours: answers up to this size are encoded at once, in some milliseconds; larger ones on a thread.
@@ -45,7 +39,7 @@ _STEPS_AT_ONCE_MAX: Final = 16
 #: A topic, and the index of a partition.
 _Partition = tuple[str, int]
 #: A topic, a partition of it, and its queue, or why it is not read.
-_Place = tuple[str, FetchPartition, int | ErrorCode]
+_Place = tuple[str, wire.FetchPartition, int | ErrorCode]
 
 
 class Fetches:
@@ -59,9 +53,9 @@ class Fetches:
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
-        return {FetchRequest: self.fetch}
+        return {wire.FetchRequest: self.fetch}
 
-    def fetch(self, request: FetchRequest, slot: Slot) -> None:
+    def fetch(self, request: wire.FetchRequest, slot: Slot) -> None:
         """Read the partitions that may be read; of many, some are looked up in each turn."""
         wanted = [(each.topic, some) for each in request.topics for some in portions(each.partitions)]
         slot.step_aside()  # It may be held: what the client asks meanwhile need not wait.
@@ -72,7 +66,9 @@ class Fetches:
             _STEPS_AT_ONCE_MAX,
         )
 
-    def _places(self, principal: Principal, wanted: tuple[str, Sequence[FetchPartition]]) -> Sequence[_Place]:
+    def _places(
+        self, principal: Principal, wanted: tuple[str, Sequence[wire.FetchPartition]]
+    ) -> Sequence[_Place]:
         """Return where some partitions of a topic are, or why they may not be read."""
         name, partitions = wanted
         refusal = self._refusal(name, principal)
@@ -81,7 +77,7 @@ class Fetches:
             for each in partitions
         ]
 
-    def _read(self, request: FetchRequest, slot: Slot, places: Sequence[Sequence[_Place]]) -> None:
+    def _read(self, request: wire.FetchRequest, slot: Slot, places: Sequence[Sequence[_Place]]) -> None:
         """Read the partitions; any refused one makes the answer immediate."""
         every = list(chain.from_iterable(places))
         refusals = {
@@ -118,7 +114,9 @@ class Fetches:
 class _Waiter:
     """Answers one fetch; a `kernel.purgatory.Waiter`."""
 
-    def __init__(self, request: FetchRequest, slot: Slot, refusals: Mapping[_Partition, ErrorCode]) -> None:
+    def __init__(
+        self, request: wire.FetchRequest, slot: Slot, refusals: Mapping[_Partition, ErrorCode]
+    ) -> None:
         self._request = request
         self._slot = slot
         self._refusals = refusals
@@ -141,32 +139,32 @@ class _Waiter:
 
 
 def _response(
-    request: FetchRequest,
+    request: wire.FetchRequest,
     refusals: Mapping[_Partition, ErrorCode],
     results: Sequence[ReadResult | BrokerError],
-) -> FetchResponse:
+) -> wire.FetchResponse:
     following = iter(results)
     topics = []
     for each in request.topics:
         partitions = [
-            FetchedPartition(
+            wire.FetchedPartition(
                 partition_index=partition.partition, error_code=refusals[each.topic, partition.partition]
             )
             if (each.topic, partition.partition) in refusals
             else _fetched(partition, next(following))
             for partition in each.partitions
         ]
-        topics.append(FetchedTopic(topic=each.topic, partitions=tuple(partitions)))
-    return FetchResponse(responses=tuple(topics))
+        topics.append(wire.FetchedTopic(topic=each.topic, partitions=tuple(partitions)))
+    return wire.FetchResponse(responses=tuple(topics))
 
 
-def _fetched(partition: FetchPartition, result: ReadResult | BrokerError) -> FetchedPartition:
+def _fetched(partition: wire.FetchPartition, result: ReadResult | BrokerError) -> wire.FetchedPartition:
     index = partition.partition
     if isinstance(result, BrokerError):
-        return FetchedPartition(partition_index=index, error_code=code_of(result))
+        return wire.FetchedPartition(partition_index=index, error_code=code_of(result))
     if is_out_of_range(partition.fetch_offset, result):
-        return FetchedPartition(partition_index=index, error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
-    return FetchedPartition(
+        return wire.FetchedPartition(partition_index=index, error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+    return wire.FetchedPartition(
         partition_index=index,
         high_watermark=result.max_offset,
         last_stable_offset=result.max_offset,

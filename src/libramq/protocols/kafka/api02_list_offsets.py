@@ -32,15 +32,7 @@ from libramq.protocols.kafka.node import LEADER_EPOCH, KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadResult
-from libramq.wire.kafka.apis.fetch import (
-    EARLIEST,
-    LATEST,
-    ListedPartition,
-    ListedTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-)
+from libramq.wire.kafka.apis import fetch as wire
 from libramq.wire.kafka.error_code import ErrorCode
 
 #: Ours: offsets of a stretch, and stretches of all queues whose greatest time is kept: some 10 MB for a
@@ -186,20 +178,20 @@ class _Wanted:
     search: that of the next partition, once it has begun. searched: topics and partitions that were searched.
     """
 
-    def __init__(self, request: ListOffsetsRequest, slot: Slot) -> None:
+    def __init__(self, request: wire.ListOffsetsRequest, slot: Slot) -> None:
         self._request = request
         self.slot = slot
         self.wanted = [(each.name, partition) for each in request.topics for partition in each.partitions]
-        self.found: list[ListedPartition] = []
+        self.found: list[wire.ListedPartition] = []
         self.search: _Search | None = None
         self.searched: set[tuple[str, int]] = set()
 
-    def response(self) -> ListOffsetsResponse:
+    def response(self) -> wire.ListOffsetsResponse:
         """Return the answer, once everything was found."""
         found = iter(self.found)
-        return ListOffsetsResponse(
+        return wire.ListOffsetsResponse(
             topics=tuple(
-                ListedTopic(name=each.name, partitions=tuple(islice(found, len(each.partitions))))
+                wire.ListedTopic(name=each.name, partitions=tuple(islice(found, len(each.partitions))))
                 for each in self._request.topics
             )
         )
@@ -225,9 +217,9 @@ class OffsetLists:
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
-        return {ListOffsetsRequest: self.list}
+        return {wire.ListOffsetsRequest: self.list}
 
-    def list(self, request: ListOffsetsRequest, slot: Slot) -> None:
+    def list(self, request: wire.ListOffsetsRequest, slot: Slot) -> None:
         """Answer with one offset for each partition, in steps."""
         slot.proceed(self._steps(_Wanted(request, slot)))
 
@@ -241,39 +233,43 @@ class OffsetLists:
             yield None
         work.slot.answer(work.response())
 
-    def _listed(self, work: "_Wanted", name: str, partition: ListOffsetsPartition) -> ListedPartition | None:
+    def _listed(
+        self, work: "_Wanted", name: str, partition: wire.ListOffsetsPartition
+    ) -> wire.ListedPartition | None:
         """Return a partition's offset; None while the search for it goes on."""
         index = partition.partition_index
         try:
             seen = Manage(work.slot.principal, Action.GET, (topic(name),), Action.SUB)
             require_permission(self._authorizer, seen)
             if not is_visible(name):
-                return ListedPartition(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                return wire.ListedPartition(
+                    partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
             queue_id = self._nodes.queue(name, index)
             if isinstance(queue_id, ErrorCode):
-                return ListedPartition(partition_index=index, error_code=queue_id)
+                return wire.ListedPartition(partition_index=index, error_code=queue_id)
             self._requirements.queue_to_read(name, queue_id, work.slot.connection.address)
         except BrokerError as refused:
-            return ListedPartition(partition_index=index, error_code=code_of(refused))
-        if partition.timestamp == LATEST:
+            return wire.ListedPartition(partition_index=index, error_code=code_of(refused))
+        if partition.timestamp == wire.LATEST:
             return _at(index, self._store.max_offset(name, queue_id))
-        if partition.timestamp == EARLIEST:
+        if partition.timestamp == wire.EARLIEST:
             return _at(index, self._store.min_offset(name, queue_id))
         if partition.timestamp < 0:
-            return ListedPartition(partition_index=index, error_code=ErrorCode.UNSUPPORTED_VERSION)
+            return wire.ListedPartition(partition_index=index, error_code=ErrorCode.UNSUPPORTED_VERSION)
         if work.search is None:
             if (name, index) in work.searched:  # Kafka refuses any partition that is named twice.
-                return ListedPartition(partition_index=index, error_code=ErrorCode.INVALID_REQUEST)
+                return wire.ListedPartition(partition_index=index, error_code=ErrorCode.INVALID_REQUEST)
             work.search = _Search(self._store, self._times, name, queue_id, partition.timestamp)
             work.searched.add((name, index))
         work.search.step()
         if work.search.found is None:
             return None
         offset, born_ms = work.search.found
-        return _at(index, offset, born_ms) if offset >= 0 else ListedPartition(partition_index=index)
+        return _at(index, offset, born_ms) if offset >= 0 else wire.ListedPartition(partition_index=index)
 
 
-def _at(index: int, offset: int, timestamp_ms: int = -1) -> ListedPartition:
-    return ListedPartition(
+def _at(index: int, offset: int, timestamp_ms: int = -1) -> wire.ListedPartition:
+    return wire.ListedPartition(
         partition_index=index, offset=offset, timestamp=timestamp_ms, leader_epoch=LEADER_EPOCH
     )

@@ -24,13 +24,7 @@ from libramq.message import names
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.node import LEADER_EPOCH, NO_LEADER, NO_TOPIC_ID, KafkaNodes, TopicIds, id_of
 from libramq.protocols.kafka.refusals import code_of
-from libramq.wire.kafka.apis.metadata import (
-    MetadataPartition,
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataTopic,
-)
+from libramq.wire.kafka.apis import metadata as wire
 from libramq.wire.kafka.error_code import ErrorCode
 
 #: Ours: topics that are described at once, in some milliseconds; more on a thread.
@@ -84,9 +78,9 @@ class Metadata:
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
-        return {MetadataRequest: self.describe}
+        return {wire.MetadataRequest: self.describe}
 
-    def describe(self, request: MetadataRequest, slot: Slot) -> None:
+    def describe(self, request: wire.MetadataRequest, slot: Slot) -> None:
         """Answer with the topics that were asked for, or all; of many, some in each turn."""
         assert slot.call is not None, "a request has a call"
         answer = partial(self._answer, slot)
@@ -105,7 +99,7 @@ class Metadata:
 
         slot.each(wanted, partial(self._is_missing, slot.principal), look, AT_ONCE_MAX)
 
-    def _is_missing(self, principal: Principal, wanted: MetadataRequestTopic) -> bool:
+    def _is_missing(self, principal: Principal, wanted: wire.MetadataRequestTopic) -> bool:
         """Return whether other brokers may know more of a topic.
 
         How long the answer takes says nothing about topics that the principal may not look up: none of their
@@ -123,15 +117,15 @@ class Metadata:
         return name, self._nodes.numbering(name)
 
     def _found(
-        self, slot: Slot, wanted: MetadataRequestTopic, *, creates: bool
-    ) -> "Described | MetadataTopic":
+        self, slot: Slot, wanted: wire.MetadataRequestTopic, *, creates: bool
+    ) -> "Described | wire.MetadataTopic":
         name = self._name_of(wanted)
         # A topic that the principal may not look up has no id, as at Kafka's brokers.
         if name is None or (wanted.name != name and not self._may_locate(name, slot.principal)):
             return _of_no_topic(wanted)
         return self._named(name, slot, creates=creates)
 
-    def _answer(self, slot: Slot, results: Sequence["Described | MetadataTopic | None"]) -> None:
+    def _answer(self, slot: Slot, results: Sequence["Described | wire.MetadataTopic | None"]) -> None:
         found = [each for each in results if each is not None]
         partitions = sum(each[1].size for each in found if isinstance(each, tuple))
         is_large = len(found) > AT_ONCE_MAX or partitions > PARTITIONS_AT_ONCE_MAX
@@ -140,7 +134,7 @@ class Metadata:
         every = {name for each in found if isinstance(each, tuple) for name, _ in each[1].runs}
         away = {name: self._kafka_nodes.node_id(name) for name in every - ids.keys()}
         slot.answer_with(
-            lambda: MetadataResponse(
+            lambda: wire.MetadataResponse(
                 brokers=tuple(brokers.values()),
                 cluster_id=self._kafka_nodes.cluster_id,
                 controller_id=self._kafka_nodes.own_id,
@@ -149,7 +143,7 @@ class Metadata:
             is_large=is_large,
         )
 
-    def _name_of(self, wanted: MetadataRequestTopic) -> str | None:
+    def _name_of(self, wanted: wire.MetadataRequestTopic) -> str | None:
         """Return the name of a topic; None if there is no topic with its id."""
         by_id = wanted.name is None or (not wanted.name and wanted.topic_id != NO_TOPIC_ID)  # As Java's.
         return self._ids.name_of(wanted.topic_id) if by_id else wanted.name
@@ -158,9 +152,9 @@ class Metadata:
         """Return whether a principal may look a topic up."""
         return is_permitted(self._authorizer, Locate(principal, name))
 
-    def _named(self, name: str, slot: Slot, *, creates: bool) -> "Described | MetadataTopic":
+    def _named(self, name: str, slot: Slot, *, creates: bool) -> "Described | wire.MetadataTopic":
         if not names.is_valid_topic(name):
-            return MetadataTopic(name=name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
+            return wire.MetadataTopic(name=name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
         try:
             require_permission(self._authorizer, Locate(slot.principal, name))
             exists = bool(self._nodes.counts(name))
@@ -169,47 +163,47 @@ class Metadata:
                 self._creation.create(name, slot.connection)
                 exists = True
         except (BrokerError, InvalidName) as refused:
-            return MetadataTopic(name=name, error_code=code_of(refused))
+            return wire.MetadataTopic(name=name, error_code=code_of(refused))
         if not exists or not is_visible(name):
-            return MetadataTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return wire.MetadataTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         numbering = self._nodes.numbering(name)
         if not numbering.runs:  # Its numberer has not answered yet; clients try again.
-            return MetadataTopic(name=name, error_code=ErrorCode.LEADER_NOT_AVAILABLE)
+            return wire.MetadataTopic(name=name, error_code=ErrorCode.LEADER_NOT_AVAILABLE)
         return name, numbering
 
 
-def _of_no_topic(wanted: MetadataRequestTopic) -> MetadataTopic:
-    return MetadataTopic(name=None, topic_id=wanted.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
+def _of_no_topic(wanted: wire.MetadataRequestTopic) -> wire.MetadataTopic:
+    return wire.MetadataTopic(name=None, topic_id=wanted.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 def _topics(
-    found: Sequence["Described | MetadataTopic"], ids: Mapping[str, int], away: Mapping[str, int]
-) -> list[MetadataTopic]:
+    found: Sequence["Described | wire.MetadataTopic"], ids: Mapping[str, int], away: Mapping[str, int]
+) -> list[wire.MetadataTopic]:
     described = []
     left = PARTITIONS_MAX
     live, gone = tuple(sorted(ids.items())), tuple(sorted(away.items()))
     for each in found:
-        if isinstance(each, MetadataTopic):
+        if isinstance(each, wire.MetadataTopic):
             described.append(each)
             continue
         name, numbering = each
         left -= numbering.size
         if left < 0:
-            described.append(MetadataTopic(name=name, error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
+            described.append(wire.MetadataTopic(name=name, error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
         else:
             partitions = _partitions(numbering, live, gone)
-            described.append(MetadataTopic(name=name, topic_id=id_of(name), partitions=partitions))
+            described.append(wire.MetadataTopic(name=name, topic_id=id_of(name), partitions=partitions))
     return described
 
 
 @lru_cache(maxsize=16)
 def _partitions(
     numbering: Numbering, live: Sequence[tuple[str, int]], away: Sequence[tuple[str, int]]
-) -> tuple[MetadataPartition, ...]:
+) -> tuple[wire.MetadataPartition, ...]:
     """Return the partitions; live, away: the ids of the brokers that serve them, and of those that do not."""
     leaders, ids = dict(live), {**dict(away), **dict(live)}
     return tuple(
-        MetadataPartition(
+        wire.MetadataPartition(
             error_code=ErrorCode.NONE if name in leaders else ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index,
             leader_id=leaders.get(name, NO_LEADER),

@@ -27,26 +27,7 @@ from libramq.message.queue import MessageQueue
 from libramq.protocols.kafka.answers import Results, Slot
 from libramq.protocols.kafka.api10_groups import KafkaGroups
 from libramq.protocols.kafka.refusals import code_for, code_of
-from libramq.wire.kafka.apis.offsets import (
-    CommitResult,
-    CommitResults,
-    CommittedPartition,
-    CommittedTopic,
-    FoundGroup,
-    FoundPartition,
-    FoundTopic,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteRequestTopic,
-    OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    WantedGroup,
-    WantedTopic,
-)
+from libramq.wire.kafka.apis import offsets as wire
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.subscription import CONSUMER, subscribed_topics
 
@@ -58,11 +39,11 @@ _GROUPS_FROM: Final = 8
 _SUCCESS: Final = ResponseCode.SUCCESS
 
 #: A group whose offsets are wanted, or why they are refused.
-_Checked = tuple[WantedGroup, ErrorCode | None]
+_Checked = tuple[wire.WantedGroup, ErrorCode | None]
 #: A group, a topic, and some of its partitions.
 _SomeOfTopic = tuple[str, str, Sequence[int]]
 #: A topic, and what is committed of it.
-_Wanted = tuple[str, CommittedPartition]
+_Wanted = tuple[str, wire.CommittedPartition]
 
 
 class OffsetRequests:
@@ -87,12 +68,12 @@ class OffsetRequests:
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
         return {
-            OffsetCommitRequest: self.commit,
-            OffsetFetchRequest: self.fetch,
-            OffsetDeleteRequest: self.delete,
+            wire.OffsetCommitRequest: self.commit,
+            wire.OffsetFetchRequest: self.fetch,
+            wire.OffsetDeleteRequest: self.delete,
         }
 
-    def commit(self, request: OffsetCommitRequest, slot: Slot) -> None:
+    def commit(self, request: wire.OffsetCommitRequest, slot: Slot) -> None:
         """Commit a group's offsets; those that are refused leave the others alone."""
         name = request.group_id
         beat = Beat(request.member_id, request.group_instance_id, request.generation_id_or_member_epoch)
@@ -118,7 +99,7 @@ class OffsetRequests:
         return refusal
 
     def _committed(
-        self, request: OffsetCommitRequest, slot: Slot, parts: Sequence[Sequence[ErrorCode]]
+        self, request: wire.OffsetCommitRequest, slot: Slot, parts: Sequence[Sequence[ErrorCode]]
     ) -> None:
         """Journal this broker's commits, and send the others theirs."""
         codes = list(chain.from_iterable(parts))
@@ -142,12 +123,13 @@ class OffsetRequests:
                 for code, queue in zip(codes, queues, strict=True)
             ]
             slot.answer_with(
-                lambda: OffsetCommitResponse(topics=tuple(_results(request.topics, iter(final)))), len(final)
+                lambda: wire.OffsetCommitResponse(topics=tuple(_results(request.topics, iter(final)))),
+                len(final),
             )
 
         self._group_offsets.commit(request.group_id, commits, slot.guarded(answer))
 
-    def _commit(self, group: str, topic: str, partition: CommittedPartition, slot: Slot) -> ErrorCode:
+    def _commit(self, group: str, topic: str, partition: wire.CommittedPartition, slot: Slot) -> ErrorCode:
         """Commit to a queue of this broker; check what goes to others."""
         if len((partition.committed_metadata or "").encode()) > METADATA_BYTES_MAX:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -162,16 +144,16 @@ class OffsetRequests:
             return _refused(refused.response_code)
         return ErrorCode.NONE
 
-    def fetch(self, request: OffsetFetchRequest, slot: Slot) -> None:
+    def fetch(self, request: wire.OffsetFetchRequest, slot: Slot) -> None:
         """Answer with committed offsets."""
         if slot.version >= _GROUPS_FROM:
             groups = {each.group_id: each for each in request.groups}  # Asked for twice, answered once.
         else:
-            groups = {request.group_id: WantedGroup(group_id=request.group_id, topics=request.topics)}
+            groups = {request.group_id: wire.WantedGroup(group_id=request.group_id, topics=request.topics)}
         check = partial(self._checked, slot.principal)
         slot.each(list(groups.values()), check, partial(self._look_elsewhere, slot))
 
-    def _checked(self, principal: Principal, wanted: WantedGroup) -> _Checked:
+    def _checked(self, principal: Principal, wanted: wire.WantedGroup) -> _Checked:
         name, member_id, epoch = wanted.group_id, wanted.member_id, wanted.member_epoch
         refusal = self._refusal(name, principal)
         if refusal is None and (member_id is not None or epoch >= 0):
@@ -215,12 +197,16 @@ class OffsetRequests:
         return [queue for queue in places if queue is not None and not self._nodes.is_own(queue)]
 
     def _look_up(
-        self, slot: Slot, groups: Sequence[_Checked], granted: Sequence[WantedGroup], found: Sequence[Found]
+        self,
+        slot: Slot,
+        groups: Sequence[_Checked],
+        granted: Sequence[wire.WantedGroup],
+        found: Sequence[Found],
     ) -> None:
         """Look up what is committed here. found: of the granted groups, elsewhere."""
         of = {group.group_id: each for group, each in zip(granted, found, strict=True)}
 
-        def look_up(wholes: Sequence[WantedGroup]) -> None:
+        def look_up(wholes: Sequence[wire.WantedGroup]) -> None:
             whole = {each.group_id: each for each in wholes}
             wanted = [(whole.get(group.group_id, group), refusal) for group, refusal in groups]
             self._find(slot, wanted, of)
@@ -229,7 +215,7 @@ class OffsetRequests:
         every = [(each, of[each.group_id]) for each in granted if each.topics is None]
         slot.each(every, partial(self._whole, slot.principal), look_up)
 
-    def _whole(self, principal: Principal, group: tuple[WantedGroup, Found]) -> WantedGroup:
+    def _whole(self, principal: Principal, group: tuple[wire.WantedGroup, Found]) -> wire.WantedGroup:
         """Return a group with all topics that it has offsets of; last come those at this broker."""
         wanted, found = group
         name = wanted.group_id
@@ -252,10 +238,10 @@ class OffsetRequests:
             if index is not None:
                 partitions.setdefault(queue.topic, set()).add(index)
         topics = tuple(
-            WantedTopic(name=topic, partition_indexes=tuple(sorted(partitions[topic])))
+            wire.WantedTopic(name=topic, partition_indexes=tuple(sorted(partitions[topic])))
             for topic in sorted(partitions)
         )
-        return WantedGroup(group_id=name, topics=topics)
+        return wire.WantedGroup(group_id=name, topics=topics)
 
     def _find(self, slot: Slot, groups: Sequence[_Checked], elsewhere: Mapping[str, Found]) -> None:
         parts = [
@@ -266,7 +252,7 @@ class OffsetRequests:
             for some in portions(topic.partition_indexes)
         ]
 
-        def answer(found: Sequence[Sequence[FoundPartition]]) -> None:
+        def answer(found: Sequence[Sequence[wire.FoundPartition]]) -> None:
             count = sum(map(len, found)) + len(found) + len(groups)
             slot.answer_with(partial(_found, groups, found, has_groups=slot.version >= _GROUPS_FROM), count)
 
@@ -275,12 +261,12 @@ class OffsetRequests:
 
     def _found_partitions(
         self, elsewhere: Mapping[str, Found], principal: Principal, wanted: _SomeOfTopic
-    ) -> list[FoundPartition]:
+    ) -> list[wire.FoundPartition]:
         group, topic, indexes = wanted
         if not self._groups.may_read(group, topic, principal):
             denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return [
-                FoundPartition(partition_index=index, committed_offset=-1, error_code=denied)
+                wire.FoundPartition(partition_index=index, committed_offset=-1, error_code=denied)
                 for index in indexes
             ]
         is_known = bool(self._nodes.partitions(topic))
@@ -295,17 +281,17 @@ class OffsetRequests:
                 # Its broker is away, and it may have an offset: clients try again.
                 code = ErrorCode.UNSTABLE_OFFSET_COMMIT if queue in elsewhere[group].unknown else code
             found.append(
-                FoundPartition(
+                wire.FoundPartition(
                     partition_index=index, committed_offset=-1 if offset is None else offset, error_code=code
                 )
             )
         return found
 
-    def delete(self, request: OffsetDeleteRequest, slot: Slot) -> None:
+    def delete(self, request: wire.OffsetDeleteRequest, slot: Slot) -> None:
         """Delete committed offsets in topics that no member reads."""
         refusal = self._deletion_refusal(request.group_id, slot.principal)
         if refusal is not None:
-            slot.answer(OffsetDeleteResponse(error_code=refusal))
+            slot.answer(wire.OffsetDeleteResponse(error_code=refusal))
             return
         every = [(each.name, one.partition_index) for each in request.topics for one in each.partitions]
         work = partial(self._remove, request.group_id, slot.principal)
@@ -356,7 +342,7 @@ class OffsetRequests:
         return topics | _topics(found) if found is not None else topics
 
     def _removed(
-        self, request: OffsetDeleteRequest, slot: Slot, parts: Sequence[Sequence[ErrorCode]]
+        self, request: wire.OffsetDeleteRequest, slot: Slot, parts: Sequence[Sequence[ErrorCode]]
     ) -> None:
         code = ErrorCode.NONE
         try:
@@ -375,7 +361,7 @@ class OffsetRequests:
             reason = code.name if code else None
             self._changed(Kind.DELETED, slot.principal, "OffsetDelete", resources, reason)
         slot.answer_with(
-            lambda: OffsetDeleteResponse(
+            lambda: wire.OffsetDeleteResponse(
                 error_code=code, topics=tuple(_removals(request.topics, iter(codes)))
             ),
             len(codes) + len(request.topics),
@@ -389,35 +375,37 @@ def _refused(response_code: int) -> ErrorCode:
 
 
 def _found(
-    groups: Sequence[tuple[WantedGroup, ErrorCode | None]],
-    parts: Sequence[Sequence[FoundPartition]],
+    groups: Sequence[tuple[wire.WantedGroup, ErrorCode | None]],
+    parts: Sequence[Sequence[wire.FoundPartition]],
     *,
     has_groups: bool,
-) -> OffsetFetchResponse:
+) -> wire.OffsetFetchResponse:
     """Return the answer. parts: those of all topics, in order."""
     found = chain.from_iterable(parts)
     answered = [
-        FoundGroup(
+        wire.FoundGroup(
             group_id=group.group_id,
             error_code=refusal or ErrorCode.NONE,
             topics=tuple(
-                FoundTopic(name=topic.name, partitions=tuple(islice(found, len(topic.partition_indexes))))
+                wire.FoundTopic(
+                    name=topic.name, partitions=tuple(islice(found, len(topic.partition_indexes)))
+                )
                 for topic in (group.topics or () if refusal is None else ())
             ),
         )
         for group, refusal in groups
     ]
     if has_groups:
-        return OffsetFetchResponse(groups=tuple(answered))
-    return OffsetFetchResponse(topics=answered[0].topics, error_code=answered[0].error_code)
+        return wire.OffsetFetchResponse(groups=tuple(answered))
+    return wire.OffsetFetchResponse(topics=answered[0].topics, error_code=answered[0].error_code)
 
 
-def _results(topics: tuple[CommittedTopic, ...], codes: Iterator[ErrorCode]) -> list[CommitResults]:
+def _results(topics: tuple[wire.CommittedTopic, ...], codes: Iterator[ErrorCode]) -> list[wire.CommitResults]:
     return [
-        CommitResults(
+        wire.CommitResults(
             name=topic.name,
             partitions=tuple(
-                CommitResult(partition_index=each.partition_index, error_code=next(codes))
+                wire.CommitResult(partition_index=each.partition_index, error_code=next(codes))
                 for each in topic.partitions
             ),
         )
@@ -432,11 +420,11 @@ def _topics(found: ClassicGroup) -> frozenset[str]:
 
 
 def _removals(
-    topics: Sequence[OffsetDeleteRequestTopic], codes: Iterator[ErrorCode]
-) -> Iterator[OffsetDeleteResponseTopic]:
+    topics: Sequence[wire.OffsetDeleteRequestTopic], codes: Iterator[ErrorCode]
+) -> Iterator[wire.OffsetDeleteResponseTopic]:
     for topic in topics:
         partitions = tuple(
-            OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=code)
+            wire.OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=code)
             for each, code in zip(topic.partitions, islice(codes, len(topic.partitions)), strict=True)
         )
-        yield OffsetDeleteResponseTopic(name=topic.name, partitions=partitions)
+        yield wire.OffsetDeleteResponseTopic(name=topic.name, partitions=partitions)

@@ -18,13 +18,7 @@ from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.api11_classic_groups import ClassicGroups
 from libramq.protocols.kafka.api68_modern_groups import ModernGroups
 from libramq.protocols.kafka.broker_groups import BrokerGroups
-from libramq.wire.kafka.apis.groups import (
-    GROUP,
-    Coordinator,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    LeaveGroupRequest,
-)
+from libramq.wire.kafka.apis import groups as wire
 from libramq.wire.kafka.error_code import ErrorCode
 
 #: Ours: how long what a broker reads after it stood still may have lain in its sockets.
@@ -50,7 +44,7 @@ class KafkaGroups:
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
-        return {FindCoordinatorRequest: self.find, LeaveGroupRequest: self.leave}
+        return {wire.FindCoordinatorRequest: self.find, wire.LeaveGroupRequest: self.leave}
 
     def client_arrived(self, slot: Slot, groups: Collection[str] | None = None) -> None:
         """Note a client's first request over a connection, that it has signed in, or its question for
@@ -59,7 +53,7 @@ class KafkaGroups:
         self._classic.client_arrived(slot, groups)
         self._modern.client_arrived(slot, groups)
 
-    def leave(self, request: LeaveGroupRequest, slot: Slot) -> None:
+    def leave(self, request: wire.LeaveGroupRequest, slot: Slot) -> None:
         """Have the members leave, by the protocol of their group."""
         if self.every.modern.get(request.group_id) is not None:
             self._modern.leave(request, slot)
@@ -98,17 +92,19 @@ class KafkaGroups:
 
     # Coordinators.
 
-    def find(self, request: FindCoordinatorRequest, slot: Slot) -> None:
+    def find(self, request: wire.FindCoordinatorRequest, slot: Slot) -> None:
         """Answer with the brokers that coordinate groups."""
         keys = request.coordinator_keys if slot.version >= _KEYS_FROM else (request.key,)
         self.client_arrived(slot, keys)
         if slot.version >= _KEYS_FROM:
             find = partial(self._coordinator, principal=slot.principal, key_type=request.key_type)
-            slot.answer_each(keys, find, lambda found: FindCoordinatorResponse(coordinators=tuple(found)))
+            slot.answer_each(
+                keys, find, lambda found: wire.FindCoordinatorResponse(coordinators=tuple(found))
+            )
             return
         one = self._coordinator(request.key, slot.principal, request.key_type)
         slot.answer(
-            FindCoordinatorResponse(
+            wire.FindCoordinatorResponse(
                 error_code=one.error_code,
                 error_message=one.error_message,
                 node_id=one.node_id,
@@ -117,15 +113,17 @@ class KafkaGroups:
             )
         )
 
-    def _coordinator(self, key: str, principal: Principal, key_type: int) -> Coordinator:
-        if key_type != GROUP:
+    def _coordinator(self, key: str, principal: Principal, key_type: int) -> wire.Coordinator:
+        if key_type != wire.GROUP:
             remark = "only groups have coordinators here: transactions and share groups are not supported"
-            return Coordinator(key=key, error_code=ErrorCode.INVALID_REQUEST, error_message=remark)
+            return wire.Coordinator(key=key, error_code=ErrorCode.INVALID_REQUEST, error_message=remark)
         refusal = self.every.refusal(key, principal)
         if refusal is not None:
-            return Coordinator(key=key, error_code=refusal)
+            return wire.Coordinator(key=key, error_code=refusal)
         found = self.every.nodes.coordinator(key)
         if found is None:
             remark = "the coordinator of the group is not known yet, or serves no Kafka clients"
-            return Coordinator(key=key, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message=remark)
-        return Coordinator(key=key, node_id=found.node_id, host=found.host, port=found.port)
+            return wire.Coordinator(
+                key=key, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message=remark
+            )
+        return wire.Coordinator(key=key, node_id=found.node_id, host=found.host, port=found.port)

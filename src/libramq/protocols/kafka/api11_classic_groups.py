@@ -46,16 +46,7 @@ from libramq.protocols.kafka.held_heartbeats import CLASSIC_HOLD_MS_MAX, HOLDS_P
 from libramq.protocols.kafka.rebalances import ClassicRebalances
 from libramq.protocols.kafka.refusals import GROUP_CODES
 from libramq.secret_bits import SecretBits
-from libramq.wire.kafka.apis.groups import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupMember,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeavingMember,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from libramq.wire.kafka.apis import groups as wire
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.subscription import CONSUMER, assigned_partitions, owned_partitions
 
@@ -96,12 +87,12 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
         return {
-            JoinGroupRequest: self.join,
-            SyncGroupRequest: self.sync,
-            HeartbeatRequest: self.beat,
+            wire.JoinGroupRequest: self.join,
+            wire.SyncGroupRequest: self.sync,
+            wire.HeartbeatRequest: self.beat,
         }
 
-    def join(self, request: JoinGroupRequest, slot: Slot) -> None:
+    def join(self, request: wire.JoinGroupRequest, slot: Slot) -> None:
         """A member joins: it is answered when the others have joined as well."""
         name = request.group_id
         refusal = self._all.member_refusal(name, slot.principal)
@@ -114,7 +105,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         if len(instance) > NAME_CHARACTERS_MAX or has_controls(instance) or size > MEMBER_BYTES_MAX:
             refusal = ErrorCode.INVALID_REQUEST
         if refusal is not None:
-            slot.answer(JoinGroupResponse(error_code=refusal, member_id=request.member_id))
+            slot.answer(wire.JoinGroupResponse(error_code=refusal, member_id=request.member_id))
             return
         is_known = bool(request.member_id) and self.groups.get(name) is not None
         may_join = is_known or not request.member_id
@@ -122,7 +113,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         if group is None:
             # Where memory is short, clients try again.
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE if may_join else ErrorCode.UNKNOWN_MEMBER_ID
-            slot.answer(JoinGroupResponse(error_code=code, member_id=request.member_id))
+            slot.answer(wire.JoinGroupResponse(error_code=code, member_id=request.member_id))
             return
         version = slot.version
         client_id, secret = client_id_of(slot), self._secret_bits.token_hex(MEMBER_ID_BYTES)
@@ -149,7 +140,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         self._finish(name, answers)
         self._rebalances.joined(name, member_id)
 
-    def sync(self, request: SyncGroupRequest, slot: Slot) -> None:
+    def sync(self, request: wire.SyncGroupRequest, slot: Slot) -> None:
         """A member wants its share: it is answered when the leader has handed in the assignment."""
         group = self.groups.get(request.group_id)
         refusal = self._all.member_refusal(request.group_id, slot.principal)
@@ -158,7 +149,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         if refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             refusal = ErrorCode.REBALANCE_IN_PROGRESS  # As Kafka's coordinator: the member joins again.
         if refusal is not None or group is None:
-            slot.answer(SyncGroupResponse(error_code=refusal or ErrorCode.UNKNOWN_MEMBER_ID))
+            slot.answer(wire.SyncGroupResponse(error_code=refusal or ErrorCode.UNKNOWN_MEMBER_ID))
             return
         assignments = {each.member_id: each.assignment for each in request.assignments}
         waiting: Collection[str] = ()
@@ -184,7 +175,7 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
         self._finish(request.group_id, answers)
         self._rebalances.look(request.group_id)
 
-    def beat(self, request: HeartbeatRequest, slot: Slot) -> None:
+    def beat(self, request: wire.HeartbeatRequest, slot: Slot) -> None:
         """A member is alive; a patient one is answered when there is something to say, or a while later."""
         name = request.group_id
         code = self._all.member_refusal(name, slot.principal)
@@ -202,18 +193,18 @@ class ClassicGroups(GroupRequests[ClassicGroup]):
                 hold_ms = min(CLASSIC_HOLD_MS_MAX, session_ms // HOLDS_PER_SESSION)
                 self.held_heartbeats.hold(slot, name, beat, now_ms + hold_ms)
                 return
-        slot.answer(HeartbeatResponse(error_code=code))
+        slot.answer(wire.HeartbeatResponse(error_code=code))
 
     def _answer_held(self, held: HeldHeartbeat) -> None:
         refusal = self._all.member_refusal(held.group, held.slot.principal)
         if refusal is not None:
-            held.slot.answer(HeartbeatResponse(error_code=refusal))
+            held.slot.answer(wire.HeartbeatResponse(error_code=refusal))
             return
         group = self.groups.get(held.group)
         news = group.news(held.beat) if group is not None else Refusal.UNKNOWN_MEMBER
-        held.slot.answer(HeartbeatResponse(error_code=GROUP_CODES[news]))
+        held.slot.answer(wire.HeartbeatResponse(error_code=GROUP_CODES[news]))
 
-    def _leave(self, name: str, members: Sequence[LeavingMember]) -> Sequence[Refusal]:
+    def _leave(self, name: str, members: Sequence[wire.LeavingMember]) -> Sequence[Refusal]:
         group = self.groups.get(name)
         refusals = [Refusal.UNKNOWN_MEMBER] * len(members)
         answers: list[Answer] = []
@@ -322,16 +313,16 @@ def _send(answer: Answer) -> None:
         slot.fail(error)
 
 
-def _response(answer: Answer, version: int) -> JoinGroupResponse | SyncGroupResponse:
+def _response(answer: Answer, version: int) -> wire.JoinGroupResponse | wire.SyncGroupResponse:
     code = GROUP_CODES[answer.refusal]
     if not isinstance(answer, JoinAnswer):
-        return SyncGroupResponse(
+        return wire.SyncGroupResponse(
             error_code=code,
             protocol_type=answer.protocol_type,
             protocol_name=answer.protocol_name,
             assignment=answer.assignment,
         )
-    return JoinGroupResponse(
+    return wire.JoinGroupResponse(
         error_code=code,
         generation_id=answer.generation,
         protocol_type=answer.protocol_type,
@@ -340,7 +331,7 @@ def _response(answer: Answer, version: int) -> JoinGroupResponse | SyncGroupResp
         skip_assignment=answer.skip_assignment,
         member_id=answer.member_id,
         members=tuple(
-            JoinGroupMember(
+            wire.JoinGroupMember(
                 member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata
             )
             for each in answer.members

@@ -30,25 +30,7 @@ from libramq.kernel.connection import Principal
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.node import id_of
-from libramq.wire.kafka.apis.groups import (
-    CONSUMER_MEMBER,
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    DeletableGroupResult,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribedAssignment,
-    DescribedConsumerGroup,
-    DescribedConsumerGroupMember,
-    DescribedGroup,
-    DescribedGroupMember,
-    DescribedTopicPartitions,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    ListedGroup,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
+from libramq.wire.kafka.apis import groups as wire
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.subscription import CONSUMER
 
@@ -87,29 +69,29 @@ class GroupAdministration:
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
         return {
-            ListGroupsRequest: self.list,
-            DescribeGroupsRequest: self.describe,
-            ConsumerGroupDescribeRequest: self.describe_modern,
-            DeleteGroupsRequest: self.delete,
+            wire.ListGroupsRequest: self.list,
+            wire.DescribeGroupsRequest: self.describe,
+            wire.ConsumerGroupDescribeRequest: self.describe_modern,
+            wire.DeleteGroupsRequest: self.delete,
         }
 
-    def list(self, request: ListGroupsRequest, slot: Slot) -> None:
+    def list(self, request: wire.ListGroupsRequest, slot: Slot) -> None:
         """Answer with the groups that fit the filters; of many, some in each turn."""
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
         names = [name for name in self._names() if not types or self._type(name).lower() in types]
 
-        def look(name: str) -> ListedGroup | None:
+        def look(name: str) -> wire.ListedGroup | None:
             state, protocol_type = self._state(name)
             is_wanted = not states or state.lower() in states
             if not is_wanted or self._groups.refusal(name, slot.principal) is not None:
                 return None
-            return ListedGroup(
+            return wire.ListedGroup(
                 group_id=name, protocol_type=protocol_type, group_state=state, group_type=self._type(name)
             )
 
-        def answer(found: Sequence[ListedGroup | None]) -> None:
-            slot.answer(ListGroupsResponse(groups=tuple(filter(None, found))))
+        def answer(found: Sequence[wire.ListedGroup | None]) -> None:
+            slot.answer(wire.ListGroupsResponse(groups=tuple(filter(None, found))))
 
         slot.each(names, look, answer)
 
@@ -135,25 +117,25 @@ class GroupAdministration:
             return STATES[Status.STABLE], ROCKETMQ
         return STATES[Status.EMPTY], ""
 
-    def describe(self, request: DescribeGroupsRequest, slot: Slot) -> None:
+    def describe(self, request: wire.DescribeGroupsRequest, slot: Slot) -> None:
         """Answer with the groups and their members."""
         describe = partial(self._described, slot.principal, has_error=slot.version >= _NOT_FOUND_FROM)
         slot.each(
             list(dict.fromkeys(request.groups)),  # Named twice, described once.
             describe,
             lambda groups: slot.answer_with(
-                lambda: DescribeGroupsResponse(groups=tuple(groups)),
+                lambda: wire.DescribeGroupsResponse(groups=tuple(groups)),
                 len(groups) + sum(len(each.members) for each in groups),
             ),
         )
 
-    def _described(self, principal: Principal, name: str, *, has_error: bool) -> DescribedGroup:
+    def _described(self, principal: Principal, name: str, *, has_error: bool) -> wire.DescribedGroup:
         refusal = self._groups.member_refusal(name, principal)
         if refusal is not None:
-            return DescribedGroup(group_id=name, error_code=refusal)
+            return wire.DescribedGroup(group_id=name, error_code=refusal)
         if not self._groups.exists(name) or self._is_modern(name):
             code = ErrorCode.GROUP_ID_NOT_FOUND if has_error else ErrorCode.NONE
-            return DescribedGroup(
+            return wire.DescribedGroup(
                 group_id=name,
                 error_code=code,
                 error_message=f"there is no classic group {name}",
@@ -161,7 +143,7 @@ class GroupAdministration:
             )
         state, protocol_type = self._state(name)
         found = self._groups.classic.get(name)
-        return DescribedGroup(
+        return wire.DescribedGroup(
             group_id=name,
             group_state=state,
             protocol_type=protocol_type,
@@ -169,13 +151,13 @@ class GroupAdministration:
             members=tuple(_classic_member(found, each) for each in found.members.values()) if found else (),
         )
 
-    def describe_modern(self, request: ConsumerGroupDescribeRequest, slot: Slot) -> None:
+    def describe_modern(self, request: wire.ConsumerGroupDescribeRequest, slot: Slot) -> None:
         """Answer with the groups and their members; with many of them, or many topics, from a thread."""
         slot.each(
             list(dict.fromkeys(request.group_ids)),  # Named twice, described once.
             partial(self._modern_described, slot.principal),
             lambda groups: slot.answer_with(
-                lambda: ConsumerGroupDescribeResponse(groups=tuple(each.whole() for each in groups)),
+                lambda: wire.ConsumerGroupDescribeResponse(groups=tuple(each.whole() for each in groups)),
                 sum(each.size for each in groups),
             ),
         )
@@ -183,20 +165,24 @@ class GroupAdministration:
     def _modern_described(self, principal: Principal, name: str) -> "_Described":
         refusal = self._groups.member_refusal(name, principal)
         if refusal is not None:
-            return _Described(DescribedConsumerGroup(group_id=name, error_code=refusal))
+            return _Described(wire.DescribedConsumerGroup(group_id=name, error_code=refusal))
         group = self._groups.modern.get(name)
         if group is None:
             remark = f"{name} has no members of KIP-848's protocol"
             code = ErrorCode.GROUP_ID_NOT_FOUND
-            return _Described(DescribedConsumerGroup(group_id=name, error_code=code, error_message=remark))
+            return _Described(
+                wire.DescribedConsumerGroup(group_id=name, error_code=code, error_message=remark)
+            )
         assigned = (each.assigned for each in group.members.values())
         read = {part.topic for parts in (*assigned, *group.target.values()) for part in parts}
         if not all(self._groups.may_locate(topic, principal) for topic in sorted({*group.topics, *read})):
             # As Kafka's brokers: the members name their topics.
             remark = "its members read topics that you may not look up"
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            return _Described(DescribedConsumerGroup(group_id=name, error_code=code, error_message=remark))
-        described = DescribedConsumerGroup(
+            return _Described(
+                wire.DescribedConsumerGroup(group_id=name, error_code=code, error_message=remark)
+            )
+        described = wire.DescribedConsumerGroup(
             group_id=name,
             group_state=group.state,
             group_epoch=group.epoch,
@@ -210,7 +196,7 @@ class GroupAdministration:
         ]
         return _Described(described, members)
 
-    def delete(self, request: DeleteGroupsRequest, slot: Slot) -> None:
+    def delete(self, request: wire.DeleteGroupsRequest, slot: Slot) -> None:
         """Delete groups without members."""
         names = list(dict.fromkeys(request.groups_names))  # Named twice, deleted once.
         delete = partial(self._deleted, slot.principal)
@@ -223,10 +209,10 @@ class GroupAdministration:
             if code is ErrorCode.NONE:
                 self._changed(Kind.DELETED, slot.principal, "DeleteGroups", [str(group(name))], reason)
         results = tuple(
-            DeletableGroupResult(group_id=name, error_code=code or failed)
+            wire.DeletableGroupResult(group_id=name, error_code=code or failed)
             for name, code in zip(names, codes, strict=True)
         )
-        slot.answer_with(lambda: DeleteGroupsResponse(results=results), len(results))
+        slot.answer_with(lambda: wire.DeleteGroupsResponse(results=results), len(results))
 
     def _deleted(self, principal: Principal, name: str) -> ErrorCode:
         refusal = self._groups.delete_refusal(name, principal)
@@ -261,9 +247,9 @@ def _strategy(found: ClassicGroup | None) -> str:
     return (found.protocol_name or "") if found is not None and _is_stable(found) else ""
 
 
-def _classic_member(found: ClassicGroup, member: ClassicMember) -> DescribedGroupMember:
+def _classic_member(found: ClassicGroup, member: ClassicMember) -> wire.DescribedGroupMember:
     is_stable = _is_stable(found)
-    return DescribedGroupMember(
+    return wire.DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.instance_id,
         client_id=member.client_id,
@@ -276,12 +262,12 @@ def _classic_member(found: ClassicGroup, member: ClassicMember) -> DescribedGrou
 class _Member(NamedTuple):
     """A member, and what is too much to be put into its answer at once."""
 
-    described: DescribedConsumerGroupMember
+    described: wire.DescribedConsumerGroupMember
     topics: frozenset[str]
     assigned: Partitions
     target: Partitions
 
-    def whole(self) -> DescribedConsumerGroupMember:
+    def whole(self) -> wire.DescribedConsumerGroupMember:
         """Return the member with all of that."""
         return replace(
             self.described,
@@ -294,7 +280,7 @@ class _Member(NamedTuple):
 class _Described(NamedTuple):
     """A group and its members, as they are now."""
 
-    group: DescribedConsumerGroup
+    group: wire.DescribedConsumerGroup
     members: Sequence[_Member] = ()
 
     @property
@@ -302,13 +288,13 @@ class _Described(NamedTuple):
         """Return how many elements its answer has."""
         return 1 + sum(1 + len(each.topics) + len(each.assigned) + len(each.target) for each in self.members)
 
-    def whole(self) -> DescribedConsumerGroup:
+    def whole(self) -> wire.DescribedConsumerGroup:
         """Return the group with its members."""
         return replace(self.group, members=tuple(each.whole() for each in self.members))
 
 
-def _member(member: ModernMember) -> DescribedConsumerGroupMember:
-    return DescribedConsumerGroupMember(
+def _member(member: ModernMember) -> wire.DescribedConsumerGroupMember:
+    return wire.DescribedConsumerGroupMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
         rack_id=member.rack_id,
@@ -316,19 +302,19 @@ def _member(member: ModernMember) -> DescribedConsumerGroupMember:
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_regex=member.pattern or None,
-        assignment=DescribedAssignment(),
-        target_assignment=DescribedAssignment(),
-        member_type=CONSUMER_MEMBER,
+        assignment=wire.DescribedAssignment(),
+        target_assignment=wire.DescribedAssignment(),
+        member_type=wire.CONSUMER_MEMBER,
     )
 
 
-def _assignment(partitions: Iterable[Partition]) -> DescribedAssignment:
+def _assignment(partitions: Iterable[Partition]) -> wire.DescribedAssignment:
     topics: dict[str, list[int]] = {}
     for each in sorted(partitions):
         topics.setdefault(each.topic, []).append(each.number)
-    return DescribedAssignment(
+    return wire.DescribedAssignment(
         topic_partitions=tuple(
-            DescribedTopicPartitions(topic_id=id_of(topic), topic_name=topic, partitions=tuple(indexes))
+            wire.DescribedTopicPartitions(topic_id=id_of(topic), topic_name=topic, partitions=tuple(indexes))
             for topic, indexes in topics.items()
         )
     )

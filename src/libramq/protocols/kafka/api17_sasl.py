@@ -32,13 +32,7 @@ from libramq.logs import BoundedLog, get_logger
 from libramq.protocols.kafka.answers import Slot
 from libramq.secret_bits import SecretBits
 from libramq.wire.kafka.api import APIS
-from libramq.wire.kafka.apis.handshake import (
-    ApiVersionsRequest,
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
+from libramq.wire.kafka.apis import handshake as wire
 from libramq.wire.kafka.error_code import ErrorCode
 
 if TYPE_CHECKING:
@@ -61,7 +55,7 @@ _SALT_BYTES: Final = 32
 #: Kafka's connection.failed.authentication.delay.ms: who guesses passwords takes no time from others.
 REFUSAL_MS: Final = 100
 #: What a client may request before it has signed in.
-BEFORE: Final = (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateRequest)
+BEFORE: Final = (wire.ApiVersionsRequest, wire.SaslHandshakeRequest, wire.SaslAuthenticateRequest)
 #: RFC 7677, section 4; it takes 2 ms, once for each user and mechanism.
 ITERATIONS: Final = 4_096
 
@@ -122,7 +116,7 @@ class Sasl:
 
     def apis(self) -> Mapping[type, Any]:
         """Return the requests that it serves."""
-        return {SaslHandshakeRequest: self.handshake, SaslAuthenticateRequest: self.authenticate}
+        return {wire.SaslHandshakeRequest: self.handshake, wire.SaslAuthenticateRequest: self.authenticate}
 
     def is_too_large(self, connection: Connection, size: int) -> bool:
         """Return whether a request is larger than one of a client that has not signed in may be."""
@@ -160,29 +154,29 @@ class Sasl:
             return None
         return f"its user {connection.principal.name} was disabled or deleted, or has another password"
 
-    def handshake(self, request: SaslHandshakeRequest, slot: Slot) -> None:
+    def handshake(self, request: wire.SaslHandshakeRequest, slot: Slot) -> None:
         """17: begin to sign in by a mechanism."""
         connection = slot.connection
         attempt = self._under_way.get(connection)
         is_refused = attempt is not None and attempt.is_refused
         if self._access is None or connection.principal is not ANONYMOUS or is_refused:
-            slot.answer(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
+            slot.answer(wire.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
         elif request.mechanism not in self._mechanisms:
             code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
-            slot.answer(SaslHandshakeResponse(error_code=code, mechanisms=self._mechanisms))
+            slot.answer(wire.SaslHandshakeResponse(error_code=code, mechanisms=self._mechanisms))
         else:
             if connection not in self._under_way:
                 # However much waits: it is one for each connection that has not signed in.
                 self._purgatory.park(Parked(connection), unlink=self._ended)
             self._under_way[connection] = _SignIn(request.mechanism)
-            slot.answer(SaslHandshakeResponse(mechanisms=self._mechanisms))
+            slot.answer(wire.SaslHandshakeResponse(mechanisms=self._mechanisms))
 
-    def authenticate(self, request: SaslAuthenticateRequest, slot: Slot) -> None:
+    def authenticate(self, request: wire.SaslAuthenticateRequest, slot: Slot) -> None:
         """36: take one message of the mechanism; the connection ends with the first wrong one."""
         connection, arrived_ms = slot.connection, self._clock.monotonic_ms()
         attempt = self._under_way.get(connection)
         if attempt is None or self._access is None or attempt.is_refused:
-            slot.answer(SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
+            slot.answer(wire.SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
             return
         try:
             data, principal = self._step(attempt, connection, request.auth_bytes)
@@ -202,7 +196,7 @@ class Sasl:
             self._signed_in(slot)
             if self._audit is not None:
                 self._audit.signed_in(principal, attempt.mechanism)
-        slot.answer(SaslAuthenticateResponse(auth_bytes=data))
+        slot.answer(wire.SaslAuthenticateResponse(auth_bytes=data))
 
     def _step(
         self, attempt: _SignIn, connection: Connection, message: bytes
@@ -295,5 +289,5 @@ def _first_answer(server: "ScramServer", first: str) -> str:
 def _refuse(slot: Slot, mechanism: str) -> None:
     text = f"Authentication failed: wrong user or password for {mechanism}"
     code = ErrorCode.SASL_AUTHENTICATION_FAILED
-    slot.answer(SaslAuthenticateResponse(error_code=code, error_message=text))
+    slot.answer(wire.SaslAuthenticateResponse(error_code=code, error_message=text))
     slot.drop("it could not sign in")

@@ -42,44 +42,7 @@ from libramq.protocols.kafka.answers import Results, Slot
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.store.message_store import MessageStore
-from libramq.wire.kafka.apis.topics import (
-    BROKER,
-    HIGH_WATERMARK,
-    SET,
-    TOPIC,
-    TYPE_LONG,
-    TYPE_STRING,
-    AlterableConfig,
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    AlterConfigsResourceResponse,
-    AlterConfigsResponse,
-    CreatableTopic,
-    CreatedTopic,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopic,
-    CreatePartitionsTopicResult,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeletedTopic,
-    DeleteRecordsPartition,
-    DeleteRecordsPartitionResult,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopicResult,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    DescribedConfigs,
-    DescribedResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementalAlterConfigsResponse,
-    IncrementalConfig,
-    Setting,
-)
+from libramq.wire.kafka.apis import topics as wire
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.schema import Message
 
@@ -131,12 +94,12 @@ class TopicRequests:
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
         return {
-            CreateTopicsRequest: self.create,
-            DeleteTopicsRequest: self.delete,
-            CreatePartitionsRequest: self.create_partitions,
-            DescribeConfigsRequest: self.describe,
-            AlterConfigsRequest: self.alter,
-            IncrementalAlterConfigsRequest: self.alter_some,
+            wire.CreateTopicsRequest: self.create,
+            wire.DeleteTopicsRequest: self.delete,
+            wire.CreatePartitionsRequest: self.create_partitions,
+            wire.DescribeConfigsRequest: self.describe,
+            wire.AlterConfigsRequest: self.alter,
+            wire.IncrementalAlterConfigsRequest: self.alter_some,
         }
 
     def _change_each(
@@ -161,18 +124,18 @@ class TopicRequests:
 
         self._nodes.refresh(slot.guarded(begin))
 
-    def create(self, request: CreateTopicsRequest, slot: Slot) -> None:
+    def create(self, request: wire.CreateTopicsRequest, slot: Slot) -> None:
         """Create topics; those that are refused leave the others alone."""
         create = partial(self._create, slot.principal, validate_only=request.validate_only)
         self._change_each(
-            slot, request.topics, create, lambda created: CreateTopicsResponse(topics=tuple(created))
+            slot, request.topics, create, lambda created: wire.CreateTopicsResponse(topics=tuple(created))
         )
 
     def _create(
         self,
         principal: Principal,
-        wanted: CreatableTopic,
-        put: Callable[[CreatedTopic], None],
+        wanted: wire.CreatableTopic,
+        put: Callable[[wire.CreatedTopic], None],
         *,
         validate_only: bool,
     ) -> None:
@@ -188,15 +151,15 @@ class TopicRequests:
             self._topics.check(TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues))
         except (_Refused, BrokerError, InvalidName) as refused:
             code = refused.code if isinstance(refused, _Refused) else code_of(refused)
-            put(CreatedTopic(name=name, error_code=code, error_message=str(refused)))
+            put(wire.CreatedTopic(name=name, error_code=code, error_message=str(refused)))
             return
 
         factor = _REPLICATION_FACTOR
-        answer = CreatedTopic(name=name, num_partitions=queues, replication_factor=factor, configs=())
+        answer = wire.CreatedTopic(name=name, num_partitions=queues, replication_factor=factor, configs=())
 
         def created(change: TopicChange) -> None:
             code, message = self._outcome(Kind.CREATED, principal, "CreateTopics", name, change)
-            failed = CreatedTopic(name=name, error_code=code, error_message=message)
+            failed = wire.CreatedTopic(name=name, error_code=code, error_message=message)
             put(failed if change.failures else answer)
 
         if validate_only:
@@ -209,12 +172,12 @@ class TopicRequests:
         numbering = Numbering(runs, int(self._clock.wall_ms())) if len(live) > 1 else Numbering()
         self._cluster_topics.change(name, shares, numbering, created, attributes=self._attributes(wanted))
 
-    def _attributes(self, wanted: CreatableTopic) -> dict[str, str]:
+    def _attributes(self, wanted: wire.CreatableTopic) -> dict[str, str]:
         """Return the attributes of RocketMQ's that a topic is created with."""
         named = [each.value for each in wanted.configs if each.name == QUEUE_TYPE and each.value]
         return attributes_of(named[0] if named else self._config.kafka_queue_type)
 
-    def _queues(self, wanted: CreatableTopic) -> int:
+    def _queues(self, wanted: wire.CreatableTopic) -> int:
         """Return the number of partitions; raises _Refused for what cannot be had."""
         if wanted.assignments:
             raise _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas cannot be assigned to brokers")
@@ -236,49 +199,49 @@ class TopicRequests:
             raise _Refused(ErrorCode.INVALID_PARTITIONS, f"{count} partitions; 1 to {QUEUES_MAX} are allowed")
         return count
 
-    def delete(self, request: DeleteTopicsRequest, slot: Slot) -> None:
+    def delete(self, request: wire.DeleteTopicsRequest, slot: Slot) -> None:
         """Delete topics."""
         self._change_each(
             slot,
             request.topic_names,
             partial(self._delete, slot.principal),
-            lambda deleted: DeleteTopicsResponse(responses=tuple(deleted)),
+            lambda deleted: wire.DeleteTopicsResponse(responses=tuple(deleted)),
         )
 
-    def _delete(self, principal: Principal, name: str, put: Callable[[DeletedTopic], None]) -> None:
+    def _delete(self, principal: Principal, name: str, put: Callable[[wire.DeletedTopic], None]) -> None:
         try:
             self._require(principal, Action.DELETE, name)
         except BrokerError as refused:
-            put(DeletedTopic(name=name, error_code=code_of(refused), error_message=str(refused)))
+            put(wire.DeletedTopic(name=name, error_code=code_of(refused), error_message=str(refused)))
             return
         counts = self._nodes.counts(name)
         if not counts or not is_visible(name):
-            put(DeletedTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            put(wire.DeletedTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return
 
         def deleted(change: TopicChange) -> None:
             code, message = self._outcome(Kind.DELETED, principal, "DeleteTopics", name, change)
-            put(DeletedTopic(name=name, error_code=code, error_message=message))
+            put(wire.DeletedTopic(name=name, error_code=code, error_message=message))
 
         self._cluster_topics.change(name, dict.fromkeys(counts, 0), Numbering(), deleted)
 
-    def describe(self, request: DescribeConfigsRequest, slot: Slot) -> None:
+    def describe(self, request: wire.DescribeConfigsRequest, slot: Slot) -> None:
         """Describe topics and this broker, with the settings that mean something here."""
         wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
         slot.answer_each(
             list(wanted.values()),
             partial(self._described, slot.principal),
-            lambda described: DescribeConfigsResponse(results=tuple(described)),
+            lambda described: wire.DescribeConfigsResponse(results=tuple(described)),
         )
 
-    def _described(self, principal: Principal, wanted: DescribedResource) -> DescribedConfigs:
+    def _described(self, principal: Principal, wanted: wire.DescribedResource) -> wire.DescribedConfigs:
         kind, name = wanted.resource_type, wanted.resource_name
         try:
-            if kind == TOPIC:
+            if kind == wire.TOPIC:
                 self._require(principal, Action.GET, name)
                 if not self._kafka_nodes.partitions(name):
                     raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-            elif kind == BROKER:
+            elif kind == wire.BROKER:
                 if name not in ("", str(self._kafka_nodes.own_id)):
                     raise _Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {name}")
                 require_permission(self._authorizer, Manage(principal, Action.GET, (cluster(),)))
@@ -288,18 +251,20 @@ class TopicRequests:
             if isinstance(refused, _Refused):
                 code = refused.code
             else:
-                code = code_of(refused) if kind == TOPIC else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-            return DescribedConfigs(
+                code = code_of(refused) if kind == wire.TOPIC else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            return wire.DescribedConfigs(
                 resource_type=kind, resource_name=name, error_code=code, error_message=str(refused)
             )
         keys = wanted.configuration_keys
-        settings = (self._topic_settings(name) if kind == TOPIC else self._broker_settings()).items()
-        return DescribedConfigs(
+        settings = (self._topic_settings(name) if kind == wire.TOPIC else self._broker_settings()).items()
+        return wire.DescribedConfigs(
             resource_type=kind,
             resource_name=name,
             configs=tuple(
-                Setting(
-                    name=setting, value=value, config_type=TYPE_LONG if value.isdecimal() else TYPE_STRING
+                wire.Setting(
+                    name=setting,
+                    value=value,
+                    config_type=wire.TYPE_LONG if value.isdecimal() else wire.TYPE_STRING,
                 )
                 for setting, value in settings
                 if keys is None or setting in keys
@@ -326,23 +291,23 @@ class TopicRequests:
     def _require(self, principal: Principal, action: Action, name: str) -> None:
         require_permission(self._authorizer, Manage(principal, action, (topic(name),)))
 
-    def create_partitions(self, request: CreatePartitionsRequest, slot: Slot) -> None:
+    def create_partitions(self, request: wire.CreatePartitionsRequest, slot: Slot) -> None:
         """Add partitions to topics; those that are refused leave the others alone."""
         grow = partial(self._grow, slot.principal, validate_only=request.validate_only)
         self._change_each(
-            slot, request.topics, grow, lambda results: CreatePartitionsResponse(results=tuple(results))
+            slot, request.topics, grow, lambda results: wire.CreatePartitionsResponse(results=tuple(results))
         )
 
     def _grow(
         self,
         principal: Principal,
-        wanted: CreatePartitionsTopic,
-        put: Callable[[CreatePartitionsTopicResult], None],
+        wanted: wire.CreatePartitionsTopic,
+        put: Callable[[wire.CreatePartitionsTopicResult], None],
         *,
         validate_only: bool,
     ) -> None:
         def answer(code: ErrorCode, message: str | None) -> None:
-            put(CreatePartitionsTopicResult(name=wanted.name, error_code=code, error_message=message))
+            put(wire.CreatePartitionsTopicResult(name=wanted.name, error_code=code, error_message=message))
 
         refusal = self._growth_refusal(wanted, principal)
         if refusal is not None or validate_only:
@@ -369,7 +334,7 @@ class TopicRequests:
             self._changed(kind, principal, api, [str(topic(name))], result[1])
         return result
 
-    def _growth_refusal(self, wanted: CreatePartitionsTopic, principal: Principal) -> _Result | None:
+    def _growth_refusal(self, wanted: wire.CreatePartitionsTopic, principal: Principal) -> _Result | None:
         refusal = self._refusal(principal, Action.UPDATE, wanted.name)
         if refusal is not None:
             return refusal
@@ -383,40 +348,40 @@ class TopicRequests:
             )
         return None
 
-    def alter(self, request: AlterConfigsRequest, slot: Slot) -> None:
+    def alter(self, request: wire.AlterConfigsRequest, slot: Slot) -> None:
         """Refuse settings."""
 
-        def alter(each: AlterConfigsResource) -> AlterConfigsResourceResponse:
+        def alter(each: wire.AlterConfigsResource) -> wire.AlterConfigsResourceResponse:
             refused = (setting for setting in each.configs if not _is_always(setting))
             return self._altered(each, refused, slot.principal)
 
         slot.answer_each(
-            request.resources, alter, lambda altered: AlterConfigsResponse(responses=tuple(altered))
+            request.resources, alter, lambda altered: wire.AlterConfigsResponse(responses=tuple(altered))
         )
 
-    def alter_some(self, request: IncrementalAlterConfigsRequest, slot: Slot) -> None:
+    def alter_some(self, request: wire.IncrementalAlterConfigsRequest, slot: Slot) -> None:
         """Refuse changes of settings."""
 
-        def alter(each: IncrementalAlterConfigsResource) -> AlterConfigsResourceResponse:
+        def alter(each: wire.IncrementalAlterConfigsResource) -> wire.AlterConfigsResourceResponse:
             refused = (
                 setting
                 for setting in each.configs
-                if setting.config_operation != SET or not _is_always(setting)
+                if setting.config_operation != wire.SET or not _is_always(setting)
             )
             return self._altered(each, refused, slot.principal)
 
         slot.answer_each(
             request.resources,
             alter,
-            lambda altered: IncrementalAlterConfigsResponse(responses=tuple(altered)),
+            lambda altered: wire.IncrementalAlterConfigsResponse(responses=tuple(altered)),
         )
 
     def _altered(
         self,
-        resource: AlterConfigsResource | IncrementalAlterConfigsResource,
-        refused: Iterable[AlterableConfig | IncrementalConfig],
+        resource: wire.AlterConfigsResource | wire.IncrementalAlterConfigsResource,
+        refused: Iterable[wire.AlterableConfig | wire.IncrementalConfig],
         principal: Principal,
-    ) -> AlterConfigsResourceResponse:
+    ) -> wire.AlterConfigsResourceResponse:
         """Return the answer for a resource. refused: the settings that it cannot have."""
         kind, name, count = resource.resource_type, resource.resource_name, len(resource.configs)
         if count > SETTINGS_MAX:
@@ -425,19 +390,19 @@ class TopicRequests:
         else:
             settings = [f"{each.name}={each.value}" for each in refused]
             code, message = self._alteration(principal, kind, name, settings)
-        return AlterConfigsResourceResponse(
+        return wire.AlterConfigsResourceResponse(
             error_code=code, error_message=message, resource_type=kind, resource_name=name
         )
 
     def _alteration(self, principal: Principal, kind: int, name: str, refused: Sequence[str]) -> _Result:
-        if kind == TOPIC:
+        if kind == wire.TOPIC:
             refusal = self._refusal(principal, Action.UPDATE, name)
             if refusal is not None:
                 return refusal
             if not refused:
                 return _DONE
             return ErrorCode.INVALID_CONFIG, f"{', '.join(refused)}: not supported for topics"
-        if kind != BROKER:
+        if kind != wire.BROKER:
             return ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here"
         try:
             require_permission(self._authorizer, Manage(principal, Action.UPDATE, (cluster(),)))
@@ -471,18 +436,18 @@ class RecordDeletions:
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
-        return {DeleteRecordsRequest: self.delete}
+        return {wire.DeleteRecordsRequest: self.delete}
 
-    def delete(self, request: DeleteRecordsRequest, slot: Slot) -> None:
+    def delete(self, request: wire.DeleteRecordsRequest, slot: Slot) -> None:
         """Have partitions begin later; a thread reads what is not in memory.
 
         As in Kafka, a power cut at once may bring the records back: the next flush has the beginnings.
         """
         wanted = [(each.name, partition) for each in request.topics for partition in each.partitions]
 
-        def answer(results: Sequence[DeleteRecordsPartitionResult]) -> None:
+        def answer(results: Sequence[wire.DeleteRecordsPartitionResult]) -> None:
             slot.answer_with(
-                lambda: DeleteRecordsResponse(topics=tuple(_of_topics(request, iter(results)))),
+                lambda: wire.DeleteRecordsResponse(topics=tuple(_of_topics(request, iter(results)))),
                 len(results) + len(request.topics),
             )
 
@@ -490,11 +455,11 @@ class RecordDeletions:
 
     def _delete(
         self,
-        wanted: Sequence[tuple[str, DeleteRecordsPartition]],
-        answer: Callable[[Sequence[DeleteRecordsPartitionResult]], None],
+        wanted: Sequence[tuple[str, wire.DeleteRecordsPartition]],
+        answer: Callable[[Sequence[wire.DeleteRecordsPartitionResult]], None],
         principal: Principal,
     ) -> Work[None]:
-        results: list[DeleteRecordsPartitionResult] = []
+        results: list[wire.DeleteRecordsPartitionResult] = []
         for each in wanted:
             results.append((yield from self._store.reading(partial(self._begin_later, principal, *each))))
             yield None
@@ -504,30 +469,30 @@ class RecordDeletions:
         answer(results)
 
     def _begin_later(
-        self, principal: Principal, name: str, wanted: DeleteRecordsPartition
-    ) -> DeleteRecordsPartitionResult:
+        self, principal: Principal, name: str, wanted: wire.DeleteRecordsPartition
+    ) -> wire.DeleteRecordsPartitionResult:
         index = wanted.partition_index
         refusal = _change_refusal(self._authorizer, self._nodes, principal, Action.DELETE, name)
         if refusal is not None:
-            return DeleteRecordsPartitionResult(partition_index=index, error_code=refusal[0])
+            return wire.DeleteRecordsPartitionResult(partition_index=index, error_code=refusal[0])
         config = self._topics.get(name)
         queue_id = self._nodes.queue(name, index)
         if isinstance(queue_id, ErrorCode):
-            return DeleteRecordsPartitionResult(partition_index=index, error_code=queue_id)
+            return wire.DeleteRecordsPartitionResult(partition_index=index, error_code=queue_id)
         if config is None or not 0 <= queue_id < config.read_queue_nums:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return DeleteRecordsPartitionResult(partition_index=index, error_code=code)
+            return wire.DeleteRecordsPartitionResult(partition_index=index, error_code=code)
         end = self._store.max_offset(name, queue_id)
-        offset = end if wanted.offset == HIGH_WATERMARK else wanted.offset
+        offset = end if wanted.offset == wire.HIGH_WATERMARK else wanted.offset
         if not 0 <= offset <= end:
             code = ErrorCode.OFFSET_OUT_OF_RANGE
-            return DeleteRecordsPartitionResult(partition_index=index, error_code=code)
+            return wire.DeleteRecordsPartitionResult(partition_index=index, error_code=code)
         try:
             beginning = self._store.raise_min_offset(name, queue_id, offset)
         except OSError:
             code = ErrorCode.KAFKA_STORAGE_ERROR
-            return DeleteRecordsPartitionResult(partition_index=index, error_code=code)
-        return DeleteRecordsPartitionResult(partition_index=index, low_watermark=beginning)
+            return wire.DeleteRecordsPartitionResult(partition_index=index, error_code=code)
+        return wire.DeleteRecordsPartitionResult(partition_index=index, low_watermark=beginning)
 
 
 def _change_refusal(
@@ -543,14 +508,14 @@ def _change_refusal(
     return None
 
 
-def _is_always(setting: AlterableConfig | IncrementalConfig) -> bool:
+def _is_always(setting: wire.AlterableConfig | wire.IncrementalConfig) -> bool:
     """Return whether a setting has the value that it has in every topic."""
     return ALWAYS.get(setting.name) == setting.value
 
 
 def _of_topics(
-    request: DeleteRecordsRequest, results: Iterator[DeleteRecordsPartitionResult]
-) -> Iterator[DeleteRecordsTopicResult]:
+    request: wire.DeleteRecordsRequest, results: Iterator[wire.DeleteRecordsPartitionResult]
+) -> Iterator[wire.DeleteRecordsTopicResult]:
     for each in request.topics:
         partitions = tuple(islice(results, len(each.partitions)))
-        yield DeleteRecordsTopicResult(name=each.name, partitions=partitions)
+        yield wire.DeleteRecordsTopicResult(name=each.name, partitions=partitions)

@@ -44,13 +44,7 @@ from libramq.protocols.kafka.rebalances import ModernRebalances
 from libramq.protocols.kafka.refusals import GROUP_CODES
 from libramq.protocols.kafka.topic_patterns import TOPICS_MAX, TooManyPatterns, TopicPatterns
 from libramq.secret_bits import SecretBits
-from libramq.wire.kafka.apis.groups import (
-    Assignment,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    LeavingMember,
-    TopicPartitions,
-)
+from libramq.wire.kafka.apis import groups as wire
 from libramq.wire.kafka.error_code import ErrorCode
 
 log = get_logger(__name__)
@@ -68,7 +62,7 @@ class Heartbeats:
         self._ids = ids
         self._secret_bits = secret_bits
 
-    def of(self, request: ConsumerGroupHeartbeatRequest, slot: Slot) -> Heartbeat:
+    def of(self, request: wire.ConsumerGroupHeartbeatRequest, slot: Slot) -> Heartbeat:
         """Return a request as the group sees it; a member without an id gets one."""
         owned = _owned(request.topic_partitions, self._ids)
         topics = request.subscribed_topic_names
@@ -116,13 +110,13 @@ class ModernGroups(GroupRequests[ModernGroup]):
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
-        return {ConsumerGroupHeartbeatRequest: self.beat}
+        return {wire.ConsumerGroupHeartbeatRequest: self.beat}
 
-    def beat(self, request: ConsumerGroupHeartbeatRequest, slot: Slot) -> None:
+    def beat(self, request: wire.ConsumerGroupHeartbeatRequest, slot: Slot) -> None:
         """A member joins, is alive, has revoked, or leaves."""
         code, remark = self._refusal(request, slot)
         if code is not None:
-            slot.answer(ConsumerGroupHeartbeatResponse(error_code=code, error_message=remark))
+            slot.answer(wire.ConsumerGroupHeartbeatResponse(error_code=code, error_message=remark))
             return
         name = request.group_id
         is_join, has_topics = request.member_epoch == JOINS, _names_topics(request)
@@ -130,7 +124,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
         if group is None or (has_topics and not self.groups.has_room_in(name)):
             is_short = is_join or group is not None  # Where memory is short, clients try again.
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_short else ErrorCode.UNKNOWN_MEMBER_ID
-            slot.answer(ConsumerGroupHeartbeatResponse(error_code=code))
+            slot.answer(wire.ConsumerGroupHeartbeatResponse(error_code=code))
             return
         self._records.begin(name, group)
         beat = self._heartbeats.of(request, slot)
@@ -153,14 +147,14 @@ class ModernGroups(GroupRequests[ModernGroup]):
                 self._all.keep(name, self._clock.wall_ms())
         self._finish(name)
         if refusal is not Refusal.NONE:
-            slot.answer(ConsumerGroupHeartbeatResponse(error_code=GROUP_CODES[refusal]))
+            slot.answer(wire.ConsumerGroupHeartbeatResponse(error_code=GROUP_CODES[refusal]))
         elif group.has_news(beat.member_id) or group.is_moving(beat.member_id):
             self._answer(name, group, beat.member_id, slot)
         else:
             self.held_heartbeats.hold(slot, name, held, now_ms + MODERN_HOLD_MS)
 
     def _refusal(
-        self, request: ConsumerGroupHeartbeatRequest, slot: Slot
+        self, request: wire.ConsumerGroupHeartbeatRequest, slot: Slot
     ) -> tuple[ErrorCode | None, str | None]:
         """Return why a heartbeat is refused whatever the state of its group, if so."""
         name = request.group_id
@@ -213,12 +207,12 @@ class ModernGroups(GroupRequests[ModernGroup]):
             self._forget(name, beat.member_id)
         self._finish(name)
         epoch = beat.epoch if refusal is Refusal.NONE else 0
-        left = ConsumerGroupHeartbeatResponse(
+        left = wire.ConsumerGroupHeartbeatResponse(
             error_code=GROUP_CODES[refusal], member_id=beat.member_id, member_epoch=epoch
         )
         self._send_recorded(name, slot, left, is_recorded=self._records.note(name, group))
 
-    def _leave(self, name: str, members: Sequence[LeavingMember]) -> Sequence[Refusal]:
+    def _leave(self, name: str, members: Sequence[wire.LeavingMember]) -> Sequence[Refusal]:
         """Remove members, named by their ids or instances, as tools do."""
         group = self.groups.get(name)
         if group is None:
@@ -327,7 +321,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
         if code is None and (group is None or member_id not in group.members):
             code = ErrorCode.UNKNOWN_MEMBER_ID
         if code is not None or group is None:
-            held.slot.answer(ConsumerGroupHeartbeatResponse(error_code=code or ErrorCode.NONE))
+            held.slot.answer(wire.ConsumerGroupHeartbeatResponse(error_code=code or ErrorCode.NONE))
         elif self._last.get(name, {}).get(member_id) is not held.beat or not held.slot.connection.is_open:
             held.slot.answer(_response(member_id, held.beat.generation))
         else:
@@ -346,7 +340,7 @@ class ModernGroups(GroupRequests[ModernGroup]):
         self,
         name: str,
         slot: Slot,
-        found: ConsumerGroupHeartbeatResponse,
+        found: wire.ConsumerGroupHeartbeatResponse,
         member: ModernMember | None = None,
         *,
         is_recorded: bool,
@@ -362,17 +356,17 @@ class ModernGroups(GroupRequests[ModernGroup]):
                 return
             if member is not None:
                 member.sent = None  # It has heard of nothing.
-            slot.answer(ConsumerGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            slot.answer(wire.ConsumerGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
         self._records.when_recorded(name, slot.guarded(send))
 
 
-def _names_topics(request: ConsumerGroupHeartbeatRequest) -> bool:
+def _names_topics(request: wire.ConsumerGroupHeartbeatRequest) -> bool:
     """Return whether a member says what it subscribes to."""
     return request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
 
 
-def _owned(named: Iterable[TopicPartitions] | None, ids: TopicIds) -> Partitions | None:
+def _owned(named: Iterable[wire.TopicPartitions] | None, ids: TopicIds) -> Partitions | None:
     if named is None:
         return None
     topics = [(ids.name_of(each.topic_id), each.partitions) for each in named]
@@ -381,7 +375,7 @@ def _owned(named: Iterable[TopicPartitions] | None, ids: TopicIds) -> Partitions
     )
 
 
-def _what_is_invalid(request: ConsumerGroupHeartbeatRequest, version: int) -> str | None:
+def _what_is_invalid(request: wire.ConsumerGroupHeartbeatRequest, version: int) -> str | None:
     """Return what is wrong with a request, if something is.
 
     Upstream: GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid.
@@ -412,20 +406,20 @@ def _what_is_invalid(request: ConsumerGroupHeartbeatRequest, version: int) -> st
 
 def _response(
     member_id: str, epoch: int, assigned: Partitions | None = None, *, is_waiting: bool = False
-) -> ConsumerGroupHeartbeatResponse:
+) -> wire.ConsumerGroupHeartbeatResponse:
     """Return the answer to a heartbeat. assigned: None where the member knows it."""
     assignment = None
     if assigned is not None:
         topics: dict[str, list[int]] = {}
         for each in sorted(assigned):
             topics.setdefault(each.topic, []).append(each.number)
-        assignment = Assignment(
+        assignment = wire.Assignment(
             topic_partitions=tuple(
-                TopicPartitions(topic_id=id_of(topic), partitions=tuple(indexes))
+                wire.TopicPartitions(topic_id=id_of(topic), partitions=tuple(indexes))
                 for topic, indexes in topics.items()
             )
         )
-    return ConsumerGroupHeartbeatResponse(
+    return wire.ConsumerGroupHeartbeatResponse(
         member_id=member_id,
         member_epoch=epoch,
         heartbeat_interval_ms=WAITING_HEARTBEAT_MS if is_waiting else HEARTBEAT_MS,

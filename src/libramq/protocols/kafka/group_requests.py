@@ -32,12 +32,7 @@ from libramq.protocols.kafka.held_heartbeats import HeldHeartbeat, HeldHeartbeat
 from libramq.protocols.kafka.presence import Client, Presence, Who
 from libramq.protocols.kafka.rebalances import Rebalances
 from libramq.protocols.kafka.refusals import GROUP_CODES
-from libramq.wire.kafka.apis.groups import (
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    LeavingMember,
-    LeftMember,
-)
+from libramq.wire.kafka.apis import groups as wire
 from libramq.wire.kafka.error_code import ErrorCode
 
 log = get_logger(__name__)
@@ -87,7 +82,7 @@ class GroupRequests(ABC, Generic[G]):
     # What each protocol does its own way.
 
     @abstractmethod
-    def _leave(self, name: str, members: Sequence[LeavingMember]) -> Sequence[Refusal]:
+    def _leave(self, name: str, members: Sequence[wire.LeavingMember]) -> Sequence[Refusal]:
         """Have members leave, or remove them; return what becomes of each."""
 
     @abstractmethod
@@ -124,26 +119,26 @@ class GroupRequests(ABC, Generic[G]):
 
     # Leaving.
 
-    def leave(self, request: LeaveGroupRequest, slot: Slot) -> None:
+    def leave(self, request: wire.LeaveGroupRequest, slot: Slot) -> None:
         """Have members leave, or remove them; of many, some in each turn."""
         is_of_one = slot.version < _MEMBERS_FROM
-        members = (LeavingMember(member_id=request.member_id),) if is_of_one else request.members
+        members = (wire.LeavingMember(member_id=request.member_id),) if is_of_one else request.members
         refusal = self._all.member_refusal(request.group_id, slot.principal)
         if refusal is not None:
-            slot.answer(LeaveGroupResponse(error_code=refusal))
+            slot.answer(wire.LeaveGroupResponse(error_code=refusal))
             return
 
-        def answer(parts: Sequence[Sequence[LeftMember]]) -> None:
+        def answer(parts: Sequence[Sequence[wire.LeftMember]]) -> None:
             left = tuple(chain.from_iterable(parts))
             code = left[0].error_code if is_of_one else ErrorCode.NONE
-            slot.answer_with(lambda: LeaveGroupResponse(error_code=code, members=left), len(left))
+            slot.answer_with(lambda: wire.LeaveGroupResponse(error_code=code, members=left), len(left))
 
         # A group may have a thousand members, and tools that remove all of them name them together.
         slot.each(list(portions(members)), partial(self._left, request.group_id), answer)
 
-    def _left(self, name: str, members: Sequence[LeavingMember]) -> Sequence[LeftMember]:
+    def _left(self, name: str, members: Sequence[wire.LeavingMember]) -> Sequence[wire.LeftMember]:
         return [
-            LeftMember(
+            wire.LeftMember(
                 member_id=each.member_id,
                 group_instance_id=each.group_instance_id,
                 error_code=GROUP_CODES[refusal],

@@ -8,36 +8,7 @@ by ids. Metadata has both: members of KIP-848's groups know topics by ids.
 from typing import Final, NamedTuple
 
 from libramq.errors import RemoteProtocolError
-from libramq.wire.kafka.apis.fetch import FetchRequest, ListOffsetsRequest
-from libramq.wire.kafka.apis.groups import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupHeartbeatRequest,
-    DeleteGroupsRequest,
-    DescribeGroupsRequest,
-    FindCoordinatorRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    SyncGroupRequest,
-)
-from libramq.wire.kafka.apis.handshake import (
-    ApiVersionsRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
-)
-from libramq.wire.kafka.apis.metadata import MetadataRequest
-from libramq.wire.kafka.apis.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
-from libramq.wire.kafka.apis.produce import InitProducerIdRequest, ProduceRequest
-from libramq.wire.kafka.apis.topics import (
-    AlterConfigsRequest,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteRecordsRequest,
-    DeleteTopicsRequest,
-    DescribeConfigsRequest,
-    IncrementalAlterConfigsRequest,
-)
+from libramq.wire.kafka.apis import fetch, groups, handshake, metadata, offsets, produce, topics
 from libramq.wire.kafka.frame import RequestHeader, encode_answer, read_client_id, read_header
 from libramq.wire.kafka.primitives import Reader
 from libramq.wire.kafka.schema import Message, Request, decode, encode
@@ -74,34 +45,34 @@ def _api(
 APIS: Final = {
     api.key: api
     for api in (
-        _api(0, ProduceRequest, 3, 9, 9, listed_from=0),
-        _api(1, FetchRequest, 4, 12, 12),
-        _api(2, ListOffsetsRequest, 1, 6, 6),
-        _api(3, MetadataRequest, 0, 13, 9),
-        _api(8, OffsetCommitRequest, 2, 9, 8),
-        _api(9, OffsetFetchRequest, 1, 9, 6),
-        _api(10, FindCoordinatorRequest, 0, 4, 3),
-        _api(11, JoinGroupRequest, 0, 9, 6),
-        _api(12, HeartbeatRequest, 0, 4, 4),
-        _api(13, LeaveGroupRequest, 0, 5, 4),
-        _api(14, SyncGroupRequest, 0, 5, 4),
-        _api(15, DescribeGroupsRequest, 0, 6, 5),
-        _api(16, ListGroupsRequest, 0, 5, 3),
-        _api(17, SaslHandshakeRequest, 1, 1, 2, listed_from=0),
-        _api(API_VERSIONS, ApiVersionsRequest, 0, 4, 3),
-        _api(19, CreateTopicsRequest, 2, 6, 5),
-        _api(20, DeleteTopicsRequest, 1, 5, 4),
-        _api(21, DeleteRecordsRequest, 0, 2, 2),
-        _api(22, InitProducerIdRequest, 0, 5, 2),
-        _api(32, DescribeConfigsRequest, 1, 4, 4),
-        _api(33, AlterConfigsRequest, 0, 2, 2),
-        _api(36, SaslAuthenticateRequest, 0, 2, 2),
-        _api(37, CreatePartitionsRequest, 0, 3, 2),
-        _api(42, DeleteGroupsRequest, 0, 2, 2),
-        _api(44, IncrementalAlterConfigsRequest, 0, 1, 1),
-        _api(47, OffsetDeleteRequest, 0, 0, 1),
-        _api(68, ConsumerGroupHeartbeatRequest, 0, 1, 0),
-        _api(69, ConsumerGroupDescribeRequest, 0, 1, 0),
+        _api(0, produce.ProduceRequest, 3, 9, 9, listed_from=0),
+        _api(1, fetch.FetchRequest, 4, 12, 12),
+        _api(2, fetch.ListOffsetsRequest, 1, 6, 6),
+        _api(3, metadata.MetadataRequest, 0, 13, 9),
+        _api(8, offsets.OffsetCommitRequest, 2, 9, 8),
+        _api(9, offsets.OffsetFetchRequest, 1, 9, 6),
+        _api(10, groups.FindCoordinatorRequest, 0, 4, 3),
+        _api(11, groups.JoinGroupRequest, 0, 9, 6),
+        _api(12, groups.HeartbeatRequest, 0, 4, 4),
+        _api(13, groups.LeaveGroupRequest, 0, 5, 4),
+        _api(14, groups.SyncGroupRequest, 0, 5, 4),
+        _api(15, groups.DescribeGroupsRequest, 0, 6, 5),
+        _api(16, groups.ListGroupsRequest, 0, 5, 3),
+        _api(17, handshake.SaslHandshakeRequest, 1, 1, 2, listed_from=0),
+        _api(API_VERSIONS, handshake.ApiVersionsRequest, 0, 4, 3),
+        _api(19, topics.CreateTopicsRequest, 2, 6, 5),
+        _api(20, topics.DeleteTopicsRequest, 1, 5, 4),
+        _api(21, topics.DeleteRecordsRequest, 0, 2, 2),
+        _api(22, produce.InitProducerIdRequest, 0, 5, 2),
+        _api(32, topics.DescribeConfigsRequest, 1, 4, 4),
+        _api(33, topics.AlterConfigsRequest, 0, 2, 2),
+        _api(36, handshake.SaslAuthenticateRequest, 0, 2, 2),
+        _api(37, topics.CreatePartitionsRequest, 0, 3, 2),
+        _api(42, groups.DeleteGroupsRequest, 0, 2, 2),
+        _api(44, topics.IncrementalAlterConfigsRequest, 0, 1, 1),
+        _api(47, offsets.OffsetDeleteRequest, 0, 0, 1),
+        _api(68, groups.ConsumerGroupHeartbeatRequest, 0, 1, 0),
+        _api(69, groups.ConsumerGroupDescribeRequest, 0, 1, 0),
     )
 }
 
@@ -141,7 +112,7 @@ def decode_call(frame: bytes) -> Call:
     is_flexible = api.is_flexible(header.version)
     client_id = read_client_id(reader, is_flexible=is_flexible)
     request = decode(api.request, header.version, is_flexible, reader)
-    if api.request is not MetadataRequest:
+    if api.request is not metadata.MetadataRequest:
         # librdkafka 2.16 asks for all topics in version 9 with three bytes too many; Kafka ignores the rest
         # of every request.
         reader.finish()
