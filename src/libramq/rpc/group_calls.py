@@ -12,14 +12,7 @@ from libramq.fencing import Opened
 from libramq.formats.document import decode_body, encode_body
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
-from libramq.remoting.body.coordination import (
-    GroupAssignment,
-    GroupJoinBody,
-    GroupLeaveBody,
-    GroupPollBody,
-    GroupReleaseBody,
-    QueueGrant,
-)
+from libramq.remoting.body import coordination as bodies
 from libramq.remoting.command import Command
 from libramq.rpc.call import Call, group_call, nothing
 
@@ -28,22 +21,22 @@ class Joined(NamedTuple):
     """Our identity at the coordinator, and our assignment."""
 
     member: str
-    assignment: GroupAssignment
+    assignment: bodies.GroupAssignment
 
 
-def join_group(header: h.GroupJoinHeader, body: GroupJoinBody) -> Call[Joined]:
+def join_group(header: h.GroupJoinHeader, body: bodies.GroupJoinBody) -> Call[Joined]:
     """Join a group, or rejoin it; raises NotCoordinator."""
     return group_call(
         RequestCode.GROUP_JOIN,
         header,
-        lambda reply: Joined(reply.ext["lbMember"], decode_body(reply.body, GroupAssignment)),
+        lambda reply: Joined(reply.ext["lbMember"], decode_body(reply.body, bodies.GroupAssignment)),
         body=encode_body(body),
     )
 
 
 def poll_group(
-    group: str, member: str, epoch: int, body: GroupPollBody, hold_ms: int
-) -> Call[GroupAssignment]:
+    group: str, member: str, epoch: int, body: bodies.GroupPollBody, hold_ms: int
+) -> Call[bodies.GroupAssignment]:
     """Heartbeat and assignment in one, held until there is news, for hold_ms or a third of the session.
 
     Raises UnknownMember, NotCoordinator.
@@ -57,7 +50,7 @@ def poll_group(
             lb_takes_openings=True,
             lb_hold_ms=hold_ms,
         ),
-        lambda reply: decode_body(reply.body, GroupAssignment),
+        lambda reply: decode_body(reply.body, bodies.GroupAssignment),
         body=encode_body(body),
     )
 
@@ -65,9 +58,9 @@ def poll_group(
 def release_queues(
     group: str,
     member: str,
-    queues: Sequence[QueueGrant],
+    queues: Sequence[bodies.QueueGrant],
     *,
-    uncommitted: Sequence[QueueGrant] = (),
+    uncommitted: Sequence[bodies.QueueGrant] = (),
     leaving: bool = False,
     slow: bool = False,
 ) -> Call[None]:
@@ -77,7 +70,9 @@ def release_queues(
 
     uncommitted: those of which handled messages may be redelivered.
     """
-    body = GroupReleaseBody(queues=list(queues), leaving=leaving, slow=slow, uncommitted=list(uncommitted))
+    body = bodies.GroupReleaseBody(
+        queues=list(queues), leaving=leaving, slow=slow, uncommitted=list(uncommitted)
+    )
     return group_call(
         RequestCode.GROUP_RELEASE,
         h.GroupMemberHeader(consumer_group=group, lb_member=member),
@@ -86,13 +81,13 @@ def release_queues(
     )
 
 
-def leave_group(group: str, member: str, reason: str, queues: Sequence[QueueGrant] = ()) -> Call[None]:
+def leave_group(group: str, member: str, reason: str, queues: Sequence[bodies.QueueGrant] = ()) -> Call[None]:
     """Leave the group; all queues are free at once. queues: those that are drained and committed."""
     return group_call(
         RequestCode.GROUP_LEAVE,
         h.GroupMemberHeader(consumer_group=group, lb_member=member),
         nothing,
-        body=encode_body(GroupLeaveBody(reason=reason, queues=list(queues))),
+        body=encode_body(bodies.GroupLeaveBody(reason=reason, queues=list(queues))),
     )
 
 

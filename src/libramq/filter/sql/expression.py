@@ -20,28 +20,9 @@ from threading import Lock
 from typing import Any, Final
 
 from libramq.errors import ConfigError
+from libramq.filter.sql import tree
 from libramq.filter.sql.parser import parse
 from libramq.filter.sql.tokens import SqlFault
-from libramq.filter.sql.tree import (
-    NUMBERS,
-    And,
-    Comparison,
-    Condition,
-    In,
-    IsNull,
-    Literal,
-    Negated,
-    Not,
-    Or,
-    Order,
-    Part,
-    Property,
-    TextTest,
-    Truth,
-    Type,
-    Value,
-    names_in,
-)
 from libramq.filter.sql.values import READ, compare_doubles, compare_numbers, java_double
 
 #: ExpressionType.SQL92.
@@ -62,17 +43,17 @@ Test = Callable[[bytes], bool | None]
 Get = Callable[[bytes], Any]
 Compare = Callable[[Any, Any], bool]
 
-_OPERATORS: Final[dict[Order, Compare]] = {
-    Order.EQUAL: operator.eq,
-    Order.LESS: operator.lt,
-    Order.LESS_OR_EQUAL: operator.le,
-    Order.GREATER: operator.gt,
-    Order.GREATER_OR_EQUAL: operator.ge,
+_OPERATORS: Final[dict[tree.Order, Compare]] = {
+    tree.Order.EQUAL: operator.eq,
+    tree.Order.LESS: operator.lt,
+    tree.Order.LESS_OR_EQUAL: operator.le,
+    tree.Order.GREATER: operator.gt,
+    tree.Order.GREATER_OR_EQUAL: operator.ge,
 }
-_PARTS: Final[dict[Part, Callable[[bytes, bytes], bool]]] = {
-    Part.CONTAINS: operator.contains,
-    Part.STARTSWITH: bytes.startswith,
-    Part.ENDSWITH: bytes.endswith,
+_PARTS: Final[dict[tree.Part, Callable[[bytes, bytes], bool]]] = {
+    tree.Part.CONTAINS: operator.contains,
+    tree.Part.STARTSWITH: bytes.startswith,
+    tree.Part.ENDSWITH: bytes.endswith,
 }
 
 
@@ -134,31 +115,31 @@ def _parse(expression: str) -> SqlFilter | str:
         condition = parse(expression)
     except SqlFault as fault:
         return str(fault)
-    return SqlFilter(expression, compile_condition(condition), tuple(names_in(condition)))
+    return SqlFilter(expression, compile_condition(condition), tuple(tree.names_in(condition)))
 
 
-def compile_condition(condition: Condition) -> Test:
+def compile_condition(condition: tree.Condition) -> Test:
     """Return the function of a condition."""
     match condition:
-        case And(conditions):
+        case tree.And(conditions):
             return _all([compile_condition(part) for part in conditions])
-        case Or(conditions):
+        case tree.Or(conditions):
             return _any([compile_condition(part) for part in conditions])
-        case Not(inner):
+        case tree.Not(inner):
             return _not(compile_condition(inner))
-        case Truth(property_):
+        case tree.Truth(property_):
             get = _property(property_.name)
             return lambda data: None if get(data) is None else False
-        case Comparison():
+        case tree.Comparison():
             return _comparison(condition)
-        case IsNull(value):
+        case tree.IsNull(value):
             get = _getter(value)
             return lambda data: get(data) is None
-        case In():
+        case tree.In():
             return _in(condition)
-        case TextTest():
+        case tree.TextTest():
             return _text_test(condition)
-        case Literal(value):
+        case tree.Literal(value):
             constant = value if value is None else value is True
             return lambda _: constant
 
@@ -199,14 +180,14 @@ def _not(test: Test) -> Test:
     return is_not
 
 
-def _comparison(comparison: Comparison) -> Test:
+def _comparison(comparison: tree.Comparison) -> Test:
     order, left, right = comparison.order, comparison.left, comparison.right
     types = type_of(left), type_of(right)
     compare = _compare(order, *types)
-    if isinstance(left, Property) and isinstance(right, Literal):  # Nearly all of them.
+    if isinstance(left, tree.Property) and isinstance(right, tree.Literal):  # Nearly all of them.
         return _property_and_literal(left.name, _constant(right), order, types[1], compare)
     get_left, get_right = _getter(left), _getter(right)
-    is_equality = order is Order.EQUAL
+    is_equality = order is tree.Order.EQUAL
 
     def compared(data: bytes) -> bool | None:
         left_value = get_left(data)
@@ -222,11 +203,13 @@ def _comparison(comparison: Comparison) -> Test:
     return compared
 
 
-def _property_and_literal(name: str, constant: Any, order: Order, type_: Type, compare: Compare) -> Test:
+def _property_and_literal(
+    name: str, constant: Any, order: tree.Order, type_: tree.Type, compare: Compare
+) -> Test:
     """Return the test of a property against a value that is not null."""
     key = _key(name)
     size = len(key)
-    if type_ in (Type.INTEGER, Type.LONG):
+    if type_ in (tree.Type.INTEGER, tree.Type.LONG):
         read, compare = READ[type_], _OPERATORS[order]
 
         def number_compared(data: bytes) -> bool | None:
@@ -238,7 +221,7 @@ def _property_and_literal(name: str, constant: Any, order: Order, type_: Type, c
 
         return number_compared
 
-    if type_ is Type.DOUBLE and constant:  # Zeros have an order of their own.
+    if type_ is tree.Type.DOUBLE and constant:  # Zeros have an order of their own.
         compare = _OPERATORS[order]
 
         def fraction_compared(data: bytes) -> bool | None:
@@ -263,7 +246,7 @@ def _property_and_literal(name: str, constant: Any, order: Order, type_: Type, c
     return compared
 
 
-def _in(test: In) -> Test:
+def _in(test: tree.In) -> Test:
     get = _property(test.property.name)
     texts = frozenset(map(_encode, test.texts))
     is_negated = test.is_negated
@@ -275,12 +258,12 @@ def _in(test: In) -> Test:
     return is_in
 
 
-def _text_test(test: TextTest) -> Test:
+def _text_test(test: tree.TextTest) -> Test:
     part, is_negated = _encode(test.text), test.is_negated
     if not part:
         return lambda _: False
     get = _getter(test.value)
-    if type_of(test.value) is not Type.TEXT:
+    if type_of(test.value) is not tree.Type.TEXT:
 
         def is_no_text(data: bytes) -> bool:
             get(data)  # It may raise.
@@ -299,36 +282,36 @@ def _text_test(test: TextTest) -> Test:
 # Values.
 
 
-def type_of(value: Value) -> Type:
+def type_of(value: tree.Value) -> tree.Type:
     """Return the type that a value always has, unless it is unknown."""
     match value:
-        case Property():
-            return Type.TEXT
-        case Literal():
+        case tree.Property():
+            return tree.Type.TEXT
+        case tree.Literal():
             return value.type
-        case Negated(inner):
+        case tree.Negated(inner):
             type_ = type_of(inner)
-            return type_ if type_ in NUMBERS else Type.NULL
+            return type_ if type_ in tree.NUMBERS else tree.Type.NULL
         case _:
-            return Type.BOOLEAN
+            return tree.Type.BOOLEAN
 
 
-def _getter(value: Value) -> Get:
+def _getter(value: tree.Value) -> Get:
     match value:
-        case Property(name):
+        case tree.Property(name):
             return _property(name)
-        case Literal():
+        case tree.Literal():
             constant = _constant(value)
             return lambda _: constant
-        case Negated(inner):
+        case tree.Negated(inner):
             return _negated(inner)
         case _:
             return compile_condition(value)
 
 
-def _negated(value: Value) -> Get:
+def _negated(value: tree.Value) -> Get:
     get = _getter(value)
-    if type_of(value) not in NUMBERS:
+    if type_of(value) not in tree.NUMBERS:
 
         def unknown(data: bytes) -> None:
             get(data)  # It may raise.
@@ -355,7 +338,7 @@ def _key(name: str) -> bytes:
     return b"\x02%b\x01" % name.encode()
 
 
-def _constant(literal: Literal) -> Any:
+def _constant(literal: tree.Literal) -> Any:
     return _encode(literal.value) if isinstance(literal.value, str) else literal.value
 
 
@@ -363,22 +346,22 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _compare(order: Order, left: Type, right: Type) -> Compare:
+def _compare(order: tree.Order, left: tree.Type, right: tree.Type) -> Compare:
     """Return the comparison of two values of these types, neither of which is unknown."""
     test = _OPERATORS[order]
-    if left is Type.TEXT and right is Type.TEXT:
-        if order is Order.EQUAL:
+    if left is tree.Type.TEXT and right is tree.Type.TEXT:
+        if order is tree.Order.EQUAL:
             return test
         return lambda text, other: test(compare_doubles(java_double(text), java_double(other)), 0)
-    if left is Type.TEXT and right in READ:
+    if left is tree.Type.TEXT and right in READ:
         read_left = READ[right]
         return lambda text, value: test(compare_numbers(read_left(text), value), 0)
-    if left in NUMBERS and right is Type.TEXT:
+    if left in tree.NUMBERS and right is tree.Type.TEXT:
         read_right = READ[left]
         return lambda value, text: test(compare_numbers(value, read_right(text)), 0)
-    if left is Type.BOOLEAN and right is Type.TEXT:
+    if left is tree.Type.BOOLEAN and right is tree.Type.TEXT:
         return _incomparable
-    if left is right is Type.BOOLEAN or (left in NUMBERS and right in NUMBERS):
+    if left is right is tree.Type.BOOLEAN or (left in tree.NUMBERS and right in tree.NUMBERS):
         return lambda value, other: test(compare_numbers(value, other), 0)
     return lambda _value, _other: False  # A number and a Boolean.
 

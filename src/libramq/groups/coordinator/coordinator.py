@@ -12,26 +12,10 @@ from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError, InvalidName
 from libramq.fencing import MODE_CLIENT, Claims, FenceGrant
 from libramq.groups.coordinator import event as ev
+from libramq.groups.coordinator import request as rq
 from libramq.groups.coordinator import transitions
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup, GroupView
 from libramq.groups.coordinator.effect import Effect, Grant, ModeChanged
-from libramq.groups.coordinator.request import (
-    Join,
-    Leave,
-    Poll,
-    Release,
-    Remove,
-    Request,
-    SessionLimits,
-    allocates_itself,
-    at_limit,
-    busy,
-    check_listed,
-    member_profile,
-    no_members,
-    operator_of,
-    refusal,
-)
 from libramq.groups.coordinator.saved_state import GroupState, MemberProfile, Record
 from libramq.groups.coordinator.shared_tables import SharedTables
 from libramq.groups.coordinator.state import SELF_ALLOCATED
@@ -73,7 +57,7 @@ class Coordinator(Generic[P, T]):
     ) -> None:
         self._secret_bits = secret_bits
         self._must_gather, self._fence_epoch = must_gather, fence_epoch
-        self._sessions = SessionLimits()
+        self._sessions = rq.SessionLimits()
         self._shared: SharedTables[P] = SharedTables(record)
         self._groups: dict[str, CoordinatedGroup[P, T]] = {}
         #: Of groups that were left to other brokers: the last epoch here, and the members then.
@@ -90,7 +74,7 @@ class Coordinator(Generic[P, T]):
     # Requests of members and operators.
 
     def ask(
-        self, ticket: T, peer: P, request: Request, *, is_alone: bool = False, now_ms: MonotonicMs
+        self, ticket: T, peer: P, request: rq.Request, *, is_alone: bool = False, now_ms: MonotonicMs
     ) -> list[Effect[T]]:
         """Handle a request of a member or an operator: one of these effects answers it, or a later one does.
 
@@ -98,56 +82,56 @@ class Coordinator(Generic[P, T]):
         """
         try:
             match request:
-                case Join():
+                case rq.Join():
                     group, event = self._join(ticket, peer, request, is_alone=is_alone, now_ms=now_ms)
-                case Remove():
+                case rq.Remove():
                     group, event = self._remove(ticket, request)
                 case _:
                     group, event = self._member_request(ticket, peer, request)
             transitions.handle(group, event, now_ms=now_ms)
         except (BrokerError, InvalidName) as error:
-            return [refusal(ticket, error)]
+            return [rq.refusal(ticket, error)]
         return group.publish(now_ms=now_ms)
 
     def _join(
-        self, ticket: T, peer: P, join: Join, *, is_alone: bool, now_ms: MonotonicMs
+        self, ticket: T, peer: P, join: rq.Join, *, is_alone: bool, now_ms: MonotonicMs
     ) -> tuple[CoordinatedGroup[P, T], ev.Event]:
         names.validate_group(join.group)
         if join.held:
             known = self._groups.get(join.group)
             self._shared.check_listed(join.held, known.members.held_count if known is not None else 0)
-        profile = member_profile(join, self._secret_bits.token_hex(MEMBER_ID_BYTES), self._sessions)
+        profile = rq.member_profile(join, self._secret_bits.token_hex(MEMBER_ID_BYTES), self._sessions)
         group = self._group_to_join(join.group, now_ms)
         if group.publication.cannot_persist:
-            raise busy(group.name)
+            raise rq.busy(group.name)
         return group, ev.Joined(ticket, peer, profile, join, is_alone)
 
     def _member_request(
-        self, ticket: T, peer: P, request: Poll | Release | Leave
+        self, ticket: T, peer: P, request: rq.Poll | rq.Release | rq.Leave
     ) -> tuple[CoordinatedGroup[P, T], ev.Event]:
         group = self._groups.get(request.group)
         if group is None:
-            raise no_members(request.group)
+            raise rq.no_members(request.group)
         member = group.members.require(request.member)
         match request:
-            case Poll():
+            case rq.Poll():
                 self._shared.check_listed(request.held, group.members.held_count, len(member.held))
                 return group, ev.Polled(ticket, peer, member, request)
-            case Release():
-                check_listed(request.queues)
+            case rq.Release():
+                rq.check_listed(request.queues)
                 return group, ev.Released(ticket, peer, member, request)
-            case Leave():
-                check_listed(request.committed)
+            case rq.Leave():
+                rq.check_listed(request.committed)
                 return group, ev.Left(ticket, member, request)
 
-    def _remove(self, ticket: T, remove: Remove) -> tuple[CoordinatedGroup[P, T], ev.Event]:
-        operator = operator_of(remove)
+    def _remove(self, ticket: T, remove: rq.Remove) -> tuple[CoordinatedGroup[P, T], ev.Event]:
+        operator = rq.operator_of(remove)
         group = self._groups.get(remove.group)
         if group is None:
             stock = self._shared.stock.get(remove.group)
-            raise allocates_itself(remove.group, stock) if stock else no_members(remove.group)
+            raise rq.allocates_itself(remove.group, stock) if stock else rq.no_members(remove.group)
         if group.publication.cannot_persist and group.state not in SELF_ALLOCATED:
-            raise busy(remove.group)
+            raise rq.busy(remove.group)
         return group, ev.Removed(ticket, remove.name, operator)
 
     # Events.
@@ -309,7 +293,7 @@ class Coordinator(Generic[P, T]):
         group = self._groups.get(name)
         return group.members.profiles if group is not None else ()
 
-    def forget_former(self, leave: Leave) -> None:
+    def forget_former(self, leave: rq.Leave) -> None:
         """Note a member that leaves a group which was left to another broker: that need not await it."""
         _, members = self.former(leave.group)
         if members is not None and leave.member in members:
@@ -340,11 +324,11 @@ class Coordinator(Generic[P, T]):
 
     def _group_to_join(self, name: str, now_ms: MonotonicMs) -> CoordinatedGroup[P, T]:
         if self._shared.member_count >= MEMBERS_OF_ALL_MAX:
-            raise at_limit(f"{MEMBERS_OF_ALL_MAX} members are here")
+            raise rq.at_limit(f"{MEMBERS_OF_ALL_MAX} members are here")
         if name in self._groups:
             return self._groups[name]
         if len(self._groups) >= COORDINATED_GROUPS_MAX:
-            raise at_limit(f"{COORDINATED_GROUPS_MAX} groups are coordinated here")
+            raise rq.at_limit(f"{COORDINATED_GROUPS_MAX} groups are coordinated here")
         group = self._groups[name] = CoordinatedGroup(name, shared=self._shared)
         if name in self._shared.stock:
             transitions.handle(group, ev.StockMembersJoined(self._shared.stock[name]), now_ms=now_ms)

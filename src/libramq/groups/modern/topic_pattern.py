@@ -11,16 +11,7 @@ Upstream: RE2/J, with which the coordinator resolves SubscribedTopicRegex (KIP-8
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from libramq.groups.modern.pattern_syntax import (
-    Alternatives,
-    Characters,
-    Concatenation,
-    Edge,
-    InvalidPattern,
-    Repeated,
-    Tree,
-    parse,
-)
+from libramq.groups.modern import pattern_syntax as syntax
 
 #: Ours: the nodes of an automaton; a repetition has its part's as many times as it names.
 NODES_MAX: Final = 2_000
@@ -42,7 +33,7 @@ class _Node(NamedTuple):
 
     mask: int = 0
     then: int = -1
-    edge: Edge | None = None
+    edge: syntax.Edge | None = None
     forks: tuple[int, ...] = ()
 
 
@@ -51,7 +42,7 @@ class TopicPattern:
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
-        self._tables, self._fits = _Automaton(parse(pattern)).states()
+        self._tables, self._fits = _Automaton(syntax.parse(pattern)).states()
 
     def fits(self, name: str) -> bool:
         """Return whether a topic's name, in ASCII, fits as a whole."""
@@ -68,27 +59,27 @@ class TopicPattern:
 class _Automaton:
     """The nodes of a pattern. Each part is built from its end, and returns the node at which it begins."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: syntax.Tree) -> None:
         self._nodes: list[_Node] = [_Node()]  # The end of every name that fits.
         self._work = self._parts = 0
         self._first = self._build(tree, 0)
 
-    def _build(self, tree: Tree, then: int) -> int:
+    def _build(self, tree: syntax.Tree, then: int) -> int:
         self._parts += 1
         if self._parts > NODES_MAX:
-            raise InvalidPattern("the pattern is too large: it repeats too much")
+            raise syntax.InvalidPattern("the pattern is too large: it repeats too much")
         match tree:
-            case Characters(mask):
+            case syntax.Characters(mask):
                 return self._add(_Node(mask=mask, then=then))
-            case Edge():
+            case syntax.Edge():
                 return self._add(_Node(edge=tree, then=then))
-            case Concatenation(parts):
+            case syntax.Concatenation(parts):
                 for part in reversed(parts):
                     then = self._build(part, then)
                 return then
-            case Alternatives(parts):
+            case syntax.Alternatives(parts):
                 return self._add(_Node(forks=tuple(self._build(part, then) for part in parts)))
-            case Repeated(part, least, most):
+            case syntax.Repeated(part, least, most):
                 if most is None:
                     then = self._loop(part, then)
                 else:
@@ -99,7 +90,7 @@ class _Automaton:
                     then = self._build(part, then)
                 return then
 
-    def _loop(self, part: Tree, then: int) -> int:
+    def _loop(self, part: syntax.Tree, then: int) -> int:
         """Build a part that comes any number of times."""
         loop = self._add(_Node())
         self._nodes[loop] = _Node(forks=(self._build(part, loop), then))
@@ -125,7 +116,7 @@ class _Automaton:
                 reached = self._reached(nodes, is_start=False)
                 if reached not in known:
                     if len(sets) > STATES_MAX:
-                        raise InvalidPattern("the pattern is too complex")
+                        raise syntax.InvalidPattern("the pattern is too complex")
                     known[reached] = len(sets)
                     sets.append(reached)
                     fits.append(self._is_end(reached, is_start=False))
@@ -158,7 +149,7 @@ class _Automaton:
             if node.edge is not None and (is_end if node.edge.is_end else is_start):
                 left.append(node.then)
         if self._work > WORK_MAX:
-            raise InvalidPattern("the pattern is too complex")
+            raise syntax.InvalidPattern("the pattern is too complex")
         return frozenset(found)
 
     def _is_end(self, nodes: Iterable[int], *, is_start: bool) -> bool:

@@ -25,17 +25,8 @@ from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.work import Work
 from libramq.message.names import pop_retry_topic
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body import consumers as bodies
 from libramq.remoting.body.cluster import GroupList, TopicList
-from libramq.remoting.body.consumers import (
-    ClientConnection,
-    ConsumerConnection,
-    ConsumeStats,
-    GroupDiagnosis,
-    OffsetWrapper,
-    ProducerConnection,
-    TopicOffset,
-    TopicStatsTable,
-)
 from libramq.remoting.headers import (
     ConsumeStatsHeader,
     GroupByNameHeader,
@@ -92,12 +83,12 @@ class Statistics:
             minimum = self._store.min_offset(topic, queue_id)
             maximum = self._store.max_offset(topic, queue_id)
             last_ms = (yield from stored_ms(self._store, topic, queue_id, maximum - 1)) if maximum else 0
-            table[MessageQueue(topic, self._broker_name, queue_id)] = TopicOffset(
+            table[MessageQueue(topic, self._broker_name, queue_id)] = bodies.TopicOffset(
                 min_offset=minimum, max_offset=maximum, last_update_timestamp=max(0, last_ms)
             )
             yield None
         puts = self._throughput.puts_per_second(topic)
-        return reply_rows(lambda: TopicStatsTable(offset_table=table, topic_put_tps=puts), len(table))
+        return reply_rows(lambda: bodies.TopicStatsTable(offset_table=table, topic_put_tps=puts), len(table))
 
     @serves(RequestCode.GET_CONSUME_STATS)
     def consume_stats(self, request: Request) -> Outcome:
@@ -128,7 +119,7 @@ class Statistics:
         return self._consume_stats(group, known)
 
     def _consume_stats(self, group: str, topics: Sequence[TopicConfig]) -> Work[Outcome]:
-        table: dict[MessageQueue, OffsetWrapper] = {}
+        table: dict[MessageQueue, bodies.OffsetWrapper] = {}
         popped = yield from popped_unfinished(self._in_flight, group)
         gets = 0.0
         for config in topics:
@@ -140,7 +131,7 @@ class Statistics:
                     self._store, self._offsets, group, queue, committed.get(queue_id, 0), popped
                 )
                 yield None
-        return reply_rows(lambda: ConsumeStats(offset_table=table, consume_tps=gets), len(table))
+        return reply_rows(lambda: bodies.ConsumeStats(offset_table=table, consume_tps=gets), len(table))
 
     def _queue_ids(self, config: TopicConfig, committed: Mapping[int, int]) -> Iterator[int]:
         """Yield a topic's queues, and those that it has no more where a group has not read all."""
@@ -162,7 +153,7 @@ class Statistics:
         if group is None:
             # Its coordinator may be none of the brokers of its topics.
             if diagnoses := self._diagnoses(header.consumer_group):
-                return Reply(body=encode_body(ConsumerConnection(diagnoses=diagnoses)))
+                return Reply(body=encode_body(bodies.ConsumerConnection(diagnoses=diagnoses)))
             return Reply(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{header.consumer_group}] not online"
             )
@@ -180,7 +171,7 @@ class Statistics:
             instance, owned = instances.get(member.client_id), queues.get(member.client_id, {})
             members.append(_connection(member, instance=instance, queues=dict(sorted(owned.items()))))
             yield None
-        body = ConsumerConnection(
+        body = bodies.ConsumerConnection(
             connection_set=members,
             subscription_table=dict(group.subscriptions),
             consume_type=group.consume_type,
@@ -190,9 +181,9 @@ class Statistics:
         )
         return reply_rows(lambda: body, len(members))
 
-    def _diagnoses(self, group: str) -> list[GroupDiagnosis]:
+    def _diagnoses(self, group: str) -> list[bodies.GroupDiagnosis]:
         return [
-            GroupDiagnosis(kind=each.kind, about=each.about, text=each.text)
+            bodies.GroupDiagnosis(kind=each.kind, about=each.about, text=each.text)
             for each in self._health.of(group)
         ]
 
@@ -206,7 +197,7 @@ class Statistics:
             yield None
         if not found:
             return Reply(ResponseCode.SYSTEM_ERROR, f"the producer group[{header.producer_group}] not exist")
-        return reply_rows(lambda: ProducerConnection(connection_set=found), len(found))
+        return reply_rows(lambda: bodies.ProducerConnection(connection_set=found), len(found))
 
     @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     def topic_consumers(self, request: Request) -> Outcome:
@@ -223,8 +214,8 @@ class Statistics:
         return reply_rows(lambda: TopicList(topic_list=sorted(topics)), len(topics))
 
 
-def _connection(member: Member[Peer], **others: Any) -> ClientConnection:
-    return ClientConnection(
+def _connection(member: Member[Peer], **others: Any) -> bodies.ClientConnection:
+    return bodies.ClientConnection(
         client_id=member.client_id,
         client_addr=member.peer.address,
         language=member.language,

@@ -19,14 +19,7 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.record import with_topic
 from libramq.pop.handle import Handle, encode_handle
-from libramq.remoting.headers import (
-    HELD_MS,
-    MESSAGE_COUNTS,
-    NotificationHeader,
-    PeekMessageHeader,
-    PollingInfoHeader,
-    PopMessageHeader,
-)
+from libramq.remoting import headers as h
 from libramq.rpc.outcome import HOLD, Outcome, Reply, ReplyWhenDurable
 from libramq.rpc.request import Request, serves
 from libramq.rpc.responder import RequestWaiter
@@ -57,7 +50,7 @@ class PopMessage:
     @serves(RequestCode.POP_MESSAGE)
     def pop(self, request: Request, *, parsed_by: int | None = None) -> Outcome:
         """Answer a pop, or hold it. parsed_by: the version of users when its expression, a long one, came."""
-        header: PopMessageHeader = request.header
+        header: h.PopMessageHeader = request.header
         is_long = header.exp is not None and len(header.exp) > KEPT_CHARACTERS_MAX
         if is_long and parsed_by is None:
             return self._pop_parsed(request)
@@ -95,7 +88,7 @@ class PopMessage:
     @serves(RequestCode.NOTIFICATION)
     def notify(self, request: Request) -> Outcome:
         """Answer once a group has a message to pop, or not in time."""
-        header: NotificationHeader = request.header
+        header: h.NotificationHeader = request.header
         wanted = PopSelection(
             group=header.consumer_group,
             topic=header.topic,
@@ -112,7 +105,7 @@ class PopMessage:
     @serves(RequestCode.POLLING_INFO)
     def count_waiting(self, request: Request) -> Outcome:
         """Return how many pops of a group wait for a queue."""
-        header: PollingInfoHeader = request.header
+        header: h.PollingInfoHeader = request.header
         queue_id = max(header.queue_id, -1)
         wanted = PopSelection(group=header.consumer_group, topic=header.topic, queue_id=queue_id, count_max=1)
         self._popping.check(wanted, request.wall_ms)
@@ -122,7 +115,7 @@ class PopMessage:
     @serves(RequestCode.PEEK_MESSAGE)
     def peek(self, request: Request) -> Outcome:
         """Return the next messages of a group; they stay visible to all."""
-        header: PeekMessageHeader = request.header
+        header: h.PeekMessageHeader = request.header
         wanted = PopSelection(
             group=header.consumer_group,
             topic=header.topic,
@@ -148,11 +141,11 @@ class PopMessage:
             code = ResponseCode.POLLING_FULL if result.full else ResponseCode.POLLING_TIMEOUT
             numbers = _numbers(invisible_ms, result)
             if is_wide:
-                numbers[MESSAGE_COUNTS] = ""
+                numbers[h.MESSAGE_COUNTS] = ""
             return Reply(code, result.full or "NO_MESSAGE_IN_QUEUE", numbers)
         reply = self._found(topic, invisible_ms, result, is_wide=is_wide)
         assert reply.ext is not None
-        reply.ext[HELD_MS] = str(result.popped_ms - read_ms)
+        reply.ext[h.HELD_MS] = str(result.popped_ms - read_ms)
         return ReplyWhenDurable(result.end, reply) if self._waits_for_disk else reply
 
     def _found(self, topic: str, invisible_ms: int, result: PopResult, *, is_wide: bool = False) -> Reply:
@@ -175,7 +168,7 @@ class PopMessage:
             body += self._as_of(topic, share, result, invisible_ms) if share.is_retry else share.records
         ext["startOffsetInfo"] = ";".join(starts)
         if is_wide:
-            ext[MESSAGE_COUNTS] = ";".join(counts)
+            ext[h.MESSAGE_COUNTS] = ";".join(counts)
         else:
             ext["msgOffsetInfo"] = ";".join(offsets)
         if result.ordered:
