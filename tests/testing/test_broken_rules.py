@@ -143,7 +143,7 @@ def test_reads_before_durability_are_caught(monkeypatch: pytest.MonkeyPatch):
         return results
 
     monkeypatch.setattr(MessageStore, "append_batch", append_and_show)
-    monkeypatch.setattr(ConsumedAtLeastOnce, "_missing", lambda self: iter(()))
+    monkeypatch.setattr(ConsumedAtLeastOnce, "unmet", lambda self: iter(()))
     slow = replace(STOCK, handling=Handling(duration_ms_max=100, concurrency=1))
     caught(OneMessageAnOffset, scenario(*["cut_power", "kill", "join"] * 3, group=slow, members=2))
 
@@ -185,7 +185,7 @@ def test_offsets_left_ahead_of_a_shortened_queue_are_caught(monkeypatch: pytest.
     monkeypatch.setattr(
         OffsetLedger, "open", lambda self, now_ms, _, *rest: opened(self, now_ms, lambda *_: None, *rest)
     )
-    monkeypatch.setattr(ConsumedAtLeastOnce, "_missing", lambda self: iter(()))
+    monkeypatch.setattr(ConsumedAtLeastOnce, "unmet", lambda self: iter(()))
     caught(CommitWithinDurable, scenario("cut_power", "cut_power", is_sync=False))
 
 

@@ -192,14 +192,7 @@ class ConsumedAtLeastOnce(Invariant):
         else:
             self._failed |= message_ids
 
-    def is_met(self) -> bool:
-        return not any(True for _ in self._missing())
-
-    def finish(self) -> None:
-        for group, message_id, queue in self._missing():
-            self.broken(f"{group} never consumed {message_id} of {queue}")
-
-    def _missing(self) -> Iterator[tuple[str, str, MessageQueue]]:
+    def unmet(self) -> Iterator[str]:
         audiences: dict[str, set[str]] = defaultdict(set)
         for member in self.cluster.alive():
             if member.is_broadcasting == self.is_broadcasting:
@@ -210,7 +203,7 @@ class ConsumedAtLeastOnce(Invariant):
                     if message_id not in self._consumed[audience] and not self._may_be_passed_over(
                         message_id, queue
                     ):
-                        yield audience, message_id, queue
+                        yield f"{audience} never consumed {message_id} of {queue}"
 
     def _may_be_passed_over(self, message_id: str, queue: MessageQueue) -> bool:
         return (

@@ -58,18 +58,11 @@ class DelayedMessagesArrive(Invariant):
                 self.progressed_ms = self.cluster.now_ms
             self._consumed[member.audience] |= message_ids
 
-    def is_met(self) -> bool:
-        return not any(True for _ in self._missing())
-
-    def finish(self) -> None:
-        for group, topic, message_id in self._missing():
-            self.broken(f"{group} never consumed {message_id} of {topic}, which waited")
-
-    def _missing(self) -> Iterator[tuple[str, str, str]]:
+    def unmet(self) -> Iterator[str]:
         for member in self.cluster.alive():
             for topic in () if member.is_broadcasting else member.topics:
                 for message_id in sorted(self._awaited[topic] - self._consumed[member.audience]):
-                    yield member.audience, topic, message_id
+                    yield f"{member.audience} never consumed {message_id} of {topic}, which waited"
 
 
 class DelayedMessagesComeOnce(OfPairs):

@@ -1,5 +1,6 @@
 """The invariant: a named rule, which receives all facts and reports its violation."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from libramq.clock import MonotonicMs
@@ -25,12 +26,18 @@ class Invariant(Watcher):
     def step(self) -> None:
         """Check the cluster after a step."""
 
+    def unmet(self) -> Iterable[str]:
+        """Check liveness: yield what keeps the expected state from being reached after the last fault."""
+        return ()
+
     def is_met(self) -> bool:
-        """Check liveness: return whether the expected state was reached after the last fault."""
-        return True
+        """Return whether the expected state is reached."""
+        return next(iter(self.unmet()), None) is None
 
     def finish(self) -> None:
         """Check the cluster at the end."""
+        for what in self.unmet():
+            self.broken(what)
 
     def broken(self, what: str) -> NoReturn:
         """Report a violation."""

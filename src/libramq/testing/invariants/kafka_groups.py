@@ -180,14 +180,11 @@ class KafkaPartitionsOwned(Invariant):
     #: A session (45 s), of a static member that does not return, and the next rebalance.
     within_ms = 60_000
 
-    def is_met(self) -> bool:
-        return not any(wrong_of(self.cluster, plan) for plan in self.cluster.kafka.plans)
-
-    def finish(self) -> None:
+    def unmet(self) -> Iterator[str]:
         for plan in self.cluster.kafka.plans:
             wrong = wrong_of(self.cluster, plan)
             if wrong:
-                self.broken(f"{plan.name}: {wrong}")
+                yield f"{plan.name}: {wrong}"
 
 
 class KafkaMovesHaveCauses(Invariant):
@@ -437,14 +434,7 @@ class KafkaConsumedAtLeastOnce(Invariant):
             self._queues[broker, partition] = queue
         return self._queues.get((broker, partition))
 
-    def is_met(self) -> bool:
-        return not any(self._unread())
-
-    def finish(self) -> None:
-        for what in self._unread():
-            self.broken(what)
-
-    def _unread(self) -> Iterator[str]:
+    def unmet(self) -> Iterator[str]:
         for plan in self.cluster.kafka.plans:
             for queue in self.cluster.queues(plan.topics):
                 broker = self.cluster.brokers[queue.broker_name].broker

@@ -3,7 +3,7 @@ a release.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from libramq.client.consuming.queues.owned_queue import Delivery
@@ -124,7 +124,6 @@ class EveryQueueOwned(Invariant):
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
-        self._wrong: list[str] = []
         self._opened: dict[tuple[str, MessageQueue], Claim] = {}
         self._known_ms: dict[tuple[str, MessageQueue], MonotonicMs] = {}
 
@@ -135,8 +134,7 @@ class EveryQueueOwned(Invariant):
             self._opened[group, queue] = claim
             self._known_ms[group, queue] = self.cluster.now_ms
 
-    def is_met(self) -> bool:
-        self._wrong = []
+    def unmet(self) -> Iterator[str]:
         for group, topics in self.cluster.subscriptions().items():
             owners: dict[MessageQueue, list[str]] = defaultdict(list)
             members = [member for member in self.cluster.members if member.group == group and member.is_alive]
@@ -147,10 +145,9 @@ class EveryQueueOwned(Invariant):
                 readers = [member for member in members if queue.topic in member.topics]
                 share = not any(member.is_broadcasting for member in readers)
                 if len(owners[queue]) != (min(len(readers), 1) if share else len(readers)):
-                    self._wrong.append(f"{group}: {queue} is owned by {owners[queue] or 'nobody'}")
+                    yield f"{group}: {queue} is owned by {owners[queue] or 'nobody'}"
                 elif owners[queue] and not self._is_let_read(group, queue, owners[queue][0]):
-                    self._wrong.append(f"{group}: {owners[queue][0]} takes itself for the owner of {queue}")
-        return not self._wrong
+                    yield f"{group}: {owners[queue][0]} takes itself for the owner of {queue}"
 
     def _is_let_read(self, group: str, queue: MessageQueue, owner: str) -> bool:
         """Return whether the queue's fence lets its owner read, under the claim of its opening."""
@@ -161,8 +158,9 @@ class EveryQueueOwned(Invariant):
         return opened is not None and claim is not None and (owner, claim.epoch) == opened
 
     def finish(self) -> None:
-        if not self.is_met():
-            self.broken("; ".join(self._wrong))
+        wrong = [*self.unmet()]
+        if wrong:
+            self.broken("; ".join(wrong))
 
 
 _Key = tuple[str, MessageQueue]

@@ -54,20 +54,13 @@ class PoppedAtLeastOnce(Invariant):
             self._done[group, topic].add(message_id)
             self.progressed_ms = self.cluster.now_ms
 
-    def is_met(self) -> bool:
-        return not any(True for _ in self._missing())
-
-    def finish(self) -> None:
-        for group, topic, message_id in self._missing():
-            self.broken(f"{message_id} of {topic} was never acknowledged by {group}")
-
-    def _missing(self) -> Iterator[tuple[str, str, str]]:
+    def unmet(self) -> Iterator[str]:
         for group, topics in self.cluster.popping().items():
             for topic in topics:
                 missing = self._awaited[topic] - self._done[group, topic]
                 dead = {message_id for _, message_id in dead_letters(self.cluster, group)} if missing else ()
                 for message_id in sorted(missing.difference(dead)):
-                    yield group, topic, message_id
+                    yield f"{message_id} of {topic} was never acknowledged by {group}"
 
 
 def dead_letters(cluster: "Cluster", group: str) -> set[tuple[str, str]]:
@@ -185,15 +178,12 @@ class ResetsReplay(Invariant):
             del self._stored[queue]
         self._replays = [each for each in self._replays if not is_gone(each.broker, each.topic)]
 
-    def is_met(self) -> bool:
-        return not any(replay.unread for replay in self._replays)
-
-    def finish(self) -> None:
+    def unmet(self) -> Iterator[str]:
         for replay in self._replays:
             unread = replay.unread
             if unread:
                 what = f"{len(unread)} messages of {replay.topic}@{replay.broker}"
-                self.broken(f"{replay.group} was set back, and did not read {what}: {min(unread)}")
+                yield f"{replay.group} was set back, and did not read {what}: {min(unread)}"
 
 
 @dataclass(slots=True)

@@ -301,9 +301,7 @@ class Faults:
         for broker in brokers:
             for connection in network.between(broker, name_server) if breaks else ():
                 connection.reset()
-            for ends in ((broker, name_server), (name_server, broker)):
-                network.block(*ends, keeps=False)
-                self._later(block_ms, partial(network.unblock, *ends))
+            self._part(broker, name_server, block_ms)
 
     def set_clock(self) -> None:
         """Set one machine's wall clock, and perhaps all of them by an hour, and back."""
@@ -360,13 +358,11 @@ class Faults:
         block_ms = self._random.randint(SPLIT_MS_MIN, BLOCK_MS_MAX)
         self._happened(Happening.DEAF_BOTH_WAYS)
         self._disturb(f"brokers {ends[0]} and {ends[1]} are apart for {block_ms} ms")
-        for source, target in (ends, reversed(ends)):
-            self._world.network.block(source, target, keeps=False)
-            self._later(block_ms, partial(self._world.network.unblock, source, target))
+        self._part(ends[0], ends[1], block_ms)
 
     def split(self) -> None:
         """Split all processes into two halves, cut off from each other, each with a broker."""
-        cluster, network, draw = self._cluster, self._world.network, self._splits
+        cluster, draw = self._cluster, self._splits
         brokers = draw.sample(list(cluster.brokers), len(cluster.brokers))
         others = [each.name for each in cluster.alive()]
         others += [each.name for each in cluster.kafka.alive()]
@@ -382,9 +378,7 @@ class Faults:
         one, other = (" ".join(half) for half in halves)
         self._disturb(f"two halves are apart for {split_ms} ms: {one}; {other}")
         for pair in product(*halves):
-            for source, target in (pair, reversed(pair)):
-                network.block(source, target, keeps=False)
-                self._later(split_ms, partial(network.unblock, source, target))
+            self._part(*pair, split_ms)
 
     def reset(self) -> None:
         """Break a connection."""
@@ -551,10 +545,7 @@ class Faults:
         if slave is not None:
             self._happened(Happening.SLAVE_APART, slave.name)
             self._disturb(f"{slave.name} and its master are apart for {away_ms} ms")
-            ends = (slave.name, slave.master.name)
-            for source, target in (ends, ends[::-1]):
-                self._world.network.block(source, target, keeps=False)
-                self._later(away_ms, partial(self._world.network.unblock, source, target))
+            self._part(slave.name, slave.master.name, away_ms)
 
     def end_acting(self) -> None:
         """End a master, and its slave once that acts; where there is a second slave, that one acts on."""
@@ -673,10 +664,7 @@ class Faults:
         block_ms = self._kafka_random.randint(10, self._kafka_random.choice(KAFKA_SLEEP_MS_MAX))
         keeps = self._kafka_random.random() < 0.5
         self._disturb(f"{member.name} and its coordinator are apart for {block_ms} ms")
-        ends = (member.name, member.coordinator)
-        for source, target in (ends, ends[::-1]):
-            self._world.network.block(source, target, keeps=keeps)
-            self._later(block_ms, partial(self._world.network.unblock, source, target))
+        self._part(member.name, member.coordinator, block_ms, keeps=keeps)
 
     def end_coordinator(self) -> None:
         """Kill the coordinator of a group, or cut its power, soon after a member joins or leaves."""
@@ -739,6 +727,12 @@ class Faults:
         return self._random.choice(
             [*(m.name for m in self._cluster.alive()), *kafka, *producers, *self._cluster.brokers]
         )
+
+    def _part(self, one: str, other: str, part_ms: int, *, keeps: bool = False) -> None:
+        """Block the network between two processes, in both directions. keeps: their frames wait."""
+        for source, target in ((one, other), (other, one)):
+            self._world.network.block(source, target, keeps=keeps)
+            self._later(part_ms, partial(self._world.network.unblock, source, target))
 
     def _disturb(self, what: str) -> None:
         self._world.history.disturbed(what)
