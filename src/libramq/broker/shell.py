@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.broker import Broker
 from libramq.broker.cluster.registration import FIRST_ROUND_MS_MAX
 from libramq.broker.config import CREDENTIALS_OPTION, VIP_DISTANCE, BrokerConfig
@@ -59,7 +58,6 @@ class BrokerServer:
         clock: Clock,
         filesystem: FileSystem,
         randomness: random.Random | None = None,
-        authorizer: Authorizer = ALLOW_ALL,
         encryption: Encryption | None = None,
     ) -> None:
         for address in (config.bind_address, config.metrics_host):
@@ -69,7 +67,6 @@ class BrokerServer:
         self._config = config
         self._clock = clock
         self._filesystem = filesystem
-        self._authorizer = authorizer
         self._random = randomness or random.Random()
         self._servers: list[Server] = []
         #: Of clients, of all protocols; slaves and readers of metrics are counted apart.
@@ -141,7 +138,6 @@ class BrokerServer:
                 randomness=self._random,
                 process_id=os.getpid(),
             ),
-            authorizer=self._authorizer,
             recorded=self._metrics.record if self._metrics is not None else None,
             fetch_name_servers=_fetch_name_servers,
         )

@@ -20,14 +20,14 @@ DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 ZLIB_LEVEL: Final = 5  # DefaultMQProducerImpl.java, zipCompressLevel
 
 
-def compress_body(body: bytes, compression: int = flags.COMPRESSION_ZLIB, level: int = ZLIB_LEVEL) -> bytes:
+def compress_body(body: bytes, compression: int = flags.COMPRESSION_ZLIB) -> bytes:
     """Compress a body; the caller sets COMPRESSED and `compression` in the system flag."""
     if compression in (flags.COMPRESSION_ZLIB, flags.COMPRESSION_UNNAMED):
-        return zlib.compress(body, level)
+        return zlib.compress(body, ZLIB_LEVEL)
     if compression == flags.COMPRESSION_LZ4:
         return bytes(_module("lz4.frame").compress(body))
     if compression == flags.COMPRESSION_ZSTD:
-        return bytes(_module("zstandard").ZstdCompressor(level=level).compress(body))
+        return bytes(_module("zstandard").ZstdCompressor(level=ZLIB_LEVEL).compress(body))
     raise ConfigError(f"there is no compression {compression:#x}; use LZ4 0x100, ZSTD 0x200 or ZLIB 0x300")
 
 
