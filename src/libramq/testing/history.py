@@ -14,6 +14,7 @@ from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.fencing import Claim
+from libramq.groups.modern.values import Partition, Partitions
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
@@ -44,16 +45,6 @@ class KafkaGroupPlan:
     commit_ms: int = 1_000
 
 
-class KafkaPartition(NamedTuple):
-    """A partition of a topic."""
-
-    topic: str
-    number: int
-
-
-KafkaPartitions = frozenset[KafkaPartition]
-
-
 class KafkaBeat(NamedTuple):
     """A heartbeat. life: which of the member's joins it follows; owned: None where that is as it was."""
 
@@ -62,7 +53,7 @@ class KafkaBeat(NamedTuple):
     life: int
     broker: str
     epoch: int
-    owned: KafkaPartitions | None
+    owned: Partitions | None
     sent_ms: MonotonicMs
 
 
@@ -78,7 +69,7 @@ class KafkaCommit(NamedTuple):
     broker: str
     epoch: int
     number: int
-    offsets: Mapping[KafkaPartition, int]
+    offsets: Mapping[Partition, int]
     is_stale: bool
     sent_ms: MonotonicMs
 
@@ -226,15 +217,13 @@ class Watcher:
 
     # Members of Kafka's groups.
 
-    def kafka_beat(self, beat: "KafkaBeat") -> None:
+    def kafka_beat(self, beat: KafkaBeat) -> None:
         """A member sends a heartbeat."""
 
-    def kafka_answered(
-        self, beat: "KafkaBeat", code: int, epoch: int, assigned: "KafkaPartitions | None"
-    ) -> None:
+    def kafka_answered(self, beat: KafkaBeat, code: int, epoch: int, assigned: Partitions | None) -> None:
         """A member's heartbeat was answered. assigned: None where that is as it was."""
 
-    def kafka_owns(self, group: str, member: str, partitions: "KafkaPartitions") -> None:
+    def kafka_owns(self, group: str, member: str, partitions: Partitions) -> None:
         """A member has these partitions now: since they were assigned, until it reports that it has not."""
 
     def kafka_position(
@@ -242,24 +231,22 @@ class Watcher:
         group: str,
         member: str,
         broker: str,
-        partition: "KafkaPartition",
+        partition: Partition,
         position: int,
         sent_ms: MonotonicMs,
     ) -> None:
         """A member begins to read a partition where its group has committed."""
 
-    def kafka_handled(
-        self, group: str, broker: str, partition: "KafkaPartition", begin: int, end: int
-    ) -> None:
+    def kafka_handled(self, group: str, broker: str, partition: Partition, begin: int, end: int) -> None:
         """A member has read a part of a partition at its broker."""
 
-    def kafka_out_of_range(self, member: str, broker: str, partition: "KafkaPartition", offset: int) -> None:
+    def kafka_out_of_range(self, member: str, broker: str, partition: Partition, offset: int) -> None:
         """A broker has no records at the offset at which a member reads."""
 
-    def kafka_commit(self, commit: "KafkaCommit") -> None:
+    def kafka_commit(self, commit: KafkaCommit) -> None:
         """A member commits."""
 
-    def kafka_committed(self, commit: "KafkaCommit", codes: "Mapping[KafkaPartition, int]") -> None:
+    def kafka_committed(self, commit: KafkaCommit, codes: Mapping[Partition, int]) -> None:
         """A member's commit was answered; codes are empty if it was not."""
 
 
@@ -336,17 +323,15 @@ class Log(Watcher):
     def disturbed(self, what: str) -> None:
         self.note("fault", what)
 
-    def kafka_beat(self, beat: "KafkaBeat") -> None:
+    def kafka_beat(self, beat: KafkaBeat) -> None:
         owned = "" if beat.owned is None else f" with {_numbered(beat.owned)}"
         self.note(beat.member, f"{beat.group} heartbeat {beat.epoch} to {beat.broker}{owned}")
 
-    def kafka_answered(
-        self, beat: "KafkaBeat", code: int, epoch: int, assigned: "KafkaPartitions | None"
-    ) -> None:
+    def kafka_answered(self, beat: KafkaBeat, code: int, epoch: int, assigned: Partitions | None) -> None:
         what = "" if assigned is None else f", {_numbered(assigned)}"
         self.note(beat.broker, f"{beat.group} answers {beat.member}: {code or epoch}{what}")
 
-    def kafka_owns(self, group: str, member: str, partitions: "KafkaPartitions") -> None:
+    def kafka_owns(self, group: str, member: str, partitions: Partitions) -> None:
         self.note(member, f"has {_numbered(partitions)}")
 
     def kafka_position(
@@ -354,26 +339,24 @@ class Log(Watcher):
         group: str,
         member: str,
         broker: str,
-        partition: "KafkaPartition",
+        partition: Partition,
         position: int,
         sent_ms: MonotonicMs,
     ) -> None:
         self.note(member, f"reads {partition.topic}-{partition.number} from {position} on")
 
-    def kafka_handled(
-        self, group: str, broker: str, partition: "KafkaPartition", begin: int, end: int
-    ) -> None:
+    def kafka_handled(self, group: str, broker: str, partition: Partition, begin: int, end: int) -> None:
         self.handled_count += end - begin
         self.note(group, f"read {partition.topic}-{partition.number}:{begin}-{end} at {broker}")
 
-    def kafka_out_of_range(self, member: str, broker: str, partition: "KafkaPartition", offset: int) -> None:
+    def kafka_out_of_range(self, member: str, broker: str, partition: Partition, offset: int) -> None:
         self.note(broker, f"has nothing at {partition.topic}-{partition.number}:{offset}")
 
-    def kafka_commit(self, commit: "KafkaCommit") -> None:
+    def kafka_commit(self, commit: KafkaCommit) -> None:
         offsets = " ".join(f"{each.topic}-{each.number}:{at}" for each, at in commit.offsets.items())
         self.note(commit.member, f"commits {offsets} to {commit.broker} under {commit.epoch}")
 
-    def kafka_committed(self, commit: "KafkaCommit", codes: "Mapping[KafkaPartition, int]") -> None:
+    def kafka_committed(self, commit: KafkaCommit, codes: Mapping[Partition, int]) -> None:
         wrong = sorted({code for code in codes.values() if code})
         if wrong:
             self.note(commit.broker, f"refuses the commit of {commit.member} under {commit.epoch}: {wrong}")
@@ -424,5 +407,5 @@ def _named(queue: MessageQueue) -> str:
     return f"{queue.topic}@{queue.broker_name}/{queue.queue_id}"
 
 
-def _numbered(partitions: "Iterable[KafkaPartition]") -> str:
+def _numbered(partitions: Iterable[Partition]) -> str:
     return " ".join(f"{each.topic}-{each.number}" for each in sorted(partitions)) or "nothing"

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from libramq.clock import MonotonicMs
+from libramq.groups.modern.values import Partition, Partitions
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
-from libramq.testing.history import JOINS, KafkaBeat, KafkaCommit, KafkaPartition, KafkaPartitions
+from libramq.testing.history import JOINS, KafkaBeat, KafkaCommit
 from libramq.testing.invariants.invariant import Invariant
 from libramq.wire.kafka.error_code import ErrorCode
 
@@ -24,7 +25,7 @@ _FENCED: Final = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
 class _Taken(NamedTuple):
     """A partition that a member has was given to another one, by a coordinator at a time."""
 
-    partition: KafkaPartition
+    partition: Partition
     by: str
     broker: str
     at_ms: MonotonicMs
@@ -44,11 +45,11 @@ class OneKafkaOwner(Invariant):
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
-        self._owned: dict[str, dict[str, KafkaPartitions]] = {}
+        self._owned: dict[str, dict[str, Partitions]] = {}
         self._lives: dict[str, int] = {}
         self._answering: dict[str, KafkaBeat] = {}
         #: By member and life.
-        self._taken: dict[tuple[str, int], dict[KafkaPartition, _Taken]] = {}
+        self._taken: dict[tuple[str, int], dict[Partition, _Taken]] = {}
         self._expecting: set[tuple[str, int]] = set()
         self._died_ms: dict[str, MonotonicMs] = {}
         self._is_whole = True
@@ -64,9 +65,7 @@ class OneKafkaOwner(Invariant):
     def kafka_beat(self, beat: KafkaBeat) -> None:
         self._lives[beat.member] = beat.life
 
-    def kafka_answered(
-        self, beat: KafkaBeat, code: int, epoch: int, assigned: KafkaPartitions | None
-    ) -> None:
+    def kafka_answered(self, beat: KafkaBeat, code: int, epoch: int, assigned: Partitions | None) -> None:
         self._answering[beat.member] = beat
         if code or beat.epoch == JOINS:
             return
@@ -76,7 +75,7 @@ class OneKafkaOwner(Invariant):
             if is_judged and beat.sent_ms > taken.at_ms:
                 self._broken(beat.group, beat.member, taken, f"sends heartbeats to {beat.broker}")
 
-    def kafka_owns(self, group: str, member: str, partitions: KafkaPartitions) -> None:
+    def kafka_owns(self, group: str, member: str, partitions: Partitions) -> None:
         owned = self._owned.setdefault(group, {})
         gained = partitions - owned.get(member, frozenset())
         owned[member] = partitions
@@ -93,7 +92,7 @@ class OneKafkaOwner(Invariant):
         if node is None or node.expects_members:
             self._expecting.add((commit.member, commit.number))
 
-    def kafka_committed(self, commit: KafkaCommit, codes: "Mapping[KafkaPartition, int]") -> None:
+    def kafka_committed(self, commit: KafkaCommit, codes: "Mapping[Partition, int]") -> None:
         was_expecting = (commit.member, commit.number) in self._expecting
         self._expecting.discard((commit.member, commit.number))
         node = self.cluster.brokers[commit.broker].kafka
@@ -150,9 +149,7 @@ class KafkaEpochsGoForward(Invariant):
         if beat.epoch == JOINS:
             self._at_join[beat.member, beat.life] = self._answered.get((beat.broker, beat.group), 0)
 
-    def kafka_answered(
-        self, beat: KafkaBeat, code: int, epoch: int, assigned: KafkaPartitions | None
-    ) -> None:
+    def kafka_answered(self, beat: KafkaBeat, code: int, epoch: int, assigned: Partitions | None) -> None:
         if code:
             return
         before = self._at_join[beat.member, beat.life] if beat.epoch == JOINS else beat.epoch
@@ -222,9 +219,7 @@ class KafkaMovesHaveCauses(Invariant):
                 if not wrong_of(self.cluster, plan):
                     self._balanced[plan.name] = now
 
-    def kafka_answered(
-        self, beat: KafkaBeat, code: int, epoch: int, assigned: KafkaPartitions | None
-    ) -> None:
+    def kafka_answered(self, beat: KafkaBeat, code: int, epoch: int, assigned: Partitions | None) -> None:
         state = self._balanced.get(beat.group)
         if not self._is_judged or state is None or state != self._state(beat.group):
             return
@@ -257,7 +252,7 @@ def wrong_of(cluster: "Cluster", plan: "KafkaGroupPlan") -> str:
         epoch = node.kafka.group_epoch(plan.name) if node is not None and node.kafka is not None else None
         if not member.is_in or member.epoch != epoch:
             return f"{member.name} is in epoch {member.epoch} at {member.coordinator}, which has {epoch}"
-    owners: dict[KafkaPartition, str] = {}
+    owners: dict[Partition, str] = {}
     for member in members:
         for each in member.owned:
             if each in owners:
@@ -265,7 +260,7 @@ def wrong_of(cluster: "Cluster", plan: "KafkaGroupPlan") -> str:
             owners[each] = member.name
     for topic in plan.topics if members else ():
         for number in range(cluster.topics[topic] * len(cluster.brokers)):
-            if KafkaPartition(topic, number) not in owners:
+            if Partition(topic, number) not in owners:
                 return f"{topic}-{number} is owned by nobody"
     return ""
 
@@ -279,8 +274,8 @@ class _Pending(NamedTuple):
     offsets: what it will have set, as brokers bring an offset that is beyond its queue's end back to that.
     """
 
-    queues: Mapping[KafkaPartition, MessageQueue]
-    offsets: Mapping[KafkaPartition, int]
+    queues: Mapping[Partition, MessageQueue]
+    offsets: Mapping[Partition, int]
     faults: int
     reachable: frozenset[MessageQueue]
 
@@ -321,7 +316,7 @@ class KafkaCommitsAreKept(Invariant):
         for each, queue in queues.items():
             self._open[commit.group, queue][offsets[each]] += 1
 
-    def kafka_committed(self, commit: KafkaCommit, codes: Mapping[KafkaPartition, int]) -> None:
+    def kafka_committed(self, commit: KafkaCommit, codes: Mapping[Partition, int]) -> None:
         queues, offsets, faults, reachable = self._pending.pop((commit.member, commit.number))
         for each, code in codes.items():
             queue = queues.get(each)
@@ -340,7 +335,7 @@ class KafkaCommitsAreKept(Invariant):
         group: str,
         member: str,
         broker: str,
-        partition: KafkaPartition,
+        partition: Partition,
         position: int,
         sent_ms: MonotonicMs,
     ) -> None:
@@ -393,18 +388,18 @@ class KafkaConsumedAtLeastOnce(Invariant):
         #: What was read, as ends by beginnings, without overlaps.
         self._read: dict[_Key, list[tuple[int, int]]] = defaultdict(list)
         #: The partitions' queues at each broker; an answer may come after its broker has died.
-        self._queues: dict[tuple[str, KafkaPartition], MessageQueue] = {}
+        self._queues: dict[tuple[str, Partition], MessageQueue] = {}
         self._lossy: set[str] = set()
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         if durable_to is not None and not self.cluster.is_sync:
             self._lossy.add(name)  # Others take the offsets of messages that are lost.
 
-    def kafka_out_of_range(self, member: str, broker: str, partition: KafkaPartition, offset: int) -> None:
+    def kafka_out_of_range(self, member: str, broker: str, partition: Partition, offset: int) -> None:
         if broker not in self._lossy:
             self.broken(f"{member} read up to {offset} of {partition}, which {broker} does not have")
 
-    def kafka_handled(self, group: str, broker: str, partition: KafkaPartition, begin: int, end: int) -> None:
+    def kafka_handled(self, group: str, broker: str, partition: Partition, begin: int, end: int) -> None:
         self.progressed_ms = self.cluster.now_ms
         queue = self._queue(broker, partition)
         if queue is None:
@@ -421,13 +416,13 @@ class KafkaConsumedAtLeastOnce(Invariant):
         group: str,
         member: str,
         broker: str,
-        partition: KafkaPartition,
+        partition: Partition,
         position: int,
         sent_ms: MonotonicMs,
     ) -> None:
         self._queue(broker, partition)
 
-    def _queue(self, broker: str, partition: KafkaPartition) -> MessageQueue | None:
+    def _queue(self, broker: str, partition: Partition) -> MessageQueue | None:
         kafka = self.cluster.brokers[broker].kafka
         queue = kafka.queue(*partition) if kafka is not None else None
         if queue is not None:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from libramq.clock import MonotonicMs
 from libramq.errors import RemoteError
+from libramq.groups.modern.values import Partition, Partitions
 from libramq.runtime.seams import Link
 from libramq.testing.happening import Happening
 from libramq.testing.history import (
@@ -21,8 +22,6 @@ from libramq.testing.history import (
     KafkaBeat,
     KafkaCommit,
     KafkaGroupPlan,
-    KafkaPartition,
-    KafkaPartitions,
     Violation,
 )
 from libramq.testing.machine.network import Network, SimulatedDialer
@@ -249,12 +248,12 @@ class KafkaReader:
         self._random = world.stream(f"reader of {member.name}")
         #: By the topics' names; clients learn them from Metadata.
         self.topic_ids: dict[str, bytes] = {}
-        self._leaders: dict[KafkaPartition, str] = {}
+        self._leaders: dict[Partition, str] = {}
         #: Of what it reads; None: not known yet.
-        self._positions: dict[KafkaPartition, int | None] = {}
-        self._committed: dict[KafkaPartition, int] = {}
+        self._positions: dict[Partition, int | None] = {}
+        self._committed: dict[Partition, int] = {}
         #: Where it was in what it reads no more, to be committed.
-        self._left: dict[KafkaPartition, int | None] = {}
+        self._left: dict[Partition, int | None] = {}
         self._fetching: set[str] = set()
         self._is_looking_up = self._is_refreshing = False
         self._epochs: list[int] = []
@@ -274,7 +273,7 @@ class KafkaReader:
         elif epoch not in self._epochs[-1:]:
             self._epochs.append(epoch)
 
-    def read(self, partitions: KafkaPartitions) -> None:
+    def read(self, partitions: Partitions) -> None:
         """Read these partitions from now on."""
         self._left = {each: at for each, at in self._positions.items() if each not in partitions}
         self._positions = {each: self._positions.get(each) for each in sorted(partitions)}
@@ -283,13 +282,13 @@ class KafkaReader:
 
     # Topics.
 
-    def named(self, assigned: Iterable[TopicPartitions]) -> KafkaPartitions | None:
+    def named(self, assigned: Iterable[TopicPartitions]) -> Partitions | None:
         """Return an assignment with the names of its topics; None if one is unknown."""
         names = {topic_id: name for name, topic_id in self.topic_ids.items()}
         if any(each.topic_id not in names for each in assigned):
             return None
         return frozenset(
-            KafkaPartition(names[each.topic_id], number) for each in assigned for number in each.partitions
+            Partition(names[each.topic_id], number) for each in assigned for number in each.partitions
         )
 
     def refresh(self) -> None:
@@ -313,7 +312,7 @@ class KafkaReader:
                 continue
             self.topic_ids[topic.name] = topic.topic_id
             for each in topic.partitions:
-                partition = KafkaPartition(topic.name, each.partition_index)
+                partition = Partition(topic.name, each.partition_index)
                 if each.leader_id in addresses:
                     self._leaders[partition] = addresses[each.leader_id]
         self._fetch()
@@ -352,7 +351,7 @@ class KafkaReader:
         self._is_looking_up = False
         group = response.groups[0] if response is not None else None
         found = [
-            (KafkaPartition(topic.name, each.partition_index), each)
+            (Partition(topic.name, each.partition_index), each)
             for topic in (group.topics if group is not None and not group.error_code else ())
             for each in topic.partitions
         ]
@@ -391,15 +390,13 @@ class KafkaReader:
                 ),
             )
             begins = {
-                KafkaPartition(topic, each.partition): each.fetch_offset
+                Partition(topic, each.partition): each.fetch_offset
                 for topic, wanted in topics.items()
                 for each in wanted
             }
             self._member.link("records", leader).ask(request, partial(self._fetched, leader, begins))
 
-    def _fetched(
-        self, leader: str, begins: dict[KafkaPartition, int], response: FetchResponse | None
-    ) -> None:
+    def _fetched(self, leader: str, begins: dict[Partition, int], response: FetchResponse | None) -> None:
         if response is None:
             self._member.process.after(READ_RETRY_MS, partial(self._fetch_again, leader))
             self.refresh()
@@ -407,7 +404,7 @@ class KafkaReader:
         is_wrong = False
         for topic in response.responses:
             for each in topic.partitions:
-                partition = KafkaPartition(topic.topic, each.partition_index)
+                partition = Partition(topic.topic, each.partition_index)
                 # Revoked meanwhile, or given away and back: its position is another one.
                 if self._positions.get(partition) == begins[partition]:
                     is_wrong |= not self._take(leader, partition, begins[partition], each)
@@ -421,7 +418,7 @@ class KafkaReader:
         self._fetching.discard(leader)
         self._fetch()
 
-    def _take(self, leader: str, partition: KafkaPartition, begin: int, each: FetchedPartition) -> bool:
+    def _take(self, leader: str, partition: Partition, begin: int, each: FetchedPartition) -> bool:
         """Take the records of a partition; return whether its leader had any to give."""
         broker = self._world.network.name_at(leader)
         if each.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -442,7 +439,7 @@ class KafkaReader:
         if not self._member.is_stopping:
             self.commit(frozenset(self._positions), lambda: None)
 
-    def commit(self, partitions: KafkaPartitions, done: Callable[[], None]) -> None:
+    def commit(self, partitions: Partitions, done: Callable[[], None]) -> None:
         """Commit where it is in partitions; `done` is called once, whatever comes of it."""
         offsets = {}
         for each in sorted(partitions):
@@ -470,7 +467,7 @@ class KafkaReader:
         self,
         address: str,
         epoch: int,
-        offsets: dict[KafkaPartition, int],
+        offsets: dict[Partition, int],
         done: Callable[[], None],
         *,
         is_stale: bool = False,
@@ -510,7 +507,7 @@ class KafkaReader:
         self, commit: KafkaCommit, done: Callable[[], None], response: OffsetCommitResponse | None
     ) -> None:
         codes = {
-            KafkaPartition(topic.name, each.partition_index): each.error_code
+            Partition(topic.name, each.partition_index): each.error_code
             for topic in (response.topics if response is not None else ())
             for each in topic.partitions
         }
@@ -537,7 +534,7 @@ def _end_of(records: bytes, begin: int) -> int:
 
 LEAVES: Final = -1
 LEAVES_FOR_A_WHILE: Final = -2
-NOTHING: Final[KafkaPartitions] = frozenset()
+NOTHING: Final[Partitions] = frozenset()
 #: retry.backoff.ms of Java's clients.
 RETRY_MS: Final = 100
 #: How soon a static member tries again whose place is taken.
@@ -583,7 +580,7 @@ class SimulatedKafkaMember:
         self._links: dict[tuple[str, str], KafkaLink] = {}
         #: The broker that it takes for its coordinator.
         self.coordinator_address: str | None = None
-        self._target: KafkaPartitions | None = None
+        self._target: Partitions | None = None
         self._is_full = True
         self._is_reconciling = self._is_finding = False
         self._beating: KafkaBeat | None = None
@@ -766,7 +763,7 @@ class SimulatedKafkaMember:
         else:
             self._unexpected("ConsumerGroupHeartbeat", code)
 
-    def _take(self, response: ConsumerGroupHeartbeatResponse, assigned: KafkaPartitions | None) -> None:
+    def _take(self, response: ConsumerGroupHeartbeatResponse, assigned: Partitions | None) -> None:
         self.epoch = response.member_epoch
         self.reader.note_epoch(self.epoch)
         if assigned is not None:
@@ -824,7 +821,7 @@ class SimulatedKafkaMember:
             self._own(self.reported | gained)
         self.reader.read(self.owned)
 
-    def _own(self, partitions: KafkaPartitions) -> None:
+    def _own(self, partitions: Partitions) -> None:
         """Note what it has, as far as its coordinator was told: what it gives up, from its heartbeat on."""
         if partitions != self.reported:
             self.reported = partitions
