@@ -61,6 +61,18 @@ def test_without_the_options_there_are_none(tmp_path, peer):
     talk.close()
 
 
+def test_the_log_says_once_which_options_are_missing(tmp_path, peer, caplog):
+    """Such a send succeeds, as at Apache's broker, and its readers wait for ever."""
+    talk = Conversation(tmp_path)
+    talk.send(peer, body=b"for no light queue")
+    assert "light queues" not in caplog.text
+    for _ in range(3):
+        assert send(talk, peer, b"ab", f"{A},{B}").code == C.SUCCESS
+    assert caplog.text.count("a message names light queues, and this broker puts none into them") == 1
+    assert "set enableLmq=true and enableMultiDispatch=true" in caplog.text
+    talk.close()
+
+
 @pytest.mark.parametrize("names", ["orders", f"{A},", "%LMQ%a/../b"])
 def test_other_names_are_refused(tmp_path, peer, names):
     """Apache's broker accepts them, and its dispatch stumbles."""

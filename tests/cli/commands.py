@@ -14,6 +14,8 @@ from tests.cli.forked import ForkedCommands
 COMMAND = [sys.executable, "-m", "libramq"]
 #: How long anything may take before it is a failure; a crowded machine needs ten seconds to start Python.
 SECONDS_MAX = 150
+#: What a server prints at a signal.
+STOPPING = "Stopping; a second Ctrl-C ends it at once.\n"
 _COMMANDS = ForkedCommands()
 SOURCE = str(Path(libramq.__file__).resolve().parent.parent)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cli.commands import SECONDS_MAX, end, start, without_pauses
+from tests.cli.commands import SECONDS_MAX, STOPPING, end, start, without_pauses
 from tests.interop.ports import free_broker_port, free_port
 
 HOST = "127.0.0.1"
@@ -37,6 +37,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         yield Up(f"{HOST}:{nameserver}", nameserver, broker, str(data), said)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=SECONDS_MAX)
-        assert (process.returncode, out, without_pauses(err)) == (0, "", "")
+        assert (process.returncode, out, without_pauses(err)) == (0, STOPPING, "")
     finally:
         end(process)

@@ -154,6 +154,13 @@ def test_the_redelivery_of_one_broker_may_be_unknown():
     assert "unknown how many messages were redelivered" in timeline(found)[1]
 
 
+def test_without_members_it_is_not_known_yet_what_is_redelivered():
+    """A killed member's group without a successor: nobody has read on."""
+    event = replace(settled("a", 2_300).event, redelivered_upper_bound=None, member_count=0)
+    (found,) = rebalances([started("a", 1_000), BrokerEvent("a", event)], wall_ms=10_000)
+    assert "not known yet how many messages are redelivered: nobody reads on" in timeline(found)[1]
+
+
 def test_a_known_redelivery_is_printed_without_at_most():
     """If members had committed all they handled, the line says "no message", not "at most 0"."""
     event = replace(settled("a", 2_300).event, redelivered_upper_bound=0)

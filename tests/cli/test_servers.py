@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from tests.cli.commands import SECONDS_MAX, end, libra, one_line, start
+from tests.cli.commands import SECONDS_MAX, STOPPING, end, libra, one_line, start
 from tests.interop.ports import free_broker_port, free_port
 
 HOST = "127.0.0.1"
@@ -102,7 +102,7 @@ def test_a_signal_ends_a_server_gracefully(number):
         assert f"listens on {HOST}:{port}" in process.stdout.readline()
         with socket.create_connection((HOST, port)) as idle:
             process.send_signal(number)
-            assert process.communicate(timeout=SECONDS_MAX) == ("", "")
+            assert process.communicate(timeout=SECONDS_MAX) == (STOPPING, "")
             assert process.returncode == 0
             assert idle.recv(1) == b""
     finally:

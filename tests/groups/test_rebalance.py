@@ -198,6 +198,20 @@ def test_queues_of_a_dead_member_have_no_owner_until_the_next_pull():
     assert (settled.unowned, settled.moved, settled.loads) == (2, 0, {"alice": 2})
 
 
+@pytest.mark.parametrize(
+    ("reason", "bound"),
+    [(Reason.CONNECTION_CLOSED, None), (Reason.SESSION_EXPIRED, None), (Reason.MEMBER_LEFT, 0)],
+)
+def test_without_a_successor_it_is_not_known_what_a_killed_member_leaves(reason, bound):
+    """It was "no message was redelivered"; who leaves has committed."""
+    group = steady("alice")
+    group.deliver("alice", 0, 32)
+    group.leave("alice", reason)
+    group.queues = []
+    settled = group.settled()
+    assert (settled.member_count, settled.redelivered_upper_bound) == (0, bound)
+
+
 def test_changes_before_settling_are_one_rebalance():
     """bob joins and dies before anything moved, carol joins: one rebalance, three epochs."""
     group = steady("alice")

@@ -40,6 +40,8 @@ IDLE_MS_MAX: Final = 25_000
 UNREPORTED_MS: Final = 15_000
 #: Ours: three of the Java client's 20 s rounds; what has not settled by then is reported unsettled.
 SETTLE_MS_MAX: Final = 60_000
+#: A member ended so may not have committed all that it had handled.
+_KILLED: Final = frozenset({Reason.CONNECTION_CLOSED, Reason.SESSION_EXPIRED, Reason.PROCESSING_TIMEOUT})
 
 
 class GroupRebalance:
@@ -105,6 +107,7 @@ class GroupRebalance:
             self._unsettled = Unsettled(now.monotonic_ms, now.monotonic_ms, dict(self.owners))
         self._unsettled.changed_at_ms = now.monotonic_ms
         self._unsettled.has_lost_members |= not set(former).issubset(self._members)
+        self._unsettled.has_killed |= reason in _KILLED
         self._unsettled.is_complete = False
         self._unsettled.is_part = is_part
         return self._event(
@@ -392,6 +395,8 @@ class GroupRebalance:
         redelivered = sum_bounds(move.redelivered for move in settled_moves.values())
         if unsettled.has_lost_members and pops():
             redelivered = None
+        if unsettled.has_killed and unsettled.owners_before and not self._members:
+            redelivered = None  # The next member's first pulls show it.
         settled = self._event(
             now,
             kind="settled",

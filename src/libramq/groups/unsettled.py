@@ -130,8 +130,9 @@ class Unsettled:
     first_reads_ms: when each member first read a queue that was not its own. returned_ms: when the old owner
     read it again, after the new one had begun. is_complete: the coordinator has granted all queues. holders:
     the client ids of the grants' members, as far as known here, for members not heard from since this process
-    began. uncommitted: queues that were lost, or released before everything handled was committed. minimum:
-    as a coordinator counts it over all brokers.
+    began. has_killed: members ended without committing what they had handled. uncommitted: queues that were
+    lost, or released before everything handled was committed. minimum: as a coordinator counts it over all
+    brokers.
     """
 
     started_at_ms: MonotonicMs
@@ -147,6 +148,7 @@ class Unsettled:
     uncommitted: set[MessageQueue] = field(default_factory=set)
     is_part: bool = False
     has_lost_members: bool = False
+    has_killed: bool = False
     minimum: int | None = None
 
     def begin(self, now_ms: MonotonicMs, *, first_since_ms: MonotonicMs) -> None:

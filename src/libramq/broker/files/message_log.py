@@ -29,6 +29,8 @@ from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, names_of
 
 log = get_logger(__name__)
 
+#: Ours: of the names of light queues, in a line of the log.
+NAMED_CHARACTERS_MAX: Final = 100
 _REFUSALS: Final = {
     AppendStatus.MESSAGE_ILLEGAL: (
         ResponseCode.MESSAGE_ILLEGAL,
@@ -47,6 +49,7 @@ class MessageLog:
 
     def __init__(self, store: MessageStore, *, waits_for_slaves: bool = False) -> None:
         self._store = store
+        self._has_warned_of_light = False
         #: Stores messages by one write; returns one result per message or run.
         self.append: Callable[[Sequence[StoreMessage | MessageRun]], list[AppendResult]] = store.append_batch
         self.message_at, self.record_at = store.message_at, store.record_at
@@ -74,7 +77,16 @@ class MessageLog:
     def require_light(self, dispatch: str | None) -> None:
         """Raise BrokerError for light queues that cannot be, or that would be too many."""
         maximum = self._store.config.light_queues_max
-        if not dispatch or not maximum:
+        if not dispatch:
+            return
+        if not maximum:
+            if not self._has_warned_of_light:  # Once: senders would fill the log.
+                self._has_warned_of_light = True
+                log.warning(
+                    "a message names light queues, and this broker puts none into them",
+                    queues=dispatch[:NAMED_CHARACTERS_MAX],
+                    remedy="set enableLmq=true and enableMultiDispatch=true; this is logged once",
+                )
             return
         try:
             fresh = [name for name in names_of(dispatch) if not self._store.has_queue(name, LIGHT_QUEUE_ID)]

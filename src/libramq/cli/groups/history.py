@@ -62,7 +62,7 @@ def timeline(rebalance: Rebalance) -> list[str]:
         lines += [
             f"{rebalance.moved}/{rebalance.minimum} queues moved (actual/minimum), stable after "
             f"{duration(rebalance.time_to_stable_ms)}, worst pause {duration(rebalance.worst_pause_ms)}, "
-            f"{redelivery(rebalance.redelivered_upper_bound)}{unowned}{also}",
+            f"{redelivery(rebalance)}{unowned}{also}",
             *_catching_up(rebalance.peak_catch_up_rate),
             *_moves(rebalance.moves, names),
             _loads(rebalance.member_count, rebalance.loads, names),
@@ -85,12 +85,15 @@ def causes(rebalance: Rebalance, names: MemberNames) -> str:
     )
 
 
-def redelivery(bound: int | None) -> str:
+def redelivery(rebalance: Rebalance) -> str:
     """Return the bound of redelivered messages as text; 0: owners had committed everything they handled.
 
-    None: a broker was restarted, and does not know what they had been sent before, or members are Kafka's,
-    whose fetches do not name their group.
+    None: nobody reads on yet, or a broker was restarted, and does not know what they had been sent before, or
+    members are Kafka's, whose fetches do not name their group.
     """
+    bound = rebalance.redelivered_upper_bound
+    if bound is None and not rebalance.member_count:
+        return "not known yet how many messages are redelivered: nobody reads on"
     if bound is None:
         return "unknown how many messages were redelivered"
     return f"at most {_count(bound, 'message')} redelivered" if bound else "no message was redelivered"

@@ -332,6 +332,8 @@ async def _serve(
             print(line, flush=True)
         _notify_systemd("READY=1")
         await _signal_or_failure(signal, failure)
+        with contextlib.suppress(OSError):  # Whoever read the output may have gone.
+            print("Stopping; a second Ctrl-C ends it at once.", flush=True)
         _notify_systemd("STOPPING=1")
 
 
