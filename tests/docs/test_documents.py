@@ -18,8 +18,9 @@ READMES = ("README.md", "README.zh.md")
 #: The first one shows all groups that there are.
 GUIDES = (
     "docs/lag.md", "docs/produce.md", "docs/consume.md", "docs/order.md", "docs/duplicates.md",
-    "docs/testing.md", "docs/web-applications.md", "docs/faststream.md", "docs/tracing.md", "docs/logging.md",
-    "docs/from-java.md", "docs/from-kafka.md", "docs/security.md", "docs/laboratory.md",
+    "docs/dead-letters.md", "docs/testing.md", "docs/web-applications.md", "docs/faststream.md",
+    "docs/tracing.md", "docs/logging.md", "docs/from-java.md", "docs/from-kafka.md", "docs/security.md",
+    "docs/laboratory.md",
 )  # fmt: skip
 EXAMPLES = (
     "produce", "consume", "fetch", "simple_consumer", "ordered", "idempotent_handler", "rebalance_events",
