@@ -12,15 +12,9 @@ from libramq.codes import RequestCode
 from libramq.errors import NameServerUnavailable, RequestCodeNotSupported
 from libramq.formats.document import decode_body, encode_body
 from libramq.formats.route import TopicRouteData
+from libramq.remoting import headers as h
 from libramq.remoting.body.cluster import ClusterInfo, RegisterBrokerBody, TopicList
 from libramq.remoting.command import Command
-from libramq.remoting.headers import (
-    BrokerHeartbeatHeader,
-    RegisterBrokerHeader,
-    RouteHeader,
-    TopicHeader,
-    UnregisterBrokerHeader,
-)
 from libramq.rpc.call import Call, header_call, nothing
 
 T = TypeVar("T")
@@ -41,7 +35,7 @@ def name_server_result(call: Call[T], reply: Command, address: str) -> T:
 
 def topic_route(topic: str) -> Call[TopicRouteData]:
     """Return where the topic's queues are; TopicNotExist if no broker has it."""
-    header = RouteHeader(topic=topic, accept_standard_json_only=True)
+    header = h.RouteHeader(topic=topic, accept_standard_json_only=True)
     return header_call(
         RequestCode.GET_ROUTEINFO_BY_TOPIC, header, lambda reply: decode_body(reply.body, TopicRouteData)
     )
@@ -65,7 +59,7 @@ def all_topics() -> Call[list[str]]:
 
 def delete_topic(topic: str) -> Call[None]:
     """Remove a topic's route."""
-    return header_call(RequestCode.DELETE_TOPIC_IN_NAMESRV, TopicHeader(topic=topic), nothing)
+    return header_call(RequestCode.DELETE_TOPIC_IN_NAMESRV, h.TopicHeader(topic=topic), nothing)
 
 
 class Master(NamedTuple):
@@ -75,7 +69,7 @@ class Master(NamedTuple):
     ha_address: str
 
 
-def register_broker(header: RegisterBrokerHeader, body: RegisterBrokerBody) -> Call[Master | None]:
+def register_broker(header: h.RegisterBrokerHeader, body: RegisterBrokerBody) -> Call[Master | None]:
     """Register a broker with its topics; a slave gets its master's addresses, if there is one."""
     data = encode_body(body)
     header.body_crc32 = zlib.crc32(data) & 0x7FFF_FFFF
@@ -87,12 +81,12 @@ def _master(reply: Command) -> Master | None:
     return Master(address, ha_address) if address and ha_address else None
 
 
-def broker_heartbeat(header: BrokerHeartbeatHeader) -> Call[None]:
+def broker_heartbeat(header: h.BrokerHeartbeatHeader) -> Call[None]:
     """Send a broker's heartbeat."""
     return header_call(RequestCode.BROKER_HEARTBEAT, header, nothing)
 
 
-def unregister_broker(header: UnregisterBrokerHeader) -> Call[None]:
+def unregister_broker(header: h.UnregisterBrokerHeader) -> Call[None]:
     """Unregister a broker."""
     return header_call(RequestCode.UNREGISTER_BROKER, header, nothing)
 

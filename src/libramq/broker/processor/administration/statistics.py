@@ -25,15 +25,9 @@ from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.work import Work
 from libramq.message.names import pop_retry_topic
 from libramq.message.queue import MessageQueue
+from libramq.remoting import headers as h
 from libramq.remoting.body import consumers as bodies
 from libramq.remoting.body.cluster import GroupList, TopicList
-from libramq.remoting.headers import (
-    ConsumeStatsHeader,
-    GroupByNameHeader,
-    GroupHeader,
-    ProducerConnectionHeader,
-    TopicHeader,
-)
 from libramq.rpc.outcome import Outcome, Reply, reply_rows
 from libramq.rpc.request import Request, serves
 from libramq.transport.server import Peer
@@ -73,7 +67,7 @@ class Statistics:
     @serves(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, request: Request) -> Outcome:
         """Return the first and last offsets of a topic's queues."""
-        header: TopicHeader = request.header
+        header: h.TopicHeader = request.header
         config = self._topics.require(header.topic)
         return self._topic_stats(config.topic_name, config.write_queue_nums)
 
@@ -93,7 +87,7 @@ class Statistics:
     @serves(RequestCode.GET_CONSUME_STATS)
     def consume_stats(self, request: Request) -> Outcome:
         """Return a group's offsets in each queue of the topics it reads."""
-        header: ConsumeStatsHeader = request.header
+        header: h.ConsumeStatsHeader = request.header
         group = header.consumer_group
         if header.topic:
             topics: list[str] = [header.topic]
@@ -145,7 +139,7 @@ class Statistics:
     @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumer_connections(self, request: Request) -> Outcome:
         """Return the connected members of a consumer group, and its problems."""
-        header: GroupHeader = request.header
+        header: h.GroupHeader = request.header
         group = self._consumers.group(header.consumer_group)
         foreign = self._foreign.get(header.consumer_group)
         if foreign is not None:
@@ -190,7 +184,7 @@ class Statistics:
     @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     def producer_connections(self, request: Request) -> Work[Outcome]:
         """Return the connected members of a producer group."""
-        header: ProducerConnectionHeader = request.header
+        header: h.ProducerConnectionHeader = request.header
         found = []
         for member in self._producers.members(header.producer_group):
             found.append(_connection(member))
@@ -202,14 +196,14 @@ class Statistics:
     @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     def topic_consumers(self, request: Request) -> Outcome:
         """Return the groups that read a topic."""
-        header: TopicHeader = request.header
+        header: h.TopicHeader = request.header
         groups = self._offsets.groups_of_topic(header.topic) | set(self._consumers.groups_of(header.topic))
         return reply_rows(lambda: GroupList(group_list=sorted(groups)), len(groups))
 
     @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER)
     def group_topics(self, request: Request) -> Outcome:
         """Return the topics that a group reads."""
-        header: GroupByNameHeader = request.header
+        header: h.GroupByNameHeader = request.header
         topics = self._offsets.topics_of_group(header.group)
         return reply_rows(lambda: TopicList(topic_list=sorted(topics)), len(topics))
 

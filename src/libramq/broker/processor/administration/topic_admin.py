@@ -24,9 +24,9 @@ from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig, TopicConfigSerializeWrapper
 from libramq.kernel.work import Work
 from libramq.message import names
+from libramq.remoting import headers as h
 from libramq.remoting.body.administration import TopicConfigList
 from libramq.remoting.body.cluster import TopicList
-from libramq.remoting.headers import CreateTopicHeader, GetAllTopicsHeader, TopicHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Request, serves
 from libramq.store.message_store import MessageStore
@@ -133,7 +133,7 @@ class TopicAdministration:
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def create(self, request: Request) -> Outcome:
         """Create a topic or change it; it is on disk and at the name servers before the reply."""
-        header: CreateTopicHeader = request.header
+        header: h.CreateTopicHeader = request.header
         config = TopicConfig(
             topic_name=header.topic,
             read_queue_nums=header.read_queue_nums,
@@ -206,7 +206,7 @@ class TopicAdministration:
     @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
     def delete(self, request: Request) -> Outcome:
         """Delete a topic, its queues, the offsets in it, and what waits to be popped again."""
-        header: TopicHeader = request.header
+        header: h.TopicHeader = request.header
         if not header.topic.strip() or names.is_system_topic(header.topic):
             return Reply(ResponseCode.INVALID_PARAMETER, f"the topic {header.topic!r} cannot be deleted")
         self._removal.remove(header.topic, request.wall_ms)
@@ -215,7 +215,7 @@ class TopicAdministration:
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
     def list_all(self, request: Request) -> Outcome:
         """Return all topics with their configuration, or a page of them."""
-        header: GetAllTopicsHeader = request.header
+        header: h.GetAllTopicsHeader = request.header
         page = requested_page(header.data_version, header.topic_seq, header.max_topic_num)
         file = self._topics.file()
         table = TopicConfigSerializeWrapper(
@@ -226,7 +226,7 @@ class TopicAdministration:
     @serves(RequestCode.GET_TOPIC_CONFIG)
     def get(self, request: Request) -> Outcome:
         """Return one topic's configuration."""
-        header: TopicHeader = request.header
+        header: h.TopicHeader = request.header
         return Reply(body=encode_body(self._topics.require(header.topic)))
 
     @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)

@@ -15,8 +15,8 @@ from libramq.broker.config import BrokerConfig
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError, broker_error
 from libramq.formats.document import encode_body
+from libramq.remoting import headers as h
 from libramq.remoting.body.administration import HAStatus, SlaveStatus
-from libramq.remoting.headers import HAInfoHeader, LowestIdHeader, encode_header
 from libramq.replication.ha_service import HAService
 from libramq.rpc.name_server_calls import Master
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
@@ -37,7 +37,7 @@ class HAInfoRequests:
     @serves(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE)
     def lowest_id_changed(self, request: Request) -> Outcome:
         """905: have a slave ask its name servers at once, whose answers count; a master ignores it."""
-        header: LowestIdHeader = request.header
+        header: h.LowestIdHeader = request.header
         if self._slave is not None:
             self._slave.ask_for_master(header.min_broker_id, header.offline_broker_addr)
         return SUCCESS
@@ -45,25 +45,25 @@ class HAInfoRequests:
     @serves(RequestCode.EXCHANGE_BROKER_HA_INFO)
     def exchange(self, request: Request) -> Outcome:
         """906: answer with the addresses of this master, or take those of the master that sends them."""
-        header: HAInfoHeader = request.header
+        header: h.HAInfoHeader = request.header
         if header.master_ha_address is not None:
             if self._slave is not None:
                 self._slave.master_starts(_master(header))
         elif self._slave is None:
-            return Reply(ext=encode_header(self._ours()))
+            return Reply(ext=h.encode_header(self._ours()))
         return SUCCESS
 
-    def _ours(self) -> HAInfoHeader:
+    def _ours(self) -> h.HAInfoHeader:
         config = self._config
         ha_address = f"{config.broker_ip}:{config.ha_listen_port}" if config.ha_listen_port else None
-        return HAInfoHeader(
+        return h.HAInfoHeader(
             master_ha_address=ha_address,
             master_flush_offset=self._end_at_start,
             master_address=config.address,
         )
 
 
-def _master(header: HAInfoHeader) -> Master:
+def _master(header: h.HAInfoHeader) -> Master:
     """Return the addresses of a master; BrokerError if they are none."""
     master = Master(header.master_address or "", header.master_ha_address or "")
     try:

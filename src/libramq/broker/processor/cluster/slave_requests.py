@@ -44,15 +44,10 @@ from libramq.formats.tables import MODE_POP
 from libramq.offsets.commits_ahead import COMMITS_AHEAD
 from libramq.pop.check_point import AckSet, Key
 from libramq.pop.handle import ORDERED, Handle, decode_handle
+from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import QueryAssignmentBody
 from libramq.remoting.body.pop import BatchAckBody
 from libramq.remoting.command import Command
-from libramq.remoting.headers import (
-    AckMessageHeader,
-    ChangeInvisibleTimeHeader,
-    PopMessageHeader,
-    SlaveProgressHeader,
-)
 from libramq.rpc.call import Call
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply, reply_encoded
 from libramq.rpc.request import Request, serves
@@ -130,12 +125,12 @@ class SlaveRequests:
     # What only an acting master does.
 
     def _pop(self, request: Request) -> Outcome | None:
-        header: PopMessageHeader = request.header
+        header: h.PopMessageHeader = request.header
         is_served = self._pops.is_serving and not header.order and header.consumer_group in self._groups
         return None if is_served else _BUSY
 
     def _change(self, request: Request) -> Outcome | None:
-        header: ChangeInvisibleTimeHeader = request.header
+        header: h.ChangeInvisibleTimeHeader = request.header
         return None if self._pops.has(_key(header, decode_handle(header.extra_info))) else _BUSY
 
     def _assign(self, request: Request) -> Outcome | None:
@@ -148,7 +143,7 @@ class SlaveRequests:
 
     def _acknowledge(self, request: Request) -> Outcome:
         """Take the acknowledgement of one message."""
-        header: AckMessageHeader = request.header
+        header: h.AckMessageHeader = request.header
         handle = decode_handle(header.extra_info)
         distance = header.offset - handle.start_offset
         if handle.revive_queue == ORDERED or not 0 <= distance < 8 * ACKS_MAX:
@@ -197,7 +192,7 @@ class SlaveRequests:
             self._answer(request, Reply(ResponseCode.SYSTEM_BUSY, f"this is a slave; its master: {reply}"))
 
 
-def _key(header: AckMessageHeader, handle: Handle) -> Key:
+def _key(header: h.AckMessageHeader, handle: Handle) -> Key:
     return header.topic, header.consumer_group, header.queue_id, handle.start_offset, handle.pop_time_ms
 
 
@@ -228,7 +223,7 @@ class SlaveTables:
     @serves(R.SLAVE_PROGRESS)
     def progress(self, request: Request) -> Outcome:
         """Return the same to another slave, for which a slave may make way (`Slave.answer_peer`)."""
-        header: SlaveProgressHeader = request.header
+        header: h.SlaveProgressHeader = request.header
         return self._delivered(
             is_moving=self._slave is not None and self._slave.answer_peer(header.broker_id)
         )

@@ -28,16 +28,11 @@ from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects
 from libramq.kernel.work import Work
 from libramq.message.queue import MessageQueue
+from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import CheckClientBody, ConsumerList, ResetOffsetBody
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.remoting.frame import encode_frame
-from libramq.remoting.headers import (
-    GroupHeader,
-    ResetOffsetHeader,
-    UnregisterClientHeader,
-    encode_header,
-)
 from libramq.rpc.broker_calls import COORDINATED, LEASE_ENDED
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Request, failure, serves
@@ -87,7 +82,7 @@ class ClientManagement:
     @serves(RequestCode.UNREGISTER_CLIENT)
     def unregister(self, request: Request) -> Outcome:
         """Remove a client from its groups."""
-        header: UnregisterClientHeader = request.header
+        header: h.UnregisterClientHeader = request.header
         self._heartbeats.leave(
             request.peer,
             request.now,
@@ -109,7 +104,7 @@ class ClientManagement:
     @serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     def consumer_list(self, request: Request) -> Outcome:
         """Return the client ids of a group."""
-        header: GroupHeader = request.header
+        header: h.GroupHeader = request.header
         group = self._consumers.group(header.consumer_group)
         self._consumers.fetched(request.peer, header.consumer_group)
         if group is None:
@@ -150,7 +145,7 @@ def _send_notice(effects: Effects, broker_name: str, notice: Notice[Connection])
 @lru_cache(maxsize=1)  # All members of a group get the same.
 def _reset_frame(group: str, topic: str, broker_name: str, offsets: tuple[tuple[int, int], ...]) -> bytes:
     table = {MessageQueue(topic, broker_name, queue_id): offset for queue_id, offset in offsets}
-    ext = encode_header(ResetOffsetHeader(topic=topic, group=group))
+    ext = h.encode_header(h.ResetOffsetHeader(topic=topic, group=group))
     body = encode_body(ResetOffsetBody(offset_table=table))
     code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
     return encode_frame(Command(code=code, flag=FLAG_ONEWAY, ext=ext, body=body))

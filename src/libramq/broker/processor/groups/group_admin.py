@@ -18,13 +18,8 @@ from libramq.errors import broker_error
 from libramq.formats.document import encode_body
 from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.kernel.work import Work
+from libramq.remoting import headers as h
 from libramq.remoting.body.administration import GroupConfigList, GroupForbidden
-from libramq.remoting.headers import (
-    DeleteGroupHeader,
-    GetAllGroupsHeader,
-    GroupByNameHeader,
-    GroupForbiddenHeader,
-)
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Request, serves
 from libramq.waits import HeldPulls
@@ -81,7 +76,7 @@ class GroupAdministration:
     @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     def delete(self, request: Request) -> Outcome:
         """Delete a group's configuration, and its offsets if requested."""
-        header: DeleteGroupHeader = request.header
+        header: h.DeleteGroupHeader = request.header
         self._groups.delete(header.group_name, request.wall_ms)
         if header.clean_offset:
             self._offsets.remove_group(header.group_name)
@@ -100,7 +95,7 @@ class GroupAdministration:
     @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def list_all(self, request: Request) -> Outcome:
         """Return all groups with their configuration."""
-        header: GetAllGroupsHeader = request.header
+        header: h.GetAllGroupsHeader = request.header
         total = {"totalGroupNum": str(len(self._groups))}
         page = requested_page(header.data_version, header.group_seq, header.max_group_num)
         return self._listing.answer(self._groups.wrapper(), page, total)
@@ -108,7 +103,7 @@ class GroupAdministration:
     @serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def get(self, request: Request) -> Outcome:
         """Return one group's configuration."""
-        header: GroupByNameHeader = request.header
+        header: h.GroupByNameHeader = request.header
         config = self._groups.find(header.group, request.wall_ms)
         if config is None:
             return Reply(
@@ -122,7 +117,7 @@ class GroupAdministration:
 
         Pulls that wait are refused at once, or they would get the next message.
         """
-        header: GroupForbiddenHeader = request.header
+        header: h.GroupForbiddenHeader = request.header
         group, topic = header.group, header.topic
         if header.readable is not None:
             self._groups.forbid(group, topic, request.wall_ms, is_forbidden=not header.readable)

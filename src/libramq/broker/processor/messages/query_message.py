@@ -17,13 +17,7 @@ from libramq.errors import broker_error
 from libramq.kernel.effect import Thread
 from libramq.kernel.work import InThread, Work
 from libramq.message.record import peek_record
-from libramq.remoting.headers import (
-    MaxOffsetHeader,
-    QueryMessageHeader,
-    QueueHeader,
-    SearchOffsetHeader,
-    ViewMessageHeader,
-)
+from libramq.remoting import headers as h
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Request, serves
 from libramq.store.key_index import KeyIndex
@@ -47,7 +41,7 @@ class QueryMessage:
     @serves(RequestCode.QUERY_MESSAGE)
     def query(self, request: Request) -> Work[Outcome]:
         """Find messages of a topic by a key, the newest first."""
-        header: QueryMessageHeader = request.header
+        header: h.QueryMessageHeader = request.header
         if not header.key:
             raise broker_error(ResponseCode.INVALID_PARAMETER, "no key is given; name the one to look for")
         count_max = BY_UNIQUE_KEY_MAX if header.is_unique_key else min(max(header.max_num, 1), MESSAGES_MAX)
@@ -96,7 +90,7 @@ class QueueOffsets:
         """Return the offset that the next message gets; where wanted, also where in the log a topic of this
         name was deleted last.
         """
-        header: MaxOffsetHeader = request.header
+        header: h.MaxOffsetHeader = request.header
         offset = str(self._store.max_offset(header.topic, header.queue_id))
         if not header.lb_since:
             return Reply(ext={"offset": offset})
@@ -105,7 +99,7 @@ class QueueOffsets:
     @serves(RequestCode.GET_MIN_OFFSET)
     def min_offset(self, request: Request) -> Outcome:
         """Return the offset of the oldest message; of a queue of batches that has none, -1."""
-        header: QueueHeader = request.header
+        header: h.QueueHeader = request.header
         store, queue = self._store, (header.topic, header.queue_id)
         is_void = store.is_in_batches(header.topic) and not store.max_offset(*queue)
         return Reply(ext={"offset": "-1" if is_void else str(store.min_offset(*queue))})
@@ -113,7 +107,7 @@ class QueueOffsets:
     @serves(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def by_timestamp(self, request: Request) -> Outcome:
         """Return the offset of the message stored at a time, or next to it."""
-        header: SearchOffsetHeader = request.header
+        header: h.SearchOffsetHeader = request.header
         upper = (header.boundary_type or "").lower() == "upper"
         offset = self._store.offset_by_timestamp(
             header.topic, header.queue_id, header.timestamp, Boundary.UPPER if upper else Boundary.LOWER
@@ -123,14 +117,14 @@ class QueueOffsets:
     @serves(RequestCode.GET_EARLIEST_MSG_STORETIME)
     def earliest_store_time(self, request: Request) -> Outcome:
         """Return when the oldest message was stored; -1 for an empty queue."""
-        header: QueueHeader = request.header
+        header: h.QueueHeader = request.header
         timestamp_ms = self._store.earliest_store_time(header.topic, header.queue_id)
         return Reply(ext={"timestamp": str(timestamp_ms)})
 
     @serves(RequestCode.VIEW_MESSAGE_BY_ID)
     def view_message(self, request: Request) -> Outcome:
         """Return one message by its physical offset, if a queue refers to it or a slave has the same."""
-        header: ViewMessageHeader = request.header
+        header: h.ViewMessageHeader = request.header
         record = self._store.record_at(header.offset)
         if record is None and header.lb_sha256 is not None:
             record = self._store.logged_record(header.offset, header.lb_sha256)

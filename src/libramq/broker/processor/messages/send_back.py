@@ -20,9 +20,9 @@ from libramq.broker.processor.client_calls import CalledClient, ClientCalls
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import BrokerError
 from libramq.formats.document import decode_body
+from libramq.remoting import headers as h
 from libramq.remoting.body.administration import ConsumeDirectlyResult
 from libramq.remoting.command import Command
-from libramq.remoting.headers import DELAY_LEVEL, PASSED_ON, UNCOUNTED, SendBackHeader
 from libramq.rpc.outcome import SUCCESS, Outcome, ReplyWhenDurable
 from libramq.rpc.request import Request, failure, serves
 
@@ -44,7 +44,7 @@ class SendBack:
     @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
     def handle(self, request: Request) -> Outcome:
         """Store a copy for another attempt, or as a dead letter."""
-        header: SendBackHeader = request.header
+        header: h.SendBackHeader = request.header
         origin_id, times_max = header.origin_msg_id or "", header.max_reconsume_times
         sent = self._sending_back.find(
             header.group, header.offset, origin_id, times_max, request.principal, request.wall_ms
@@ -76,7 +76,7 @@ class SendBack:
             "msgId": sent.message.offset_id,
             "topic": sent.topic,
             "brokerName": self._calls.broker_name,
-            PASSED_ON: "true",
+            h.PASSED_ON: "true",
         }
         target = CalledClient(member.client_id, member.peer)
         code, timeout_ms = RequestCode.CONSUME_MESSAGE_DIRECTLY, min(timeout_ms, PASSED_ON_MS_MAX)
@@ -91,9 +91,9 @@ class SendBack:
             return _stored(again(sent, FIRST_DELAY_LEVEL, is_counted=False))
         if decode_body(answer.body, ConsumeDirectlyResult).consume_result in _DONE:
             return SUCCESS
-        level = answer.ext.get(DELAY_LEVEL, "")
+        level = answer.ext.get(h.DELAY_LEVEL, "")
         delay_level = int(level) if _LEVEL.fullmatch(level) else DELAY_OF_BROKER
-        return _stored(again(sent, delay_level, is_counted=UNCOUNTED not in answer.ext))
+        return _stored(again(sent, delay_level, is_counted=h.UNCOUNTED not in answer.ext))
 
 
 def _stored(log_end: int) -> Outcome:
