@@ -58,6 +58,17 @@ def test_a_message_that_has_failed_three_times_is_a_problem_of_its_group(failing
     assert "diagnosis=failing" in caplog.text
 
 
+def test_a_message_that_waits_for_a_second_is_seen_too(failing, peer):
+    """It is delivered before the next check: it has to be counted by the same one."""
+    failing.send(peer)
+    offset = failing.messages("T")[-1].physical_offset
+    for _ in range(12):
+        fail(failing, peer, offset, SOON)
+        failing.advance(1_000)
+        offset = failing.messages(RETRY)[-1].physical_offset
+    assert kinds(failing) == [(Kind.FAILING, "")]
+
+
 def test_the_problem_lasts_while_the_message_is_tried_again_and_ends_with_it(failing, peer):
     fail_often(failing, peer, FAILURES_MIN)
     assert problems(failing) == [(Kind.FAILING, "")]

@@ -45,6 +45,27 @@ def test_a_java_consumers_dead_letters_are_listed_and_sent_again(cluster: Cluste
     assert marked["properties"]["LIBRA_REPLAYED_FROM"] == f"%DLQ%{group}:{cluster.broker_name}:0:0"
 
 
+def test_a_message_that_a_java_consumer_fails_again_and_again_is_seen_before(cluster: Cluster) -> None:
+    """At our broker; forty seconds after the first attempt, not almost five hours."""
+    if cluster.kind != "libra":
+        pytest.skip("Apache's broker has no diagnoses")
+    topic, group = cluster.fresh_name("Failing"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 1)
+    cluster.send(topic=topic, body="poison")
+    cluster.consumer(group, topic, tags="*", fail="always", delayLevel=0)  # The broker's growing delays.
+
+    def problems(group: str) -> list[str]:
+        (row,) = json.loads(libra("groups", "-g", group, "--json", namesrv=cluster.namesrv).out)
+        return [f"{each['kind']}: {each['text']}" for each in row["diagnoses"]]
+
+    cluster.wait_until(lambda: problems(group), "the group's problem", within_s=PATIENCE_S)
+    (problem,) = problems(group)
+    assert problem.startswith(
+        "failing: messages that failed 3 times or more and wait for another attempt: 1, "
+    )
+    assert count(cluster, group) == 0
+
+
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 async def test_our_clients_dead_letter_has_the_error_or_its_log_does(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, orderly: bool

@@ -87,8 +87,9 @@ class ClientWatch:
 
     def _check(self, now_ms: MonotonicMs) -> None:
         self._is_checking = True
+        # First, so that the check sees what is delivered before the next one. It may wait for the disk.
+        self._work(self._retries.look())
         self._work(self._check_all(now_ms))
-        self._work(self._retries.look())  # It may wait for the disk, which sessions do not.
 
     def _check_all(self, now_ms: MonotonicMs) -> Iterator[None]:
         """Look at all members, producers, rebalances and groups."""
