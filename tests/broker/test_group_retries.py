@@ -5,6 +5,7 @@ import math
 import pytest
 
 from libramq.broker.groups.group_health import FAILING_MS
+from libramq.broker.groups.group_retries import READ_MAX
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.groups.diagnosis import FAILURES_MIN, Kind
@@ -134,6 +135,19 @@ def test_a_level_that_goes_on_elsewhere_is_counted_again(failing, peer):
     failing.broker.schedule.reached(LATE, 2)  # As by a slave that acted as master.
     metered.look()
     assert metered.of(RETRIES) == 1
+
+
+def test_while_a_level_is_counted_again_it_is_unknown_what_waits(failing, peer):
+    """What was counted so far would pass for all of it."""
+    for _ in range(READ_MAX + 3):
+        fail_often(failing, peer, 1)
+    problems(failing)
+    retries = failing.broker.members.retries
+    assert retries.waiting() == {"G": {1: READ_MAX + 3}}
+    failing.broker.schedule.reached(LATE, 2)
+    seen = [retries.waiting() for _ in retries.look()]
+    assert seen[0] is None
+    assert retries.waiting() == {"G": {1: READ_MAX + 1}}
 
 
 def test_what_is_not_known_is_no_zero(failing, peer):

@@ -34,10 +34,14 @@ _OF_RETRY: Final = f"{p.REAL_TOPIC}\x01{names.RETRY_PREFIX}".encode()
 
 @dataclass(slots=True)
 class _Level:
-    """What was counted of a level: retries by group, and how often they have failed."""
+    """What was counted of a level: retries by group, and how often they have failed.
+
+    is_counted: all that waited when it was read last.
+    """
 
     begin: int
     end: int
+    is_counted: bool = False
     counts: Counter[tuple[str, int]] = field(default_factory=Counter)
 
 
@@ -48,15 +52,16 @@ class GroupRetries:
         self._store = store
         self._schedule = schedule
         self._levels: dict[int, _Level] = {}
-        self._is_known = self._is_looking = False
+        self._is_looking = False
         schedule.delivered = self._delivered
 
     def waiting(self) -> Mapping[str, Mapping[int, int]] | None:
         """Return how many messages of each group wait, by how often they have failed; None: unknown."""
-        if not self._is_known:
-            return None
+        levels = [self._levels.get(number) for number in self._schedule.levels]
         found: dict[str, Counter[int]] = {}
-        for level in self._levels.values():
+        for level in levels:
+            if level is None or not level.is_counted:
+                return None
             for (group, times), count in level.counts.items():
                 found.setdefault(group, Counter())[times] += count
         return found
@@ -69,7 +74,6 @@ class GroupRetries:
         try:
             for number in self._schedule.levels:
                 yield from self._read(number)
-            self._is_known = True
         finally:
             self._is_looking = False
 
@@ -81,12 +85,14 @@ class GroupRetries:
                 level = self._levels[number] = _Level(begin, begin)
             start = level.end
             if start >= self._store.max_offset(names.SCHEDULE_TOPIC, number - 1):
+                level.is_counted = True
                 return
             found = yield from self._store.reading(partial(self._stretch, number, start))
             if level is self._levels.get(number) and level.end == start:  # Nothing was delivered meanwhile.
                 messages, level.end = found
                 level.counts.update(_retries(messages))
                 if level.end == start:  # What is behind is not flushed yet.
+                    level.is_counted = True
                     return
             yield None
 
@@ -105,7 +111,6 @@ class GroupRetries:
             return
         if level.begin != start:
             del self._levels[number]
-            self._is_known = False
             return
         level.counts.subtract(_retries(each for each in messages if each.queue_offset < min(end, level.end)))
         level.counts = +level.counts  # Without what has become 0.
