@@ -158,7 +158,7 @@ def test_without_members_it_is_not_known_yet_what_is_redelivered():
     """A killed member's group without a successor: nobody has read on."""
     event = replace(settled("a", 2_300).event, redelivered_upper_bound=None, member_count=0)
     (found,) = rebalances([started("a", 1_000), BrokerEvent("a", event)], wall_ms=10_000)
-    assert "not known yet how many messages are redelivered: nobody reads on" in timeline(found)[1]
+    assert "unknown how many messages will be redelivered: no member was left" in timeline(found)[1]
 
 
 def test_a_known_redelivery_is_printed_without_at_most():

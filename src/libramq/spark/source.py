@@ -147,7 +147,7 @@ class RocketMQSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        spare_collections()
+        freeze_loaded_modules()
         return ddl(SourceOptions.parse(self.options).columns)
 
     def reader(self, schema: "StructType") -> "QueuesReader":
@@ -183,18 +183,18 @@ class RocketMQSource(DataSource):
         return options
 
 
-_spared: set[int] = set()
+_frozen_in: set[int] = set()
 
 
-def spare_collections() -> None:
+def freeze_loaded_modules() -> None:
     """Keep what a worker process has loaded by now out of its garbage collections.
 
     PySpark's daemon collects after every task: 12 to 28 ms of processor time for the modules alone.
     """
     module = getattr(sys.modules["__main__"], "__spec__", None)
-    if module is None or module.name != "pyspark.daemon" or os.getpid() in _spared:
+    if module is None or module.name != "pyspark.daemon" or os.getpid() in _frozen_in:
         return  # The process is the user's, or has done so.
-    _spared.add(os.getpid())
+    _frozen_in.add(os.getpid())
     gc.freeze()
 
 
@@ -226,7 +226,7 @@ class QueuesReader(DataSourceReader):
         from libramq.spark.reading.planner import Planner
         from libramq.spark.reading.worker import log_to_spark, new_queue_reader
 
-        spare_collections()
+        freeze_loaded_modules()
         log_to_spark(self._options.subscription)
         if self._options.store is not None:
             return self._store_partitions(self._options.store)
@@ -244,7 +244,7 @@ class QueuesReader(DataSourceReader):
             from libramq.spark.reading.store_queues import read_spans
             from libramq.spark.reading.worker import log_to_spark
 
-            spare_collections()
+            freeze_loaded_modules()
             log_to_spark(self._options.subscription)
             return read_spans(self._options, self._columns, partition.spans)
         return _read(self._options, self._columns, partition)
@@ -293,7 +293,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             from libramq.spark.reading.planner import Planner
             from libramq.spark.reading.worker import log_to_spark, new_queue_reader
 
-            spare_collections()
+            freeze_loaded_modules()
             log_to_spark(self._options.subscription)
             self._queues = queues = new_queue_reader(self._options.connection)
             self._planner = Planner(self._options, queues)
@@ -373,6 +373,6 @@ def _read(
     from libramq.spark.reading.worker import log_to_spark, read_ranges
 
     assert isinstance(partition, QueueRanges)
-    spare_collections()
+    freeze_loaded_modules()
     log_to_spark(options.subscription)
     return read_ranges(options, columns, partition.ranges)

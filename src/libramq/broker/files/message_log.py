@@ -83,7 +83,7 @@ class MessageLog:
             if not self._has_warned_of_light:  # Once: senders would fill the log.
                 self._has_warned_of_light = True
                 log.warning(
-                    "a message names light queues, and this broker puts none into them",
+                    "a message names light queues, which are switched off",
                     queues=dispatch[:NAMED_CHARACTERS_MAX],
                     remedy="set enableLmq=true and enableMultiDispatch=true; this is logged once",
                 )

@@ -88,12 +88,12 @@ def causes(rebalance: Rebalance, names: MemberNames) -> str:
 def redelivery(rebalance: Rebalance) -> str:
     """Return the bound of redelivered messages as text; 0: owners had committed everything they handled.
 
-    None: nobody reads on yet, or a broker was restarted, and does not know what they had been sent before, or
-    members are Kafka's, whose fetches do not name their group.
+    None: no member was left to continue, or a broker was restarted, and does not know what they had
+    been sent before, or members are Kafka's, whose fetches do not name their group.
     """
     bound = rebalance.redelivered_upper_bound
     if bound is None and not rebalance.member_count:
-        return "not known yet how many messages are redelivered: nobody reads on"
+        return "unknown how many messages will be redelivered: no member was left"
     if bound is None:
         return "unknown how many messages were redelivered"
     return f"at most {_count(bound, 'message')} redelivered" if bound else "no message was redelivered"

@@ -171,7 +171,7 @@ class KnownBrokers:
         return bool(self.alive) and self.alive <= self.offering
 
     @property
-    def some_offer(self) -> bool:
+    def is_mixed(self) -> bool:
         """Return whether some of the brokers that answered offer coordinated groups, and some do not."""
         return not self.offering.isdisjoint(self.alive) and not self.alive <= self.offering
 
@@ -244,13 +244,13 @@ class KnownBrokers:
         return self.heartbeats(self.alive)
 
     def allocating_changed(self) -> Effects:
-        """Send heartbeats if we allocate for ourselves beside a broker without coordination, or no more.
+        """Send heartbeats if members have begun, or ceased, to allocate for themselves beside a stock broker.
 
-        Those with coordination refuse commits without an epoch until they know of a member that has none.
+        Brokers with coordination refuse commits without an epoch until they know of a member that has none.
         """
-        if self._allocates == self.some_offer:
+        if self._allocates == self.is_mixed:
             return []
-        self._allocates = self.some_offer
+        self._allocates = self.is_mixed
         return self.heartbeats(self.alive)
 
     def heartbeats(self, addresses: Iterable[str]) -> Effects:
