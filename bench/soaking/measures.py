@@ -1,6 +1,5 @@
 """What a soak measures of processes and stores, and when it calls a series of measurements flat."""
 
-import contextlib
 import itertools
 import os
 import statistics
@@ -34,14 +33,20 @@ STORE: Final = Quantity("store", "MiB", 8.0)  # One file of the commit log.
 
 
 def of_process(pid: int) -> tuple[float, int]:
-    """Return the memory of a process and its children, without pages of files, and their descriptors."""
+    """Return the memory of a process and its children, without pages of files, and their descriptors.
+
+    Raises OSError if the process itself has ended.
+    """
     memory, descriptors = 0.0, 0
     for each in descendants(pid):
-        with contextlib.suppress(OSError):  # It has ended meanwhile.
+        try:
             descriptors += len(os.listdir(f"/proc/{each}/fd"))
             for line in Path(f"/proc/{each}/status").read_text().splitlines():
                 if line.startswith("RssAnon:"):
                     memory += int(line.split()[1]) / 1024
+        except OSError:  # A child may have ended meanwhile.
+            if each == pid:
+                raise
     return memory, descriptors
 
 

@@ -66,6 +66,14 @@ def test_a_process_is_measured_with_its_children(tmp_path: Path) -> None:
     assert store >= 16 / 1024
 
 
+def test_a_process_that_has_ended_is_not_measured_as_nothing() -> None:
+    """A soak would go on without a server that has died."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    with pytest.raises(OSError, match=str(ended.pid)):
+        of_process(ended.pid)
+
+
 @pytest.mark.thorough
 def test_a_short_soak_loses_nothing(tmp_path: Path) -> None:
     """Clients of every kind at once, Spark too; members change, and broker-b is killed and restarted."""
