@@ -1,5 +1,5 @@
 """The options of clients, with their types and bounds, for asyncio and for blocking code; how an unknown or
-invalid one is refused.
+invalid one is refused; what all asyncio clients have in common.
 """
 
 import random
