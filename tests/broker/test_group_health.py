@@ -41,9 +41,9 @@ def test_a_healthy_group_has_no_diagnosis(talk):
 
 
 def test_a_topic_that_no_broker_has_is_reported_until_somebody_creates_it(talk, peer):
-    """Its members wait in silence. A light queue is no topic; a retry topic comes with its first message."""
+    """Its members wait in silence. Topics of retries and dead letters come with the first of them."""
     talk.create_topic("T", 4)
-    topics = [subscription(name) for name in ("T", "Ordres", "%LMQ%x", "%RETRY%G")]
+    topics = [subscription(name) for name in ("T", "Ordres", "%LMQ%x", "%RETRY%G", "%DLQ%other")]
     talk.beat(peer, "alice", subscriptions=topics)
     assert kinds(talk) == [(Kind.NO_TOPIC, "")]
     assert "members wait for topics that no broker has: Ordres;" in text(talk)

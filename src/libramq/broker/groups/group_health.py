@@ -25,7 +25,7 @@ from libramq.groups.diagnosis import (
 from libramq.groups.queue_lock import QueueLocks
 from libramq.kernel.connection import Connection, host_of
 from libramq.logs import get_logger
-from libramq.message.names import LIGHT_PREFIX, RETRY_PREFIX
+from libramq.message.names import DLQ_PREFIX, LIGHT_PREFIX, RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
@@ -149,13 +149,15 @@ class GroupHealth:
         ]
         absent = [topic for topic in topics if not self._here(topic)]
         self._topics_found.update(absent)
+        missing = [topic for topic in absent if self._queues(topic) == []]
         _, retries = self._failing.get(group.name, (now_ms, {}))
         return diagnose(
             replace(
                 seen,
                 connected=connected,
                 queue_count=self._queue_count(group, topics),
-                missing=[topic for topic in absent if self._queues(topic) == []],
+                # The first dead letter creates its topic; who watches for one waits for nothing else.
+                missing=[topic for topic in missing if not topic.startswith(DLQ_PREFIX)],
                 popped_and_pulled=mixed,
                 retries=retries,
             )
