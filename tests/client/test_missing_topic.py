@@ -12,7 +12,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.known_brokers import MISSING_AGAIN_MS, WITHOUT_TOPIC_MAX
 from libramq.client.routing.name_servers import NameServers
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import RouteNotFound
+from libramq.errors import NAMES_COMPARED_MAX, RouteNotFound
 from libramq.formats.document import encode_body
 from libramq.remoting.body.cluster import TopicList
 from libramq.remoting.command import reply_to
@@ -93,6 +93,19 @@ def test_the_log_repeats_it_seldom(caplog):
     assert caplog.text.count("a topic is still missing") == 2
     talk.routes(T=route(4))
     assert caplog.text.count("the topic that was missing is there") == 1
+
+
+def test_few_missing_topics_are_compared_with_many_names():
+    """Each takes a good half second, while the consumer sends no heartbeat and renews no lease."""
+    missing = [f"orders-{number}" for number in range(50)]
+    talk = Conversation(topics=missing)
+    talk.start()
+    talk.routes(**dict.fromkeys(missing))
+    names = [f"Orders-{number}" for number in range(NAMES_COMPARED_MAX // 2)]
+    talk._(talk.core.known_brokers.topics_listed(names, [], talk.now_ms))
+    troubles = [str(each.error) for each in talk.of(fx.Trouble)]
+    assert len(troubles) == len(missing)
+    assert sum("did you mean" in each for each in troubles) == 2
 
 
 def test_nobody_is_told_that_a_retry_topic_is_missing():
