@@ -102,6 +102,8 @@ def test_the_log_says_what_becomes_of_a_failed_handlers_messages(attempts, log):
         (4, {}, {"attempt": "5 of 17", "next_attempt": "in 180 s"}),
         (15, {}, {"attempt": "16 of 17", "next_attempt": "in 7200 s"}),
         (16, {}, {"attempt": "17 of 17"}),
+        # As a producer of another client may have set it at Apache's broker.
+        (-(1 << 31), {}, {"attempt": f"{1 - (1 << 31)} of 17", "next_attempt": "in 10 s"}),
         (0, {"max_reconsume_times": 0}, {"attempt": "1 of 1"}),
         (2, {"orderly": True, "suspend_ms": 500}, {"attempt": "3", "next_attempt": "in 0.5 s"}),
         (0, {"pop": True}, {"attempt": "1 of 17"}),

@@ -154,7 +154,7 @@ def failure_of(messages: Sequence[MessageExt], settings: ConsumerSettings) -> Fa
 
 def _again_ms(times: int) -> int:
     """Return when a broker redelivers a message, if it has Apache's delay levels."""
-    return DELAY_LEVELS_MS[min(FIRST_RETRY_LEVEL + times, len(DELAY_LEVELS_MS)) - 1]
+    return DELAY_LEVELS_MS[min(FIRST_RETRY_LEVEL + max(times, 0), len(DELAY_LEVELS_MS)) - 1]
 
 
 def what_follows(messages: Sequence[MessageExt], settings: ConsumerSettings) -> str:
