@@ -123,7 +123,7 @@ def _recall(principal: Principal, header: h.RecallMessageHeader, _: None) -> Ope
 
 
 def _send_back(principal: Principal, header: h.SendBackHeader, _: None) -> Operation:
-    """Return the claimed operation; `processor/send_back.py` checks the message's real topic."""
+    """Return the claimed operation; `processor/messages/send_back.py` checks the message's real topic."""
     return SendBack(principal, header.group, (header.origin_topic,) if header.origin_topic else ())
 
 
@@ -137,7 +137,7 @@ def _end_transaction(principal: Principal, header: h.EndTransactionHeader, _: No
 
 
 def _view(principal: Principal, header: h.ViewMessageHeader, _: None) -> Operation:
-    """Return the claimed operation; `processor/query_message.py` checks the message's real topic."""
+    """Return the claimed operation; `processor/messages/query_message.py` checks the message's real topic."""
     return Manage(principal, A.GET, (topic(header.topic),) if header.topic else ())
 
 
