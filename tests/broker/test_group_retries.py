@@ -150,6 +150,17 @@ def test_while_a_level_is_counted_again_it_is_unknown_what_waits(failing, peer):
     assert retries.waiting() == {"G": {1: READ_MAX + 1}}
 
 
+def test_retries_are_summed_up_only_when_groups_are_checked(failing, peer, monkeypatch):
+    """Those of 10,000 groups take some 30 ms, in which nobody is served."""
+    retries, calls = failing.broker.members.retries, []
+    waiting = retries.waiting
+    monkeypatch.setattr(retries, "waiting", lambda: calls.append("called") or waiting())
+    for _ in range(20):
+        failing.advance(1_000)
+        failing.beat(peer, "alice")
+    assert 3 <= len(calls) <= 5
+
+
 def test_what_is_not_known_is_no_zero(failing, peer):
     metered = Metered(failing)
     fail_often(failing, peer, 1)

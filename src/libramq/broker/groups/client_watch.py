@@ -98,7 +98,7 @@ class ClientWatch:
                 self._consumers.expire(),
                 self._producers.remove_silent(now_ms),
                 self._consumers.rebalances.settle(),
-                self._health.look(self._retries.waiting() or {}),
+                self._health.look(self._retries.waiting() or {}) if self._health.is_due else (),
             ):
                 for _ in steps:
                     self._soon()

@@ -95,15 +95,17 @@ class GroupHealth:
             if diagnoses.current
         }
 
+    @property
+    def is_due(self) -> bool:
+        """Return whether it is time to check the groups again."""
+        return self._looked_at_ms is None or self._clock.monotonic_ms() - self._looked_at_ms >= LOOK_MS
+
     def look(self, retries: Mapping[str, Mapping[int, int]]) -> Iterator[None]:
-        """Check all groups if it is time, and log new problems; yields where others may be served.
+        """Check all groups, and log new problems; yields where others may be served.
 
         retries: how many messages of a group wait for another attempt, by how often they have failed.
         """
-        now_ms = self._clock.monotonic_ms()
-        if self._looked_at_ms is not None and now_ms - self._looked_at_ms < LOOK_MS:
-            return
-        self._looked_at_ms = now_ms
+        self._looked_at_ms = now_ms = self._clock.monotonic_ms()
         self._found, self._topics_found = {}, set()
         self._unlocked_before, self._unlocked = self._unlocked, {}
         self._mixed |= dict.fromkeys(self._clients.rebalances.take_mixed(), now_ms)
