@@ -150,6 +150,28 @@ def test_while_a_level_is_counted_again_it_is_unknown_what_waits(failing, peer):
     assert retries.waiting() == {"G": {1: READ_MAX + 1}}
 
 
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_what_waits_for_a_deleted_retry_topic_is_no_problem_of_the_next_one(failing, peer, is_counted):
+    """It is dropped when it is due; an operator who has begun anew was alarmed until then."""
+    retries = failing.broker.members.retries
+    fail_often(failing, peer, FAILURES_MIN)
+    if is_counted:
+        assert problems(failing) == [(Kind.FAILING, "")]
+    assert failing.ask(peer, R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic=RETRY)).code == C.SUCCESS
+    fail_often(failing, peer, 1)
+    fail_often(failing, peer, 1)
+    failing.advance(FAILING_MS)
+    failing.beat(peer, "alice")
+    assert problems(failing) == []
+    assert retries.waiting() == {"G": {1: 2}}
+    for _ in range(121):
+        failing.advance(30_000)
+        failing.beat(peer, "alice")
+    problems(failing)
+    assert retries.waiting() == {}
+    assert len(failing.messages(RETRY)) == 2
+
+
 def test_retries_are_summed_up_only_when_groups_are_checked(failing, peer, monkeypatch):
     """Those of 10,000 groups take some 30 ms, in which nobody is served."""
     retries, calls = failing.broker.members.retries, []

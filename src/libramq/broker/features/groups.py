@@ -95,6 +95,7 @@ class GroupFeature(Feature):
             consumers=self.consumers, queues=queues, kernel=kernel, view=view, peers=self.peers
         )
         topics.observe(self.assigner.topic_changed)  # After the coordinator, which observes itself.
+        topics.observe(lambda topic: None if topic in topics else self.retries.topic_deleted(topic))
 
     def _build_queues(self, base: Base) -> None:
         """Build what commits, opens and removes a group's queues here."""

@@ -260,7 +260,7 @@ class DelaySchedule:
         for message in due:
             if self._first_undelivered(level, message.queue_offset) != message.queue_offset:
                 continue
-            if self._is_dropped(message):
+            if self.is_dropped(message):
                 continue
             topic, queue_id = self._destination(message)
             has_copy = self.copies.has(message, topic, queue_id, message.store_timestamp_ms + delay_ms)
@@ -270,13 +270,13 @@ class DelaySchedule:
                 undelivered.append(message)
         return undelivered
 
-    def _is_dropped(self, message: MessageExt) -> bool:
+    def is_dropped(self, message: MessageExt) -> bool:
         """Return whether a message is for a topic that was deleted since it was stored."""
         topic = message.properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
         return message.physical_offset < self._destinations.deleted_end(topic)
 
     def _count_dropped(self, passed: Iterable[MessageExt]) -> None:
-        dropped = Counter(each.properties[p.REAL_TOPIC] for each in passed if self._is_dropped(each))
+        dropped = Counter(each.properties[p.REAL_TOPIC] for each in passed if self.is_dropped(each))
         if dropped:
             self._destinations.drop(dropped)
 
@@ -300,7 +300,7 @@ class DelaySchedule:
             if read.status is ReadStatus.FOUND:
                 found += [each for each in undamaged(read.data) if each.queue_offset == offset]
         self._count_dropped(found)
-        return [message for message in found if not self._is_dropped(message)]
+        return [message for message in found if not self.is_dropped(message)]
 
     def account_of(self, level: int) -> LevelAccount:
         """Return what is delivered of a level."""

@@ -90,7 +90,7 @@ class GroupRetries:
             found = yield from self._store.reading(partial(self._stretch, number, start))
             if level is self._levels.get(number) and level.end == start:  # Nothing was delivered meanwhile.
                 messages, level.end = found
-                level.counts.update(_retries(messages))
+                level.counts.update(self._retries(messages))
                 if level.end == start:  # What is behind is not flushed yet.
                     level.is_counted = True
                     return
@@ -112,14 +112,23 @@ class GroupRetries:
         if level.begin != start:
             del self._levels[number]
             return
-        level.counts.subtract(_retries(each for each in messages if each.queue_offset < min(end, level.end)))
+        passed = [each for each in messages if each.queue_offset < min(end, level.end)]
+        level.counts.subtract(self._retries(passed))
         level.counts = +level.counts  # Without what has become 0.
         level.begin, level.end = end, max(end, level.end)
 
+    def topic_deleted(self, topic: str) -> None:
+        """Forget what waits for a topic: it is dropped when it is due, even if the topic is made again."""
+        if topic.startswith(names.RETRY_PREFIX):
+            group = topic.removeprefix(names.RETRY_PREFIX)
+            for level in self._levels.values():
+                for key in [key for key in level.counts if key[0] == group]:
+                    del level.counts[key]
 
-def _retries(messages: Iterable[MessageExt]) -> list[tuple[str, int]]:
-    return [
-        (topic.removeprefix(names.RETRY_PREFIX), min(message.reconsume_times, TIMES_MAX))
-        for message in messages
-        if (topic := message.properties.get(p.REAL_TOPIC, "")).startswith(names.RETRY_PREFIX)
-    ]
+    def _retries(self, messages: Iterable[MessageExt]) -> list[tuple[str, int]]:
+        return [
+            (topic.removeprefix(names.RETRY_PREFIX), min(message.reconsume_times, TIMES_MAX))
+            for message in messages
+            if (topic := message.properties.get(p.REAL_TOPIC, "")).startswith(names.RETRY_PREFIX)
+            and not self._schedule.is_dropped(message)
+        ]
