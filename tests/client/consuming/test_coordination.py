@@ -9,6 +9,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.life import Phase
 from libramq.client.consuming.pulling.pulling import PULL_FAILED_MS
+from libramq.codes import ResponseCode
 from libramq.errors import ConnectFailed, ConnectionLost, HandlerTooSlow, RequestTimeout, SubscriptionsDiffer
 from libramq.remoting.body.coordination import QueueGrant
 from tests.client.consuming import requests as rq
@@ -1112,6 +1113,15 @@ def test_our_brokers_know_of_a_member_that_allocates_beside_an_apache_broker():
     }
     talk.routes(T=route(2, brokers=("a",)))
     assert [(each.address, each.coordinated) for each in talk.of(rq.SendHeartbeat)] == [("a:1", True)]
+
+
+@pytest.mark.parametrize("brokers", [("a",), ("a", "b")])
+def test_our_brokers_know_of_a_member_that_their_coordinator_refuses(brokers):
+    """It allocates for itself, as a later version may; without this its commits were refused for ever."""
+    talk = Member().looking(brokers=brokers)
+    talk.found_group(refusal(ResponseCode.VERSION_NOT_SUPPORTED))
+    assert [each.coordinated for each in talk.of(rq.SendHeartbeat)] == [False] * len(brokers)
+    assert len(talk.of(rq.FetchConsumerList)) == 1
 
 
 def test_apache_brokers_alone_need_not_know_who_allocates():

@@ -76,8 +76,9 @@ class KnownBrokers:
         self._to_reconnect: set[str] = set()
         #: Brokers that answered our last heartbeat, over a connection that is still open.
         self.alive: set[str] = set()
-        #: Those of them that offer coordinated groups.
+        #: Those of them that offer coordinated groups, and whose coordinators have not refused us.
         self.offering: set[str] = set()
+        self._coordinating: set[str] = set()
         self._is_closed = False
         #: What follows when the routes have changed, and when a broker answers that did not know us before.
         self.routes_changed: Callable[[MonotonicMs], Effects] = lambda _: []
@@ -185,8 +186,8 @@ class KnownBrokers:
 
     @property
     def is_mixed(self) -> bool:
-        """Return whether some of the brokers that answered offer coordinated groups, and some do not."""
-        return not self.offering.isdisjoint(self.alive) and not self.alive <= self.offering
+        """Return whether some brokers that answered coordinate groups, and some do not, or not ours."""
+        return not self._coordinating.isdisjoint(self.alive) and not self.alive <= self.offering
 
     @property
     def all_named_offer(self) -> bool:
@@ -217,7 +218,8 @@ class KnownBrokers:
         if self._is_closed or address in self.alive:
             return []
         self.alive.add(address)
-        (self.offering.add if outcome.coordinates else self.offering.discard)(address)
+        for each in (self.offering, self._coordinating):
+            (each.add if outcome.coordinates else each.discard)(address)
         return self.met(address, now_ms)
 
     def lost(self, address: str, now_ms: MonotonicMs) -> None:
