@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
 from libramq.clock import SystemClock
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError, LocalProtocolError, RequestCodeNotSupported
+from libramq.remoting import headers
 from libramq.rpc import pop_calls
 from libramq.testing import Broker
 from tests.client.older_brokers import unserved
@@ -347,7 +349,7 @@ async def test_a_member_whose_clock_is_set_otherwise_handles_each_message_once(
     Apache's brokers do not say for how long they have held a pop.
     """
     if not says_how_long:
-        monkeypatch.setattr(pop_message, "HELD_MS", "unknown")
+        monkeypatch.setattr(pop_message, "h", SimpleNamespace(**vars(headers) | {"HELD_MS": "unknown"}))
     handled = Handled()
     async with popping(one, handled.note, invisible_ms=1_000, clock=Skewed(by_ms)):
         await fill(one, b"first")
