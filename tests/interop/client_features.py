@@ -78,14 +78,14 @@ class Inbox:
     def bodies(self) -> list[str]:
         return [message.body.decode() for message in self.messages]
 
-    async def until(self, is_so: Callable[[list[str]], bool]) -> None:
-        async with asyncio.timeout(WAIT_S):
+    async def until(self, is_so: Callable[[list[str]], bool], within_s: float = WAIT_S) -> None:
+        async with asyncio.timeout(within_s):
             while not is_so(self.bodies):
                 self._changed.clear()
                 await self._changed.wait()
 
-    async def until_all(self, *bodies: str) -> None:
-        await self.until(lambda present: set(present) >= set(bodies))
+    async def until_all(self, *bodies: str, within_s: float = WAIT_S) -> None:
+        await self.until(lambda present: set(present) >= set(bodies), within_s)
 
 
 def bodies(count: int = COUNT) -> list[str]:
@@ -218,7 +218,7 @@ async def shared(at: Place) -> None:
             await until(lambda: _has(inboxes, bodies()))
         await until(lambda: owned(first))
         await at.send("last")
-        await inboxes[0].until_all("last")
+        await inboxes[0].until_all("last", within_s=OFFLINE_S)
 
 
 async def _queues(consumer: PushConsumer, at: Place) -> int:
