@@ -40,7 +40,7 @@ IDLE_MS_MAX: Final = 25_000
 UNREPORTED_MS: Final = 15_000
 #: Ours: three of the Java client's 20 s rounds; what has not settled by then is reported unsettled.
 SETTLE_MS_MAX: Final = 60_000
-#: A member ended so may not have committed all that it had handled.
+#: A member that ended for one of these may not have committed all that it had handled.
 _KILLED: Final = frozenset({Reason.CONNECTION_CLOSED, Reason.SESSION_EXPIRED, Reason.PROCESSING_TIMEOUT})
 
 

@@ -158,7 +158,7 @@ class GroupHealth:
                 seen,
                 connected=connected,
                 queue_count=self._queue_count(group, topics),
-                # The first dead letter creates its topic; who watches for one waits for nothing else.
+                # The first dead letter creates its topic: a group that reads it before that is sound.
                 missing=[topic for topic in missing if not topic.startswith(DLQ_PREFIX)],
                 popped_and_pulled=mixed,
                 retries=retries,

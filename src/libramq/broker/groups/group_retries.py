@@ -27,7 +27,7 @@ from libramq.store.reading.read import ReadStatus
 
 #: Ours: messages that one step reads; a stretch without retries is not decoded.
 READ_MAX: Final = 32
-#: Ours: failures that are told apart, Apache's retryMaxTimes; clients choose how often they try.
+#: Ours: failures that are told apart, as many as Apache's retryMaxTimes. Clients may try more often.
 TIMES_MAX: Final = 16
 _OF_RETRY: Final = f"{p.REAL_TOPIC}\x01{names.RETRY_PREFIX}".encode()
 

@@ -332,7 +332,7 @@ async def _serve(
             print(line, flush=True)
         _notify_systemd("READY=1")
         await _signal_or_failure(signal, failure)
-        with contextlib.suppress(OSError):  # Whoever read the output may have gone.
+        with contextlib.suppress(OSError):  # The reader of the output may be gone.
             print("Stopping; a second Ctrl-C ends it at once.", flush=True)
         _notify_systemd("STOPPING=1")
 

@@ -263,10 +263,8 @@ class KnownBrokers:
 
         Brokers with coordination refuse commits without an epoch until they know of a member that has none.
         """
-        if self._allocates == self.is_mixed:
-            return []
-        self._allocates = self.is_mixed
-        return self.heartbeats(self.alive)
+        was, self._allocates = self._allocates, self.is_mixed
+        return [] if self._allocates == was else self.heartbeats(self.alive)
 
     def heartbeats(self, addresses: Iterable[str]) -> Effects:
         """Return heartbeats to brokers."""
