@@ -345,6 +345,38 @@ async def test_stopping_waits_for_handlers_and_commits_what_they_did(namesrv, br
     assert broker.requests[-1] is goodbye
 
 
+@pytest.mark.parametrize("answers", [True, False], ids=["answered", "unanswered"])
+async def test_a_member_leaves_a_broker_once_its_heartbeat_is_answered(
+    namesrv, broker, watch, monkeypatch, answers
+):
+    """Apache's brokers may handle the two in any order, and keep a member whose heartbeat comes last."""
+    if answers:
+        monkeypatch.setattr("libramq.client.consuming.member_network.LEAVE_TIMEOUT_MS", 60_000)
+    inbox = Inbox(watch)
+    reader = consumer(namesrv, heartbeat_ms=100, persist_ms=60_000)
+    reader.subscribe("T", "*", inbox)
+    await reader.start()
+    broker.put("T", 0, b"x")
+    await watch.until(lambda: inbox.bodies)
+    answer, held, answered = broker.heart_beat, [], []
+    broker.heart_beat = lambda *heartbeat: held.append(heartbeat)
+    await watch.until(lambda: held)
+
+    def answer_later():
+        broker.heart_beat = answer
+        for heartbeat in held:
+            answered.append(broker.count(RequestCode.UNREGISTER_CLIENT))
+            answer(*heartbeat)
+
+    stopping = asyncio.create_task(reader.stop())
+    await watch.until(lambda: broker.offsets.get(("g", "T", 0)))
+    if answers:
+        asyncio.get_running_loop().call_later(0.1, answer_later)
+    await stopping
+    assert broker.count(RequestCode.UNREGISTER_CLIENT) == 1
+    assert set(answered) == ({0} if answers else set())
+
+
 async def test_stopping_does_not_wait_for_ever(namesrv, broker, watch):
     """A handler that hangs is abandoned, and its message is not committed."""
     gate = threading.Event()

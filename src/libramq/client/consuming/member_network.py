@@ -9,6 +9,7 @@ Upstream: impl/MQClientInstance.java, MQClientAPIImpl.java.
 
 import contextlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, Required, Unpack
@@ -26,6 +27,7 @@ from libramq.client.options import ConsumeFrom
 from libramq.client.routing.name_servers import NameServers
 from libramq.client.seams import NetworkSeams
 from libramq.clock import MonotonicMs, Now, read_clock
+from libramq.codes import RequestCode
 from libramq.errors import ConnectionLost, LibraError, NameServerUnavailable, RemoteError, RequestTimeout
 from libramq.filter.subscription import Selector
 from libramq.formats.route import TopicRouteData
@@ -162,6 +164,9 @@ class MemberNetwork(ABC):
         self._stop_timer: Timer | None = None
         #: Brokers that did not answer a request during the stop: it waits for no further answer of theirs.
         self._silent: set[str] = set()
+        #: Heartbeats without an answer, by broker, and what is sent to it once they are answered.
+        self._heartbeats: Counter[str] = Counter()
+        self._leaving: dict[str, Callable[[], None]] = {}
 
     @abstractmethod
     def assignment(self) -> list[MessageQueue]:
@@ -338,8 +343,14 @@ class MemberNetwork(ABC):
             self._name_servers.ask(ask.call, partial(self._answered, ask), timeout_ms=ask.timeout_ms)
             return
 
+        is_heartbeat = ask.call.code is RequestCode.HEART_BEAT
+        self._heartbeats[ask.address] += is_heartbeat
+
         def done(reply: Command | LibraError) -> None:
             self._answered(ask, ask.call.outcome(reply, where=f"broker {ask.address}"))
+            self._heartbeats[ask.address] -= is_heartbeat
+            if not self._heartbeats[ask.address]:
+                self._leave(ask.address)
 
         self._remotes.send(
             ask.address, ask.call.command(), done, timeout_ms=ask.timeout_ms, takes_late=ask.takes_late
@@ -373,6 +384,11 @@ class MemberNetwork(ABC):
         self._name_servers.routes(effect.topics, found)
 
     def _unregister(self, effect: fx.Unregister) -> None:
+        """Unregister at brokers, at each once it has answered our heartbeats, or LEAVE_TIMEOUT_MS later.
+
+        Apache's brokers handle the two on different threads: a heartbeat handled after the leaving would keep
+        us a member, with queues that nobody reads, for two minutes.
+        """
         call = unregister_client(
             self._settings.client_id, producer_group=None, consumer_group=self._settings.group
         )
@@ -389,9 +405,21 @@ class MemberNetwork(ABC):
 
         for address in effect.addresses:
             done = ignored if address in self._silent else answered
-            self._remotes.send(address, call.command(), done, timeout_ms=LEAVE_TIMEOUT_MS)
+            self._leaving[address] = partial(
+                self._remotes.send, address, call.command(), done, timeout_ms=LEAVE_TIMEOUT_MS
+            )
+            if self._heartbeats[address] and address not in self._silent:
+                self._timers.after(LEAVE_TIMEOUT_MS, partial(self._leave, address))
+            else:
+                self._leave(address)
         if not waiting and self._is_running:
             self._perform(self._core.unregistered())
+
+    def _leave(self, address: str) -> None:
+        """Send what waited for a broker's answers to our heartbeats."""
+        leave = self._leaving.pop(address, None)
+        if leave is not None:
+            leave()
 
 
 def _beginning(settings: ConsumerSettings, subscriptions: Mapping[str, Selector]) -> GroupBeginning | None:
