@@ -1,8 +1,8 @@
 """Processor and waiting time by test file, as a plugin of pytest.
 
 Each run writes `.cache/test-times/NAME.json`: for every file its processor seconds (this process, its
-threads, and all processes below it), its seconds by the clock, and its number of tests. `scripts/test-times`
-prints them.
+threads, and all processes below it), its seconds by the clock, and its number of tests; and of every failed
+test its error's first line. `scripts/test-times` prints them.
 """
 
 import ctypes
@@ -24,6 +24,8 @@ PROPERTY = "libramq_times"
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 #: Linux's name for it, in linux/prctl.h.
 PR_SET_CHILD_SUBREAPER = 36
+#: Of an error: the rest is in the run's output.
+ERROR_CHARACTERS_MAX = 300
 
 _started = pytest.StashKey[tuple[float, float]]()
 
@@ -80,6 +82,7 @@ class Times:
     def __init__(self) -> None:
         adopt_orphans()
         self.files: dict[str, list[float]] = {}
+        self.failures: dict[str, str] = {}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
@@ -96,6 +99,10 @@ class Times:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            error = str(crash.message if crash else report.longrepr).strip().partition("\n")[0]
+            self.failures.setdefault(report.nodeid, error[:ERROR_CHARACTERS_MAX])
         for name, spent in report.user_properties:
             if name == PROPERTY and report.when == "teardown":
                 file = self.files.setdefault(report.nodeid.partition("::")[0], [0.0, 0.0, 0])
@@ -107,5 +114,6 @@ class Times:
             return  # A worker's reports reach the process that started it.
         DIRECTORY.mkdir(parents=True, exist_ok=True)
         name = os.environ.get("LIBRAMQ_TEST_TIMES", "last")
-        document = {"reference_s": min(reference_s() for _ in range(3)), "files": self.files}
+        reference = min(reference_s() for _ in range(3))
+        document = {"reference_s": reference, "files": self.files, "failures": self.failures}
         (DIRECTORY / f"{name}.json").write_text(json.dumps(document, indent=0))
