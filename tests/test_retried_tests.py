@@ -30,7 +30,7 @@ run_part others spark 2
 echo "status $?"
 ((${#passed_alone[@]} == 0)) || printf 'alone %s\n' ${passed_alone[@]}
 """
-ONE, FOUR = ["t.py::one"], [f"t.py::{number}" for number in range(4)]
+ONE, NINE = ["t.py::one"], [f"t.py::{number}" for number in range(9)]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ ONE, FOUR = ["t.py::one"], [f"t.py::{number}" for number in range(4)]
         ((1, ONE), (0, []), 0, ["again none", "status 0", "alone t.py::one"]),
         ((0, []), (1, ONE), 0, ["again only", "status 0", "alone t.py::one"]),
         ((1, ONE), (0, []), 1, ["again none", "status 1"]),
-        ((1, FOUR), (0, []), 0, ["status 1"]),
+        ((1, NINE), (0, []), 0, ["status 1"]),
         ((3, []), (1, ONE), 0, ["status 3"]),
         ((1, ONE), (3, []), 0, ["status 3"]),
         ((1, []), (0, []), 0, ["status 1"]),
