@@ -15,6 +15,7 @@ from libramq.broker.machine import Machine
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
 from libramq.errors import ConfigError
+from libramq.filesystem import DiskUsage
 from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.kernel.effect import Thread
 from libramq.remoting import headers as h
@@ -26,6 +27,7 @@ from libramq.testing.machine.virtual_time import VirtualTime
 from libramq.wire.kafka.apis.topics import CreatableTopic, CreateTopicsRequest
 from libramq.wire.kafka.error_code import ErrorCode
 from tests.broker.brokers import Conversation
+from tests.broker.test_group_lag import Metered
 from tests.fakes import FakePeer, ManualClock
 from tests.protocols.kafka.peers import KafkaEndpoint
 
@@ -276,3 +278,52 @@ def test_the_log_may_have_a_disk_of_its_own(tmp_path, peer):
 def test_a_log_in_several_directories_is_refused(name, value):
     with pytest.raises(ConfigError, match="one"):
         broker_config({name: value})
+
+
+def test_readiness_follows_the_disk_though_nobody_sends(tmp_path):
+    """It was ready on a full disk, and refused after room was made until somebody sent."""
+    talk, peer = Conversation(tmp_path), FakePeer()
+    metered = Metered(talk)
+    talk.create_topic("T")
+
+    def refuses() -> bool:
+        metered.look()
+        return metered.value("libra_store_refuses") == 1
+
+    assert not refuses()
+    talk.disk.space = DiskUsage(used_bytes=91, available_bytes=9)
+    assert refuses()
+    assert "91.0 % full" in (metered.server.not_ready or "")
+    talk.disk.space = DiskUsage(used_bytes=1, available_bytes=90)  # It filled up between two looks.
+    talk.disk.bytes_left = 0
+    assert not refuses()
+    assert talk.send(peer).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert refuses()
+    assert refuses()
+    assert "no space left" in (metered.server.not_ready or "")
+    talk.disk.bytes_left, talk.disk.space = None, DiskUsage(1, 1 << 30)
+    assert not refuses()
+    assert talk.send(peer).code == ResponseCode.SUCCESS
+    talk.close()
+
+
+def test_without_a_free_byte_members_read_but_none_joins(tmp_path):
+    """operations.md promises this, and no more."""
+    talk, peer, member = Conversation(tmp_path), FakePeer(), FakePeer("10.0.0.9:1")
+    talk.create_topic("T", 1)
+    talk.send(peer, body=b"before", queue_id=0)
+    talk.beat(peer, "client")
+    talk.disk.bytes_left = 0
+    pulled = talk.pull(peer)
+    assert pulled is not None
+    assert b"before" in pulled.body
+    assert "journalled" in (commit(talk, peer, 1).remark or "")
+    joins = h.GroupJoinHeader(consumer_group="C", client_id="alice", lb_session_ms=600_000)
+    body = GroupJoinBody(subscriptions={"T": "*"})
+    assert b'"queues":[]' in talk.ask(member, R.GROUP_JOIN, joins, body).body
+    talk.advance(5_000)
+    joined = talk.ask(member, R.GROUP_JOIN, joins, body)
+    assert joined.code == ResponseCode.SYSTEM_BUSY
+    assert "look at the broker's disk" in (joined.remark or "")
+    talk.disk.bytes_left = None
+    talk.close()

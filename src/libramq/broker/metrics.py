@@ -37,7 +37,7 @@ class Sample:
 
     log_bytes: of the commit log; unflushed_bytes: of it that are not known to be on the disk. kept_ms: for
     how long it has kept its oldest message. disk_used: the used share of its disk; None: unknown.
-    refuses: whether the store takes no messages.
+    refuses: whether no message is stored.
     """
 
     messages_in: int
@@ -258,7 +258,7 @@ class Metrics:
             ),
             "refuses": Gauge(
                 "libra_store_refuses",
-                "1 while the store takes no messages, because writing failed; 0 above disk limits.",
+                "1 while no message is stored: the disk is full, or writing failed.",
                 registry=registry,
             ),
         }

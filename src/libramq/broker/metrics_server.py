@@ -152,7 +152,7 @@ class MetricsServer:
         #: What groups without members had committed, and those of them for which messages wait.
         self._committed: dict[str, int] = {}
         self._deserted: dict[str, int] = {}
-        self._not_ready: str | None = "it has just started"
+        self.not_ready: str | None = "it has just started"
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -208,7 +208,7 @@ class MetricsServer:
                 start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
                 return [b"there are /metrics, /live and /ready\n"]
             # The loop has taken the request: it lives.
-            reason = self._not_ready if path == "/ready" else None
+            reason = self.not_ready if path == "/ready" else None
             status = "200 OK" if reason is None else "503 Service Unavailable"
             start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
             return [f"{reason or path.removeprefix('/')}\n".encode()]
@@ -223,6 +223,8 @@ class MetricsServer:
         if self._earliest[0] != store.min_physical_offset or self._earliest[1] <= 0:  # It reads the disk.
             self._earliest = store.min_physical_offset, broker.store.earliest_log_time()
         earliest_ms = self._earliest[1]
+        now_ms = broker.kernel.clock.monotonic_ms()
+        refusal = broker.sends.sending.disk_space.refusal(now_ms) or store.failure
         diagnoses = {group: set(kinds) for group, kinds in broker.members.health.kinds().items()}
         for group in self._deserted:
             diagnoses.setdefault(group, set()).add(Kind.NO_MEMBERS.value)
@@ -242,10 +244,10 @@ class MetricsServer:
                 unflushed_bytes=store.max_physical_offset - store.flushed_offset,
                 kept_ms=max(0, wall_ms - earliest_ms) if earliest_ms > 0 else 0,
                 disk_used=_disk_used(broker),
-                refuses=store.failure is not None,
+                refuses=refusal is not None,
             )
         )
-        self._not_ready = _not_ready(broker)
+        self.not_ready = _not_ready(broker, refusal)
         self._look(broker)
 
     def _look(self, broker: Broker) -> None:
@@ -333,8 +335,10 @@ def _disk_used(broker: Broker) -> float | None:
         return None
 
 
-def _not_ready(broker: Broker) -> str | None:
-    """Return why clients cannot use a broker; None if they can."""
+def _not_ready(broker: Broker, refusal: str | None) -> str | None:
+    """Return why clients cannot use a broker; None if they can. refusal: why no message is stored."""
     if broker.store.lost is not None:
         return f"the store is lost: {broker.store.lost}"
+    if refusal is not None:
+        return f"no message is stored: {refusal}"
     return None if broker.registration.is_registered else "no name server knows this broker"

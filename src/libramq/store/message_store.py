@@ -9,13 +9,15 @@ failed fsync), for a while or for good.
 of the data on the disk under SYNC_FLUSH. Queues whose readable end moved are collected and returned by
 `drain_touched`.
 
-After a full disk appends are retried after a while; a failed fsync is final (`Refusal`).
+After a full disk appends are retried after a while, and a look for room may end it before; a failed fsync is
+final (`Refusal`).
 
 Everything here runs on one thread, the event loop's; only `open` and `close` wait.
 
 Upstream: store/DefaultMessageStore.java, CommitLog.asyncPutMessages.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -299,6 +301,14 @@ class MessageStore(StoreContents):
                 self.lost = SyncFailed(f"{path} was removed or exchanged while the broker had it open")
                 self.fail_flush(self.lost)
 
+    def look_for_room(self) -> None:
+        """End the refusal of a full disk that has room again: nobody may send, and find out."""
+        if self._refusal.reason is not None and self._refusal.is_due:
+            spaces = map(self._filesystem.disk_space, self.config.disks)
+            with contextlib.suppress(OSError):
+                if min(space.available_bytes for space in spaces) >= self.config.max_message_size:
+                    self._refusal.reason = None
+
     def fail_flush(self, error: SyncFailed) -> None:
         """Handle a failed plan. The kernel may have dropped the pages, so nothing counts as durable again."""
         self._refusal.fail(error)
@@ -523,9 +533,11 @@ class Refusal:
 
     def is_over(self) -> bool:
         """Return whether appends may be tried (again)."""
-        if self.reason is None:
-            return True
-        if self.is_final or self._clock.monotonic_ms() - self._since_ms < REFUSAL_MS:
-            return False
-        self.reason = None
-        return True
+        if self.reason is not None and self.is_due:
+            self.reason = None
+        return self.reason is None
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether a refusal has lasted for its while, and may end."""
+        return not self.is_final and self._clock.monotonic_ms() - self._since_ms >= REFUSAL_MS

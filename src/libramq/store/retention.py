@@ -332,7 +332,8 @@ class DiskSpace:
             return
         self._refusal = (
             f"the disk with {fullest} is {used:.1f} % full: sends are refused from"
-            f" {self._warning_percent} % on (diskSpaceWarningLevelRatio); consumers are served; free space"
+            f" {self._warning_percent} % on (diskSpaceWarningLevelRatio); consumers continue while"
+            " there is room for their commits; free space"
         )
         if not was_refused:
             log.error("sends are refused: the disk is full", used_percent=f"{used:.1f}")

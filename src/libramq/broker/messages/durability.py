@@ -258,6 +258,7 @@ class Durability:
 
     def _look_for_directories(self, now_ms: MonotonicMs) -> None:
         self._store.look_for_directories()
+        self._store.look_for_room()
         if self._store.lost is not None:
             self._failed(self._store.lost)
         else:

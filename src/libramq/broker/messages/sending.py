@@ -117,7 +117,7 @@ class Sending:
         self._redelivery = redelivery
         self._transactions = None if config.reject_transaction_message else transactions
         self.creations = CreationRate(machine.clock.monotonic_ms())
-        self._disk_space = DiskSpace(
+        self.disk_space = DiskSpace(
             files.filesystem, files.store.config.disks, config.disk_space_warning_level_ratio
         )
         self.properties = BrokerProperties(
@@ -137,7 +137,7 @@ class Sending:
         Those behind a large batch, or behind many batches, are stored after it, in their order, if all steps
         are taken in theirs.
         """
-        no_space = self._disk_space.refusal(now_ms)
+        no_space = self.disk_space.refusal(now_ms)
         if no_space is not None:
             return [broker_error(ResponseCode.SERVICE_NOT_AVAILABLE, no_space)] * len(drafts)
         sent: list[Any] = []  # What is prepared, until it is stored.
@@ -170,7 +170,7 @@ class Sending:
 
     def send_one(self, draft: Draft, sender: Connection, wall_ms: WallMs, now_ms: MonotonicMs) -> Sent:
         """Store a message, or a batch, like `send`, whose lists would be a fifth of the time."""
-        no_space = self._disk_space.refusal(now_ms)
+        no_space = self.disk_space.refusal(now_ms)
         if no_space is not None:
             return broker_error(ResponseCode.SERVICE_NOT_AVAILABLE, no_space)
         try:
@@ -199,7 +199,7 @@ class Sending:
         """
         for topic, queue_id in dict.fromkeys((draft.topic, draft.queue_id) for draft in drafts):
             self._requirements.queue_to_write(topic, queue_id)
-        no_space = self._disk_space.refusal(now_ms)
+        no_space = self.disk_space.refusal(now_ms)
         if no_space is not None:
             raise broker_error(ResponseCode.SERVICE_NOT_AVAILABLE, no_space)
         sender = born_host(waiter.connection.address)
@@ -225,7 +225,7 @@ class Sending:
 
     def store_unawaited(self, ready: Prepared, now_ms: MonotonicMs) -> Stored | None:
         """Store what was prepared if there is room; nobody waits for the disk, or hears of a failure."""
-        if self._disk_space.refusal(now_ms) is not None:
+        if self.disk_space.refusal(now_ms) is not None:
             return None
         stored = self._stored(ready, self._log.append(ready.messages))
         return stored if isinstance(stored, Stored) else None
