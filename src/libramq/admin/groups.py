@@ -3,7 +3,7 @@ brokers have recorded.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -12,8 +12,16 @@ import msgspec
 from libramq.admin.admin import Admin
 from libramq.client.queue_reader import QueueReader
 from libramq.clock import Clock, SystemClock
-from libramq.errors import BrokerError, ConfigError, ConsumerNotOnline, LibraError, RouteNotFound
-from libramq.groups.diagnosis import no_members
+from libramq.errors import (
+    BrokerError,
+    ConfigError,
+    ConsumerNotOnline,
+    LibraError,
+    RouteNotFound,
+    did_you_mean,
+    nearest_name,
+)
+from libramq.groups.diagnosis import NAMED_MAX, Kind, no_members
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
 from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX, dlq_topic, retry_topic
@@ -79,15 +87,37 @@ def group_rebalances(
     """Return the last rebalances of a group; raises ConfigError if there was none."""
     reader = EventReader(namesrv, access)
     try:
-        events = [one for one in reader.read() if one.event.group == group]
+        events = reader.read()
     finally:
         reader.close()
+    recorded = {one.event.group for one in events}
+    events = [one for one in events if one.event.group == group]
     found = rebalances(events, wall_ms=(clock or SystemClock()).wall_ms())
     if not found:
+        hint = did_you_mean(group, sorted(recorded - {group}))
         raise ConfigError(
-            f"no rebalance of group {group} is recorded at name server {namesrv}; libra groups lists all"
+            f"no rebalance of group {group} is recorded at name server {namesrv}{hint}; "
+            "libra groups lists all"
         )
     return found[-last:]
+
+
+def no_group(group: str, groups: Iterable[str]) -> RouteNotFound:
+    """Return the error for a group that is none of these."""
+    return RouteNotFound(
+        f"no broker knows group {group}{did_you_mean(group, groups)}; libra groups lists all"
+    )
+
+
+def _with_hints(found: GroupDiagnosis, subscribed: Iterable[str], topics: Collection[str]) -> GroupDiagnosis:
+    """Return a diagnosis; one of missing topics with the nearest names that there are."""
+    if found.kind != Kind.NO_TOPIC:
+        return found
+    near = {
+        topic: nearest_name(topic, topics) for topic in sorted(set(subscribed).difference(topics))[:NAMED_MAX]
+    }
+    hints = ", ".join(f"{name} for {topic}" for topic, name in near.items() if name)
+    return msgspec.structs.replace(found, text=f"{found.text} (did you mean {hints}?)") if hints else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +165,9 @@ class GroupWatch:
         names, topics = await self._admin.groups(), set(await self._admin.topics())
         if group is not None:
             if group not in names:
-                raise RouteNotFound(f"no broker knows group {group}; libra groups lists all")
+                raise no_group(group, names)
             names = [group]
-        return list(
-            await asyncio.gather(
-                *(self._state(each, last.get(each), joins=retry_topic(each) in topics) for each in names)
-            )
-        )
+        return list(await asyncio.gather(*(self._state(each, last.get(each), topics) for each in names)))
 
     def _last_rebalances(self, events: Iterable[BrokerEvent]) -> dict[str, Rebalance]:
         """Return the last rebalance of each group, and drop older events."""
@@ -155,8 +181,8 @@ class GroupWatch:
                 self._events[group] = [one for one in held if one.event.at_ms >= found[-1].at_ms]
         return last
 
-    async def _state(self, group: str, last: Rebalance | None, *, joins: bool) -> GroupState:
-        """Return a group's state. joins: it has had members; one that pops or assigns its queues has none."""
+    async def _state(self, group: str, last: Rebalance | None, topics: Collection[str]) -> GroupState:
+        """Return a group's state. topics: all that there are."""
         async with self._at_once:
             try:
                 stats = await self._admin.consume_stats(group)
@@ -170,7 +196,10 @@ class GroupWatch:
                 is_known = isinstance(error, ConsumerNotOnline)  # Nobody is connected.
         queues = {queue: ends for queue, ends in stats.items() if not queue.topic.startswith(RETRY_PREFIX)}
         lag = sum(max(0, offset.behind) for offset in stats.values())
-        diagnoses = list(connected.diagnoses)
+        diagnoses = [_with_hints(each, connected.subscription_table, topics) for each in connected.diagnoses]
+        joins = (
+            retry_topic(group) in topics
+        )  # It has had members; one that pops or assigns its queues has none.
         if lag and joins and is_known and not connected.connection_set:
             found = no_members(lag)
             diagnoses.append(GroupDiagnosis(kind=found.kind, about=found.about, text=found.text))

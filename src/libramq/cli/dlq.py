@@ -234,13 +234,14 @@ def _dead_letters(namesrv: str | None, group: str) -> "Iterator[DeadLetters]":
 
 
 def _refuse_unknown_group(namesrv: str, group: str) -> None:
+    from libramq.admin.groups import no_group
     from libramq.cli.access import client_options
-    from libramq.errors import RouteNotFound
     from libramq.sync import Admin
 
     with Admin(namesrv=namesrv, **client_options()) as admin:
-        if group not in admin.groups():
-            raise RouteNotFound(f"no broker knows group {group}; libra groups lists all")
+        groups = admin.groups()
+    if group not in groups:
+        raise no_group(group, groups)
 
 
 def _counted(count: int) -> str:
