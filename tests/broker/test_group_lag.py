@@ -9,8 +9,10 @@ from libramq.broker.metrics_server import LAG_MS, LOGGED_MAX, MetricsServer
 from libramq.broker.request_latency import LOG_MS, SLOW_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.formats.document import decode_body
 from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.remoting import headers as h
+from libramq.remoting.body.consumers import ConsumeStats
 from tests.broker.brokers import Conversation, send_header
 from tests.fakes import FakePeer
 
@@ -105,6 +107,80 @@ def test_messages_in_a_queue_that_a_dead_group_never_read_count(talk, peer, mete
     metered.look()
     assert math.isnan(metered.of(LAG, topic="T"))
     assert metered.of("libra_group_diagnosis", kind="no_members") == 1
+
+
+def left(talk: Conversation, peer: FakePeer) -> None:
+    peer.is_open = False
+    talk.performer.closed(peer)
+
+
+def test_a_group_that_dies_before_its_first_commit_is_reported(tmp_path, request):
+    """Where it began is known after the broker's restart, too, until the group is deleted."""
+    talk, peer = Conversation(tmp_path), FakePeer()
+    talk.create_topic("T", 2)
+    talk.send(FakePeer(), "T", queue_id=0)
+    talk.beat(peer, "alice")
+    assert talk.pull(peer, queue_id=0, queue_offset=0) is not None
+    assert talk.pull(peer, queue_id=1, queue_offset=0, suspend_timeout_millis=15_000) is None
+    left(talk, peer)
+    for number in range(5):
+        talk.send(FakePeer(), "T", queue_id=number % 2)
+    for _ in range(2):
+        metered = Metered(talk)
+        metered.look()
+        metered.look()
+        assert metered.of(LAG, topic="T") == 6
+        assert metered.of("libra_group_queues_unowned") == 2
+        assert metered.of("libra_group_diagnosis", kind="no_members") == 1
+        assert progress(talk, FakePeer()) == {0: (4, 0, None), 1: (2, 0, None)}
+        talk.close()
+        talk = Conversation(tmp_path)
+    request.addfinalizer(talk.close)
+    header = h.DeleteGroupHeader(group_name="G", clean_offset=True)
+    assert talk.ask(FakePeer(), R.DELETE_SUBSCRIPTIONGROUP, header).code == C.SUCCESS
+    talk.beat(FakePeer(), "bob")
+    metered = Metered(talk)
+    metered.look()
+    assert math.isnan(metered.of(LAG, topic="T"))
+
+
+def progress(talk: Conversation, peer: FakePeer) -> dict[int, tuple[int, int, bool | None]]:
+    """Return end, consumed offset and whether that is unknown, by queue of T, as tools get it."""
+    answer = talk.ask(peer, R.GET_CONSUME_STATS, h.ConsumeStatsHeader(consumer_group="G"))
+    table = decode_body(answer.body, ConsumeStats).offset_table
+    return {
+        queue.queue_id: (one.broker_offset, one.consumer_offset, one.is_unknown)
+        for queue, one in table.items()
+        if queue.topic == "T"
+    }
+
+
+def test_a_group_that_hangs_from_its_start_has_the_lag_that_tools_show(talk, peer, metered):
+    """It has committed in one queue of many, if any; where it began last counts."""
+    talk.create_topic("T", 4)
+    for number in range(40):
+        talk.send(FakePeer(), "T", queue_id=number % 4)
+    talk.beat(peer, "alice")
+    for queue_id, offset in ((0, 10), (1, 4), (2, 0), (2, 3)):
+        talk.pull(peer, queue_id=queue_id, queue_offset=offset)
+    commit(talk, peer, 8, queue_id=0)
+    metered.look()
+    assert metered.of(LAG, topic="T") == 2 + 6 + 10
+    assert metered.of(AGE, topic="T") >= LAG_MS
+    assert progress(talk, peer) == {0: (10, 8, None), 1: (10, 4, None), 2: (10, 0, None), 3: (10, 0, True)}
+
+
+def test_readers_that_are_no_members_have_no_beginning(talk, peer, metered):
+    """Neither those that assign their queues, nor broadcasting ones: they keep their offsets themselves."""
+    talk.create_topic("T", 1)
+    talk.send(FakePeer(), "T")
+    talk.beat(peer, "alice", message_model="BROADCASTING")
+    talk.pull(peer)
+    talk.pull(FakePeer("10.0.0.9:1"), group="assigned")
+    left(talk, peer)
+    metered.look()
+    assert metered.of(LAG, topic="T") is None
+    assert metered.of(LAG, "assigned", topic="T") is None
 
 
 def test_whoever_commits_without_being_a_member_reads(talk, peer, metered):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 
 from libramq import Message, Producer, PushConsumer
 from libramq.admin.groups import group_rebalances
@@ -179,6 +180,41 @@ async def test_brokers_without_rebalance_events_are_reported():
             assert f"no broker at name server 127.0.0.1:{port} records rebalances" in said
     finally:
         await server.stop()
+
+
+HANGING = """
+import sys, time
+from libramq.sync import PushConsumer
+def handle(messages): print("called", flush=True); time.sleep(600)
+consumer = PushConsumer(group=sys.argv[1], namesrv=sys.argv[2], consume_from="earliest")
+consumer.subscribe(sys.argv[3], "*", handle)
+with consumer: time.sleep(600)
+"""
+
+
+async def test_a_group_that_died_before_its_first_commit_has_a_problem(up):
+    """Nobody knew of it: it had read five of eight messages, and committed nothing."""
+    group, topic = "G_stillborn", "T_stillborn"
+    async with Admin(namesrv=up.namesrv) as admin:
+        await admin.create_topic(topic, queues=1)
+    async with Producer(namesrv=up.namesrv) as producer, asyncio.timeout(SECONDS_MAX):
+        for _ in range(5):
+            await producer.send(Message(topic, b"x"))
+        member = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", HANGING, group, up.namesrv, topic, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            await member.stdout.readline()
+        finally:
+            member.kill()
+            await member.wait()
+        for _ in range(3):
+            await producer.send(Message(topic, b"x"))
+        rows: list[dict] = []
+        while not any(row["members"] == 0 for row in rows):
+            shown = await asyncio.to_thread(libra, "groups", "--json", "-g", group, "-n", up.namesrv)
+            rows = json.loads(shown.out)
+    assert (rows[0]["lag"], [one["kind"] for one in rows[0]["diagnoses"]]) == (8, ["no_members"])
 
 
 async def test_a_group_whose_members_are_gone_has_a_problem(up):

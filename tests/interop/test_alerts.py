@@ -203,6 +203,36 @@ async def only_member_is_killed(scene: Scene) -> None:
     await scene.send(500)
 
 
+HANGING = f"""
+import sys, time
+from libramq.sync import PushConsumer
+def handle(messages): print("called", flush=True); time.sleep(600)
+consumer = PushConsumer(group="{GROUP}_new", namesrv=sys.argv[1], consume_from="earliest")
+consumer.subscribe("{WIDE}", "*", handle)
+with consumer: time.sleep(600)
+"""
+
+
+async def a_new_group_hangs(scene: Scene) -> asyncio.subprocess.Process:
+    """Its first message is handled for ever: it has committed nothing."""
+    for queue in await scene.producer.publish_queues(WIDE):
+        await scene.producer.send(Message(WIDE, b"x"), queue=queue)
+    member = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HANGING, scene.namesrv, stdout=asyncio.subprocess.PIPE
+    )
+    scene.stack.push_async_callback(member.wait)
+    scene.stack.callback(lambda: member.returncode is None and member.kill())
+    assert member.stdout is not None
+    await member.stdout.readline()
+    scene.clock.ahead_ms = 11 * 60_000
+    return member
+
+
+async def a_new_group_is_killed(scene: Scene) -> None:
+    """It ends before its first commit."""
+    (await a_new_group_hangs(scene)).kill()
+
+
 def first_only(client_id: str, queues: Any, client_ids: Any) -> Any:
     return queues[:1]
 
@@ -298,11 +328,13 @@ async def writes_take_long(scene: Scene) -> None:
     scene.disk.pwrite_s = 0
 
 
-TROUBLES: dict[Callable[[Scene], Awaitable[None]], set[str]] = {
+TROUBLES: dict[Callable[[Scene], Awaitable[object]], set[str]] = {
     broker_stops: {"LibraBrokerSilent"},
     only_member_is_killed: {"LibraGroupWithoutMembers"},
     a_strategy_leaves_queues: {"LibraQueuesUnowned"},
     a_group_stops_for_a_while: {"LibraGroupBehind"},
+    a_new_group_hangs: {"LibraGroupBehind"},
+    a_new_group_is_killed: {"LibraGroupWithoutMembers", "LibraGroupBehind"},
     members_subscribe_to_different_topics: {"LibraGroupUnhealthy"},
     a_topic_is_missing: {"LibraTopicMissing"},
     a_message_fails_again_and_again: {"LibraMessagesFail"},
@@ -317,7 +349,7 @@ TROUBLES: dict[Callable[[Scene], Awaitable[None]], set[str]] = {
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_a_trouble_has_its_alert(scene: Scene, trouble: Callable[[Scene], Awaitable[None]]) -> None:
+async def test_a_trouble_has_its_alert(scene: Scene, trouble: Callable[[Scene], Awaitable[object]]) -> None:
     """There is none of them before."""
     await scene.send(1)
     await handled(scene, 1)  # The group is known: increases are seen from the second scrape on.

@@ -124,14 +124,14 @@ def _with_hints(found: GroupDiagnosis, subscribed: Iterable[str], topics: Collec
 class GroupState:
     """One group now. diagnoses: the problems that its brokers report.
 
-    dead_letters: how many it has; None: unknown.
+    lag, dead_letters: how many messages wait, and have become one; None: unknown.
     protocol, generation, strategy: of a group whose members speak another protocol than RocketMQ's.
     """
 
     group: str
     members: Sequence[ClientConnection] = ()
     queue_count: int
-    lag: int
+    lag: int | None
     last: Rebalance | None
     diagnoses: Sequence[GroupDiagnosis] = ()
     dead_letters: int | None = 0
@@ -195,13 +195,13 @@ class GroupWatch:
                 connected = ConsumerConnection()
                 is_known = isinstance(error, ConsumerNotOnline)  # Nobody is connected.
         queues = {queue: ends for queue, ends in stats.items() if not queue.topic.startswith(RETRY_PREFIX)}
-        lag = sum(max(0, offset.behind) for offset in stats.values())
+        known = sum(max(0, offset.behind) for offset in stats.values() if not offset.is_unknown)
+        lag = None if not known and any(offset.is_unknown for offset in stats.values()) else known
         diagnoses = [_with_hints(each, connected.subscription_table, topics) for each in connected.diagnoses]
-        joins = (
-            retry_topic(group) in topics
-        )  # It has had members; one that pops or assigns its queues has none.
-        if lag and joins and is_known and not connected.connection_set:
-            found = no_members(lag)
+        # It has had members; one that pops or assigns its queues has none.
+        joins = retry_topic(group) in topics
+        if lag != 0 and joins and is_known and not connected.connection_set:
+            found = no_members(lag or 0)
             diagnoses.append(GroupDiagnosis(kind=found.kind, about=found.about, text=found.text))
         return GroupState(
             group=group,

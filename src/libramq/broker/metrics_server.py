@@ -261,7 +261,7 @@ class MetricsServer:
 
     def _look_at_lags(self, broker: Broker) -> Work[None]:
         members, files = broker.members, broker.files
-        lags = GroupLags(broker.store, broker.topics, broker.offsets, members.consumers, files.pop.in_flight)
+        lags = GroupLags(broker.store, files.tables, broker.offsets, members.consumers, files.pop.in_flight)
         try:
             found = yield from lags.look(sorted(broker.offsets.groups() | set(broker.groups.names())))
         finally:

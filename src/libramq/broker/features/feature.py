@@ -68,7 +68,9 @@ class Base:
         self.store, self.ledger, self.schedule = files.store, files.ledger, files.schedule
         self.tables, self.topics, self.groups = files.tables, files.tables.topics, files.tables.groups
         self.fences, self.progress = files.tables.fences, files.progress
-        self.offsets = OffsetCommits(files.ledger, files.store, files.tables.journals, files.at_slave, kernel)
+        self.offsets = OffsetCommits(
+            files.ledger, files.store, files.tables.journals, files.at_slave, files.beginnings, kernel
+        )
         self.events = EventLog(files.store, kernel, recorded)
         self.name_servers = NameServerList(config, kernel, fetch)
         self.audit_log = AuditLog(config.broker_name, files.store, kernel) if config.is_audited else None

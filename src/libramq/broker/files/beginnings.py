@@ -1,14 +1,16 @@
-"""Beginnings (config/groupBeginnings.json): from which time a group reads queues in which it has committed
-nothing.
+"""Beginnings (config/groupBeginnings.json): where a group reads queues in which it has committed nothing.
 
-    "topic@group" → milliseconds: when the group began with the topic less a minute, or the time it began at
+    "topic@group" → milliseconds           when the group began with the topic less a minute, or the time it
+                                           began at
+    group → topic → queue id → offset      from where its members have pulled, before any commit
 
-For queues of brokers that were away then, and for those that are made later. An entry counts while the group
-has offsets in the topic here, with which it was made. A kill forgets the last second of it, slaves have none:
-such a group begins in these queues as Apache's do.
+The times are for queues of brokers that were away then, and for those that are made later. A time counts
+while the group has offsets in the topic here, with which it was made. The offsets are for lag: without them,
+nobody would know of a group that ends before its first commit. They are kept, however old, until the group
+has committed, or it or the topic is deleted. A kill forgets the last second of both, slaves have none.
 """
 
-from collections.abc import Callable
+from collections.abc import Set
 from pathlib import Path
 from typing import Final
 
@@ -16,40 +18,45 @@ from libramq.broker.files.progress import Progress
 from libramq.catalog.config_file import ConfigFile
 from libramq.filesystem import FileSystem
 from libramq.formats.document import Document
-from libramq.offsets.consumer_offset import SEPARATOR
+from libramq.offsets.consumer_offset import SEPARATOR, ConsumerOffset
 
 FILE_NAME: Final = "groupBeginnings.json"
 #: Ours.
 SAVE_MS: Final = 1_000
 #: Ours: entries that are kept before those that do not count are looked for.
 UNCHECKED_MAX: Final = 1_000
+#: Ours: queues of groups with offsets, as many as PULL_OFFSETS_MAX; beyond, the oldest groups are forgotten.
+QUEUES_MAX: Final = 100_000
 
 
 class BeginningsFile(Document, frozen=True, kw_only=True):
     """The file."""
 
     since_table: dict[str, int] = {}
+    pulled_table: dict[str, dict[str, dict[int, int]]] = {}
 
 
 class Beginnings:
-    """The times, and their file. has_offsets: whether a group has offsets in a topic."""
+    """The times and offsets, and their file. committed: the offsets of all groups."""
 
-    def __init__(
-        self, filesystem: FileSystem, config_directory: Path, has_offsets: Callable[[str, str], bool]
-    ) -> None:
+    def __init__(self, filesystem: FileSystem, config_directory: Path, committed: ConsumerOffset) -> None:
         self._file = ConfigFile(filesystem, config_directory / FILE_NAME)
         loaded = self._file.load_cache(
             BeginningsFile, otherwise="groups begin as Apache's in queues where they have no offset yet"
         )
-        self._since_ms = dict(loaded.since_table) if loaded is not None else {}
-        self._has_offsets = has_offsets
+        loaded = loaded or BeginningsFile()
+        self._since_ms = dict(loaded.since_table)
+        self._pulled = dict(loaded.pulled_table)
+        self._queue_count = sum(len(queues) for topics in self._pulled.values() for queues in topics.values())
+        self._committed = committed
         self._check_at = UNCHECKED_MAX
+        self._clean_at = UNCHECKED_MAX
         #: Whether the file is out of date.
         self.has_changes = False
 
     def since_ms(self, group: str, topic: str) -> int | None:
         """Return the time of a group and topic; 0: it is unknown; None: the group has no offsets there."""
-        if not self._has_offsets(group, topic):
+        if not self._committed.has_any(group, topic):
             return None
         return self._since_ms.get(topic + SEPARATOR + group, 0)
 
@@ -58,18 +65,71 @@ class Beginnings:
         if len(self._since_ms) >= self._check_at:
             for key in list(self._since_ms):
                 of_topic, _, of_group = key.partition(SEPARATOR)
-                if not self._has_offsets(of_group, of_topic):
+                if not self._committed.has_any(of_group, of_topic):
                     del self._since_ms[key]
             self._check_at = 2 * len(self._since_ms) + UNCHECKED_MAX
         self._since_ms[topic + SEPARATOR + group] = since_ms
         self.has_changes = True
+
+    def pulled_from(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return from where a group has pulled a queue; None: unknown."""
+        return self._pulled.get(group, {}).get(topic, {}).get(queue_id)
+
+    def topics_of_group(self, group: str) -> Set[str]:
+        """Return the topics that a group has pulled, and of which it may have committed nothing."""
+        return self._pulled.get(group, {}).keys()
+
+    def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note from where a member pulls a queue in which its group has committed nothing."""
+        known = self.pulled_from(group, topic, queue_id)
+        if known is not None and known <= offset:
+            return
+        if known is None and self._queue_count >= self._clean_at:
+            self._clean()
+        self._queue_count += known is None
+        self._pulled.setdefault(group, {}).setdefault(topic, {})[queue_id] = offset
+        self.has_changes = True
+
+    def remove_group(self, group: str) -> None:
+        """Forget where a deleted group has pulled."""
+        for topic in list(self._pulled.get(group, ())):
+            self._forget(group, topic)
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget where groups have pulled a deleted topic."""
+        for group in [group for group, topics in self._pulled.items() if topic in topics]:
+            self._forget(group, topic)
+
+    def _forget(self, group: str, topic: str) -> None:
+        topics = self._pulled[group]
+        self._queue_count -= len(topics.pop(topic))
+        if not topics:
+            del self._pulled[group]
+        self.has_changes = True
+
+    def _clean(self) -> None:
+        """Forget queues in which groups have committed since, and the oldest groups if there are too many."""
+        for group, topics in list(self._pulled.items()):
+            for topic, queues in list(topics.items()):
+                committed = self._committed.offsets(group, topic).keys() & queues.keys()
+                self._queue_count -= len(committed)
+                topics[topic] = {key: offset for key, offset in queues.items() if key not in committed}
+                if not topics[topic]:
+                    self._forget(group, topic)
+        while self._queue_count > QUEUES_MAX - UNCHECKED_MAX:
+            self.remove_group(next(iter(self._pulled)))
+        self._clean_at = min(2 * self._queue_count + UNCHECKED_MAX, QUEUES_MAX)
 
     def take(self) -> Progress | None:
         """Return the file's next content; None if it is up to date."""
         if not self.has_changes:
             return None
         self.has_changes = False
-        content = BeginningsFile(since_table=dict(self._since_ms))
+        pulled = {
+            group: {topic: dict(queues) for topic, queues in topics.items()}
+            for group, topics in self._pulled.items()
+        }
+        content = BeginningsFile(since_table=dict(self._since_ms), pulled_table=pulled)
 
         def failed() -> None:
             self.has_changes = True

@@ -163,7 +163,7 @@ class BrokerFiles:
         self.has_new_retry_names = self._config.enable_retry_topic_v2
         self.passed_on = PassedOnFile(self.filesystem, config_directory)
         self.at_slave = CommitsAtSlave(self.filesystem, config_directory, self.store)
-        self.beginnings = Beginnings(self.filesystem, config_directory, self.ledger.offsets.has_any)
+        self.beginnings = Beginnings(self.filesystem, config_directory, self.ledger.offsets)
         timer_directory = TimerDirectory(
             self.filesystem, Path(self._config.store_path), self._config.timer_log_file_bytes
         )

@@ -4,18 +4,18 @@ when lag is unknown.
     stored:     ── deleted ──┬─────── read ───────┬──────── lag ────────┬──► end
                              first                committed             end
 
-What a group that pops has in flight counts as lag, too. Where a group reads a topic and has committed
-nothing, nobody knows from where on it reads: that lag is unknown, and never 0.
+What a group that pops has in flight counts as lag, too. Where a group has committed nothing, its lag begins
+where a member has pulled first; where none has, nobody knows: that lag is unknown, and never 0.
 Upstream: ConsumerLagCalculator.java.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from libramq.broker.files.tables import Tables
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.catalog import TopicTable
 from libramq.kernel.work import Work
 from libramq.message import names
 from libramq.pop.in_flight import InFlight
@@ -28,9 +28,8 @@ AGES_MAX: Final = 5_000
 class Lag(NamedTuple):
     """The lag of a group in a topic.
 
-    messages: None: unknown; of the queues with a committed offset. oldest_ms: when the oldest of them was
-    stored (wall clock); None: none waits, or it is not known. is_partial: there are messages in queues where
-    the group has committed nothing.
+    messages: None: unknown; of the queues of which it is known. oldest_ms: when the oldest of them was stored
+    (wall clock); None: none waits, or it is not known. is_partial: there are messages in other queues.
     """
 
     messages: int | None
@@ -56,7 +55,7 @@ class GroupProgress:
     def waits(self) -> bool:
         """Return whether messages wait, of a group without members.
 
-        Members commit in each queue that they read: what is in others has come since.
+        Members pull each queue that they read: what is in others has come since.
         """
         return self.messages > 0 or any(lag.is_partial for lag in self.lags.values())
 
@@ -67,13 +66,13 @@ class GroupLags:
     def __init__(
         self,
         store: MessageStore,
-        topics: TopicTable,
+        tables: Tables,
         offsets: OffsetCommits,
         clients: ConsumerClients,
         in_flight: InFlight,
     ) -> None:
         self._store = store
-        self._topics = topics
+        self._tables = tables
         self._offsets = offsets
         self._clients = clients
         self._in_flight = in_flight
@@ -101,8 +100,8 @@ class GroupLags:
             return None  # Each of its members has offsets of its own.
         lags: dict[str, Lag] = {}
         queue_count = committed_sum = 0
-        for topic in self._topics_of(group, () if connected is None else connected.subscriptions):
-            config = self._topics.get(topic)
+        for topic in topics_read(group, self._offsets, self._clients, self._tables):
+            config = self._tables.topics.get(topic)
             if config is None:
                 yield None
                 continue
@@ -115,11 +114,6 @@ class GroupLags:
             return None
         has_members = connected is not None or self._clients.foreign.get(group) is not None
         return GroupProgress(lags, queue_count, has_members, committed_sum)
-
-    def _topics_of(self, group: str, subscribed: Iterable[str]) -> list[str]:
-        foreign = self._clients.foreign.get(group)
-        topics = self._offsets.topics_of_group(group) | set(subscribed)
-        return sorted(topics | set(foreign.topics if foreign is not None else ()))
 
     def _lag(
         self,
@@ -136,6 +130,8 @@ class GroupLags:
             end, first = self._store.max_offset(topic, queue_id), self._store.min_offset(topic, queue_id)
             offset = committed.get(queue_id)
             if offset is None:
+                offset = self._offsets.read_from(group, topic, queue_id)
+            if offset is None:
                 is_unknown = is_unknown or end > first
                 continue
             offset = max(offset, first)
@@ -150,3 +146,18 @@ class GroupLags:
 
     def _stored_ms(self, topic: str, queue_id: int, offset: int) -> Work[int]:
         return self._store.reading(lambda: self._store.store_timestamp_ms(topic, queue_id, offset))
+
+
+def topics_read(group: str, offsets: OffsetCommits, clients: ConsumerClients, tables: Tables) -> list[str]:
+    """Return the topics that a group reads, or has read, and those for what it popped in vain."""
+    connected, foreign = clients.group(group), clients.foreign.get(group)
+    topics = {*offsets.topics_read(group)}
+    topics |= set(() if connected is None else connected.subscriptions)
+    topics |= set(() if foreign is None else foreign.topics)
+    # Messages that were not acknowledged in time wait there, perhaps not popped again yet.
+    retries = [names.pop_retry_topic(topic, group, is_new=new) for topic in topics for new in (False, True)]
+    for topic in retries:
+        # An old name may be another group's.
+        if topic in tables.topics and topic.removeprefix(names.RETRY_PREFIX) not in tables.groups:
+            topics.add(topic)
+    return sorted(topics)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from typing import Final
 
+from libramq.broker.files.beginnings import Beginnings
 from libramq.broker.files.slave_commits import CommitsAtSlave
 from libramq.catalog.journal_sync import JournalSync
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.parts import Kernel, Phase
 from libramq.logs import get_logger
-from libramq.message.names import TIMER_TOPIC, is_light
+from libramq.message.names import RETRY_PREFIX, TIMER_TOPIC, is_light
 from libramq.message.queue import MessageQueue
 from libramq.offsets import OffsetLedger, OffsetRecord
 from libramq.offsets.commits_ahead import CommitAhead, CommitsAheadFile
@@ -39,6 +40,7 @@ class OffsetCommits:
         store: MessageStore,
         journals: JournalSync,
         at_slave: CommitsAtSlave,
+        beginnings: Beginnings,
         kernel: Kernel,
     ) -> None:
         self._ledger = ledger
@@ -48,6 +50,7 @@ class OffsetCommits:
         self.pending_reset = ledger.offsets.pending_reset
         self.offsets = ledger.offsets.offsets
         self.groups = ledger.offsets.groups
+        #: Returns the topics in which a group has committed.
         self.topics_of_group = ledger.offsets.topics_of_group
         self.groups_of_topic = ledger.offsets.groups_of_topic
         self._store = store
@@ -66,6 +69,7 @@ class OffsetCommits:
         #: The last commits beyond the ends of queues that were logged.
         self._cut: dict[tuple[str, str, int], int] = {}
         self.at_slave = at_slave
+        self._beginnings = beginnings
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set a group's offset in a queue; at most the queue's end, as messages may have been lost."""
@@ -138,6 +142,31 @@ class OffsetCommits:
             return 0
         return offset
 
+    def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note from where a member pulls a queue in which its group has committed nothing; a slave does not.
+
+        Light topics may be too many.
+        """
+        if not self._store.config.is_copy and not is_light(topic):
+            self._beginnings.note_pull(group, topic, queue_id, offset)
+
+    def read_from(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return where a group reads on: its committed offset, or where it began; None: unknown.
+
+        Whoever is new to a retry topic reads all of it.
+        """
+        committed = self.query(group, topic, queue_id)
+        if committed is not None:
+            return committed
+        if topic.startswith(RETRY_PREFIX):
+            return 0
+        pulled = self._beginnings.pulled_from(group, topic, queue_id)
+        return None if pulled is None else min(pulled, self._store.max_offset(topic, queue_id))
+
+    def topics_read(self, group: str) -> Set[str]:
+        """Return the topics that a group has read, whether it has committed or not."""
+        return self.topics_of_group(group) | self._beginnings.topics_of_group(group)
+
     def sent_before(self, group: str, queue: MessageQueue) -> int | None:
         """Return up to where a group was sent a queue's messages, 0 if it was sent none.
 
@@ -205,6 +234,7 @@ class OffsetCommits:
             )
         self._removed(self._ledger.offsets.remove_group(group))
         self.pull_offsets.remove_group(group)
+        self._beginnings.remove_group(group)
         for observe in self._observers:
             observe(group)
 
@@ -223,6 +253,7 @@ class OffsetCommits:
         would skip its new messages.
         """
         self.pull_offsets.remove_topic(topic)
+        self._beginnings.remove_topic(topic)
         removed = self._ledger.offsets.remove_topic(topic)
         if removed:
             self._removed(removed)

@@ -33,18 +33,21 @@ def consume_offsets(
     offsets: OffsetCommits,
     group: str,
     queue: MessageQueue,
-    committed: int,
+    committed: int | None,
     popped: Popped,
 ) -> Work[OffsetWrapper]:
-    """Return a group's progress in one queue, given its committed offset.
+    """Return a group's progress in one queue, given its committed offset, if it has one.
 
     A group that pops commits soon after its pops, so messages in flight are subtracted from that offset: they
-    are pulled, and not consumed.
+    are pulled, and not consumed. Where nobody knows from where on a group reads, tools get the first message,
+    as Apache's do, and that it is unknown.
     """
     topic, queue_id = queue.topic, queue.queue_id
+    end, first = store.max_offset(topic, queue_id), store.min_offset(topic, queue_id)
+    begin = offsets.read_from(group, topic, queue_id) if committed is None else committed
     pulled = offsets.pull_offsets.get(group, topic, queue_id)
     # Deleted messages do not count as lag: the group continues with the first that exists.
-    offset = max(committed, store.min_offset(topic, queue_id))
+    offset = max(begin or 0, first)
     read_ms = (yield from stored_ms(store, topic, queue_id, offset - 1)) if offset else 0
     before = behind = 0
     for each in popped.get((group, topic, queue_id), ()):
@@ -55,8 +58,9 @@ def consume_offsets(
             behind += count
         yield None
     return OffsetWrapper(
-        broker_offset=store.max_offset(topic, queue_id),
+        broker_offset=end,
         consumer_offset=max(0, offset - before),
         pull_offset=max(offset + behind, pulled or 0),
         last_timestamp=max(0, read_ms),
+        is_unknown=True if begin is None and end > first else None,
     )

@@ -63,9 +63,9 @@ class GroupRow(GroupState):
 
     def cells(self, wall_ms: WallMs) -> list[str]:
         """Return the cells of COLUMNS."""
-        numbers = [f"{number:,}" for number in (len(self.members), self.queue_count, self.lag)]
-        dead = "?" if self.dead_letters is None else f"{self.dead_letters:,}"
-        return [self.group, *numbers, dead, self._state, self._last(wall_ms)]
+        counts = (len(self.members), self.queue_count, self.lag, self.dead_letters)
+        numbers = ["?" if count is None else f"{count:,}" for count in counts]
+        return [self.group, *numbers, self._state, self._last(wall_ms)]
 
     def member_cells(self) -> list[list[str]]:
         """Return the cells of MEMBER_COLUMNS, one list for each member."""

@@ -106,12 +106,16 @@ class ProducerConnection(Document, frozen=True, kw_only=True):
 
 
 class OffsetWrapper(Document, frozen=True, kw_only=True):
-    """A group's offset in one queue."""
+    """A group's offset in one queue.
+
+    is_unknown: ours, which Java ignores: the group has neither committed nor, as far as known, read there.
+    """
 
     broker_offset: int
     consumer_offset: int
     pull_offset: int = 0
     last_timestamp: int = 0
+    is_unknown: bool | None = None
 
     @property
     def behind(self) -> int:

@@ -92,7 +92,7 @@ class Inspection:
         """Return the topics that a group has read, and still subscribes to if members are connected."""
         online = self._clients.group(group)
         subscribed = online.subscriptions if online is not None else {}
-        topics = (self._topics.get(topic) for topic in sorted(self._offsets.topics_of_group(group)))
+        topics = (self._topics.get(topic) for topic in sorted(self._offsets.topics_read(group)))
         return [
             topic
             for topic in topics
@@ -108,9 +108,8 @@ class Inspection:
         table = {}
         for queue_id in range(topic.write_queue_nums):
             queue = MessageQueue(topic.topic_name, self._clients.broker_name, queue_id)
-            offset = committed.get(queue_id, 0)
             table[queue] = yield from consume_offsets(
-                self._store, self._offsets, group, queue, offset, popped
+                self._store, self._offsets, group, queue, committed.get(queue_id), popped
             )
             yield None
         return table

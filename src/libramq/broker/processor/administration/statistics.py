@@ -13,6 +13,7 @@ from typing import Any, Final
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.group_health import GroupHealth
+from libramq.broker.groups.group_lag import topics_read
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.throughput import Throughput
 from libramq.broker.processor.groups.foreign_groups import foreign_connections
@@ -23,7 +24,6 @@ from libramq.formats.tables import TopicConfig
 from libramq.groups.consumer_group import ConsumerGroup, Member
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.work import Work
-from libramq.message.names import pop_retry_topic
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body import consumers as bodies
@@ -54,7 +54,7 @@ class Statistics:
         instances: Callable[[str], Mapping[str, str]],
     ) -> None:
         self._broker_name = consumers.broker_name
-        self._topics, self._store = files.tables.topics, files.store
+        self._tables, self._topics, self._store = files.tables, files.tables.topics, files.store
         self._offsets = offsets
         self._consumers = consumers
         self._producers = producers
@@ -95,14 +95,7 @@ class Statistics:
             # A topic that is named several times is processed once.
             topics = [topic for topic in header.topic_list.split(";") if topic]
         else:
-            subscribed, foreign = self._consumers.group(group), self._foreign.get(group)
-            topics = sorted(
-                self._offsets.topics_of_group(group)
-                | (set(subscribed.subscriptions) if subscribed else set())
-                | (set(foreign.topics) if foreign else set())
-            )
-            # Messages that were not acknowledged in time wait there, perhaps not popped again yet.
-            topics += [pop_retry_topic(topic, group, is_new=new) for topic in topics for new in (False, True)]
+            topics = topics_read(group, self._offsets, self._consumers, self._tables)
         known = [config for topic in dict.fromkeys(topics) if (config := self._topics.get(topic)) is not None]
         queue_count = sum(config.read_queue_nums for config in known)
         if queue_count > QUEUES_MAX:
@@ -122,7 +115,7 @@ class Statistics:
             for queue_id in self._queue_ids(config, committed):
                 queue = MessageQueue(config.topic_name, self._broker_name, queue_id)
                 table[queue] = yield from consume_offsets(
-                    self._store, self._offsets, group, queue, committed.get(queue_id, 0), popped
+                    self._store, self._offsets, group, queue, committed.get(queue_id), popped
                 )
                 yield None
         return reply_rows(lambda: bodies.ConsumeStats(offset_table=table, consume_tps=gets), len(table))
