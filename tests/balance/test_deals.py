@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from libramq.balance import Group, Strategy, TopicStrategy, strategy_named
-from libramq.balance.machine_room import room_of
+from libramq.balance.topic_rules import room_of
 from libramq.message.queue import MessageQueue
 
 ROOMS = ("north", "south", "west")

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from libramq.balance.balanced_sticky import Level, Taker, keep_most, levels
 from libramq.balance.flow import FlowNetwork
-from libramq.balance.group import Group, Member, counts
-from libramq.balance.ownership import Ownership, holdings, ownership
+from libramq.balance.group import Group, Member, Ownership, counts, holdings, ownership
 from libramq.message.queue import MessageQueue
 from tests.balance.examples import group, queues
 

@@ -20,8 +20,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from libramq.balance.flow import FlowNetwork
-from libramq.balance.group import Assignment, Group, counts
-from libramq.balance.ownership import holdings
+from libramq.balance.group import Assignment, Group, counts, holdings
 from libramq.balance.strategy import GroupStrategy
 from libramq.message.queue import MessageQueue
 

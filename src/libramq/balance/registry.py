@@ -14,17 +14,18 @@ from functools import partial
 from inspect import signature
 from typing import Any, Final
 
-from libramq.balance.averagely import averagely
 from libramq.balance.balanced_sticky import balanced_sticky_of
-from libramq.balance.by_circle import by_circle
-from libramq.balance.by_config import by_config
-from libramq.balance.consistent_hash import consistent_hash_of
-from libramq.balance.kafka_range import kafka_range
-from libramq.balance.machine_room import machine_room, machine_room_nearby
-from libramq.balance.on_machines import on_machines
-from libramq.balance.round_robin import round_robin
-from libramq.balance.sticky import cooperative_sticky, sticky
+from libramq.balance.kafka_rules import cooperative_sticky, kafka_range, round_robin, sticky
 from libramq.balance.strategy import GroupStrategy, Strategy, TopicRule, TopicStrategy
+from libramq.balance.topic_rules import (
+    averagely,
+    by_circle,
+    by_config,
+    consistent_hash_of,
+    machine_room,
+    machine_room_nearby,
+    on_machines,
+)
 from libramq.errors import ConfigError
 
 #: Makes a strategy from its rule's options, given by name.

@@ -26,7 +26,7 @@ from libramq.balance import (
     averagely,
     strategy_named,
 )
-from libramq.balance.machine_room import room_of
+from libramq.balance.topic_rules import room_of
 from libramq.errors import ConfigError
 from libramq.lab.histories import address_of, zone_of
 from libramq.lab.history import History

@@ -90,7 +90,7 @@ async def allocate_mq(
     admin: Operator,
 ) -> Answer:
     """Show how the strategy averagely would divide a topic's queues among members."""
-    from libramq.balance.averagely import averagely
+    from libramq.balance.topic_rules import averagely
     from libramq.client.routing.publish_info import subscribe_queues
 
     names = [name.strip() for name in members.split(",") if name.strip()]

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from libramq.balance.balanced_sticky import balanced_sticky
 from libramq.balance.group import Group, Member
-from libramq.balance.kafka_range import kafka_range
+from libramq.balance.kafka_rules import kafka_range
 from libramq.balance.strategy import GroupRule
 from libramq.groups.limits import QUEUES_AT_ONCE_MAX, SUBSCRIPTIONS_AT_ONCE_MAX
 from libramq.groups.modern.member import ModernMember

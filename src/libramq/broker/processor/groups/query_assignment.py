@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from libramq.balance import averagely, by_circle
-from libramq.balance.pop_share import Allocate, pop_share
+from libramq.balance.topic_rules import Allocate, pop_share
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.assigner import Assigner, QueueQuestion, Queues
 from libramq.broker.groups.consumer_clients import ConsumerClients

@@ -1,21 +1,65 @@
-"""Sticky and cooperative sticky (Kafka's): as even as possible, and then every queue stays with its member if
-it can.
+"""Kafka's rules: range, round robin, sticky and cooperative sticky, each over all topics of a group at once.
 
-Equal subscriptions: step by step Kafka's own result. If several members have the same right to one more
-queue, Kafka goes through them in the order of a hash table; here it is the order of their ids. Different
+    kafka_range          each member gets one run of neighbouring queues of each topic; topics with equally
+                         many queues and the same members are divided alike, so joins find both sides together
+    round_robin          the queues of all topics are dealt out in turn, past members without a subscription
+    sticky               as even as possible, and then every queue stays with its member if it can
+    cooperative_sticky   the same in two steps: a queue that moves is released first
+
+Sticky, equal subscriptions: step by step Kafka's own result. If several members have the same right to one
+more queue, Kafka goes through them in the order of a hash table; here it is the order of their ids. Different
 subscriptions: Kafka searches for improvements by trial, ours is optimal (balanced_sticky). Racks are ignored:
 a queue is at one broker.
 
-Upstream: Kafka's StickyAssignor.java, AbstractStickyAssignor.java (sticky).
+Upstream: Kafka's RangeAssignor.java, RoundRobinAssignor.java, AbstractStickyAssignor.java.
 """
 
 from collections import deque
 from collections.abc import Sequence
 
 from libramq.balance.balanced_sticky import most_even
-from libramq.balance.group import Assignment, Group
-from libramq.balance.ownership import holdings, ownership
+from libramq.balance.group import Assignment, Group, Member, holdings, ownership
 from libramq.message.queue import MessageQueue
+
+
+def kafka_range(group: Group) -> Assignment:
+    """Divide each topic among its subscribers; the first ones get the remainder."""
+    shares: dict[str, list[MessageQueue]] = {member.client_id: [] for member in group.members}
+    ordered = sorted(group.members, key=kafka_order)
+    for topic, queues in group.queues.items():
+        subscribers = [member for member in ordered if topic in member.topics]
+        if not subscribers:
+            continue
+        share, remainder = divmod(len(queues), len(subscribers))
+        start = 0
+        for position, member in enumerate(subscribers):
+            end = start + share + (position < remainder)
+            shares[member.client_id] += queues[start:end]
+            start = end
+    return shares
+
+
+def kafka_order(member: Member) -> tuple[bool, str]:
+    """Static members first, by their names (AbstractPartitionAssignor.MemberInfo)."""
+    if member.instance_id is not None:
+        return False, member.instance_id
+    return True, member.client_id
+
+
+def round_robin(group: Group) -> Assignment:
+    """Continue dealing from where the last topic ended."""
+    ordered = sorted(group.members, key=kafka_order)
+    shares: dict[str, list[MessageQueue]] = {member.client_id: [] for member in group.members}
+    place = 0
+    for topic in sorted(group.queues):
+        if not any(topic in member.topics for member in ordered):
+            continue
+        for queue in group.queues[topic]:
+            while topic not in ordered[place].topics:
+                place = (place + 1) % len(ordered)
+            shares[ordered[place].client_id].append(queue)
+            place = (place + 1) % len(ordered)
+    return shares
 
 
 def sticky(group: Group) -> Assignment:
