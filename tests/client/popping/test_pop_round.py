@@ -2,7 +2,8 @@
 
 import pytest
 
-from libramq.client.popping.pop_round import Place, PopRound
+from libramq.client.popping.popped import Place
+from libramq.client.popping.simple_consumer import PopRound
 from libramq.errors import ConnectFailed
 
 ONE, TWO = Place("T", "a"), Place("T", "b")

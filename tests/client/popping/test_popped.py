@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from libramq.client.popping.popped import ack_header, batch_acks, messages_of
+from libramq.client.popping.popped import ack_call, batch_acks, messages_of
 from libramq.errors import ConfigError, RemoteError
 from libramq.message import MessageExt
 from libramq.message.properties import POP_CK
@@ -84,7 +84,7 @@ def test_a_redelivered_message_of_a_5_0_broker_has_the_topic_that_was_popped():
     again = record(MessageQueue("%RETRY%G_T", "b", 0), 2, b"again")
     first, second = messages_of(reply(ONE + again, {"0 3": 4, "1 0": 1}), "b", "T")
     assert (second.topic, second.properties[POP_CK]) == ("T", "1 5 6 2 1 b 0 2")
-    assert ack_header("G", second).topic == "%RETRY%G_T"
+    assert ack_call("G", second).ext["topic"] == "%RETRY%G_T"
     assert (first.topic, first.properties[POP_CK]) == ("T", "4 5 6 2 0 b 3 7")
     with pytest.raises(RemoteError, match="no start of queue 0"):
         messages_of(reply(again, {"1 1": 1}), "b", "T")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from libramq.client.popping import popped_ahead
-from libramq.client.popping.pop_round import Place
+from libramq.client.popping.popped import Place
 from libramq.client.popping.popped_ahead import Brought, Pace, PopAnswer, PoppedAhead, Terms, kept_ms
 from libramq.errors import ConnectionLost, RemoteError
 from libramq.message.message import MessageExt

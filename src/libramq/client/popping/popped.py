@@ -7,10 +7,11 @@ Upstream: MQClientAPIImpl.processPopResponse, ExtraInfoUtil.java.
 import base64
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from libramq.codes import ResponseCode
 from libramq.errors import BodyDamaged, ConfigError, RemoteError, RemoteProtocolError
+from libramq.filter.subscription import Selector, Sql, kind_of
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
@@ -18,7 +19,9 @@ from libramq.message.message import MessageExt, name_popped_together, popped_off
 from libramq.message.record import damaged_records, decode_records
 from libramq.pop.handle import Handle, decode_handle, encode_handle
 from libramq.remoting.body.pop import BatchAckText
-from libramq.remoting.headers import AckMessageHeader, ChangeInvisibleTimeHeader
+from libramq.remoting.headers import AckMessageHeader, ChangeInvisibleTimeHeader, PopMessageHeader
+from libramq.rpc import pop_calls
+from libramq.rpc.call import Call
 from libramq.rpc.pop_calls import Changed, PopReply
 
 log = get_logger(__name__)
@@ -26,6 +29,11 @@ log = get_logger(__name__)
 #: The kind of a topic that is no retry topic (`names.pop_kind`).
 ORDINARY: Final = "0"
 REDELIVERED: Final = "1"
+#: ConsumeInitMode.java.
+_INIT_MIN: Final = 0
+_INIT_MAX: Final = 1
+#: DefaultMQPushConsumer.popBatchNums; Apache's broker gives no more for a request (PopMessageProcessor).
+POP_MESSAGES_MAX: Final = 32
 #: Ours: how far behind the first message of its check point another one may be. A pop takes 32 messages, and
 #: reads over some thousands that its filter does not match.
 POPPED_TOGETHER_MAX: Final = 1 << 20
@@ -33,6 +41,13 @@ POPPED_TOGETHER_MAX: Final = 1 << 20
 NOT_POPPED: Final = frozenset({ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL})
 #: Ours: check points whose handles are remembered, read; those of 16,384 messages.
 CHECK_POINTS_KEPT: Final = 512
+
+
+class Place(NamedTuple):
+    """A topic at a broker."""
+
+    topic: str
+    broker_name: str
 
 
 def messages_of(reply: PopReply, broker_name: str, topic: str) -> list[MessageExt]:
@@ -166,24 +181,57 @@ def _handle_text(message: MessageExt) -> str:
     return text
 
 
-def ack_header(group: str, message: MessageExt) -> AckMessageHeader:
-    """Return the header that acknowledges a message."""
+def pop_call(
+    group: str,
+    place: Place,
+    selected: Selector,
+    *,
+    invisible_ms: int,
+    hold_ms: int,
+    from_end: bool,
+    wide_max: int | None = None,
+) -> Call[PopReply]:
+    """Return the call that pops at a place. wide_max: how many messages a broker of ours may return."""
+    header = PopMessageHeader(
+        consumer_group=group,
+        topic=place.topic,
+        queue_id=-1,
+        max_msg_nums=min(wide_max or POP_MESSAGES_MAX, POP_MESSAGES_MAX),
+        invisible_time=invisible_ms,
+        poll_time=hold_ms,
+        init_mode=_INIT_MAX if from_end else _INIT_MIN,
+        exp_type=kind_of(selected),
+        exp=selected.expression,
+        order=False,
+        lb_max_msg_nums=wide_max,
+    )
+    return pop_calls.pop_message(header)
+
+
+def is_wanted(message: MessageExt, selected: Selector) -> bool:
+    """Return whether a message has a tag that is subscribed to: brokers compare hashes of tags only."""
+    return isinstance(selected, Sql) or not selected.tags or message.tags in selected.tags
+
+
+def ack_call(group: str, message: MessageExt) -> Call[None]:
+    """Return the call that acknowledges a message."""
     handle = handle_of(message)
-    return AckMessageHeader(
+    header = AckMessageHeader(
         consumer_group=group,
         topic=_real_topic(group, message, handle),
         queue_id=handle.queue_id,
         extra_info=message.properties[p.POP_CK],
         offset=_offset(message, handle),
     )
+    return pop_calls.ack_message(header)
 
 
-def change_header(
+def change_call(
     group: str, message: MessageExt, invisible_ms: int, *, is_unseen: bool = False
-) -> ChangeInvisibleTimeHeader:
-    """Return the header that changes when a message is visible again. is_unseen: no program has seen it."""
+) -> Call[Changed]:
+    """Return the call that changes when a message is visible again. is_unseen: no program has seen it."""
     handle = handle_of(message)
-    return ChangeInvisibleTimeHeader(
+    header = ChangeInvisibleTimeHeader(
         consumer_group=group,
         topic=_real_topic(group, message, handle),
         queue_id=handle.queue_id,
@@ -192,6 +240,7 @@ def change_header(
         invisible_time=invisible_ms,
         lb_unseen=True if is_unseen else None,
     )
+    return pop_calls.change_invisible_time(header)
 
 
 def note_change(message: MessageExt, changed: Changed) -> None:

@@ -17,8 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple
 
-from libramq.client.popping.pop_round import Place
-from libramq.client.popping.popped import count_of, messages_of
+from libramq.client.popping.popped import Place, count_of, messages_of
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, RemoteError
 from libramq.logs import get_logger

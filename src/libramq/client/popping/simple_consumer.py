@@ -7,7 +7,12 @@ and timeouts.
             ...
             await consumer.ack(message)
 
-No queue belongs to a member: any of them receives any message, and nothing is rebalanced.
+No queue belongs to a member: any of them receives any message, and nothing is rebalanced. A round decides
+where one `receive` pops in turn, a place being a topic at a broker, and how long each may hold the request:
+
+    several places   first each in turn at once, then each in turn for a second, until the time is up
+    one place        it holds the request for the whole time
+
 Upstream: RocketMQ 5's SimpleConsumer.java, over POP.
 """
 
@@ -16,7 +21,7 @@ import contextlib
 import random
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar, Unpack
+from typing import Any, Final, NamedTuple, TypeVar, Unpack
 
 from libramq.client.awaiting import all_of, answer_of
 from libramq.client.beginning import Begun, GroupBeginning, places_of, take_steps
@@ -28,14 +33,17 @@ from libramq.client.options import (
     check_names,
     whole_number,
 )
-from libramq.client.popping.pop_round import NextPop, Place, PopRound
 from libramq.client.popping.popped import (
     NOT_POPPED,
-    ack_header,
+    POP_MESSAGES_MAX,
+    Place,
+    ack_call,
     batch_acks,
-    change_header,
+    change_call,
     handle_of,
+    is_wanted,
     note_change,
+    pop_call,
 )
 from libramq.client.popping.popped_ahead import Brought, Pace, PopAnswer, PoppedAhead, Terms
 from libramq.client.routing.name_servers import NameServers
@@ -48,19 +56,19 @@ from libramq.errors import (
     ConnectFailed,
     ConnectionLost,
     InvalidState,
+    LibraError,
     RemoteError,
     RequestCodeNotSupported,
     RequestTimeout,
     RouteNotFound,
 )
-from libramq.filter.subscription import CLUSTERING, CONSUME_ACTIVELY, Selector, Sql, kind_of, selector
+from libramq.filter.subscription import CLUSTERING, CONSUME_ACTIVELY, Selector, Sql, selector
 from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import PERM_READ
 from libramq.message.message import MessageExt, set_deserializer
 from libramq.message.names import validate_group, validate_topic
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.remoting.body.pop import BatchAckText
-from libramq.remoting.headers import PopMessageHeader
 from libramq.rpc import pop_calls
 from libramq.rpc.broker_calls import heartbeat, unregister_client
 from libramq.rpc.call import Call
@@ -69,8 +77,6 @@ from libramq.transport.asyncio_remotes import AsyncioRemotes
 
 T = TypeVar("T")
 
-#: PopMessageProcessor: Apache's broker takes no more for one request.
-POP_MESSAGES_MAX: Final = 32
 #: Ours: what one request takes of a broker of ours while the program waits: these are decoded while the
 #: broker reads for the next request. What is popped ahead comes by one request: nobody waits for it.
 WIDE_POP_MESSAGES: Final = 256
@@ -89,6 +95,55 @@ SILENCE_MS: Final = 1_000
 ROUTE_REFRESH_MS: Final = 30_000
 #: Ours: check points in one acknowledgement; a pop has one for every 32 messages of a queue.
 ACKS_MAX: Final = 256
+#: Ours: messages that arrive elsewhere wait for at most as long, times the number of places.
+SLICE_MS: Final = 1_000
+
+#: Ours: a broker answers a held pop 50 ms early, so with less time left it answers at once, again and again.
+ENOUGH_MS: Final = 100
+
+
+class NextPop(NamedTuple):
+    """Pop here; the broker may hold the request for so long."""
+
+    place: Place
+    poll_ms: int
+
+
+class PopRound:
+    """One round, beginning with the first place. One that fails is left out."""
+
+    def __init__(self, places: Sequence[Place], *, now_ms: MonotonicMs, await_ms: int) -> None:
+        self._places = list(places)
+        self._deadline_ms = now_ms + await_ms
+        self._requested = 0
+        self._at_once = len(places) if len(places) > 1 else 0
+        self._error: LibraError | None = None
+
+    def next(self, now_ms: MonotonicMs) -> NextPop | None:
+        """Return where to pop next; None when the time is up. Raises the last error if every place failed."""
+        if not self._places:
+            assert self._error is not None, "a round has places"
+            raise self._error
+        left_ms = max(0, self._deadline_ms - now_ms)
+        at_once = self._requested < self._at_once
+        if not at_once and left_ms < ENOUGH_MS and self._requested:
+            return None
+        place = self._places.pop(0)
+        self._places.append(place)
+        self._requested += 1
+        if at_once:
+            return NextPop(place, 0)
+        return NextPop(place, left_ms if len(self._places) == 1 else min(left_ms, SLICE_MS))
+
+    @property
+    def is_last(self) -> bool:
+        """Return whether no other place is left to ask."""
+        return len(self._places) == 1
+
+    def failed(self, place: Place, error: LibraError) -> None:
+        """Leave a place out."""
+        self._places.remove(place)
+        self._error = error
 
 
 class SimpleConsumer(AsyncClient):
@@ -110,9 +165,8 @@ class SimpleConsumer(AsyncClient):
             raise ConfigError("a consumer needs a group")
         self.group = validate_group(options["group"])
         self._name_server_addresses = name_server_addresses(options.get("namesrv"))
-        from_end = options.get("from_end", False)
-        self._init_mode = 1 if from_end else 0
-        self._beginning = _beginning(self.group) if from_end else None
+        self._from_end = options.get("from_end", False)
+        self._beginning = _beginning(self.group) if self._from_end else None
         self._begun = Begun()
         self._access = Access(options.get("credentials"), options.get("tls"))
         self._clock = options.get("clock") or SystemClock()
@@ -277,9 +331,7 @@ class SimpleConsumer(AsyncClient):
         """
         if isinstance(messages, MessageExt):
             broker_name = handle_of(messages).broker_name
-            await self._ask(
-                messages.topic, broker_name, pop_calls.ack_message(ack_header(self.group, messages))
-            )
+            await self._ask(messages.topic, broker_name, ack_call(self.group, messages))
             self._acknowledged += 1
             return
         messages = list(messages)
@@ -300,7 +352,7 @@ class SimpleConsumer(AsyncClient):
             except RequestCodeNotSupported:
                 self._take_single_acks.add(broker_name)
         requests = [
-            self._ask(each.topic, broker_name, pop_calls.ack_message(ack_header(self.group, each)))
+            self._ask(each.topic, broker_name, ack_call(self.group, each))
             for each in messages
             if handle_of(each).broker_name == broker_name
         ]
@@ -317,7 +369,7 @@ class SimpleConsumer(AsyncClient):
         """
         whole_number("invisible_ms", invisible_ms, 0, INVISIBLE_MS_MAX)
         broker_name = handle_of(message).broker_name
-        call = pop_calls.change_invisible_time(change_header(self.group, message, invisible_ms))
+        call = change_call(self.group, message, invisible_ms)
         note_change(message, await self._ask(message.topic, broker_name, call))
 
     async def nack(self, message: MessageExt, *, delay_ms: int = 0) -> None:
@@ -333,7 +385,7 @@ class SimpleConsumer(AsyncClient):
 
     async def _give_back(self, message: MessageExt) -> None:
         """Give back a message that the program has not seen: for a broker of ours that is no attempt."""
-        call = pop_calls.change_invisible_time(change_header(self.group, message, 0, is_unseen=True))
+        call = change_call(self.group, message, 0, is_unseen=True)
         await self._ask(message.topic, handle_of(message).broker_name, call)
 
     async def _pop(self, ask: NextPop, max_messages: int, invisible_ms: int, *, is_ahead: bool) -> Brought:
@@ -379,39 +431,31 @@ class SimpleConsumer(AsyncClient):
         return _of_all(await asyncio.gather(*map(pop_some, counts), return_exceptions=True))
 
     async def _keep_wanted(self, brought: Brought) -> bool:
-        """Leave out messages of other tags than those subscribed to; return whether any is left.
-
-        Brokers compare hashes of tags only.
-        """
+        """Leave out messages of other tags than those subscribed to; return whether any is left."""
         messages, selected = brought.messages, self._selectors.get(brought.topic)
-        if selected is None or isinstance(selected, Sql) or not selected.tags:
+        if selected is None:
             return bool(messages)
-        others = [message for message in messages if message.tags not in selected.tags]
+        others = [message for message in messages if not is_wanted(message, selected)]
         if others:
             await self.ack(others)  # No other member would take them.
             self._acknowledged -= len(others)
-            messages[:] = [message for message in messages if message.tags in selected.tags]
+            messages[:] = [message for message in messages if is_wanted(message, selected)]
         return bool(messages)
 
     async def _pop_once(
         self, ask: NextPop, selected: Selector, count_max: int, invisible_ms: int
     ) -> PopAnswer:
         topic, broker_name = ask.place
-        header = PopMessageHeader(
-            consumer_group=self.group,
-            topic=topic,
-            queue_id=-1,
-            max_msg_nums=min(count_max, POP_MESSAGES_MAX),
-            invisible_time=invisible_ms,
-            poll_time=ask.poll_ms,
-            init_mode=self._init_mode,
-            exp_type=kind_of(selected),
-            exp=selected.expression,
-            order=False,
-            lb_max_msg_nums=count_max,
+        call = pop_call(
+            self.group,
+            ask.place,
+            selected,
+            invisible_ms=invisible_ms,
+            hold_ms=ask.poll_ms,
+            from_end=self._from_end,
+            wide_max=count_max,
         )
-        timeout_ms = ask.poll_ms + TIMEOUT_MS
-        reply = await self._ask(topic, broker_name, pop_calls.pop_message(header), timeout_ms=timeout_ms)
+        reply = await self._ask(topic, broker_name, call, timeout_ms=ask.poll_ms + TIMEOUT_MS)
         if reply.counts is None:
             self._narrow.add(broker_name)
         else:

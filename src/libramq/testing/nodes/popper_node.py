@@ -12,12 +12,12 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.pop.pop_network import PopNetwork
 from libramq.client.consuming.queues.owned_queue import Delivery
-from libramq.client.popping.popped import ack_header, messages_of
+from libramq.client.popping.popped import ack_call, messages_of
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, RemoteError
 from libramq.message.message import MessageExt
 from libramq.remoting.headers import PopMessageHeader
-from libramq.rpc.pop_calls import PopReply, ack_message, pop_message
+from libramq.rpc.pop_calls import PopReply, pop_message
 from libramq.testing.happening import Happening
 from libramq.testing.machine.network import SimulatedDialer, ask, simulated_remotes
 from libramq.testing.machine.process import Process
@@ -180,7 +180,7 @@ class SimulatedPopper:
 
     def _acknowledge(self, master: SimulatedBroker, message: MessageExt, in_time_ms: MonotonicMs) -> None:
         """Acknowledge a message, at its master's slave if the master does not answer."""
-        call = ack_message(ack_header(self.group, message))
+        call = ack_call(self.group, message)
         slave = self._slave_of(master)
         is_in_time = self._world.time.now_ms < in_time_ms
 

@@ -1,14 +1,15 @@
-"""The core of a push consumer over POP: one method per event; each returns the effects to perform.
+"""The core of a push consumer over POP: one method per event, which returns the effects to perform; and the
+places where it pops: how many messages it may hold from one, and when it pops there again.
 
     start ─► routes ─┬► heartbeats
                      └► places ─► pops ─► deliveries ─► settling ─► room for pops
 
 It owns no queues: any member of the group takes the next messages of any queue, and the broker hides what one
 took from the others. Nothing is rebalanced and no offset committed. Time is an argument.
-Upstream: DefaultMQPushConsumerImpl.popMessage, ConsumeMessagePopConcurrentlyService.java.
+Upstream: DefaultMQPushConsumerImpl.popMessage, PopRequest.java, ConsumeMessagePopConcurrentlyService.java.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -19,26 +20,20 @@ from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.known_brokers import KnownBrokers
 from libramq.client.consuming.life import Phase, Troubles
-from libramq.client.consuming.pop.held_message import HeldMessage, Outcome
-from libramq.client.consuming.pop.holding import Holding
-from libramq.client.consuming.pop.places import POP_COUNT_MAX, Places
-from libramq.client.consuming.pop.settling import Settling
+from libramq.client.consuming.pop.holding import HeldMessage, Holding, Outcome, Settling
 from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.timers import Timers
 from libramq.client.options import ConsumeFrom
-from libramq.client.popping.pop_round import Place
-from libramq.client.popping.popped import messages_of
+from libramq.client.popping.popped import POP_MESSAGES_MAX, Place, is_wanted, messages_of, pop_call
 from libramq.client.routing.routes import RouteTable
 from libramq.clock import MonotonicMs, Now
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, FilterRefused, LibraError, NoPermission, RequestCodeNotSupported
 from libramq.filter.sql import SQL92
-from libramq.filter.subscription import Selector, Sql, kind_of
+from libramq.filter.subscription import Selector, kind_of
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
-from libramq.remoting.headers import PopMessageHeader
-from libramq.rpc import pop_calls
 from libramq.rpc.pop_calls import PopReply
 from libramq.transport.outages import log_failed_request
 
@@ -49,15 +44,106 @@ HOLD_MS: Final = 15_000
 POP_TIMEOUT_MS: Final = 30_000
 #: Ours: how long a place is waited for at which the group begins; it is tried again.
 BEGIN_TIMEOUT_MS: Final = 5_000
-#: ConsumeInitMode.java.
-_INIT_MIN: Final = 0
-_INIT_MAX: Final = 1
 _FILTER_REFUSED: Final = frozenset({
     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     ResponseCode.FILTER_DATA_NOT_EXIST,
 })  # fmt: skip
 #: Errors that users get as troubles, so that they are not logged as well.
 _REPORTED: Final = (NoPermission, FilterRefused, RequestCodeNotSupported)
+#: DefaultMQPushConsumer.popThresholdForQueue: messages held from a place; more if as many handlers may run.
+HELD_MAX: Final = 96
+#: DefaultMQPushConsumerImpl: pullTimeDelayMillsWhenException is 3 s; ours comes back sooner, as for pulls.
+FAILED_PAUSE_MS: Final = 1_000
+#: Ours: an empty answer that was not held is not asked for again at once. Java: 50 ms by flow control.
+EMPTY_PAUSE_MS: Final = 50
+#: Ours: an answer that took as long was held.
+HELD_MS: Final = 1_000
+
+_MIB: Final = 1024 * 1024
+
+
+class _State:
+    """The state of one place."""
+
+    __slots__ = ("count", "is_pending", "not_before_ms", "size")
+
+    def __init__(self) -> None:
+        self.is_pending = False
+        self.not_before_ms = MonotonicMs(0)
+        self.count = 0
+        self.size = 0
+
+
+class Places:
+    """Decides where to pop next."""
+
+    def __init__(self, settings: ConsumerSettings, topics: Iterable[str], routes: RouteTable) -> None:
+        self._topics = tuple(topics)
+        self._routes = routes
+        self._states: dict[Place, _State] = {}
+        self._count_max = max(HELD_MAX, settings.threads * min(settings.batch_size, POP_MESSAGES_MAX))
+        self._size_max = settings.pull_threshold_mib_for_queue * _MIB
+
+    def routes_changed(self) -> None:
+        """Take the places of the current routes; those that are gone are popped from no more."""
+        now = dict.fromkeys(  # In order: a set's would differ from process to process.
+            Place(topic, queue.broker_name)
+            for topic in self._topics
+            for queue in self._routes.subscribe_queues(topic)
+        )
+        for place in now:
+            if place not in self._states:
+                self._states[place] = _State()
+        for place, state in list(self._states.items()):
+            if place not in now and not state.is_pending and not state.count:
+                del self._states[place]
+
+    def to_pop(self, now_ms: MonotonicMs) -> Iterator[tuple[Place, str]]:
+        """Yield every place with room, and its address."""
+        for place, state in self._states.items():
+            full = state.count >= self._count_max or state.size >= self._size_max
+            if full or state.is_pending or now_ms < state.not_before_ms:
+                continue
+            address = self._routes.master(place.broker_name)
+            if address is not None:
+                state.is_pending = True
+                yield place, address
+
+    def next_due_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
+        """Return when the first pause ends."""
+        pauses = [each.not_before_ms for each in self._states.values() if each.not_before_ms > now_ms]
+        return min(pauses, default=None)
+
+    def popped(self, place: Place, sent_ms: MonotonicMs, now_ms: MonotonicMs, *, found: bool) -> None:
+        """Note an answer."""
+        state = self._states[place]
+        state.is_pending = False
+        was_held = now_ms - sent_ms >= HELD_MS
+        state.not_before_ms = now_ms if found or was_held else now_ms + EMPTY_PAUSE_MS
+
+    def failed(self, place: Place, now_ms: MonotonicMs) -> None:
+        """Note an error: the place pauses."""
+        state = self._states[place]
+        state.is_pending = False
+        state.not_before_ms = now_ms + FAILED_PAUSE_MS
+
+    def reachable(self, address: str, now_ms: MonotonicMs) -> None:
+        """End the pauses of a broker that answers again."""
+        for place, state in self._states.items():
+            if self._routes.master(place.broker_name) == address:
+                state.not_before_ms = min(state.not_before_ms, now_ms)
+
+    def hold(self, held: HeldMessage) -> None:
+        """Count a message that is held from now on."""
+        state = self._states[held.place]
+        state.count += 1
+        state.size += len(held.message.body)
+
+    def release(self, held: HeldMessage) -> None:
+        """Count a message no more."""
+        state = self._states[held.place]
+        state.count -= 1
+        state.size -= len(held.message.body)
 
 
 class PopConsumerCore:
@@ -169,23 +255,19 @@ class PopConsumerCore:
         """Pop at a place; begin there first if the group has not."""
         since_ms = self._begun.since_ms.get(place.topic)
         if self._beginning and since_ms and place not in self._begun.places:
-            call = self._beginning.begin_at(place.topic, since_ms)
-            return [fx.Ask(address, call, partial(self._place_begun, place, address), BEGIN_TIMEOUT_MS)]
+            begin = self._beginning.begin_at(place.topic, since_ms)
+            return [fx.Ask(address, begin, partial(self._place_begun, place, address), BEGIN_TIMEOUT_MS)]
         selected, settings = self._subscriptions[place.topic], self._settings
-        header = PopMessageHeader(
-            consumer_group=settings.group,
-            topic=place.topic,
-            queue_id=-1,
-            max_msg_nums=POP_COUNT_MAX,
-            invisible_time=settings.invisible_ms,
-            poll_time=HOLD_MS,
-            init_mode=_INIT_MIN if settings.consume_from is ConsumeFrom.FIRST_OFFSET else _INIT_MAX,
-            exp_type=kind_of(selected),
-            exp=selected.expression,
-            order=False,
+        call = pop_call(
+            settings.group,
+            place,
+            selected,
+            invisible_ms=settings.invisible_ms,
+            hold_ms=HOLD_MS,
+            from_end=settings.consume_from is not ConsumeFrom.FIRST_OFFSET,
         )
         done = partial(self._popped, place, address, now_ms)
-        return [fx.Ask(address, pop_calls.pop_message(header), done, POP_TIMEOUT_MS)]
+        return [fx.Ask(address, call, done, POP_TIMEOUT_MS)]
 
     def _place_begun(
         self, place: Place, address: str, outcome: int | LibraError | None, now_ms: MonotonicMs
@@ -266,9 +348,9 @@ class PopConsumerCore:
         for message in messages:
             held = HeldMessage(message, place, until_ms)
             self._places.hold(held)
-            if self._is_wanted(place.topic, message):
+            if is_wanted(message, self._subscriptions[place.topic]):
                 wanted.append(held)
-            else:  # Brokers compare hashes of tags only, and no other member would take it.
+            else:  # No other member would take it.
                 self._settling.settle(held, Outcome.DONE, now_ms)
         deliveries = self.holding.arrived(wanted, popped_ms, now_ms)
         return [fx.Deliver(deliveries)] if deliveries else []
@@ -345,7 +427,3 @@ class PopConsumerCore:
     def _is_idle(self) -> bool:
         """Return whether no handler is waited for."""
         return self._is_drained or not self.holding.runs
-
-    def _is_wanted(self, topic: str, message: MessageExt) -> bool:
-        selected = self._subscriptions[topic]
-        return isinstance(selected, Sql) or not selected.tags or message.tags in selected.tags
