@@ -16,15 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from libramq.clock import MonotonicMs, Now
-from libramq.groups.rebalance_event import (
-    STATIC_MEMBER_RESTARTED,
-    VERSION,
-    Reason,
-    RebalanceEvent,
-    bounded_loads,
-    bounded_members,
-    split_moves,
-)
+from libramq.groups.rebalance_event import STATIC_MEMBER_RESTARTED, EventWriter, Reason, RebalanceEvent
 from libramq.groups.unsettled import Owner, Restart, Unsettled, repeated, sum_bounds
 from libramq.message.queue import MessageQueue
 
@@ -54,10 +46,8 @@ class GroupRebalance:
     def __init__(
         self, group: str, *, sent_before: Callable[[MessageQueue], int | None] = lambda _: 0
     ) -> None:
-        self._group = group
+        self._write = EventWriter(group)
         self._sent_before = sent_before
-        self._epoch = 0
-        self._sequence = 0
         self._members: list[str] = []
         self._owners: dict[MessageQueue, Owner] = {}
         self._unsettled: Unsettled | None = None
@@ -99,7 +89,7 @@ class GroupRebalance:
         """
         former, self._members = self._members, sorted(set(members))
         self.contested.clear()
-        self._epoch = epoch if epoch is not None else self._epoch + 1
+        self._write.epoch = epoch if epoch is not None else self._write.epoch + 1
         if self._early is not None and self._unsettled is None:
             self._unsettled, self._early = self._early, None
             self._unsettled.begin(now.monotonic_ms, first_since_ms=now.monotonic_ms - UNREPORTED_MS)
@@ -110,14 +100,7 @@ class GroupRebalance:
         self._unsettled.has_killed |= reason in _KILLED
         self._unsettled.is_complete = False
         self._unsettled.is_part = is_part
-        return self._event(
-            now,
-            kind="started",
-            reason=reason,
-            who=who,
-            members=bounded_members(self._members),
-            member_count=len(self._members),
-        )
+        return self._write.started(reason, who, self._members, now)
 
     def gone(self, client_id: str, now_ms: MonotonicMs) -> None:
         """Note that a client's last connection has ended: it reads no more."""
@@ -132,9 +115,9 @@ class GroupRebalance:
             if not restart.stopped_ms or now.monotonic_ms - restart.began_ms >= SETTLE_MS_MAX:
                 del self.restarts[client_id]
                 found.append(
-                    self._event(
+                    self._write.event(
+                        "restarted",
                         now,
-                        kind="restarted",
                         reason=STATIC_MEMBER_RESTARTED,
                         who=restart.name,
                         member_count=len(self._members),
@@ -278,7 +261,7 @@ class GroupRebalance:
     def diagnosed(self, kind: str, text: str | None, *, now: Now) -> RebalanceEvent:
         """Return the event of a problem of the group; text: None when it is over."""
         state = "diagnosed" if text is not None else "recovered"
-        return self._event(now, kind=state, diagnosis=kind, text=text)
+        return self._write.event(state, now, diagnosis=kind, text=text)
 
     def settle(
         self,
@@ -386,7 +369,6 @@ class GroupRebalance:
         }
         returned_ms = unsettled.returned_ms
         moves = [move.record(queue, returned_ms.get(queue), now) for queue, move in moved.items()]
-        events = [self._event(now, kind="moved", moves=part) for part in split_moves(moves)]
         before = {queue: owner for queue, owner in unsettled.owners_before.items() if queue in self._owners}
         last_move_ms = max(
             (max(move.resumed_ms, returned_ms.get(queue, move.resumed_ms)) for queue, move in moved.items()),
@@ -397,12 +379,11 @@ class GroupRebalance:
             redelivered = None
         if unsettled.has_killed and unsettled.owners_before and not self._members:
             redelivered = None  # The next member's first pulls show it.
-        settled = self._event(
+        return self._write.settled(
+            moves,
+            self._members,
+            loads,
             now,
-            kind="settled",
-            members=bounded_members(self._members),
-            member_count=len(self._members),
-            moved=len(moves),
             minimum=unsettled.least(before, loads),
             time_to_stable_ms=max(0, last_move_ms - unsettled.started_at_ms),
             worst_pause_ms=max((move.pause_ms for move in moves), default=0),
@@ -410,9 +391,7 @@ class GroupRebalance:
             duplicates_reported=unsettled.duplicates,
             peak_catch_up_rate=unsettled.catch_up.peak_rate,
             unowned=unowned,
-            loads=bounded_loads(loads),
         )
-        return [*events, settled]
 
     def _note_early(self, now_ms: MonotonicMs) -> None:
         """Begin to note moves before a rebalance is reported; `changed` continues with them."""
@@ -441,18 +420,6 @@ class GroupRebalance:
         unsettled = self._unsettled or self._early
         if unsettled is not None:
             unsettled.began(queue, owner.client_id, redelivered, now_ms)
-
-    def _event(self, now: Now, *, kind: str, **fields: object) -> RebalanceEvent:
-        self._sequence += 1
-        return RebalanceEvent(
-            v=VERSION,
-            group=self._group,
-            epoch=self._epoch,
-            seq=self._sequence,
-            at_ms=int(now.wall_ms),
-            kind=kind,
-            **fields,  # type: ignore[arg-type]
-        )
 
 
 #: Ours: a bit more than two of the Java client's long polls (brokerSuspendMaxTimeMillis): every reader of a

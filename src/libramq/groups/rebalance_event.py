@@ -8,11 +8,13 @@ restarted  a static member is back, and how long its queues were not read; nothi
 diagnosed  a problem of the group, in a sentence; recovered: it is over
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, TypeVar
 
 import msgspec
+
+from libramq.clock import Now
 
 T = TypeVar("T")
 
@@ -112,6 +114,49 @@ class RebalanceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     loads: dict[str, int] | None = None
     diagnosis: str | None = None
     text: str | None = None
+
+
+class EventWriter:
+    """Makes the events of one group, numbered without gaps. epoch: the group's."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._sequence = 0
+        self.epoch = 0
+
+    def started(self, reason: Reason, who: str | None, members: Collection[str], now: Now) -> RebalanceEvent:
+        """Return the event of a change that began a rebalance, or came into one."""
+        return self.event("started", now, reason=reason, who=who, **_bounded(members))
+
+    def settled(
+        self,
+        moves: Sequence[QueueMove],
+        members: Collection[str],
+        loads: Mapping[str, int],
+        now: Now,
+        **totals: object,
+    ) -> list[RebalanceEvent]:
+        """Return the last events of a rebalance: its moves, and the totals."""
+        moved = [self.event("moved", now, moves=part) for part in split_moves(moves)]
+        fields = {"moved": len(moves), "loads": bounded_loads(loads), **_bounded(members), **totals}
+        return [*moved, self.event("settled", now, **fields)]
+
+    def event(self, kind: str, now: Now, **fields: object) -> RebalanceEvent:
+        """Return the next event."""
+        self._sequence += 1
+        return RebalanceEvent(
+            v=VERSION,
+            group=self._group,
+            epoch=self.epoch,
+            seq=self._sequence,
+            at_ms=int(now.wall_ms),
+            kind=kind,
+            **fields,  # type: ignore[arg-type]
+        )
+
+
+def _bounded(members: Collection[str]) -> dict[str, object]:
+    return {"members": bounded_members(sorted(members)), "member_count": len(members)}
 
 
 _encode = msgspec.json.Encoder().encode

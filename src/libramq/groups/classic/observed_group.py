@@ -15,19 +15,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from msgspec import UNSET
-
 from libramq.clock import MonotonicMs, Now
-from libramq.groups.rebalance_event import (
-    VERSION,
-    QueueMove,
-    Reason,
-    RebalanceEvent,
-    bounded_loads,
-    bounded_members,
-    split_moves,
-)
-from libramq.groups.unsettled import minimum_moves
+from libramq.groups.rebalance_event import EventWriter, Reason, RebalanceEvent
+from libramq.groups.unsettled import Move, minimum_moves
 from libramq.message.queue import MessageQueue
 
 #: Ours: cooperative members that give up queues join again at their next poll, seldom later than this.
@@ -58,9 +48,7 @@ class ObservedGroup:
     """One group's readers and its rebalance; members have names: of an instance, or a member's id."""
 
     def __init__(self, group: str) -> None:
-        self._group = group
-        self._sequence = 0
-        self._generation = 0
+        self._write = EventWriter(group)
         self._readers: dict[MessageQueue, _Reader] = {}
         #: The queues of each name, in the order in which it got them: a group may have a thousand members.
         self._queues: dict[str, dict[MessageQueue, None]] = {}
@@ -93,15 +81,8 @@ class ObservedGroup:
         self, reason: Reason, who: str | None, members: Collection[str], generation: int, now: Now
     ) -> RebalanceEvent:
         """Return the event of a change that began a rebalance, or came into one."""
-        self._generation = generation
-        return self._event(
-            now,
-            kind="started",
-            reason=reason,
-            who=who,
-            members=bounded_members(sorted(members)),
-            member_count=len(members),
-        )
+        self._write.epoch = generation
+        return self._write.started(reason, who, members, now)
 
     def reads_only(self, name: str, queues: Collection[MessageQueue], at_ms: MonotonicMs) -> None:
         """Note that a member has stopped to read its queues, except for these."""
@@ -174,7 +155,7 @@ class ObservedGroup:
         if len(owned) < len(wanted) and not is_quiet:
             return []
         self._rebalance = None
-        self._generation = generation
+        self._write.epoch = generation
         for queue in [each for each in self._readers if not members or each not in wanted]:
             self._remove(queue)
         return self._settled(rebalance, owned, members, len(wanted), now)
@@ -188,52 +169,28 @@ class ObservedGroup:
         now: Now,
     ) -> list[RebalanceEvent]:
         moves = [
-            self._move(rebalance, queue, name, now)
+            Move(
+                from_=rebalance.before.get(queue),
+                to=name,
+                stopped_ms=rebalance.stopped_ms.get(queue),
+                resumed_ms=rebalance.resumed_ms[queue],
+                redelivered=None if queue in rebalance.before else 0,
+            ).record(queue, None, now)
             for queue, name in sorted(owned.items())
             if rebalance.before.get(queue) != name
         ]
-        moved = [self._event(now, kind="moved", moves=part) for part in split_moves(moves)]
         loads = Counter(dict.fromkeys(members, 0))
         loads.update(owned.values())
         before = {queue: name for queue, name in rebalance.before.items() if queue in owned}
         last_ms = max(rebalance.resumed_ms.values(), default=rebalance.changed_ms)
-        settled = self._event(
+        return self._write.settled(
+            moves,
+            members,
+            loads,
             now,
-            kind="settled",
-            members=bounded_members(sorted(members)),
-            member_count=len(members),
-            moved=len(moves),
             minimum=minimum_moves(before, loads),
             time_to_stable_ms=max(0, last_ms - rebalance.started_ms),
             worst_pause_ms=rebalance.worst_pause_ms,
             redelivered_upper_bound=None if any(move.from_ for move in moves) else 0,
             unowned=wanted_count - len(owned),
-            loads=bounded_loads(loads),
-        )
-        return [*moved, settled]
-
-    def _move(self, rebalance: _Rebalance, queue: MessageQueue, name: str, now: Now) -> QueueMove:
-        stopped_ms = rebalance.stopped_ms.get(queue)
-        return QueueMove(
-            topic=queue.topic,
-            broker=queue.broker_name,
-            queue=queue.queue_id,
-            from_=rebalance.before.get(queue),
-            to=name,
-            stopped_ms=int(now.wall_of(stopped_ms)) if stopped_ms is not None else None,
-            resumed_ms=int(now.wall_of(rebalance.resumed_ms[queue])),
-            redelivered=0,
-            redelivered_known=UNSET if queue not in rebalance.before else False,
-        )
-
-    def _event(self, now: Now, *, kind: str, **fields: object) -> RebalanceEvent:
-        self._sequence += 1
-        return RebalanceEvent(
-            v=VERSION,
-            group=self._group,
-            epoch=self._generation,
-            seq=self._sequence,
-            at_ms=int(now.wall_ms),
-            kind=kind,
-            **fields,  # type: ignore[arg-type]
         )
