@@ -10,7 +10,7 @@ from libramq.clock import Now
 
 PROLOGUE = """
 from libramq.clock import Clock, MonotonicMs, Now, WallMs
-from libramq.groups.session import Session
+from libramq.groups.consumer_group import Session
 
 def sentence(clock: Clock, session: Session) -> None:
     wall_ms, now_ms = clock.wall_ms(), clock.monotonic_ms()

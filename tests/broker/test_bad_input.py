@@ -12,7 +12,7 @@ from libramq.codes import ResponseCode as C
 from libramq.formats.document import encode_body
 from libramq.remoting import headers as h
 from libramq.remoting.command import Command
-from libramq.remoting.group_version import VERSION, VERSION_FIELD
+from libramq.rpc.call import VERSION, VERSION_FIELD
 from libramq.rpc.request import REMARK_CHARACTERS_MAX
 from libramq.rpc.requests import REQUESTS
 from tests.broker.brokers import Conversation

@@ -16,11 +16,10 @@ from libramq.formats import fastjson
 from libramq.formats.document import decode_body, encode_body
 from libramq.formats.tables import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from libramq.groups import producer_group
-from libramq.groups.consumer_group import ConsumerGroups, Member
+from libramq.groups.consumer_group import ANSWER_MS_MAX, SILENCE_MS_MAX, ConsumerGroups, Member
 from libramq.groups.pending_notifications import REPEAT_MS
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.rebalance import GroupRebalance
-from libramq.groups.session import ANSWER_MS_MAX, SILENCE_MS_MAX
 from libramq.kernel.effect import Thread
 from libramq.kernel.work import PORTION
 from libramq.message.batch import BATCH_ITEMS_MAX, BatchItem, encode_batch

@@ -12,9 +12,9 @@ from libramq.errors import SystemBusy
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body, encode_body
 from libramq.formats.tables import SubscriptionGroupConfig
+from libramq.groups.consumer_group import ANSWER_MS_MAX, SILENCE_MS_MAX
 from libramq.groups.queue_lock import LOCK_GRACE_MS
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
-from libramq.groups.session import ANSWER_MS_MAX, SILENCE_MS_MAX
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumerList, LockBatchBody, LockBatchReply, QueueRef

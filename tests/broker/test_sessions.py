@@ -5,7 +5,7 @@ import pytest
 from libramq.broker.groups.client_watch import TICK_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
-from libramq.groups.session import ANSWER_MS_MAX, SILENCE_MS_MAX
+from libramq.groups.consumer_group import ANSWER_MS_MAX, SILENCE_MS_MAX
 from libramq.remoting import headers as h
 from libramq.remoting.command import Command, reply_to
 from tests.broker.brokers import Conversation

@@ -7,8 +7,7 @@ import pytest
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.handling.handlers import HandlerTasks, HandlerThreads
-from libramq.client.consuming.queues.lease import Lease
-from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue, QueueState
+from libramq.client.consuming.queues.owned_queue import Delivery, Lease, OwnedQueue, QueueState
 from libramq.clock import SystemClock
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue

@@ -1,8 +1,7 @@
 """How long members may be silent, and the one probe before they are removed."""
 
-from libramq.groups.consumer_group import Consumer, ConsumerGroups, Member
+from libramq.groups.consumer_group import ANSWER_MS_MAX, SILENCE_MS_MAX, Consumer, ConsumerGroups, Member
 from libramq.groups.pending_notifications import AreYouThere
-from libramq.groups.session import ANSWER_MS_MAX, SILENCE_MS_MAX
 
 
 class Sessions(ConsumerGroups[str]):

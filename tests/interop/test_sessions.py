@@ -9,8 +9,8 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.clock import SystemClock
 from libramq.filesystem import LocalFileSystem
-from libramq.groups import session
-from libramq.groups.session import Session
+from libramq.groups import consumer_group
+from libramq.groups.consumer_group import Session
 from libramq.nameserver import NameServer
 from tests.interop.apache import start_program
 from tests.interop.ports import free_broker_port, free_port
@@ -29,7 +29,7 @@ async def test_javas_client_answers_a_session_probe(tmp_path: Path, monkeypatch:
             answers.put_nowait(knows_group)
             super().answered(knows_group=knows_group, now_ms=now_ms)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(session, "SILENCE_MS_MAX", 100)
+    monkeypatch.setattr(consumer_group, "SILENCE_MS_MAX", 100)
     monkeypatch.setattr("libramq.groups.consumer_group.Session", Watched)
     names = NameServer("127.0.0.1", free_port())
     await names.start()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from libramq.balance import Group, GroupStrategy, Member, TopicRule, TopicStrategy, balanced_sticky
-from libramq.groups.coordinator.saved_state import MemberProfile
+from libramq.groups.coordinator.state import MemberProfile
 from libramq.groups.coordinator.target_assignment import fewest_moves
 from libramq.lab.cost import COSTS
 from libramq.lab.entrant import Allocator, Entrant, entrant

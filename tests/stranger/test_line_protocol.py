@@ -14,7 +14,7 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.fencing import Claim, FenceGrant
 from libramq.filesystem import LocalFileSystem
-from libramq.groups.session import SILENCE_MS_MAX
+from libramq.groups.consumer_group import SILENCE_MS_MAX
 from libramq.kernel.connection import ANONYMOUS, Principal
 from libramq.message import decode_records
 from libramq.message.queue import MessageQueue

@@ -16,7 +16,7 @@ from libramq.broker.files.tables import Tables
 from libramq.broker.groups.committing import Committing
 from libramq.broker.messages.reading import Reading
 from libramq.catalog.config_ledger import ConfigLedger
-from libramq.client.consuming.queues.lease import Lease
+from libramq.client.consuming.queues.owned_queue import Lease
 from libramq.offsets.fence import NOBODY, Fences, Opening
 from libramq.testing.cluster import GroupPlan
 from libramq.testing.nodes.consumer_node import Handling

@@ -30,8 +30,7 @@ from libramq.client.consuming.ownership.claims import Claims
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.pop import pop_consumer_core
 from libramq.client.consuming.pulling.pulling import Delivering
-from libramq.client.consuming.queues.lease import Lease
-from libramq.client.consuming.queues.owned_queue import HeldMessages
+from libramq.client.consuming.queues.owned_queue import HeldMessages, Lease
 from libramq.client.routing.routes import RouteTable
 from libramq.errors import RemoteError
 from libramq.fencing import Opened

@@ -21,9 +21,9 @@ from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.process import PowerCut
 from libramq.testing.machine.virtual_time import VirtualTime
-from libramq.timers.request import TimerOptions
 from libramq.timers.timer_directory import TimerDirectory
 from libramq.timers.timer_files import TimerFiles
+from libramq.timers.timers import TimerOptions
 from tests.quick import quick
 from tests.store.stores import kill, plan_flush, read_all
 from tests.timers.no_pop import NoPop

@@ -7,12 +7,10 @@ from libramq.catalog.destinations import Destinations
 from libramq.catalog.topic_table import TopicRules
 from libramq.clock import WallMs
 from libramq.store.reading.read import ReadResult, ReadStatus
-from libramq.timers.metrics import TimerMetrics
-from libramq.timers.request import TimerOptions
 from libramq.timers.slot_reader import TimerData
 from libramq.timers.timer_log import TimerLog
 from libramq.timers.timer_wheel import TimerWheel
-from libramq.timers.timers import Again, Collected, TimerMessages
+from libramq.timers.timers import Again, Collected, TimerMessages, TimerMetrics, TimerOptions
 from tests.store.stores import Disk
 from tests.timers.no_pop import NoPop
 

@@ -5,21 +5,31 @@ readers get single messages from it.
     INNER_NUM                  how many records it has
 
 Kafka's readers get the bytes back, with two fields of the header set. To others every record is a message,
-with the properties that it would have if it were stored by itself (`record_properties`).
+with the properties that it would have if it were stored by itself:
+
+    value           body; a null value is an empty body and the property __KAFKA_NULL
+    key             KEYS, where it is plain text; else __KAFKA_KEY, in base64
+    headers         user properties of the same names and order, where they are plain text and no name comes
+                    twice; else __KAFKA_HEADERS, all of them, in base64
+    timestamp       born timestamp
+
+The mark of an idempotent producer is in protocols.kafka.idempotent_producers, and the way back in
+protocols.kafka.records; a record that is fetched has the bytes that were sent.
 
 Upstream: org.apache.kafka.common.record.DefaultRecordBatch; MessageSysFlag.INNER_BATCH_FLAG. RocketMQ's
 clients do not unwrap it: NEED_UNWRAP is not set.
 """
 
+import base64
 from typing import Final
 
-from libramq.batches.record_properties import record_properties
 from libramq.errors import StoreCorrupt
 from libramq.message import properties as p
 from libramq.message import sys_flag as flags
 from libramq.message.ids import encode_host, place_of
 from libramq.message.record import RecordHead, decode_record, encode_record
-from libramq.wire.kafka.record_batch import CODEC_MASK, decode_batch
+from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.record_batch import CODEC_MASK, InvalidBatch, Record, decode_batch
 
 KAFKA_BATCH: Final = "KAFKA_BATCH"
 FORMAT: Final = "2"
@@ -30,6 +40,74 @@ _SET: Final = p.NAME_VALUE_SEPARATOR.encode()
 PRODUCER: Final = p.KAFKA_PRODUCER
 _ATTRIBUTES_LOW_AT: Final = 22
 _OF_THE_BATCH: Final = frozenset(name.encode() for name in (KAFKA_BATCH, p.INNER_NUM, p.INNER_BASE, PRODUCER))
+NULL: Final = "__KAFKA_NULL"
+KEY: Final = "__KAFKA_KEY"
+HEADERS: Final = "__KAFKA_HEADERS"
+#: A property's value is never empty, and this is no base64.
+EMPTY: Final = "="
+_SEPARATORS: Final = frozenset((p.NAME_VALUE_SEPARATOR, p.PROPERTY_SEPARATOR, p.NUL))
+#: Names that mean something to a broker or client, besides the reserved ones.
+MEANT: Final = p.RESERVED | {
+    p.INNER_NUM, p.INNER_BASE, p.INNER_MULTI_DISPATCH, p.FORWARD_QUEUE_ID, p.REDIRECT,
+    p.TRANSACTION_CHECK_TIMES,
+    p.CHECK_IMMUNITY_TIME_IN_SECONDS,
+}  # fmt: skip
+_UTF_8_BYTES_MAX: Final = 4
+#: Room for what the broker adds: its region, cluster, the unique key, and the mark of an idempotent producer.
+PROPERTIES_BYTES_MAX: Final = p.PROPERTIES_BYTES_MAX - 1024
+
+
+def record_properties(record: Record) -> str:
+    """Return the stored text of a record's key and headers; raises InvalidBatch if they are too large."""
+    text = ""
+    if record.key is not None:
+        name, value = _key_property(record.key)
+        text = p.properties_to_text({name: value})
+    if record.headers:
+        text += p.properties_to_text(_header_properties(record))
+    if record.value is None:
+        text += p.properties_to_text({NULL: "true"})
+    if len(text) > PROPERTIES_BYTES_MAX // _UTF_8_BYTES_MAX and len(text.encode()) > PROPERTIES_BYTES_MAX:
+        raise InvalidBatch(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"key and headers of a record take {len(text)} bytes; {PROPERTIES_BYTES_MAX} are allowed",
+        )
+    return text
+
+
+def _key_property(key: bytes) -> tuple[str, str]:
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if text and text.isprintable():
+        return p.KEYS, text
+    return KEY, _encoded(key)
+
+
+def _header_properties(record: Record) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in record.headers:
+        text = _plain(name, value)
+        if text is None or name in found:
+            return {HEADERS: _encoded(record.raw_headers)}
+        found[name] = text
+    return found
+
+
+def _plain(name: str, value: bytes | None) -> str | None:
+    """Return a header's value if it can be a user property, with the same bytes."""
+    if not name or not value or name in MEANT or name.startswith("__") or not _SEPARATORS.isdisjoint(name):
+        return None
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if _SEPARATORS.isdisjoint(text) else None
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode() or EMPTY
 
 
 def batch_properties(record_count: int) -> str:

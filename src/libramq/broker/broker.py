@@ -14,10 +14,9 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from libramq.auth.access_control import AccessControl
+from libramq.auth.access_control import AccessControl, DryRun
 from libramq.auth.authenticator import Authenticator
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
-from libramq.auth.dry_run import DryRun
 from libramq.broker.cluster.name_server_list import Fetch
 from libramq.broker.config import BrokerConfig
 from libramq.broker.features.administration import AdministrationFeature

@@ -9,16 +9,20 @@ and ends with the last.
 import asyncio
 import contextlib
 import os
+import random
 import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, Required, TypedDict, TypeVar, cast
 
+from libramq.clock import Clock
 from libramq.errors import InvalidState, LocalProtocolError
 from libramq.logs import get_logger
+from libramq.runtime.seams import Dialer, Timers
+from libramq.transport.access import Access
 from libramq.transport.asyncio_remotes import FORKED
 
 log = get_logger(__name__)
@@ -412,3 +416,14 @@ async def _cancellations() -> None:
     """Let cancelled tasks of this turn, and what they await, end."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
+
+
+class NetworkSeams(TypedDict, total=False):
+    """The seams that networks of producers and consumers are given."""
+
+    name_server_addresses: Required[Sequence[str]]
+    dialer: Required[Dialer]
+    timers: Required[Timers]
+    clock: Required[Clock]
+    randomness: Required[random.Random]
+    access: Access

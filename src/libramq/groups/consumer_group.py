@@ -1,8 +1,15 @@
-"""The consumer group: its connected members and its subscriptions: which of several subscriptions counts, and
-how much memory they may take.
+"""The consumer group: its connected members and its subscriptions: which of several subscriptions counts, how
+much memory they may take, and how long a member may be silent (75 s), is probed and removed.
 
 Members are identified by their connections: a member exists from its first heartbeat until it unregisters,
 its connection ends or it has been silent too long.
+
+    heartbeat, pull, commit ──► seen
+        75 s of silence       ──► one probe ──► an answer: seen
+                                             └─► "no such group here", or none for 3 s: expired
+
+Upstream waits 120 s and sends no probe (ClientHousekeepingService, BrokerConfig.channelExpiredTimeout).
+Members of a coordinated group also have a session at their coordinator.
 Upstream: broker/client/ConsumerGroupInfo.java, ConsumerManager.java.
 """
 
@@ -26,7 +33,6 @@ from libramq.groups.limits import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX, has
 from libramq.groups.memberships import Memberships
 from libramq.groups.pending_notifications import AreYouThere, Notice
 from libramq.groups.roster import ServerAssignedMembers
-from libramq.groups.session import Session
 from libramq.kernel.connection import ANONYMOUS, Principal
 from libramq.message.names import RETRY_PREFIX
 
@@ -36,6 +42,42 @@ INTEGER_BYTES: Final = 36
 
 #: The shell's handle of a connection.
 P = TypeVar("P", bound=Hashable)
+#: The design's: two and a half of the Java client's heartbeat intervals (heartbeatBrokerInterval, 30 s).
+SILENCE_MS_MAX: Final = 75_000
+#: NettyClientConfig.timeoutMillis: clients wait as long for answers themselves.
+ANSWER_MS_MAX: Final = 3_000
+
+
+class Session(msgspec.Struct, gc=False):
+    """One member's session. probe_number: of the probe that is open. Times are monotonic."""
+
+    seen_at_ms: MonotonicMs
+    probe_number: int | None = None
+    probed_at_ms: MonotonicMs = MonotonicMs(0)
+
+    def seen(self, *, now_ms: MonotonicMs) -> None:
+        """Note a sign of life; it answers the probe, too."""
+        self.seen_at_ms = now_ms
+        self.probe_number = None
+
+    def probe(self, number: int, *, now_ms: MonotonicMs) -> None:
+        """Note that the member is probed."""
+        self.probe_number, self.probed_at_ms = number, now_ms
+
+    def answered(self, *, knows_group: bool, now_ms: MonotonicMs) -> None:
+        """Handle the answer to the probe; a client without a consumer of the group is no longer a member."""
+        if knows_group:
+            self.seen(now_ms=now_ms)
+        else:
+            self.probed_at_ms = now_ms - ANSWER_MS_MAX
+
+    def is_silent(self, *, now_ms: MonotonicMs) -> bool:
+        """Return whether the member has been silent for too long, and is yet to be probed."""
+        return self.probe_number is None and now_ms - self.seen_at_ms >= SILENCE_MS_MAX
+
+    def has_expired(self, *, now_ms: MonotonicMs) -> bool:
+        """Return whether the member was probed, and has not answered in time."""
+        return self.probe_number is not None and now_ms - self.probed_at_ms >= ANSWER_MS_MAX
 
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -25,7 +25,7 @@ QUIET_MS: Final = 1_000
 #: Ours: a bit more than one of the Java client's 20 s rounds. Members without a queue here by then have
 #: theirs at other brokers, or have none.
 IDLE_MS_MAX: Final = 25_000
-#: Ours: half as long again as a member has to give up a queue (saved_state.REVOKE_TIMEOUT_MS). Where nothing
+#: Ours: half as long again as a member has to give up a queue (state.REVOKE_TIMEOUT_MS). Where nothing
 #: has moved for so long, a coordinator at another broker was not heard when it had granted everything, or is
 #: of a release that does not say so. Who was the first to open a queue so long before we heard that a
 #: rebalance began did so in an earlier one, of which we did not hear.

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from libramq.groups.consumer_group import ANSWER_MS_MAX, SILENCE_MS_MAX
 from libramq.groups.rebalance_event import Reason
 from libramq.groups.rebalance_history import Rebalance
-from libramq.groups.session import ANSWER_MS_MAX, SILENCE_MS_MAX
 from libramq.lab.entrant import Allocator
 from libramq.lab.history import Departure
 

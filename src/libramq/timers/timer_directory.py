@@ -4,7 +4,7 @@ at a start.
 timerlog/            units that lead to messages        `timer_log.py`
 timerwheel           slots that lead to units           `timer_wheel.py`
 config/timercheck    how far both go                    `timer_checkpoint.py`
-config/timermetrics  how many messages wait, by topic   `metrics.py`
+config/timermetrics  how many messages wait, by topic   `timers.py`
 """
 
 from pathlib import Path

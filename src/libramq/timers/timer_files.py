@@ -20,15 +20,23 @@ from libramq.clock import WallMs
 from libramq.logs import get_logger
 from libramq.message.names import TIMER_TOPIC
 from libramq.store.message_store import MessageStore
-from libramq.timers.metrics import TimerMetrics, TimerMetricsFile
-from libramq.timers.request import TimerOptions
 from libramq.timers.slave_timers import drop_wheel, slave_checkpoint
 from libramq.timers.slot_reader import TimerData
 from libramq.timers.timer_checkpoint import FoundCheckpoint, OwnCheckpoint, TimerCheckpoint
 from libramq.timers.timer_directory import TimerDirectory
 from libramq.timers.timer_log import LogWrite, TimerLog, TimerUnit, run_log_write
 from libramq.timers.timer_wheel import Slot, TimerWheel, is_whole, read_wheel, write_slots
-from libramq.timers.timers import Again, Collected, Copies, EarlierProcess, PopEntries, TimerMessages
+from libramq.timers.timers import (
+    Again,
+    Collected,
+    Copies,
+    EarlierProcess,
+    PopEntries,
+    TimerMessages,
+    TimerMetrics,
+    TimerMetricsFile,
+    TimerOptions,
+)
 
 log = get_logger(__name__)
 

@@ -1,7 +1,8 @@
 """The timer messages: how one is accepted, collected, kept until its time, recalled, rolled on and delivered;
 how many at once.
 
-    accept    a message that asks for a time goes to the timers' topic instead of its own
+    accept    a message that asks for a time (TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS: the first
+              that is found counts) goes to the timers' topic instead of its own
     collect   the topic's messages get units in the timer log, chained by the wheel's slots
     prepare   the messages of the next slot are read shortly before it is due
     deliver   the messages of a slot that is due are stored again, and the slot is forgotten
@@ -9,11 +10,13 @@ how many at once.
 Topic, log and wheel are Apache's: either broker delivers what waits at the other. A time is a date, so
 timers follow the wall clock: if it is set forward, what should have been delivered meanwhile is delivered.
 
-Upstream: store/timer/TimerMessageStore.java.
+Upstream: store/timer/TimerMessageStore.java, TimerMetrics.java, broker/util/HookUtils.transformTimerMessage.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -21,6 +24,8 @@ from libramq.catalog.destinations import Destinations
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import RemoteProtocolError, broker_error
+from libramq.formats.document import Document
+from libramq.formats.tables import DataVersion
 from libramq.logs import get_logger
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
@@ -30,13 +35,120 @@ from libramq.message.tags import java_hash
 from libramq.store.log.append import AppendStatus, StoreMessage
 from libramq.store.reading.read import ReadStatus
 from libramq.timers.due_message import delivered_at, stored_at
-from libramq.timers.metrics import TimerMetrics, TimerMetricsFile
-from libramq.timers.request import TimerOptions, requested_ms, slot_ms
 from libramq.timers.slot_reader import SlotReader, TimerData
 from libramq.timers.timer_log import TimerUnit
 from libramq.timers.timer_wheel import SLOTS
 
 log = get_logger(__name__)
+#: The properties that ask for a time, in the order in which they count.
+#: Long.parseLong, but for other alphabets' digits.
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerOptions:
+    """The options of timers; MessageStoreConfig.timerWheelEnable and its kin.
+
+    precision_ms: messages are delivered at its multiples. roll_window_slots: messages that are further away
+    are collected again, so that the timer log's old files can go.
+    """
+
+    enabled: bool = True
+    precision_ms: int = 1000
+    max_delay_ms: int = 3 * 24 * 3600 * 1000
+    roll_window_slots: int = 2 * 24 * 3600
+    messages_per_slot_max: int = 2**31 - 1
+
+    @property
+    def roll_window_ms(self) -> int:
+        """Return the time within which a message is collected once."""
+        return self.roll_window_slots * self.precision_ms
+
+
+def requested_ms(properties: dict[str, str], wall_ms: WallMs) -> int | None:
+    """Return the time at which a message is to be delivered; None if it asks for none.
+
+    A message that waited already has TIMER_OUT_MS, and asks for no second time. BrokerError if the time is
+    not a whole number.
+    """
+    if p.TIMER_OUT_MS in properties:
+        return None
+    for name in p.TIMER_REQUESTS:
+        text = properties.get(name)
+        if text is None:
+            continue
+        if not _WHOLE_NUMBER.match(text):
+            raise _illegal(f"{name} is {text[:40]!r}, not a whole number of up to 18 digits")
+        number = int(text)
+        if name == p.TIMER_DELAY_SEC:
+            return int(wall_ms) + number * 1000
+        return number if name == p.TIMER_DELIVER_MS else int(wall_ms) + number
+    return None
+
+
+def slot_ms(
+    deliver_ms: int, properties: dict[str, str], options: TimerOptions, wall_ms: WallMs
+) -> int | None:
+    """Return the time of the slot in which a message waits; None if it is stored at once.
+
+    A slot is delivered when its time and the precision have passed. BrokerError if it waits too long.
+    """
+    wait_ms = deliver_ms - int(wall_ms)
+    if wait_ms <= 0:
+        if p.TIMER_DEL_UNIQKEY in properties:
+            raise _illegal("what it deletes is delivered already")
+        return None
+    if not options.enabled:
+        raise broker_error(
+            ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled; set timerWheelEnable=true"
+        )
+    if wait_ms > options.max_delay_ms:
+        raise _illegal(
+            f"it would be delivered in {wait_ms // 1000} s; timerMaxDelaySec is"
+            f" {options.max_delay_ms // 1000}"
+        )
+    precision_ms = options.precision_ms
+    if deliver_ms % precision_ms == 0:
+        return deliver_ms - precision_ms
+    return deliver_ms // precision_ms * precision_ms
+
+
+def _illegal(reason: str) -> Exception:
+    return broker_error(ResponseCode.MESSAGE_ILLEGAL, f"timer message refused: {reason}")
+
+
+class TimerCount(Document, frozen=True, kw_only=True):
+    """The number of waiting messages of a topic, and the time of its last change."""
+
+    count: int = 0
+    time_stamp: int = 0
+
+
+class TimerMetricsFile(Document, frozen=True, kw_only=True):
+    """The file; GET_TIMER_METRICS answers with the same."""
+
+    timing_count: dict[str, TimerCount] = {}
+    data_version: DataVersion = DataVersion()
+
+
+class TimerMetrics:
+    """Waiting messages by topic."""
+
+    def __init__(self, loaded: TimerMetricsFile | None) -> None:
+        self._counts = dict(loaded.timing_count) if loaded is not None else {}
+        self._version = loaded.data_version if loaded is not None else DataVersion()
+
+    def add(self, topic: str | None, number: int, wall_ms: WallMs) -> None:
+        """Count messages of a topic that begin to wait, or (negative) that wait no more."""
+        if topic is None:
+            return
+        count = self._counts[topic].count if topic in self._counts else 0
+        self._counts[topic] = TimerCount(count=max(0, count + number), time_stamp=int(wall_ms))
+        self._version = self._version.next(wall_ms)
+
+    def content(self) -> TimerMetricsFile:
+        """Return the content of the file."""
+        return TimerMetricsFile(timing_count=dict(self._counts), data_version=self._version)
 
 
 class PopEntries(Protocol):

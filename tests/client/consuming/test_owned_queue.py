@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libramq.client.consuming.queues.lease import Lease
 from libramq.client.consuming.queues.owned_queue import (
     CatchUpPace,
     Delivery,
     HeldMessages,
+    Lease,
     OwnedQueue,
     QueueState,
 )

@@ -24,7 +24,7 @@ from libramq.groups.coordinator.effect import (
 )
 from libramq.groups.coordinator.queue_handover import Assignment
 from libramq.groups.coordinator.request import Join, Leave, Poll, Release, Remove
-from libramq.groups.coordinator.saved_state import GroupState
+from libramq.groups.coordinator.state import GroupState
 from libramq.message.queue import MessageQueue
 from libramq.testing.world import SeededSecretBits
 

@@ -10,7 +10,7 @@ from libramq.codes import ResponseCode
 from libramq.fencing import MODE_CLIENT, Attempts, Claim, FenceGrant, FenceReport
 from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator import membership as group_membership
-from libramq.groups.coordinator import saved_state
+from libramq.groups.coordinator import state
 from libramq.groups.coordinator.balance import COLLECT_MS
 from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.member import REPEAT_MS
@@ -82,7 +82,7 @@ def test_drained_queues_of_a_leaving_member_are_reassigned_before_it_is_gone():
     group.run(100)
     assert group.loads() == {"alice": 1, "bob": 4, "carol": 4}
     assert not group.view.is_settled
-    group.run(saved_state.REVOKE_TIMEOUT_MS * 2)
+    group.run(state.REVOKE_TIMEOUT_MS * 2)
     assert group.loads()["alice"] == 1, "it has a deadline of its own"
     group.leave(alice)
     group.run(100)
@@ -176,7 +176,7 @@ def test_a_member_that_does_not_release_a_queue_loses_it():
     group = group_of("alice")
     group.consumers["alice"].drains = False
     bob = group.add("bob")
-    group.run(COLLECT_MS + saved_state.REVOKE_TIMEOUT_MS - 1)
+    group.run(COLLECT_MS + state.REVOKE_TIMEOUT_MS - 1)
     assert bob.held == {}
     group.run(1)
     assert len(bob.held) == 4
@@ -196,7 +196,7 @@ def test_a_member_has_its_own_revoke_timeout(requested_ms, waits_ms):
     assert len(bob.held) == 4
     bob.drains = False
     carol = group.add("carol", session_ms=60_000)
-    group.run(COLLECT_MS + saved_state.REVOKE_TIMEOUT_MS - 1)
+    group.run(COLLECT_MS + state.REVOKE_TIMEOUT_MS - 1)
     asked_back = set(bob.revoked)
     assert asked_back
     assert not asked_back & set(carol.held)
@@ -211,7 +211,7 @@ def test_a_member_that_stays_after_all_has_its_revoke_timeout_from_the_revocatio
     bob = group.add("bob")
     group.run(100)
     group.depart(alice)
-    group.run(saved_state.REVOKE_TIMEOUT_MS * 2)
+    group.run(state.REVOKE_TIMEOUT_MS * 2)
     assert bob.held == {}
     alice.is_leaving = False
     group.join(alice, claims=True)

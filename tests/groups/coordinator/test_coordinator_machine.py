@@ -19,7 +19,7 @@ from libramq.groups.coordinator import target_assignment as assigning
 from libramq.groups.coordinator.balance import COLLECT_MS
 from libramq.groups.coordinator.effect import Effect
 from libramq.groups.coordinator.queue_handover import Assignment
-from libramq.groups.coordinator.saved_state import GroupState
+from libramq.groups.coordinator.state import GroupState
 from libramq.message.queue import MessageQueue
 from libramq.offsets.fence import Fences, Opening
 from tests.groups.coordinator.coordinated import (

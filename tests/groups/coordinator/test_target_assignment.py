@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.groups.coordinator import target_assignment as module
-from libramq.groups.coordinator.saved_state import MemberProfile
+from libramq.groups.coordinator.state import MemberProfile
 from libramq.groups.coordinator.target_assignment import BALANCED_STICKY, target_assignment
 from libramq.message.queue import MessageQueue
 

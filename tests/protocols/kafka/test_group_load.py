@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from libramq.broker.cluster.kafka.group_load import AGAIN_MS, LOAD_MS_MAX
+from libramq.broker.cluster.kafka.group_copies import AGAIN_MS, LOAD_MS_MAX
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConnectFailed, LibraError, broker_error
@@ -14,7 +14,7 @@ from libramq.groups.classic.saved_state import SavedClassicGroup, SavedClassicMe
 from libramq.groups.cluster_view import BROKERS_TOPIC
 from libramq.groups.modern.group import INITIAL_DELAY_MS
 from libramq.groups.modern.saved_state import SavedEntry, SavedGroup, SavedMember, member_key
-from libramq.protocols.kafka.held_heartbeats import MODERN_HOLD_MS
+from libramq.protocols.kafka.group_requests import MODERN_HOLD_MS
 from libramq.remoting.body.kafka_cluster import PeerGroupsBody, PeerHandoverBody
 from libramq.rpc import peer_calls
 from libramq.rpc.question import Question

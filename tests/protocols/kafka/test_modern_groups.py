@@ -14,7 +14,7 @@ from libramq.groups.modern.member import SESSION_MS
 from libramq.groups.modern.values import LEAVES, LEAVES_FOR_A_WHILE
 from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.api68_modern_groups import HEARTBEAT_MS, WAITING_HEARTBEAT_MS
-from libramq.protocols.kafka.held_heartbeats import MODERN_HOLD_MS
+from libramq.protocols.kafka.group_requests import MODERN_HOLD_MS
 from libramq.protocols.kafka.node import KafkaNodes, id_of
 from libramq.wire.kafka.apis.groups import (
     ConsumerGroupDescribeRequest,

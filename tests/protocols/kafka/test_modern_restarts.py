@@ -10,7 +10,7 @@ from libramq.errors import BrokerError
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS, RETURN_MS
 from libramq.groups.modern.values import LEAVES, LEAVES_FOR_A_WHILE
-from libramq.protocols.kafka.held_heartbeats import MODERN_HOLD_MS
+from libramq.protocols.kafka.group_requests import MODERN_HOLD_MS
 from libramq.wire.kafka.error_code import ErrorCode
 from tests.broker.brokers import Conversation
 from tests.protocols.kafka.peers import KafkaEndpoint

@@ -6,8 +6,7 @@ import pytest
 
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.state import INITIAL_DELAY_MS
-from libramq.protocols.kafka.held_heartbeats import CLASSIC_HOLD_MS_MAX
-from libramq.protocols.kafka.presence import MEMBERS_PER_CONNECTION_MAX, Presence
+from libramq.protocols.kafka.group_requests import CLASSIC_HOLD_MS_MAX, MEMBERS_PER_CONNECTION_MAX, Presence
 from libramq.wire.kafka.apis.groups import FindCoordinatorRequest, HeartbeatRequest
 from libramq.wire.kafka.apis.handshake import ApiVersionsRequest
 from libramq.wire.kafka.error_code import ErrorCode

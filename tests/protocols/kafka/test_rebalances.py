@@ -18,7 +18,7 @@ from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
 from libramq.protocols.kafka import rebalances as kafka_rebalances
-from libramq.protocols.kafka.held_heartbeats import CLASSIC_HOLD_MS_MAX
+from libramq.protocols.kafka.group_requests import CLASSIC_HOLD_MS_MAX
 from libramq.protocols.kafka.rebalances import COLLECT_MS
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumerConnection, ConsumeStats

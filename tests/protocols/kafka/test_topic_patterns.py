@@ -11,7 +11,7 @@ from libramq.groups.modern.subscribed_topics import TOPICS_LOOK_MS
 from libramq.groups.modern.values import LEAVES
 from libramq.kernel.connection import Principal
 from libramq.protocols.kafka import topic_patterns
-from libramq.protocols.kafka.held_heartbeats import MODERN_HOLD_MS
+from libramq.protocols.kafka.group_requests import MODERN_HOLD_MS
 from libramq.protocols.kafka.node import id_of
 from libramq.wire.kafka.apis.groups import (
     ConsumerGroupDescribeRequest,

@@ -44,9 +44,8 @@ from libramq.rpc.call import Call
 from libramq.rpc.question import Ask, Question, answer_to
 from libramq.store.deletions import COPIED_AS
 from libramq.store.message_store import MessageStore
-from libramq.timers.metrics import TimerMetricsFile
 from libramq.timers.timer_checkpoint import TimerCheckpoint, decode_timer_checkpoint
-from libramq.timers.timers import Again
+from libramq.timers.timers import Again, TimerMetricsFile
 
 log = get_logger(__name__)
 

@@ -3,8 +3,7 @@ slaves or master.
 """
 
 from libramq.broker.cluster.cluster import Cluster
-from libramq.broker.cluster.kafka.group_copies import GroupCopies
-from libramq.broker.cluster.kafka.group_load import GroupLoad
+from libramq.broker.cluster.kafka.group_copies import GroupCopies, GroupLoad
 from libramq.broker.cluster.kafka.group_successors import GroupSuccessors
 from libramq.broker.cluster.kafka.nodes import Nodes
 from libramq.broker.cluster.kafka.offsets import OffsetExchanges
@@ -18,9 +17,13 @@ from libramq.broker.features.pop import PopFeature
 from libramq.broker.features.transactions import TransactionFeature
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.broker.groups.removal import GroupRemoval
-from libramq.broker.processor.cluster.ha_info import HAInfoRequests, HAStatusRequests
 from libramq.broker.processor.cluster.peers import PeerNodeRequests, PeerRequests
-from libramq.broker.processor.cluster.slave_requests import SlaveRequests, SlaveTables
+from libramq.broker.processor.cluster.slave_requests import (
+    HAInfoRequests,
+    HAStatusRequests,
+    SlaveRequests,
+    SlaveTables,
+)
 from libramq.kernel.engine import Hooks
 from libramq.rpc.question import signing
 

@@ -39,10 +39,9 @@ from libramq.store.config import Damaged, FlushDiskType, StoreConfig
 from libramq.store.key_index import KeyIndex
 from libramq.store.message_store import MessageStore
 from libramq.store.retention import NEVER_PERCENT, Retention
-from libramq.timers.request import TimerOptions
 from libramq.timers.timer_directory import TimerDirectory
 from libramq.timers.timer_files import TimerFiles
-from libramq.timers.timers import Again
+from libramq.timers.timers import Again, TimerOptions
 
 log = get_logger(__name__)
 

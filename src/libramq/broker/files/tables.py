@@ -31,13 +31,12 @@ from libramq.formats.tables import (
     SubscriptionGroupWrapper,
     TopicConfig,
 )
-from libramq.groups.coordinator.saved_state import GroupState, GroupStatesFile
+from libramq.groups.coordinator.state import GroupState, GroupStatesFile
 from libramq.groups.modern.saved_state import ModernGroupsFile, SavedEntry
 from libramq.offsets import Fences
 from libramq.offsets.commits_ahead import CommitAhead, CommitsAhead, CommitsAheadFile
 from libramq.offsets.fence import FencesFile, Opening
-from libramq.pop.order_table import OrderFile, OrderTable
-from libramq.pop.ordered import OrderEntry
+from libramq.pop.ordered import OrderEntry, OrderFile, OrderTable
 
 C = TypeVar("C")
 

@@ -23,6 +23,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.fencing import MODE_CLIENT, FenceGrant, FenceReport
 from libramq.groups.cluster_view import ClusterView
+from libramq.groups.consumer_group import SILENCE_MS_MAX
 from libramq.groups.coordinator import effect as fx
 from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator import request as rq
@@ -30,7 +31,6 @@ from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.target_assignment import Made
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance_event import Reason, named
-from libramq.groups.session import SILENCE_MS_MAX
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel

@@ -12,7 +12,7 @@ from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.clock import Clock, MonotonicMs
 from libramq.filter.subscription import BROADCASTING
 from libramq.groups.consumer_group import ConsumerGroup, Member
-from libramq.groups.coordinator.saved_state import MemberProfile
+from libramq.groups.coordinator.state import MemberProfile
 from libramq.groups.diagnosis import (
     FAILURES_MIN,
     Connected,

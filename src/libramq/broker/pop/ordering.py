@@ -13,8 +13,7 @@ from libramq.clock import MonotonicMs, read_clock
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.parts import Kernel
-from libramq.pop.order_table import OrderTable
-from libramq.pop.ordered import OrderedPop, popped_again
+from libramq.pop.ordered import OrderedPop, OrderTable, popped_again
 from libramq.pop.positions import QueueOfGroup
 
 

@@ -23,9 +23,9 @@ from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.queues.owned_queue import Delivery
 from libramq.client.consuming.subscription import heartbeat_data, with_retry_topic
 from libramq.client.consuming.work import WorkInHand
+from libramq.client.network_thread import NetworkSeams
 from libramq.client.options import ConsumeFrom
 from libramq.client.routing.name_servers import NameServers
-from libramq.client.seams import NetworkSeams
 from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.codes import RequestCode
 from libramq.errors import ConnectionLost, LibraError, NameServerUnavailable, RemoteError, RequestTimeout

@@ -31,10 +31,8 @@ from libramq.client.consuming.ownership.claims import Claims
 from libramq.client.consuming.ownership.locks import Locks
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.transitions import TABLE
-from libramq.client.consuming.pulling.duplicates import Duplicates
-from libramq.client.consuming.pulling.pulling import Delivering, Pulling
-from libramq.client.consuming.queues.lease import Lease
-from libramq.client.consuming.queues.owned_queue import HeldMessages, OwnedQueue
+from libramq.client.consuming.pulling.pulling import Delivering, Duplicates, Pulling
+from libramq.client.consuming.queues.owned_queue import HeldMessages, Lease, OwnedQueue
 from libramq.client.consuming.queues.queue_table import QueueTable
 from libramq.client.consuming.subscription import with_retry_topic
 from libramq.client.consuming.timers import Timers

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeVar, Unpack
 
+from libramq.client.network_thread import NetworkSeams
 from libramq.client.producing.accumulator import Content, split
 from libramq.client.producing.fault_strategy import FaultStrategy
 from libramq.client.producing.producer_settings import ProducerSettings
@@ -28,7 +29,6 @@ from libramq.client.producing.transactions import Check, HalfMessages
 from libramq.client.routing.name_servers import NameServers
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.routes import Routes
-from libramq.client.seams import NetworkSeams
 from libramq.codes import RequestCode
 from libramq.errors import ConnectionLost, InvalidMessage, LibraError, RemoteError
 from libramq.formats.route import MASTER_ID

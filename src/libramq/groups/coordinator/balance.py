@@ -13,7 +13,7 @@ from libramq.clock import MonotonicMs
 from libramq.groups.coordinator.effect import Assign, Settled, Started
 from libramq.groups.coordinator.membership import GroupMembership
 from libramq.groups.coordinator.queue_handover import QueueHandover
-from libramq.groups.coordinator.saved_state import MemberProfile
+from libramq.groups.coordinator.state import MemberProfile
 from libramq.groups.coordinator.target_assignment import Assigning, Made, StrategyChoice, Target
 from libramq.groups.coordinator.topics import GroupTopics
 from libramq.groups.queue_holdings import Holding

@@ -21,9 +21,8 @@ from libramq.groups.coordinator.member import GroupMember
 from libramq.groups.coordinator.membership import GroupMembership
 from libramq.groups.coordinator.publication import GroupPublication, complete_grant
 from libramq.groups.coordinator.queue_handover import Assignment, QueueHandover, assignment_by
-from libramq.groups.coordinator.saved_state import GroupState, StoredHolding
 from libramq.groups.coordinator.shared_tables import MemberKey, SharedTables
-from libramq.groups.coordinator.state import SELF_ALLOCATED, UNKNOWN, State
+from libramq.groups.coordinator.state import SELF_ALLOCATED, UNKNOWN, GroupState, State, StoredHolding
 from libramq.groups.coordinator.topics import GroupTopics
 from libramq.groups.queue_holdings import Holding
 from libramq.groups.rebalance_event import Reason

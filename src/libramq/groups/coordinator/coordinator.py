@@ -16,9 +16,8 @@ from libramq.groups.coordinator import request as rq
 from libramq.groups.coordinator import transitions
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup, GroupView
 from libramq.groups.coordinator.effect import Effect, Grant, ModeChanged
-from libramq.groups.coordinator.saved_state import GroupState, MemberProfile, Record
 from libramq.groups.coordinator.shared_tables import SharedTables
-from libramq.groups.coordinator.state import SELF_ALLOCATED
+from libramq.groups.coordinator.state import SELF_ALLOCATED, GroupState, MemberProfile, Record
 from libramq.groups.coordinator.topics import change_of
 from libramq.groups.limits import COORDINATED_GROUPS_MAX, MEMBERS_OF_ALL_MAX
 from libramq.logs import get_logger

@@ -19,7 +19,7 @@ from libramq.balance.group import counts
 from libramq.codes import ResponseCode
 from libramq.fencing import FenceGrant
 from libramq.groups.coordinator.queue_handover import Assignment
-from libramq.groups.coordinator.saved_state import MemberProfile
+from libramq.groups.coordinator.state import MemberProfile
 from libramq.groups.coordinator.target_assignment import Assigning, fewest_moves
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue

@@ -11,7 +11,7 @@ from typing import Any
 from libramq.fencing import FenceReport
 from libramq.groups.coordinator.member import GroupMember
 from libramq.groups.coordinator.request import Join, Leave, Poll, Release
-from libramq.groups.coordinator.saved_state import MemberProfile
+from libramq.groups.coordinator.state import MemberProfile
 from libramq.groups.coordinator.target_assignment import Assigning, Made
 from libramq.groups.rebalance_event import Reason
 

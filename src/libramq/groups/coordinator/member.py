@@ -14,7 +14,7 @@ from libramq.clock import MonotonicMs
 from libramq.fencing import MODE_EPOCHS
 from libramq.groups.coordinator.queue_handover import Assignment
 from libramq.groups.coordinator.request import Held
-from libramq.groups.coordinator.saved_state import MemberProfile
+from libramq.groups.coordinator.state import MemberProfile
 from libramq.groups.rebalance_event import Reason
 
 P = TypeVar("P", bound=Hashable)

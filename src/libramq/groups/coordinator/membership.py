@@ -23,8 +23,8 @@ from libramq.errors import BrokerError, broker_error
 from libramq.fencing import Claims
 from libramq.groups.coordinator.member import GroupMember
 from libramq.groups.coordinator.request import NAMED_MAX, Held
-from libramq.groups.coordinator.saved_state import MemberProfile
 from libramq.groups.coordinator.shared_tables import MemberKey, SharedTables
+from libramq.groups.coordinator.state import MemberProfile
 from libramq.groups.limits import MEMBERS_MAX, SUBSCRIPTION_BYTES_MAX, has_share
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue

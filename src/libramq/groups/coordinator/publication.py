@@ -16,7 +16,7 @@ from libramq.groups.coordinator.effect import Answer, Effect, Grant
 from libramq.groups.coordinator.member import GroupMember, Sent
 from libramq.groups.coordinator.queue_handover import Assignment, QueueHandover
 from libramq.groups.coordinator.request import busy, refusal
-from libramq.groups.coordinator.saved_state import GroupState, Record
+from libramq.groups.coordinator.state import GroupState, Record
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 

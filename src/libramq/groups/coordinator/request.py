@@ -11,7 +11,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, InvalidName, broker_error
 from libramq.fencing import Attempts
 from libramq.groups.coordinator.effect import Answer
-from libramq.groups.coordinator.saved_state import REVOKE_TIMEOUT_MS, MemberProfile
+from libramq.groups.coordinator.state import REVOKE_TIMEOUT_MS, MemberProfile
 from libramq.groups.limits import SUBSCRIPTIONS_MAX
 from libramq.message import names
 from libramq.message.queue import MessageQueue

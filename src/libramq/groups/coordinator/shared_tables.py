@@ -11,7 +11,7 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.groups.coordinator.request import Held, check_listed
-from libramq.groups.coordinator.saved_state import Record
+from libramq.groups.coordinator.state import Record
 from libramq.groups.coordinator.topics import WatchedTopics
 from libramq.groups.limits import has_share
 from libramq.groups.memberships import Memberships

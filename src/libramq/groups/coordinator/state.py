@@ -1,11 +1,22 @@
-"""The states of a coordinated group: who allocates queues in each, and what has to be found out first.
+"""The states of a coordinated group, and what of it outlives its coordinator's process (config/groups.json).
 
-The first four are Kafka's (KIP-848): the coordinator assigns the queues. In the next two it has to find out
-first who holds what, and in three more the members allocate for themselves.
+The first four states are Kafka's (KIP-848): the coordinator assigns the queues. In the next two it has to
+find out first who holds what, and in three more the members allocate for themselves.
+
+Ours; everything in it is written before it is published.
 """
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
+
+import msgspec
+
+from libramq.fencing import MODE_EPOCHS, Claim
+from libramq.message.queue import MessageQueue
+
+#: The design's: how long a member may take to release a queue, unless it says otherwise.
+REVOKE_TIMEOUT_MS: Final = 10_000
 
 
 class State(Enum):
@@ -31,3 +42,67 @@ UNKNOWN: Final = (State.GATHERING, State.AWAITING)
 SELF_ALLOCATED: Final = (State.SELF_ALLOCATING, State.PARTING, State.RETURNING)
 #: An inquiry is under way.
 INQUIRING: Final = (*UNKNOWN, State.PARTING, State.RETURNING)
+
+
+class _Stored(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The base of the file's records: snake_case here, camelCase there; unknown fields are ignored."""
+
+
+class MemberProfile(_Stored, frozen=True, kw_only=True):
+    """A member as it described itself.
+
+    instance: its name, if it is a static member. revoke_timeout_ms: how long it may take to release a queue.
+    orderly: whether it consumes in order; None: unknown.
+    """
+
+    member: str
+    client_id: str
+    session_ms: int
+    instance: str | None = None
+    subscriptions: dict[str, str] = {}
+    strategy: str = "balanced_sticky"
+    capacity: int = 1
+    revoke_timeout_ms: int = REVOKE_TIMEOUT_MS
+    orderly: bool | None = None
+
+    @property
+    def subscription_bytes(self) -> int:
+        """Return about how much memory the subscriptions take."""
+        return sum(len(topic) + len(expression) for topic, expression in self.subscriptions.items())
+
+
+class StoredHolding(_Stored, frozen=True, kw_only=True):
+    """A queue, its holder, and the epoch of its grant."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    epoch: int
+    member: str = ""
+
+
+class GroupState(_Stored, frozen=True, kw_only=True):
+    """One group: its members in the order they joined, and each queue's holder and epoch."""
+
+    epoch: int = 0
+    mode: str = MODE_EPOCHS
+    members: list[MemberProfile] = []
+    holdings: list[StoredHolding] = []
+
+    @property
+    def claims(self) -> dict[MessageQueue, Claim]:
+        """Return the holder of each queue."""
+        return {
+            MessageQueue(each.topic, each.broker_name, each.queue_id): Claim(each.member, each.epoch)
+            for each in self.holdings
+        }
+
+
+class GroupStatesFile(_Stored, frozen=True, kw_only=True):
+    """The content of config/groups.json: groups by name."""
+
+    groups: dict[str, GroupState] = {}
+
+
+#: Persists a group's state; None removes it. Raises OSError if the disk refuses.
+Record = Callable[[str, GroupState | None], None]

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from libramq.balance import Assignment, Group, Member, Strategy, strategy_named
 from libramq.balance.group import counts
 from libramq.errors import ConfigError
-from libramq.groups.coordinator.saved_state import MemberProfile
+from libramq.groups.coordinator.state import MemberProfile
 from libramq.groups.limits import QUEUES_AT_ONCE_MAX, SUBSCRIPTIONS_AT_ONCE_MAX
 from libramq.groups.queue_holdings import Holding
 from libramq.logs import get_logger

@@ -37,12 +37,14 @@ from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.group_records import ClassicGroupRecords
 from libramq.protocols.kafka.group_requests import (
+    CLASSIC_HOLD_MS_MAX,
+    HOLDS_PER_SESSION,
     MEMBER_ID_BYTES,
     NAME_CHARACTERS_MAX,
     GroupRequests,
+    HeldHeartbeat,
     client_id_of,
 )
-from libramq.protocols.kafka.held_heartbeats import CLASSIC_HOLD_MS_MAX, HOLDS_PER_SESSION, HeldHeartbeat
 from libramq.protocols.kafka.rebalances import ClassicRebalances
 from libramq.protocols.kafka.refusals import GROUP_CODES
 from libramq.secret_bits import SecretBits

@@ -34,11 +34,12 @@ from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.group_records import ModernGroupRecords
 from libramq.protocols.kafka.group_requests import (
     MEMBER_ID_BYTES,
+    MODERN_HOLD_MS,
     NAME_CHARACTERS_MAX,
     GroupRequests,
+    HeldHeartbeat,
     client_id_of,
 )
-from libramq.protocols.kafka.held_heartbeats import MODERN_HOLD_MS, HeldHeartbeat
 from libramq.protocols.kafka.node import TopicIds, id_of
 from libramq.protocols.kafka.rebalances import ModernRebalances
 from libramq.protocols.kafka.refusals import GROUP_CODES

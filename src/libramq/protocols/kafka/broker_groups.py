@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from libramq.auth.authorizer import Authorizer, is_permitted, require_permission
 from libramq.auth.operation import Consume, Locate, Manage
 from libramq.auth.resource import Action, group
-from libramq.broker.cluster.kafka.group_load import GroupLoad
+from libramq.broker.cluster.kafka.group_copies import GroupLoad
 from libramq.broker.groups.coordination import Coordination
 from libramq.catalog import TopicTable
 from libramq.catalog.group_table import GroupTable

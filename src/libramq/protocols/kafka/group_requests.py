@@ -1,35 +1,43 @@
-"""The requests of Kafka's members over both kinds of groups: bounds of ids and names, how long a lost
-connection's members are expected back, when a group is recorded.
+"""The requests of Kafka's members over both kinds of groups: bounds of ids and names, over which
+connection each was last heard from and how long it is expected back after its end, how long a heartbeat is
+held for news, when a group is recorded.
 
     request ─► the group ─► its records ─► answers, of this request and of others that waited
                         └─► its next time becomes a deadline
 
-A session ends soon after its connection, and a held heartbeat is answered at once when there is news. The
+A session ends soon after its connection, unless its client is back over another one. The
 machines are `groups.classic` and `groups.modern`; their requests are in `api11_classic_groups` and
 `api68_modern_groups`.
+
+So a member hears of a rebalance in a round trip, not at its next heartbeat, 3 to 5 s later. Clients have one
+heartbeat under way, and send none meanwhile. Answers leave in the order of requests: another request of the
+same connection ends the wait, unless the client does not need the order. After an automatic commit it would
+send the next heartbeat up to 3 s later, and hear of a rebalance only then. Clients that send nothing else
+meanwhile are answered at once, and so is every client that is not known to do otherwise (`answers.PATIENT`).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import ClassVar, Final, Generic
+from typing import ClassVar, Final, Generic, NamedTuple
 
 from libramq.clock import MonotonicMs
-from libramq.groups.classic.values import Answer
+from libramq.groups.classic.values import Answer, Beat
 from libramq.groups.protocol_groups import Groups, Refusal
 from libramq.kernel.connection import Connection, host_of
-from libramq.kernel.deadlines import Deadline
+from libramq.kernel.deadlines import Deadline, Deadlines
 from libramq.kernel.engine import LATE_MS_MIN
 from libramq.kernel.parts import Kernel
+from libramq.kernel.purgatory import Parked, Purgatory
 from libramq.kernel.work import portions
 from libramq.logs import get_logger
 from libramq.message.names import has_controls
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups, G
 from libramq.protocols.kafka.group_records import GroupRecords
-from libramq.protocols.kafka.held_heartbeats import HeldHeartbeat, HeldHeartbeats
-from libramq.protocols.kafka.presence import Client, Presence, Who
 from libramq.protocols.kafka.rebalances import Rebalances
 from libramq.protocols.kafka.refusals import GROUP_CODES
 from libramq.wire.kafka.apis import groups as wire
@@ -44,6 +52,169 @@ NAME_CHARACTERS_MAX: Final = 249
 MEMBER_ID_BYTES: Final = 16
 #: The first version of LeaveGroup that names several members.
 _MEMBERS_FROM: Final = 3
+#: Ours: a classic group's; less than any client's default interval, 3 s, so that none is late for its next
+#: heartbeat.
+CLASSIC_HOLD_MS_MAX: Final = 2_800
+#: Ours: a member has several heartbeats in a session.
+HOLDS_PER_SESSION: Final = 3
+#: Ours: a modern group's (KIP-848); for librdkafka a heartbeat fails that takes longer than the interval. A
+#: client that has one under way can neither leave nor change its topics.
+MODERN_HOLD_MS: Final = 900
+#: Ours: members that one connection speaks for. Clients have one for each group.
+MEMBERS_PER_CONNECTION_MAX: Final = 100
+
+#: A group, and the id of one of its members.
+Who = tuple[str, str]
+#: A client's name, its host, and its user: nobody is taken for another user's client.
+Client = tuple[str, str, str]
+
+
+@dataclass(eq=False, slots=True)
+class _Connection(Parked):
+    """A connection of members; parked, so that its end is noticed."""
+
+    members: dict[Who, None] = field(default_factory=dict)
+
+
+class Presence:
+    """The connections of members. lost: called with the members whose connection ended."""
+
+    def __init__(self, purgatory: Purgatory, lost: Callable[[Connection, Collection[Who]], None]) -> None:
+        self._purgatory = purgatory
+        self._lost = lost
+        self._connections: dict[Connection, _Connection] = {}
+        self._of: dict[Who, _Connection] = {}
+        #: Until when members are awaited, by their client.
+        self._awaited: dict[Client, dict[Who, MonotonicMs]] = {}
+        #: Each is awaited for the same time, so that the first is due first.
+        self._ends: deque[tuple[MonotonicMs, Client, Who]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def seen(self, connection: Connection, who: Who) -> None:
+        """Note a sign of life of a member over a connection."""
+        before = self._of.get(who)
+        if before is not None:
+            if before.connection is connection:
+                return
+            del before.members[who]
+        now = self._connections.get(connection)
+        if now is None:
+            if not connection.is_open or not self._purgatory.has_room(connection):
+                self._of.pop(who, None)
+                return
+            now = self._connections[connection] = _Connection(connection)
+            self._purgatory.park(now, unlink=self._ended)
+        now.members[who] = None
+        self._of[who] = now
+        if len(now.members) > MEMBERS_PER_CONNECTION_MAX:
+            self.left(next(iter(now.members)))
+
+    def left(self, who: Who) -> None:
+        """Forget a member."""
+        connection = self._of.pop(who, None)
+        if connection is not None:
+            del connection.members[who]
+
+    def wait_for(self, who: Who, client: Client, now_ms: MonotonicMs, until_ms: MonotonicMs) -> None:
+        """Await a member's client until then; call in the order of the times."""
+        self._give_up(now_ms)
+        self._awaited.setdefault(client, {})[who] = until_ms
+        self._ends.append((until_ms, client, who))
+
+    def returned(self, client: Client, groups: Collection[str] | None, now_ms: MonotonicMs) -> list[Who]:
+        """Return the members that are awaited, and whose client this may be; they are awaited no more.
+
+        groups: those that it may be back for; None: any.
+        """
+        self._give_up(now_ms)
+        awaited = self._awaited.get(client, {})
+        wanted = set(groups) if groups is not None else None
+        found = [who for who in awaited if wanted is None or who[0] in wanted]
+        for who in found:
+            self._no_more(client, who)
+        return found
+
+    def _give_up(self, now_ms: MonotonicMs) -> None:
+        """Await nobody any more whose time is over."""
+        while self._ends and self._ends[0][0] < now_ms:
+            until_ms, client, who = self._ends.popleft()
+            if self._awaited.get(client, {}).get(who) == until_ms:
+                self._no_more(client, who)
+
+    def _no_more(self, client: Client, who: Who) -> None:
+        awaited = self._awaited[client]
+        del awaited[who]
+        if not awaited:
+            del self._awaited[client]
+
+    def _ended(self, ended: _Connection) -> None:
+        del self._connections[ended.connection]
+        members = list(ended.members)
+        for who in members:
+            del self._of[who]
+        if members:
+            self._lost(ended.connection, members)
+
+
+class HeldHeartbeat(NamedTuple):
+    """A heartbeat that is not answered yet."""
+
+    slot: Slot
+    group: str
+    beat: Beat
+    deadline: Deadline
+
+
+class HeldHeartbeats:
+    """The heartbeats, one of a connection. answer: answers one that is not held any more."""
+
+    def __init__(self, deadlines: Deadlines, answer: Callable[[HeldHeartbeat], None]) -> None:
+        self._deadlines = deadlines
+        self._answer = answer
+        self._held: dict[Connection, HeldHeartbeat] = {}
+        self._of_group: dict[str, dict[Connection, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, slot: Slot, group: str, beat: Beat, until_ms: MonotonicMs) -> None:
+        """Hold a heartbeat; the one before of its connection is answered."""
+        connection = slot.connection
+        self.answer(connection)
+        slot.step_aside()
+        deadline = self._deadlines.set(until_ms, partial(self._expire, connection))
+        self._held[connection] = HeldHeartbeat(slot, group, beat, deadline)
+        self._of_group.setdefault(group, {})[connection] = None
+
+    def answer_before_others(self, connection: Connection) -> None:
+        """Answer a connection's heartbeat if the answers behind would have to wait for it."""
+        held = self._held.get(connection)
+        if held is not None and not held.slot.is_apart:
+            self.answer(connection)
+
+    def answer(self, connection: Connection) -> None:
+        """Answer a connection's heartbeat, if there is one."""
+        held = self._held.pop(connection, None)
+        if held is None:
+            return
+        held.deadline.cancel()
+        connections = self._of_group[held.group]
+        del connections[connection]
+        if not connections:
+            del self._of_group[held.group]
+        self._answer(held)
+
+    def answer_group(self, group: str, has_news: Callable[[Beat], bool] = lambda _: True) -> None:
+        """Answer the heartbeats of a group's members, or only those that have news."""
+        for connection in list(self._of_group.get(group, ())):
+            held = self._held.get(connection)
+            if held is not None and has_news(held.beat):
+                self.answer(connection)
+
+    def _expire(self, connection: Connection, now_ms: MonotonicMs) -> None:
+        self.answer(connection)
 
 
 class GroupRequests(ABC, Generic[G]):

@@ -17,8 +17,16 @@ from typing import Final
 import msgspec
 
 from libramq.batches.formats import unwrap
-from libramq.batches.kafka_batch import PRODUCER, is_kafka_batch
-from libramq.batches.record_properties import EMPTY, HEADERS, KEY, MEANT, NULL, record_properties
+from libramq.batches.kafka_batch import (
+    EMPTY,
+    HEADERS,
+    KEY,
+    MEANT,
+    NULL,
+    PRODUCER,
+    is_kafka_batch,
+    record_properties,
+)
 from libramq.broker.messages.drafts import Draft
 from libramq.errors import LibraError, RemoteProtocolError, StoreCorrupt
 from libramq.logs import get_logger

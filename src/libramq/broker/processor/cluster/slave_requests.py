@@ -1,5 +1,5 @@
 """Requests at a slave: which it refuses and by which code, what it serves while it acts for its master, and
-what it forwards; its tables for other brokers.
+what it forwards; its tables for other brokers; what a master and its slaves know of each other.
 
     sends, messages sent back                SYSTEM_BUSY, as clients then turn to another broker
     changes of topics, groups and offsets    SYSTEM_ERROR, for the operator
@@ -19,8 +19,15 @@ act: two brokers would hand out the same. It forwards locks and pops to its mast
 
 What a slave asks its master for, or another slave, is served by `SlaveTables`.
 
+    NOTIFY_MIN_BROKER_ID_CHANGE   a name server: a master, or what acts for it, has come or gone
+    EXCHANGE_BROKER_HA_INFO       a slave asks its master, or a master that starts informs its slaves
+    GET_BROKER_HA_STATUS          the progress of a master's slaves, as `mqadmin haStatus` shows it
+
+With `totalReplicas` of 2 or more Apache's brokers register only after such an exchange.
+
 Upstream: SendMessageProcessor.rejectRequest, PullMessageProcessor.rejectRequest,
-AdminBrokerProcessor.validateSlave, resetOffsetInner.
+AdminBrokerProcessor.validateSlave, resetOffsetInner, notifyMinBrokerIdChange, updateBrokerHaInfo,
+getBrokerHaStatus, BrokerPreOnlineService, DefaultHAService.getRuntimeInfo.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,14 +37,15 @@ from typing import Final
 from libramq.auth.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from libramq.broker.cluster.returning_master import ESCAPING_FIELD
 from libramq.broker.cluster.slave import Slave
+from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.pop.pops_at_slave import PopsAtSlave
 from libramq.broker.processor.messages.ack_message import ACKS_MAX, ack_set
 from libramq.catalog import GroupTable
 from libramq.catalog.request_modes import RequestModes
+from libramq.codes import RequestCode, ResponseCode
 from libramq.codes import RequestCode as R
-from libramq.codes import ResponseCode
-from libramq.errors import LibraError, broker_error
+from libramq.errors import ConfigError, LibraError, broker_error
 from libramq.formats import fastjson
 from libramq.formats.document import encode_body
 from libramq.formats.tables import MODE_POP
@@ -45,14 +53,19 @@ from libramq.offsets.commits_ahead import COMMITS_AHEAD
 from libramq.pop.check_point import AckSet, Key
 from libramq.pop.handle import ORDERED, Handle, decode_handle
 from libramq.remoting import headers as h
+from libramq.remoting.body.administration import HAStatus, SlaveStatus
 from libramq.remoting.body.consumers import QueryAssignmentBody
 from libramq.remoting.body.pop import BatchAckBody
 from libramq.remoting.command import Command
+from libramq.replication.ha_service import HAService
 from libramq.rpc.call import Call
+from libramq.rpc.name_server_calls import Master
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply, reply_encoded
 from libramq.rpc.request import Request, serves
 from libramq.rpc.requests import REQUESTS, AtSlave
 from libramq.store.deletions import COPIED_AS
+from libramq.store.message_store import MessageStore
+from libramq.transport.address import split_address
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
 
 _BUSY: Final = Reply(
@@ -236,3 +249,83 @@ class SlaveTables:
         """Return each group's mode of reading each topic."""
         file = self._modes.file()
         return reply_encoded(lambda: encode_body(file))
+
+
+class HAInfoRequests:
+    """The processor of both requests. slave: None in a master."""
+
+    def __init__(self, config: BrokerConfig, store: MessageStore, slave: Slave | None) -> None:
+        self._config = config
+        self._slave = slave
+        #: MessageStore.getBrokerInitMaxOffset.
+        self._end_at_start = store.end
+
+    @serves(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE)
+    def lowest_id_changed(self, request: Request) -> Outcome:
+        """905: have a slave ask its name servers at once, whose answers count; a master ignores it."""
+        header: h.LowestIdHeader = request.header
+        if self._slave is not None:
+            self._slave.ask_for_master(header.min_broker_id, header.offline_broker_addr)
+        return SUCCESS
+
+    @serves(RequestCode.EXCHANGE_BROKER_HA_INFO)
+    def exchange(self, request: Request) -> Outcome:
+        """906: answer with the addresses of this master, or take those of the master that sends them."""
+        header: h.HAInfoHeader = request.header
+        if header.master_ha_address is not None:
+            if self._slave is not None:
+                self._slave.master_starts(_master(header))
+        elif self._slave is None:
+            return Reply(ext=h.encode_header(self._ours()))
+        return SUCCESS
+
+    def _ours(self) -> h.HAInfoHeader:
+        config = self._config
+        ha_address = f"{config.broker_ip}:{config.ha_listen_port}" if config.ha_listen_port else None
+        return h.HAInfoHeader(
+            master_ha_address=ha_address,
+            master_flush_offset=self._end_at_start,
+            master_address=config.address,
+        )
+
+
+def _master(header: h.HAInfoHeader) -> Master:
+    """Return the addresses of a master; BrokerError if they are none."""
+    master = Master(header.master_address or "", header.master_ha_address or "")
+    try:
+        for address in master:
+            split_address(address)
+    except ConfigError as error:
+        raise broker_error(ResponseCode.INVALID_PARAMETER, str(error)) from None
+    return master
+
+
+class HAStatusRequests:
+    """The processor of queries about slaves."""
+
+    def __init__(self, store: MessageStore, ha: HAService) -> None:
+        self._store = store
+        self._ha = ha
+
+    @serves(RequestCode.GET_BROKER_HA_STATUS)
+    def status(self, request: Request) -> Outcome:
+        """Return the connected slaves."""
+        end = self._store.end
+        slaves = [
+            SlaveStatus(
+                addr=slave.connection.address,
+                slave_ack_offset=slave.acknowledged,
+                diff=end - slave.acknowledged,
+                in_sync=slave.is_in_sync(end, request.monotonic_ms),
+                transferred_byte_in_second=slave.bytes_per_second(request.monotonic_ms),
+                transfer_from_where=slave.sent,
+            )
+            for slave in self._ha.slaves()
+        ]
+        status = HAStatus(
+            master=True,
+            master_commit_log_max_offset=end,
+            in_sync_slave_nums=sum(slave.in_sync for slave in slaves),
+            ha_connection_info=slaves,
+        )
+        return Reply(body=encode_body(status))

@@ -43,8 +43,7 @@ from libramq.client.consuming.handling.send_back import (
 )
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.pulling.duplicates import Duplicates
-from libramq.client.consuming.pulling.pulling import Delivering
+from libramq.client.consuming.pulling.pulling import Delivering, Duplicates
 from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
 from libramq.client.producing.send_request import send_call
 from libramq.clock import MonotonicMs, WallMs

@@ -25,9 +25,8 @@ from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.claims import Claims
 from libramq.client.consuming.ownership.locks import Locks
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.pulling.duplicates import Duplicates
-from libramq.client.consuming.queues.lease import FOREVER
-from libramq.client.consuming.queues.owned_queue import Delivery, QueueState
+from libramq.client.consuming.pulling.pulling import Duplicates
+from libramq.client.consuming.queues.owned_queue import FOREVER, Delivery, QueueState
 from libramq.client.consuming.queues.queue_table import QueueTable
 from libramq.clock import MonotonicMs
 from libramq.errors import (

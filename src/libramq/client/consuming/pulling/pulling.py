@@ -1,6 +1,9 @@
 """The pulling: what each queue requests next, when it holds too much to pull (flow control), and how long it
 pauses after a failure; the pull's request, and the messages in its answer.
 
+Duplicates counts what one member can know of redeliveries: messages below the highest offset that it handled
+itself when it owned the queue before. What others handled in between, it cannot see.
+
 A pull commits nothing, unlike upstream's: multi-threaded brokers let it overtake later commits.
 Upstream: DefaultMQPushConsumerImpl.pullMessage, MQClientAPIImpl.pullMessage, PullAPIWrapper.java,
 RebalancePushImpl.messageQueueChanged.
@@ -16,13 +19,12 @@ from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.known_brokers import KnownBrokers
-from libramq.client.consuming.pulling.duplicates import Duplicates
-from libramq.client.consuming.pulling.pulled_records import PulledRecords, ends_of
-from libramq.client.consuming.queues.lease import Lease
+from libramq.client.consuming.pulling.pulled_records import PulledRecords, ends_of, queue_offset_at
 from libramq.client.consuming.queues.owned_queue import (
     CatchUpPace,
     Delivery,
     HeldMessages,
+    Lease,
     OwnedQueue,
     QueueState,
 )
@@ -58,6 +60,32 @@ _FILTER_REFUSED: Final = frozenset({
     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     ResponseCode.FILTER_DATA_NOT_EXIST,
 })  # fmt: skip
+#: Ours: for how many queues the highest offset is remembered; the oldest is forgotten first.
+QUEUES_MAX: Final = 100_000
+
+
+class Duplicates:
+    """Our highest handled offsets, and how many messages were redelivered since the last report."""
+
+    def __init__(self) -> None:
+        self._handled: dict[MessageQueue, int] = {}
+        self.count = 0
+
+    def handled(self, queue: MessageQueue, highest: int) -> None:
+        """Note the last offset that a handler has processed, whether the queue is still ours or not."""
+        if highest >= self._handled.get(queue, -1):
+            self._handled[queue] = highest
+            if len(self._handled) > QUEUES_MAX:
+                del self._handled[next(iter(self._handled))]
+
+    def highest(self, queue: MessageQueue) -> int:
+        """Return the highest offset of a queue that was handled here; -1 for none."""
+        return self._handled.get(queue, -1)
+
+    def arrived(self, messages: Sequence[MessageExt], highest: int) -> None:
+        """Count messages of a queue of which we had handled up to `highest` before it became ours again."""
+        if queue_offset_at(messages, 0) <= highest:
+            self.count += sum(message.queue_offset <= highest for message in messages)
 
 
 class Pull(NamedTuple):

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from libramq.client.consuming.queues.lease import Lease
-from libramq.client.consuming.queues.owned_queue import Delivery, HeldMessages, OwnedQueue, QueueState
+from libramq.client.consuming.queues.owned_queue import Delivery, HeldMessages, Lease, OwnedQueue, QueueState
 from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 
