@@ -153,15 +153,15 @@ class OffsetCommits:
     def read_from(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return where a group reads on: its committed offset, or where it began; None: unknown.
 
-        Whoever is new to a retry topic reads all of it.
+        Who is new to a retry topic reads all of it.
         """
         committed = self.query(group, topic, queue_id)
         if committed is not None:
             return committed
-        if topic.startswith(RETRY_PREFIX):
-            return 0
         pulled = self._beginnings.pulled_from(group, topic, queue_id)
-        return None if pulled is None else min(pulled, self._store.max_offset(topic, queue_id))
+        if pulled is None:
+            return 0 if topic.startswith(RETRY_PREFIX) else None
+        return min(pulled, self._store.max_offset(topic, queue_id))
 
     def topics_read(self, group: str) -> Set[str]:
         """Return the topics that a group has read, whether it has committed or not."""
