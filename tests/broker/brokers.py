@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from libramq.auth.authenticator import Authenticator
-from libramq.auth.authorizer import ALLOW_ALL, Authorizer
+from libramq.auth.authorizer import ALLOW_ALL, Authenticator, Authorizer
 from libramq.broker.broker import Broker
 from libramq.broker.cluster.name_server_list import Fetch
 from libramq.broker.config import BrokerConfig

@@ -5,7 +5,7 @@ from itertools import count
 
 from libramq.lab.cost import COSTS
 from libramq.lab.entrant import entrant
-from libramq.lab.history import Departure, History, Step
+from libramq.lab.histories import Departure, History, Step
 from libramq.lab.replay import StepOutcome, Ticks, replay
 from libramq.message.queue import MessageQueue
 

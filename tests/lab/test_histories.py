@@ -3,8 +3,17 @@
 import pytest
 
 from libramq.balance import strategy_named
-from libramq.lab.histories import KINDS, Crew, Size, address_of, shares, synthetic, zone_of
-from libramq.lab.history import Departure, History
+from libramq.lab.histories import (
+    KINDS,
+    Crew,
+    Departure,
+    History,
+    Size,
+    address_of,
+    shares,
+    synthetic,
+    zone_of,
+)
 
 SIZE = Size(members=40, queues=130, topics=4)
 

@@ -9,7 +9,7 @@ from libramq.groups.rebalance_event import QueueMove, RebalanceEvent
 from libramq.groups.rebalance_history import BrokerEvent, rebalances
 from libramq.lab.cost import COSTS, HANDOVER, Cost, RecordedMove, measured_costs, recorded_moves
 from libramq.lab.entrant import Allocator
-from libramq.lab.history import Departure
+from libramq.lab.histories import Departure
 from libramq.lab.recorded import recorded_history
 
 SEQUENCE = count(1)

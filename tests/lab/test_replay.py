@@ -11,8 +11,7 @@ from libramq.groups.coordinator.state import MemberProfile
 from libramq.groups.coordinator.target_assignment import fewest_moves
 from libramq.lab.cost import COSTS
 from libramq.lab.entrant import Allocator, Entrant, entrant
-from libramq.lab.histories import KINDS, Size, synthetic
-from libramq.lab.history import Departure, History
+from libramq.lab.histories import KINDS, Departure, History, Size, synthetic
 from libramq.lab.replay import StepOutcome, StrategyFailed, replay
 from libramq.message.queue import MessageQueue
 

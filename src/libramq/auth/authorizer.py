@@ -1,15 +1,20 @@
-"""The authorizer: the interface that is asked whether a principal may do an operation, before it runs; and
-the one that allows everything.
+"""The authorizer and the authenticator: the interfaces that are asked, before an operation runs, who a client
+is and whether it may do that; and the one that allows everything.
 
-Without access control (`access_control.py`) everyone may do everything. Upstream: auth/authorization.
+    by request        RocketMQ: each is signed; else the certificate    Request.principal
+    by connection     a password, once for all of its requests          Connection.principal
+
+Without access control (`access_control.py`) there is no authenticator, a request is its connection's, and
+everyone may do everything. Upstream: auth/authentication, auth/authorization.
 """
 
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from libramq.auth.operation import Operation, resources
 from libramq.auth.resource import Actions, Resource
 from libramq.errors import NoPermission
-from libramq.kernel.connection import Principal
+from libramq.kernel.connection import Connection, Principal
 
 
 class Authorizer(Protocol):
@@ -51,3 +56,15 @@ def is_permitted(authorizer: Authorizer, operation: Operation) -> bool:
     except NoPermission:
         return False
     return True
+
+
+class Authenticator(Protocol):
+    """Finds out who a client is; raises errors.NoPermission where a proof is missing or wrong."""
+
+    def by_signature(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> Principal:
+        """Return who has signed a request with these fields, or whose connection it came over."""
+        ...
+
+    def by_password(self, connection: Connection, name: str, password: str) -> Principal:
+        """Return the user with this name and password."""
+        ...

@@ -15,14 +15,12 @@ from functools import partial
 from itertools import chain
 
 from libramq.auth.access_control import AccessControl, DryRun
-from libramq.auth.authenticator import Authenticator
-from libramq.auth.authorizer import ALLOW_ALL, Authorizer
+from libramq.auth.authorizer import ALLOW_ALL, Authenticator, Authorizer
 from libramq.broker.cluster.name_server_list import Fetch
 from libramq.broker.config import BrokerConfig
-from libramq.broker.features.administration import AdministrationFeature
+from libramq.broker.features.administration import AdministrationFeature, UpkeepFeature
 from libramq.broker.features.cluster import ClusterFeature, SlaveFeature
 from libramq.broker.features.feature import Base, Feature
-from libramq.broker.features.files import UpkeepFeature
 from libramq.broker.features.groups import GroupFeature
 from libramq.broker.features.messages import DelayFeature, ReadingFeature, SendingFeature
 from libramq.broker.features.pop import PopFeature

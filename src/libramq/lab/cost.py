@@ -20,7 +20,7 @@ from libramq.groups.consumer_group import ANSWER_MS_MAX, SILENCE_MS_MAX
 from libramq.groups.rebalance_event import Reason
 from libramq.groups.rebalance_history import Rebalance
 from libramq.lab.entrant import Allocator
-from libramq.lab.history import Departure
+from libramq.lab.histories import Departure
 
 HANDOVER: Final = "handover"
 

@@ -28,8 +28,7 @@ from libramq.balance import (
 )
 from libramq.balance.topic_rules import room_of
 from libramq.errors import ConfigError
-from libramq.lab.histories import address_of, zone_of
-from libramq.lab.history import History
+from libramq.lab.histories import History, address_of, zone_of
 
 #: Ours: the canaries are the clients on one of this many machines.
 CHOSEN_EVERY: Final = 10

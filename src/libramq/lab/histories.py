@@ -1,4 +1,9 @@
-"""Synthetic histories: groups of any size under five kinds of changes, each the same for the same seed.
+"""The histories: a group's queues, its first members, and its changes step by step; synthetic ones are of
+any size under five kinds of changes, each the same for the same seed.
+
+        beginning ─► step: members that left, and how; that joined; that changed subscriptions ─► step …
+
+Changes within one step are seen together: the group is balanced again after the step.
 
         client id    10.ZONE.x.y@NUMBER, a pod's random address, so that ids are not sorted by age
         broker       ZONE@broker-N, as MACHINE_ROOM reads it
@@ -8,17 +13,62 @@ process id in them (ClientConfig.buildMQClientId).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from math import cos, pi
 from random import Random
 from types import MappingProxyType
 from typing import Final
 
-from libramq.lab.history import Departure, History, Step, Topics
 from libramq.message.queue import MessageQueue
 
 #: Ours: as many as a region of a large cloud has.
 ZONES: Final = 3
+#: A member's topics.
+Topics = frozenset[str]
+
+
+class Departure(StrEnum):
+    """The way in which a member leaves.
+
+    LEFT: stopped gracefully. CRASHED: its process is killed, and its connection ends. LOST: it falls silent:
+    its machine or network has failed, or it is frozen.
+    """
+
+    LEFT = "left"
+    CRASHED = "crashed"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The changes at one moment, by client id. at_ms: since the beginning. what: a description for people."""
+
+    at_ms: int
+    what: str
+    gone: Mapping[str, Departure] = field(default_factory=dict)
+    joined: Mapping[str, Topics] = field(default_factory=dict)
+    resubscribed: Mapping[str, Topics] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """One group's history. kind: shared by similar histories. queues: by topic, each topic's sorted.
+
+    has_zones: members and brokers are named by the zones they are in (histories.py).
+    """
+
+    group: str
+    kind: str
+    queues: Mapping[str, Sequence[MessageQueue]]
+    members: Mapping[str, Topics]
+    steps: Sequence[Step]
+    has_zones: bool = True
+
+    @property
+    def queue_count(self) -> int:
+        """Return the number of queues."""
+        return sum(map(len, self.queues.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

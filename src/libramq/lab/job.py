@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from libramq.lab.config import SyntheticGroup
 from libramq.lab.cost import Costs
 from libramq.lab.entrant import BASELINE, Entrant
-from libramq.lab.histories import synthetic
-from libramq.lab.history import History
+from libramq.lab.histories import History, synthetic
 from libramq.lab.recorded import broker_events, recorded_history
 from libramq.lab.replay import replay
 from libramq.lab.tables import STEPS, step_row

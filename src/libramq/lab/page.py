@@ -10,7 +10,7 @@ from markupsafe import Markup
 from libramq.clock import WallMs
 from libramq.lab.cost import HANDOVER, Costs
 from libramq.lab.entrant import Allocator
-from libramq.lab.history import Departure
+from libramq.lab.histories import Departure
 from libramq.lab.ranking import COLUMNS, ranked, ranking, text, times_minimum
 from libramq.lab.tables import ALL
 from libramq.report import svg

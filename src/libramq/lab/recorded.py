@@ -19,7 +19,7 @@ from libramq.groups.coordinator.balance import COLLECT_MS
 from libramq.groups.rebalance_event import Reason, RebalanceEvent, decode_event
 from libramq.groups.rebalance_history import BrokerEvent, rebalances
 from libramq.lab.cost import DEPARTURES, Costs, RecordedMove, measured_costs, recorded_moves
-from libramq.lab.history import Departure, History, Step
+from libramq.lab.histories import Departure, History, Step
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
 from libramq.spark.options import ACCESS_PREFIX

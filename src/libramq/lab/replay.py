@@ -17,7 +17,7 @@ from libramq.errors import ConfigError
 from libramq.groups.coordinator.balance import COLLECT_MS
 from libramq.lab.cost import HANDOVER, Costs
 from libramq.lab.entrant import Allocator, Entrant
-from libramq.lab.history import History, Step, Topics
+from libramq.lab.histories import History, Step, Topics
 from libramq.message.queue import MessageQueue
 
 #: Kafka's cooperative rebalance has two; a rule that withholds queues forever is not called forever.

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from libramq.lab.entrant import Entrant
-from libramq.lab.history import History
+from libramq.lab.histories import History
 from libramq.lab.replay import StepOutcome
 
 if TYPE_CHECKING:

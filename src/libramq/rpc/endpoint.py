@@ -12,8 +12,7 @@ from types import GeneratorType
 from typing import Final, NamedTuple
 
 from libramq.auth.audit import Audit
-from libramq.auth.authenticator import Authenticator
-from libramq.auth.authorizer import Authorizer, require_permission
+from libramq.auth.authorizer import Authenticator, Authorizer, require_permission
 from libramq.auth.signature import ACCESS_KEY
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode

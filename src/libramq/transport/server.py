@@ -6,7 +6,7 @@ first invalid byte, with the reason logged; others are not affected. A client th
 is not read from either; its handler is called when it reads again (`writable`).
 
 One that begins with a TLS handshake is a connection as soon as that is finished; all it sends and gets passes
-through its channel (`tls_channel.py`), and is subject to the same limits.
+through its channel (`server_tls.py`), and is subject to the same limits.
 
 Over all connections the bytes are bounded of frames whose rest has not arrived (`UnfinishedFrames`), and of
 requests that arrived whole and wait to be processed (`WaitingFrames`).
@@ -35,8 +35,8 @@ from libramq.transport.large_transfers import (
     may_be_sliced,
 )
 from libramq.transport.listener import Listener
+from libramq.transport.server_tls import TlsChannel
 from libramq.transport.tls import TlsByFirstByte
-from libramq.transport.tls_channel import TlsChannel
 
 if TYPE_CHECKING:
     import ssl

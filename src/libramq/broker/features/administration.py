@@ -1,13 +1,17 @@
-"""The administration feature: puts together the services for operators' queries and changes."""
+"""The administration feature, which puts together the services for operators' queries and changes; and
+upkeep: writing tables, removing old files of the log, and closing all files last.
+"""
 
 from libramq import __version__
 from libramq.broker.config import BrokerConfig
 from libramq.broker.features.feature import Base, Feature
-from libramq.broker.features.files import UpkeepFeature
 from libramq.broker.features.groups import GroupFeature
 from libramq.broker.features.messages import DelayFeature, ReadingFeature
 from libramq.broker.files.files import retention
+from libramq.broker.files.old_files import OldFiles
+from libramq.broker.files.persistence import Persistence
 from libramq.broker.processor.administration.broker_options import BrokerOptions
+from libramq.broker.processor.administration.cleaning import CleaningRequests
 from libramq.broker.processor.administration.inspection import Inspection
 from libramq.broker.processor.administration.runtime_info import RuntimeInfo
 from libramq.broker.processor.administration.statistics import Statistics
@@ -17,6 +21,29 @@ from libramq.broker.processor.groups.foreign_groups import ForeignMembers
 from libramq.broker.processor.groups.group_admin import GroupAdministration
 from libramq.broker.processor.groups.offset_admin import OffsetAdministration
 from libramq.broker.processor.groups.reset_offset import OffsetReset
+from libramq.kernel.engine import Hooks
+
+
+class UpkeepFeature(Feature):
+    """Keeps the files of all features, and is closed last."""
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
+        self.old_files = OldFiles(base.store, retention(base.config), base.kernel)
+        persistence = Persistence(base.files, base.kernel)
+        requests = CleaningRequests(base.files, base.offsets, self.old_files, base.responder.answer)
+        self.services = [requests]
+        # What a slave has to write depends on other brokers, too.
+        settle = [persistence.look] if base.config.is_slave else []
+        self.hooks = Hooks(settle=settle, ticked=[persistence.look, self.old_files.look])
+
+    def close(self) -> None:
+        """Write everything, and close the store."""
+        try:
+            if self._base.store.lost is None:
+                self._base.offsets.write()
+        finally:
+            self._base.files.close()
 
 
 class AdministrationFeature(Feature):

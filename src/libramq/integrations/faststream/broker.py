@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import anyio
 from fast_depends import dependency_provider
@@ -19,11 +19,10 @@ from faststream.specification.schema import BrokerSpec
 from libramq.client.producing.producer import Producer
 from libramq.errors import InvalidMessage
 from libramq.integrations.faststream.config import LOG_LEVEL, RocketMQBrokerConfig, make_log
-from libramq.integrations.faststream.connection import Connection
 from libramq.integrations.faststream.message import Received, RocketMQMessage
-from libramq.integrations.faststream.producer import RocketMQProducer
+from libramq.integrations.faststream.producer import Connection, RocketMQProducer
 from libramq.integrations.faststream.registrator import RocketMQRegistrator
-from libramq.integrations.faststream.response import RocketMQPublishCommand
+from libramq.integrations.faststream.response import PublishOptions, RequestOptions, RocketMQPublishCommand
 from libramq.integrations.faststream.subscriber import RocketMQSubscriber
 from libramq.remoting.credentials import Credentials
 from libramq.transport.tls import Tls
@@ -129,32 +128,11 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, Rock
         self,
         message: Any = None,
         topic: str = "",
-        *,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        reply_to: str = "",
-        tags: str | None = None,
-        keys: str | None = None,
-        order_key: str | None = None,
-        delay_ms: int = 0,
+        **options: Unpack[PublishOptions],
     ) -> Any:
-        """Publish a message, and return the send's result.
-
-        order_key: messages with one key go to one queue. delay_ms: how long after it is stored it is
-        delivered. reply_to: the topic where the handler's result is published.
-        """
-        command = RocketMQPublishCommand(
-            message,
-            topic=topic,
-            headers=headers,
-            correlation_id=correlation_id or self.config.id_generator(),
-            reply_to=reply_to,
-            tags=tags,
-            keys=keys,
-            order_key=order_key,
-            delay_ms=delay_ms,
-            _publish_type=PublishType.PUBLISH,
-        )
+        """Publish a message, and return the send's result. options: those of PublishOptions."""
+        options["correlation_id"] = options.get("correlation_id") or self.config.id_generator()
+        command = RocketMQPublishCommand(message, topic=topic, _publish_type=PublishType.PUBLISH, **options)
         return await self._basic_publish(command, producer=self.config.producer)
 
     async def request(  # type: ignore[override]
@@ -162,20 +140,13 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, Rock
         message: Any = None,
         topic: str = "",
         *,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        tags: str | None = None,
         timeout: float | None = 30.0,
+        **options: Unpack[RequestOptions],
     ) -> RocketMQMessage:
         """Publish a request, and return the reply; TimeoutError if there is none in time (seconds)."""
+        options["correlation_id"] = options.get("correlation_id") or self.config.id_generator()
         command = RocketMQPublishCommand(
-            message,
-            topic=topic,
-            headers=headers,
-            correlation_id=correlation_id or self.config.id_generator(),
-            tags=tags,
-            timeout=timeout,
-            _publish_type=PublishType.REQUEST,
+            message, topic=topic, timeout=timeout, _publish_type=PublishType.REQUEST, **options
         )
         reply: RocketMQMessage = await self._basic_request(command, producer=self.config.producer)
         return reply

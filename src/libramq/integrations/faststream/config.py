@@ -19,8 +19,8 @@ from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
 from faststream._internal.logger.logging import get_broker_logger
 from faststream.middlewares import AckPolicy
 
-from libramq.integrations.faststream.connection import Connection
 from libramq.integrations.faststream.message import decode, parse_message
+from libramq.integrations.faststream.producer import Connection
 
 if TYPE_CHECKING:
     from faststream._internal.basic_types import LoggerProto

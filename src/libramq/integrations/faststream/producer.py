@@ -1,4 +1,6 @@
-"""The producer that FastStream's publishers and `broker.publish` use."""
+"""The producer that FastStream's publishers and `broker.publish` use, and the connection that makes it when
+the broker connects.
+"""
 
 from typing import Any
 
@@ -6,10 +8,12 @@ from faststream._internal.endpoint.utils import ParserComposition
 from faststream._internal.parser import DefaultCodec
 from faststream._internal.producer import ProducerProto
 from faststream._internal.types import AsyncCallable, CustomCallable
+from faststream.exceptions import IncorrectState
 
+from libramq.admin.admin import Admin
+from libramq.client.producing.producer import Producer
 from libramq.client.producing.queue_selector import by_hash
-from libramq.errors import RequestTimeout
-from libramq.integrations.faststream.connection import Connection
+from libramq.errors import LibraError, RequestTimeout
 from libramq.integrations.faststream.message import (
     CONTENT_TYPE,
     CORRELATION_ID,
@@ -22,6 +26,50 @@ from libramq.integrations.faststream.message import (
 )
 from libramq.integrations.faststream.response import RocketMQPublishCommand
 from libramq.message.message import Message
+
+
+class Connection:
+    """The clients of one broker. options: those that all of LibraMQ's clients have."""
+
+    def __init__(self, group: str = "", **options: Any) -> None:
+        self.group = group
+        self.options = options
+        self._producer: Producer | None = None
+        self._admin: Admin | None = None
+
+    @property
+    def producer(self) -> Producer:
+        """Return the producer; raises IncorrectState before the broker is connected."""
+        if self._producer is None:
+            raise IncorrectState("connect or start the broker first: it has no producer yet")
+        return self._producer
+
+    async def connect(self) -> Producer:
+        """Start the clients."""
+        if self._producer is None:
+            producer, admin = Producer(group=self.group, **self.options), Admin(**self.options)
+            await producer.start()
+            await admin.start()
+            self._producer, self._admin = producer, admin
+        return self._producer
+
+    async def disconnect(self) -> None:
+        """Stop them."""
+        producer, self._producer = self._producer, None
+        admin, self._admin = self._admin, None
+        if producer is not None:
+            await producer.stop()
+        if admin is not None:
+            await admin.stop()
+
+    async def ping(self) -> bool:
+        """Return whether a name server answers with a broker."""
+        if self._admin is None:
+            return False
+        try:
+            return bool((await self._admin.cluster_info()).broker_addr_table)
+        except LibraError:
+            return False
 
 
 class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):

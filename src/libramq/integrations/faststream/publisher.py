@@ -1,7 +1,7 @@
 """The FastStream publishers: `@broker.publisher(topic)`, and the one that replies to a request."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Unpack
 
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
 from faststream._internal.endpoint.publisher.fake import FakePublisher
@@ -17,7 +17,7 @@ from libramq.integrations.faststream.config import (
     RocketMQPublisherSpecificationConfig,
 )
 from libramq.integrations.faststream.message import RocketMQMessage
-from libramq.integrations.faststream.response import RocketMQPublishCommand
+from libramq.integrations.faststream.response import PublishOptions, RequestOptions, RocketMQPublishCommand
 from libramq.message import properties as names
 
 
@@ -70,27 +70,13 @@ class RocketMQTopicPublisher(PublisherUsecase):
         self,
         message: Any = None,
         topic: str = "",
-        *,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        reply_to: str = "",
-        tags: str | None = None,
-        keys: str | None = None,
-        order_key: str | None = None,
-        delay_ms: int = 0,
+        **options: Unpack[PublishOptions],
     ) -> Any:
         """Publish a message; the arguments replace the publisher's own."""
+        self._complete(options)
+        options["reply_to"] = options.get("reply_to") or self._config.reply_to
         command = RocketMQPublishCommand(
-            message,
-            topic=topic or self.topic,
-            headers=self._config.headers | (headers or {}),
-            correlation_id=correlation_id or self._outer_config.id_generator(),
-            reply_to=reply_to or self._config.reply_to,
-            tags=tags or self._config.tags,
-            keys=keys,
-            order_key=order_key,
-            delay_ms=delay_ms,
-            _publish_type=PublishType.PUBLISH,
+            message, topic=topic or self.topic, _publish_type=PublishType.PUBLISH, **options
         )
         return await self._basic_publish(command, producer=self._outer_config.producer, _extra_middlewares=())
 
@@ -99,23 +85,22 @@ class RocketMQTopicPublisher(PublisherUsecase):
         message: Any = None,
         topic: str = "",
         *,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        tags: str | None = None,
         timeout: float | None = 30.0,
+        **options: Unpack[RequestOptions],
     ) -> RocketMQMessage:
         """Publish a request, and return the reply."""
+        self._complete(options)
         command = RocketMQPublishCommand(
-            message,
-            topic=topic or self.topic,
-            headers=self._config.headers | (headers or {}),
-            correlation_id=correlation_id or self._outer_config.id_generator(),
-            tags=tags or self._config.tags,
-            timeout=timeout,
-            _publish_type=PublishType.REQUEST,
+            message, topic=topic or self.topic, timeout=timeout, _publish_type=PublishType.REQUEST, **options
         )
         reply: RocketMQMessage = await self._basic_request(command, producer=self._outer_config.producer)
         return reply
+
+    def _complete(self, options: RequestOptions) -> None:
+        """Add what the publisher has, and a new correlation id, to what a call does not name."""
+        options["headers"] = self._config.headers | (options.get("headers") or {})
+        options["correlation_id"] = options.get("correlation_id") or self._outer_config.id_generator()
+        options["tags"] = options.get("tags") or self._config.tags
 
     async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[Any]) -> None:
         """Publish a handler's result."""

@@ -1,12 +1,33 @@
 """The response of a FastStream handler, and the command that publishes it."""
 
-from typing import Any
+from typing import Any, TypedDict
 
 from faststream.response import PublishCommand, Response
 from faststream.response.publish_type import PublishType
 from faststream.response.response import BatchPublishCommand
 
 from libramq.integrations.faststream.message import Received
+
+
+class RequestOptions(TypedDict, total=False):
+    """The options of a request."""
+
+    headers: dict[str, Any] | None
+    correlation_id: str | None
+    tags: str | None
+
+
+class PublishOptions(RequestOptions, total=False):
+    """The options of a published message.
+
+    order_key: messages with one key go to one queue. delay_ms: how long after it is stored it is delivered.
+    reply_to: the topic where the handler's result is published.
+    """
+
+    reply_to: str
+    keys: str | None
+    order_key: str | None
+    delay_ms: int
 
 
 class RocketMQResponse(Response):
