@@ -1,7 +1,14 @@
 """What a broker diagnoses about its groups, and where it reports that."""
 
-from libramq.broker.groups.group_health import LOOK_MS, MIXED_MS, SETTLING_MS
+from libramq.broker.groups.group_health import (
+    LOOK_MS,
+    MIXED_MS,
+    ORDERLY_STALLED_MS,
+    SETTLING_MS,
+    STALLED_MS,
+)
 from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body
 from libramq.groups.diagnosis import Kind
@@ -19,6 +26,8 @@ def kinds(talk: Conversation) -> list[tuple[str, str]]:
     """Return the diagnoses as `libra groups` requests them, after time for the next check."""
     talk.advance(LOOK_MS)
     reply = talk.ask(FakePeer(), R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader(consumer_group="G"))
+    if reply.code == C.CONSUMER_NOT_ONLINE:
+        return []
     return [(one.kind, one.about) for one in decode_body(reply.body, ConsumerConnection).diagnoses]
 
 
@@ -217,6 +226,51 @@ def test_different_topics_in_a_coordinated_group_are_reported(talk):
     _, bob = join(talk, "alice", "bob", stock=False)
     talk.beat(bob, "bob", stock=False, subscriptions=[subscription("U")])
     assert kinds(talk) == [(Kind.SUBSCRIPTIONS_DIFFER, "")]
+
+
+def stalled(talk: Conversation, peer: FakePeer, milliseconds: int, **fields: object) -> bool:
+    """Return whether the group has stalled after so long, in which its member says that it lives."""
+    for _ in range(0, milliseconds, LOOK_MS):
+        talk.advance(LOOK_MS)
+        talk.beat(peer, "alice", **fields)
+    found = kinds(talk)
+    assert found in ([], [(Kind.STALLED, "")])
+    return bool(found)
+
+
+def test_a_group_whose_offset_does_not_move_is_reported(talk, peer, caplog):
+    """A handler hangs from its start, or later; a group that moves on, or has read all, is well."""
+    talk.create_topic("T", 2)
+    talk.beat(peer, "alice")
+    for _ in range(3):
+        talk.send(FakePeer(), "T", queue_id=1)
+    talk.pull(peer, queue_id=1, queue_offset=0)
+    assert not stalled(talk, peer, STALLED_MS - 2 * LOOK_MS)
+    assert stalled(talk, peer, 3 * LOOK_MS)
+    assert "T:1 at 0" in text(talk)
+    assert "diagnosis=stalled" in caplog.text
+    for offset in (1, 3):
+        header = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=1, commit_offset=offset)
+        assert talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, header).code == C.SUCCESS
+        assert not stalled(talk, peer, STALLED_MS - 2 * LOOK_MS)
+    assert not stalled(talk, peer, STALLED_MS)
+
+
+def test_an_orderly_group_that_fails_at_a_message_is_reported_after_a_minute(talk, peer):
+    """Its members repeat the message where it is, and send nothing back."""
+    talk.create_topic("T", 1)
+    talk.beat(peer, "alice")
+    talk.send(FakePeer(), "T")
+    talk.pull(peer)
+    body = LockBatchBody(
+        consumer_group="G",
+        client_id="alice",
+        mq_set=[QueueRef(topic="T", broker_name="broker-a", queue_id=0)],
+    )
+    for _ in range(ORDERLY_STALLED_MS // 20_000 + 1):
+        assert talk.ask(peer, R.LOCK_BATCH_MQ, None, body).code == C.SUCCESS
+        found = stalled(talk, peer, 20_000)
+    assert found
 
 
 def test_one_problem_of_a_thousand_members_is_one_event(talk):

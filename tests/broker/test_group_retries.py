@@ -10,7 +10,8 @@ from libramq.groups.diagnosis import FAILURES_MIN, Kind
 from libramq.remoting import headers as h
 from tests.broker.brokers import Conversation, subscription
 from tests.broker.test_group_health import kinds, text
-from tests.broker.test_group_lag import Metered
+from tests.broker.test_group_lag import Metered, left
+from tests.broker.test_pop import Orderly, Popper
 from tests.fakes import FakePeer
 
 RETRIES, RETRY = "libra_group_retry_messages", "%RETRY%G"
@@ -168,6 +169,77 @@ def test_what_waits_for_a_deleted_retry_topic_is_no_problem_of_the_next_one(fail
     problems(failing)
     assert retries.waiting() == {}
     assert len(failing.messages(RETRY)) == 2
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_group_goes_on_failing_without_its_last_member(tmp_path, request, restarts):
+    """The problem ended with the member, and was to be seen nowhere until the message came again."""
+    talk, peer = Conversation(tmp_path), FakePeer()
+    talk.create_topic("T", 1)
+    talk.beat(peer, "alice", subscriptions=[subscription("T"), subscription(RETRY)])
+    talk.pull(peer, topic=RETRY, suspend_timeout_millis=15_000)
+    fail_often(talk, peer, FAILURES_MIN)
+    assert problems(talk) == [(Kind.FAILING, "")]
+    peer.is_open = False
+    talk.performer.closed(peer)
+    if restarts:
+        talk.close()
+        talk = Conversation(tmp_path, clock=talk.clock)
+    request.addfinalizer(talk.close)
+    for _ in range(30):
+        talk.advance(30_000)
+    metered = Metered(talk)
+    metered.look()
+    assert metered.of("libra_group_diagnosis", kind="failing") == 1
+    assert kinds(talk) == [(Kind.FAILING, "")]
+    for _ in range(120):
+        talk.advance(30_000)
+    assert len(talk.messages(RETRY)) == FAILURES_MIN
+    for _ in range(3):
+        metered.look()
+    assert metered.of("libra_group_diagnosis", kind="failing") == 0
+    assert metered.of("libra_group_diagnosis", kind="no_members") == 1
+
+
+@pytest.mark.parametrize("is_member", [False, True])
+def test_a_popped_message_that_fails_again_and_again_is_a_problem(failing, peer, is_member):
+    """Of members, and of programs that only pop; whether it is postponed or just not acknowledged."""
+    popper = Popper(failing)
+    if is_member:
+        popper.peer = peer
+    else:
+        left(failing, peer)
+    failing.send(popper.peer)
+    for times in range(FAILURES_MIN):
+        (message,) = popper.pop(invisible_time=10_000)
+        assert message.reconsume_times == times
+        if times < FAILURES_MIN - 1:
+            failing.advance(10_000)
+            failing.beat(peer, "alice") if is_member else None
+    popper.change(message, 10_000)
+    assert problems(failing) == []
+    failing.advance(10_000)
+    (message,) = popper.pop(invisible_time=10_000)
+    popper.change(message, 600_000)
+    assert problems(failing) == [(Kind.FAILING, "")]
+    assert "wait for another attempt: 1, of which one failed 3 times" in text(failing)
+    failing.advance(FAILING_MS)
+    assert problems(failing) == [(Kind.FAILING, "")]
+    failing.advance(600_000)
+    (message,) = popper.pop(invisible_time=10_000)
+    popper.ack(message)
+    failing.advance(FAILING_MS)
+    assert problems(failing) == []
+
+
+def test_a_message_that_fails_where_it_is_popped_in_order_is_a_problem(failing, peer):
+    orderly = Orderly(failing)
+    failing.send(peer)
+    for _ in range(FAILURES_MIN + 1):
+        assert orderly.pop()
+        failing.advance(30_000)
+        failing.beat(peer, "alice")
+    assert problems(failing) == [(Kind.FAILING, "")]
 
 
 def test_retries_are_summed_up_only_when_groups_are_checked(failing, peer, monkeypatch):

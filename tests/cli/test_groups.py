@@ -6,7 +6,7 @@ import sys
 
 from libramq import Message, Producer, PushConsumer
 from libramq.admin.groups import group_rebalances
-from libramq.client import Admin, ConsumeFrom
+from libramq.client import Admin, ConsumeFrom, Retry
 from libramq.errors import ConfigError
 from libramq.groups.rebalance_history import RebalanceState
 from libramq.nameserver import NameServer
@@ -215,6 +215,30 @@ async def test_a_group_that_died_before_its_first_commit_has_a_problem(up):
             shown = await asyncio.to_thread(libra, "groups", "--json", "-g", group, "-n", up.namesrv)
             rows = json.loads(shown.out)
     assert (rows[0]["lag"], [one["kind"] for one in rows[0]["diagnoses"]]) == (8, ["no_members"])
+
+
+async def test_a_message_that_fails_again_and_again_where_it_is_popped_is_a_problem(up):
+    """Also once its last member has stopped."""
+    group, topic = "G_popped", "T_popped"
+    async with Admin(namesrv=up.namesrv) as admin:
+        await admin.create_topic(topic, queues=1)
+
+    async def found() -> list[str]:
+        shown = await asyncio.to_thread(libra, "groups", "--json", "-g", group, "-n", up.namesrv)
+        return [one["kind"] for row in json.loads(shown.out) for one in row["diagnoses"]]
+
+    async with Producer(namesrv=up.namesrv) as producer:
+        await producer.send(Message(topic, b"poison"))
+    consumer = PushConsumer(group=group, namesrv=up.namesrv, consume_from="earliest", pop=True)
+    consumer.subscribe(
+        topic, "*", lambda messages: Retry(after=1 if messages[0].reconsume_times < 3 else 600)
+    )
+    async with asyncio.timeout(SECONDS_MAX):
+        async with consumer:
+            kinds: list[str] = []
+            while kinds != ["failing"]:
+                kinds = await found()
+        assert "failing" in await found()
 
 
 async def test_a_group_whose_members_are_gone_has_a_problem(up):

@@ -26,6 +26,7 @@ from libramq import Message, Producer, PushConsumer
 from libramq.balance import register_strategy
 from libramq.broker import metrics_server
 from libramq.broker.config import BrokerConfig
+from libramq.broker.groups import group_health
 from libramq.broker.shell import BrokerServer
 from libramq.client import Admin, Reject, Retry
 from libramq.clock import SystemClock, WallMs
@@ -159,6 +160,7 @@ class Scene:
 @pytest.fixture
 async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
     monkeypatch.setattr(metrics_server, "LAG_MS", 500)
+    monkeypatch.setattr(group_health, "ORDERLY_STALLED_MS", 10_000)
     async with AsyncExitStack() as stack:
         found = Scene(tmp_path, stack)
         await found.start()
@@ -270,6 +272,12 @@ async def a_message_fails_again_and_again(scene: Scene) -> None:
     )
 
 
+async def an_ordered_message_fails_again_and_again(scene: Scene) -> None:
+    """Its handler wants to wait; the message stays where it is."""
+    await scene.send(1)
+    await scene.stack.enter_async_context(scene.member(lambda _: Retry(after=1), orderly=True))
+
+
 async def members_come_and_go(scene: Scene) -> None:
     for _ in range(20):
         async with scene.member():
@@ -338,6 +346,7 @@ TROUBLES: dict[Callable[[Scene], Awaitable[object]], set[str]] = {
     members_subscribe_to_different_topics: {"LibraGroupUnhealthy"},
     a_topic_is_missing: {"LibraTopicMissing"},
     a_message_fails_again_and_again: {"LibraMessagesFail"},
+    an_ordered_message_fails_again_and_again: {"LibraGroupStalled"},
     a_message_is_rejected: {"LibraDeadLetters"},
     members_come_and_go: {"LibraRebalancesOften"},
     a_member_freezes: {"LibraQueuesPauseLong"},

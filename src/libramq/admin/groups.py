@@ -201,7 +201,8 @@ class GroupWatch:
         # It has had members; one that pops or assigns its queues has none.
         joins = retry_topic(group) in topics
         if lag != 0 and joins and is_known and not connected.connection_set:
-            found = no_members(lag or 0)
+            retries = (stats[queue].behind for queue in stats.keys() - queues.keys())
+            found = no_members(lag or 0, sum(retries))
             diagnoses.append(GroupDiagnosis(kind=found.kind, about=found.about, text=found.text))
         return GroupState(
             group=group,

@@ -11,6 +11,7 @@ members, duplicate ids, slow heartbeats), and their remedies.
         no_members              messages wait, and nobody is connected who would read them
         no_topic                members subscribe to a topic that no broker has
         failing                 messages that have failed again and again, and wait for another attempt
+        stalled                 messages wait, and the group's offset does not move
 
 Each is noted once when it appears, once when it is over, and again when it reappears.
 """
@@ -47,6 +48,7 @@ class Kind(StrEnum):
     NO_MEMBERS = "no_members"
     NO_TOPIC = "no_topic"
     FAILING = "failing"
+    STALLED = "stalled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ class GroupSeen:
     is_coordinated: a coordinator assigns its queues, by topics. strategies: those that its members name, by
     client id. popped_and_pulled: topics that some members pop, and others pull. orderly, unordered: members
     that lock the queues that they read, or say that they consume in order, and the others. retries: how many
-    messages wait for another attempt, by how often they have failed.
+    messages wait for another attempt, by how often they have failed. stalled: queues whose offset has not
+    moved for minutes, and in which messages wait.
     """
 
     connected: Sequence[Connected] = ()
@@ -95,6 +98,7 @@ class GroupSeen:
     orderly: Sequence[str] = ()
     unordered: Sequence[str] = ()
     retries: Mapping[int, int] = field(default_factory=dict)
+    stalled: Sequence[str] = ()
 
 
 def diagnose(group: GroupSeen) -> list[Diagnosis]:
@@ -109,12 +113,17 @@ def diagnose(group: GroupSeen) -> list[Diagnosis]:
         *_heartbeats(group.connected),
         *_leases(group.connected),
         *_failing(group.retries),
+        *_stalled(group.stalled),
     ]
 
 
-def no_members(waiting: int) -> Diagnosis:
-    """Return the diagnosis of a group for which messages wait, and which has no members."""
-    text = "messages wait, and no member is connected; start its members, or delete the group"
+def no_members(waiting: int, retries: int = 0) -> Diagnosis:
+    """Return the diagnosis of a group for which messages wait, and which has no members.
+
+    retries: those of them that have failed before.
+    """
+    failed = f" ({retries:,} for another attempt)" if retries else ""
+    text = f"messages wait{failed}, and no member is connected; start its members, or delete the group"
     return Diagnosis(Kind.NO_MEMBERS, "", f"{waiting:,} {text}" if waiting else text)
 
 
@@ -279,6 +288,16 @@ def _failing(retries: Mapping[int, int]) -> Iterable[Diagnosis]:
             f"messages that failed {FAILURES_MIN} times or more and wait for another attempt: "
             f"{sum(counts.values()):,}, of which one failed {max(counts)} times; the members' logs have the "
             "reason (a handler failed), and what fails to the end becomes a dead letter",
+        )
+
+
+def _stalled(queues: Sequence[str]) -> Iterable[Diagnosis]:
+    if queues:
+        yield Diagnosis(
+            Kind.STALLED,
+            "",
+            f"messages wait, and the group has not moved on for minutes: {_named(queues)}; a handler"
+            " hangs, or fails again and again at a message of an ordered queue: the members' logs say why",
         )
 
 

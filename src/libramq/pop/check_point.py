@@ -38,7 +38,8 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
     place: where the journal has it; origin: where it had it first (-1: unknown). re_puts: how often it was
     postponed, as its messages could not be copied. is_changed: its message was popped before, and got another
     time. is_unseen: no program has seen its messages; the journal's form, which is Apache's, has no place for
-    this, and a broker that was started anew counts an attempt.
+    this, and a broker that was started anew counts an attempt. failures: how often one of its messages has
+    failed, for operators; a broker that was started anew begins at 0.
     """
 
     topic: str
@@ -57,6 +58,7 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
     re_puts: int = 0
     is_unseen: bool = False
     is_changed: bool = False
+    failures: int = 0
 
     def __post_init__(self) -> None:
         """Share what many check points have: their names, and the offsets of consecutive messages."""

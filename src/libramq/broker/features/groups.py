@@ -11,7 +11,7 @@ from libramq.broker.groups.client_watch import ClientWatch
 from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
-from libramq.broker.groups.group_health import GroupHealth
+from libramq.broker.groups.group_health import GroupHealth, Stalls
 from libramq.broker.groups.group_retries import GroupRetries
 from libramq.broker.groups.heartbeats import Heartbeats
 from libramq.broker.groups.opening import QueueOpening
@@ -82,14 +82,14 @@ class GroupFeature(Feature):
             peers=self.peers,
         )
         queues = self.coordination.queues
-        self.retries = GroupRetries(base.store, base.schedule)
+        self.retries = GroupRetries(base.store, base.schedule, base.files.pop.in_flight, base.tables.ordered)
         self.health = GroupHealth(
             self.consumers,
             here=topics.queues,
             queues=queues,
             profiles=self.coordination.profiles,
             locks=self.locks,
-            clock=kernel.clock,
+            stalls=Stalls(base.store, topics, base.offsets, kernel.clock),
         )
         self.assigner = Assigner(
             consumers=self.consumers, queues=queues, kernel=kernel, view=view, peers=self.peers

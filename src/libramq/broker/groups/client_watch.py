@@ -63,7 +63,8 @@ class ClientWatch:
         if self._repeat.due_ms is None and notifications.unfinished and not notifications.are_repeated:
             self._repeat.at(self._clock.monotonic_ms() + REPEAT_CHECK_MS)
         is_idle = self._tick.due_ms is None and not self._is_checking
-        if is_idle and (consumers.is_busy or len(self._producers)):
+        has_clients = consumers.is_busy or len(self._producers)
+        if is_idle and (has_clients or self._retries.may_wait or self._health.is_failing):
             self._tick.at(self._clock.monotonic_ms() + TICK_MS)
 
     def users_changed(self, is_known: Callable[[Principal], bool]) -> None:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.catalog import TopicTable
 from libramq.clock import Clock, MonotonicMs
 from libramq.filter.subscription import BROADCASTING
 from libramq.groups.consumer_group import ConsumerGroup, Member
@@ -27,6 +29,7 @@ from libramq.kernel.connection import Connection, host_of
 from libramq.logs import get_logger
 from libramq.message.names import DLQ_PREFIX, LIGHT_PREFIX, RETRY_PREFIX
 from libramq.message.queue import MessageQueue
+from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
 
@@ -36,8 +39,52 @@ LOOK_MS: Final = 5_000
 MIXED_MS: Final = 60_000
 #: Ours: for how long a group counts as failing after such a message has waited: its next attempt may last.
 FAILING_MS: Final = 60_000
+#: Ours: as long as a handler of LibraMQ's clients may take (max_processing_ms).
+STALLED_MS: Final = 300_000
+#: Ours: in order, where one message holds up its queue; Java's client repeats it once a second.
+ORDERLY_STALLED_MS: Final = 60_000
 #: Ours: after its fetch the Java client waits 500 ms before it pulls, and held pulls have to end.
 SETTLING_MS: Final = 2_000
+
+
+class Stalls:
+    """Queues in which messages wait, and the offsets of groups do not move."""
+
+    def __init__(self, store: MessageStore, topics: TopicTable, offsets: OffsetCommits, clock: Clock) -> None:
+        self._store, self._topics, self._offsets, self.clock = store, topics, offsets, clock
+        #: By group, topic and queue id: an offset, and since when messages have waited there.
+        self._since: dict[str, dict[tuple[str, int], tuple[int, MonotonicMs]]] = {}
+        self._seen: dict[str, dict[tuple[str, int], tuple[int, MonotonicMs]]] = {}
+
+    def look(self, group: ConsumerGroup[Connection]) -> Iterator[None]:
+        """Look at the queues that a group's members read."""
+        before, found = self._since.get(group.name, {}), self._seen.setdefault(group.name, {})
+        now_ms = self.clock.monotonic_ms()
+        for topic in [*group.subscriptions]:
+            config = self._topics.get(topic)
+            committed = self._offsets.offsets(group.name, topic)
+            for queue_id in range(config.read_queue_nums if config is not None else 0):
+                if queue_id % 64 == 0:
+                    yield
+                offset = committed.get(queue_id)
+                if offset is None:
+                    offset = self._offsets.read_from(group.name, topic, queue_id)
+                if offset is not None and offset < self._store.max_offset(topic, queue_id):
+                    known = before.get((topic, queue_id), (-1, now_ms))
+                    found[topic, queue_id] = known if known[0] == offset else (offset, now_ms)
+
+    def end_look(self) -> None:
+        """Forget what was not seen again."""
+        self._since, self._seen = self._seen, {}
+
+    def found(self, group: str, after_ms: int) -> list[str]:
+        """Return the queues of a group that have stalled for so long, and their offsets, by name."""
+        now_ms, seen = self.clock.monotonic_ms(), self._seen.get(group, {})
+        return [
+            f"{topic}:{queue_id} at {offset}"
+            for (topic, queue_id), (offset, since_ms) in sorted(seen.items())
+            if now_ms - since_ms >= after_ms
+        ]
 
 
 class GroupHealth:
@@ -55,13 +102,14 @@ class GroupHealth:
         queues: Callable[[str], Sequence[MessageQueue] | None],
         profiles: Callable[[str], Sequence[MemberProfile]],
         locks: QueueLocks,
-        clock: Clock,
+        stalls: Stalls,
     ) -> None:
         self._clients = clients
         #: By group, when messages that fail again and again were last seen to wait, and which.
         self._failing: dict[str, tuple[MonotonicMs, Mapping[int, int]]] = {}
         self._profiles = profiles
         self._locks = locks
+        self._stalls = stalls
         #: When a topic was last seen popped and pulled by a group.
         self._mixed: dict[tuple[str, str], MonotonicMs] = {}
         #: By group, the members that read without locks beside others with locks: at this look, and the last.
@@ -69,7 +117,7 @@ class GroupHealth:
         self._unlocked_before: dict[str, set[str]] = {}
         self._here = here
         self._queues = queues
-        self._clock = clock
+        self._clock = stalls.clock
         self._diagnoses: dict[str, Diagnoses] = {}
         self._looked_at_ms: MonotonicMs | None = None
         self._topics: set[str] = set()
@@ -96,6 +144,11 @@ class GroupHealth:
         }
 
     @property
+    def is_failing(self) -> bool:
+        """Return whether a group fails, with members or without."""
+        return bool(self._failing)
+
+    @property
     def is_due(self) -> bool:
         """Return whether it is time to check the groups again."""
         return self._looked_at_ms is None or self._clock.monotonic_ms() - self._looked_at_ms >= LOOK_MS
@@ -113,15 +166,28 @@ class GroupHealth:
         failing = {name: (now_ms, counts) for name, counts in retries.items() if max(counts) >= FAILURES_MIN}
         kept = {name: was for name, was in self._failing.items() if now_ms - was[0] < FAILING_MS}
         self._failing = kept | failing
-        for name in [group.name for group in self._clients.groups()]:
+        connected = [group.name for group in self._clients.groups()]
+        # Groups without members fail, too: their last one is gone, or they pop without being members.
+        for name in dict.fromkeys([*connected, *sorted(self._failing)]):
             yield
             group = self._clients.group(name)
-            if group is None or group.message_model == BROADCASTING:
+            if group is None:
+                seen = diagnose(GroupSeen(retries=self._retries(name)))
+            elif group.message_model == BROADCASTING:
                 continue
+            else:
+                yield from self._stalls.look(group)
+                seen = self._diagnose(group, self._clock.monotonic_ms())
             diagnoses = self._found[name] = self._diagnoses.get(name) or Diagnoses()
-            new, over = diagnoses.update(self._diagnose(group, self._clock.monotonic_ms()))
+            new, over = diagnoses.update(seen)
             self._report(name, new, over, diagnoses.current)
         self._diagnoses, self._topics = self._found, self._topics_found
+        self._stalls.end_look()
+
+    def _retries(self, group: str) -> Mapping[int, int]:
+        """Return how many messages of a group that fails wait, by how often they have failed."""
+        _, retries = self._failing.get(group, (None, {}))
+        return retries
 
     def _report(
         self, group: str, new: Sequence[Diagnosis], over: Sequence[Diagnosis], now: Sequence[Diagnosis]
@@ -152,7 +218,6 @@ class GroupHealth:
         absent = [topic for topic in topics if not self._here(topic)]
         self._topics_found.update(absent)
         missing = [topic for topic in absent if self._queues(topic) == []]
-        _, retries = self._failing.get(group.name, (now_ms, {}))
         return diagnose(
             replace(
                 seen,
@@ -161,7 +226,8 @@ class GroupHealth:
                 # The first dead letter creates its topic: a group that reads it before that is sound.
                 missing=[topic for topic in missing if not topic.startswith(DLQ_PREFIX)],
                 popped_and_pulled=mixed,
-                retries=retries,
+                retries=self._retries(group.name),
+                stalled=self._stalls.found(group.name, ORDERLY_STALLED_MS if seen.orderly else STALLED_MS),
             )
         )
 

@@ -7,7 +7,7 @@ they have failed.
 A message that was sent back waits in SCHEDULE_TOPIC_XXXX, whose records alone name its group. Each is read
 once to count it, after a start all that wait; what is delivered is counted off. Where a level goes on
 elsewhere, since another broker delivered for it, it is counted again. Until all levels are read, nobody knows
-how many wait.
+how many wait. A message that was popped again counts while it is in flight.
 """
 
 from collections import Counter
@@ -22,11 +22,15 @@ from libramq.kernel.work import Work
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
+from libramq.pop.in_flight import InFlight
+from libramq.pop.ordered import OrderTable
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadStatus
 
 #: Ours: messages that one step reads; a stretch without retries is not decoded.
 READ_MAX: Final = 32
+#: Ours: check points that one step looks at, in 0.1 ms.
+POPS_AT_ONCE: Final = 1_000
 #: Ours: failures that are told apart, as many as Apache's retryMaxTimes. Clients may try more often.
 TIMES_MAX: Final = 16
 _OF_RETRY: Final = f"{p.REAL_TOPIC}\x01{names.RETRY_PREFIX}".encode()
@@ -48,9 +52,14 @@ class _Level:
 class GroupRetries:
     """Counts the retries that wait."""
 
-    def __init__(self, store: MessageStore, schedule: DelaySchedule) -> None:
+    def __init__(
+        self, store: MessageStore, schedule: DelaySchedule, in_flight: InFlight, ordered: OrderTable
+    ) -> None:
         self._store = store
         self._schedule = schedule
+        self._in_flight = in_flight
+        self._ordered = ordered
+        self._popped: Counter[tuple[str, int]] = Counter()
         self._levels: dict[int, _Level] = {}
         self._is_looking = False
         schedule.delivered = self._delivered
@@ -59,12 +68,22 @@ class GroupRetries:
         """Return how many messages of each group wait, by how often they have failed; None: unknown."""
         levels = [self._levels.get(number) for number in self._schedule.levels]
         found: dict[str, Counter[int]] = {}
+        lots = [self._popped]
         for level in levels:
             if level is None or not level.is_counted:
                 return None
-            for (group, times), count in level.counts.items():
+            lots.append(level.counts)
+        for lot in lots:
+            for (group, times), count in lot.items():
                 found.setdefault(group, Counter())[times] += count
         return found
+
+    @property
+    def may_wait(self) -> bool:
+        """Return whether retries wait, or may: not all are counted. None wait at a slave."""
+        levels = [self._levels.get(number) for number in self._schedule.levels]
+        waits = any(level is None or not level.is_counted or level.counts for level in levels)
+        return (waits or bool(self._popped)) and not self._store.config.is_copy
 
     def look(self) -> Work[None]:
         """Count what was delayed since the last look; of a slave nothing, its master delivers."""
@@ -74,8 +93,21 @@ class GroupRetries:
         try:
             for number in self._schedule.levels:
                 yield from self._read(number)
+            yield from self._look_at_pops()
         finally:
             self._is_looking = False
+
+    def _look_at_pops(self) -> Work[None]:
+        """Count what has failed and was popped again."""
+        found: Counter[tuple[str, int]] = Counter()
+        for number, each in enumerate(list(self._in_flight)):
+            if each.failures:
+                found[each.group, min(each.failures, TIMES_MAX)] += each.open_bits.bit_count()
+            if number % POPS_AT_ONCE == 0:
+                yield None
+        for (group, _, _), pop in list(self._ordered.pops.items()):
+            found.update((group, min(times, TIMES_MAX)) for times in pop.counts.values())
+        self._popped = found
 
     def _read(self, number: int) -> Work[None]:
         while True:

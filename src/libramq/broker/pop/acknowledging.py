@@ -172,6 +172,7 @@ class Acknowledging:
             due_ms=now.monotonic_ms + invisible_ms,
             is_unseen=is_unseen,
             is_changed=True,
+            failures=old.failures,
         )
         end = self._journal.write((new,), [(old, bit)], wall_ms=now.wall_ms)
         return Changed(new.pop_time_ms, invisible_ms, new.revive_queue, end)

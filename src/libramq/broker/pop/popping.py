@@ -325,6 +325,7 @@ class Popping:
                 broker_name=self._broker_name,
                 revive_queue=revive_queue,
                 due_ms=now_ms + pop.invisible_ms,
+                failures=share.failures,
             )
             for share, start, offsets in parts
         ]

@@ -45,6 +45,7 @@ POP_BYTES_MAX: Final = 4 * 1024 * 1024
 #: Ours: groups and topics whose turns are known.
 TURNS_MAX: Final = 4096
 _SIZE_AND_OFFSET: Final = struct.Struct(">i16xq")
+_SIZE_AND_TIMES: Final = struct.Struct(">i68xi")
 _MOVED: Final = frozenset({ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY})
 
 
@@ -81,6 +82,11 @@ class Share(NamedTuple):
     def is_retry(self) -> bool:
         """Return whether its messages were popped before."""
         return self.topic.startswith(names.RETRY_PREFIX)
+
+    @property
+    def failures(self) -> int:
+        """Return how often one of its messages has failed, at most."""
+        return max(_reconsume_times(self.records), default=0) if self.is_retry else 0
 
     def parts(self) -> Iterator[tuple[int, Sequence[int]]]:
         """Yield the check points that its messages have: where each starts, and the offsets in it."""
@@ -317,13 +323,22 @@ def _offsets_from(start: int, result: ReadResult) -> Sequence[int]:
 
 def queue_offsets(pieces: Sequence[bytes | memoryview]) -> list[int]:
     """Return the queue offsets of records."""
+    return _numbers(pieces, _SIZE_AND_OFFSET)
+
+
+def _reconsume_times(pieces: Sequence[bytes | memoryview]) -> list[int]:
+    return _numbers(pieces, _SIZE_AND_TIMES)
+
+
+def _numbers(pieces: Sequence[bytes | memoryview], layout: struct.Struct) -> list[int]:
+    """Return one number of each record. layout: its size, and that."""
     found: list[int] = []
-    unpack = _SIZE_AND_OFFSET.unpack_from
+    unpack = layout.unpack_from
     for piece in pieces:
         at, end = 0, len(piece)
         while at < end:
-            size, offset = unpack(piece, at)
-            found.append(offset)
+            size, number = unpack(piece, at)
+            found.append(number)
             at += size
     return found
 
