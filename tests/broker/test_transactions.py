@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.broker.transactions import half, known_transactions, loading
+from libramq.broker.transactions import half, known_transactions
 from libramq.broker.transactions.known_transactions import KnownTransactions
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
@@ -383,7 +383,7 @@ def test_a_commit_that_is_repeated_after_a_restart_is_delivered_once_though_chec
 
 def test_a_commit_older_than_what_a_start_reads_again_is_not_stored_twice(tmp_path, peer, monkeypatch):
     """Nothing tells any more whether it has ended: it is refused, and if it has not, a check asks."""
-    monkeypatch.setattr(loading, "REMEMBERED", 1)
+    monkeypatch.setattr(known_transactions, "REMEMBERED", 1)
     talk = Conversation(tmp_path)
     places = [prepare(talk, peer, b"%d" % number) for number in range(3)]
     for place in places:
@@ -407,7 +407,7 @@ def test_a_commit_waits_while_a_start_still_reads_what_has_ended(tmp_path, peer,
     for place in places[:2]:
         end(talk, peer, place)
     talk.close()
-    monkeypatch.setattr(loading, "STRETCHES_AT_START", 0)
+    monkeypatch.setattr(known_transactions, "STRETCHES_AT_START", 0)
     again = Conversation(tmp_path, clock=talk.clock)
     again.disk.is_cold = is_cold
     header = h.EndTransactionHeader(producer_group="P", commit_or_rollback=COMMIT, **places[2])
@@ -496,8 +496,8 @@ def test_a_commit_that_a_full_disk_refused_is_taken_when_it_is_repeated(talk, pe
 
 def test_what_ends_while_a_start_still_reads_does_not_hide_what_ended_before(tmp_path, peer, monkeypatch):
     """An open message keeps rounds at the begin; the ends that it was read with were forgotten."""
-    monkeypatch.setattr(loading, "STRETCHES_AT_START", 0)
-    monkeypatch.setattr(loading, "REMEMBERED", 0)
+    monkeypatch.setattr(known_transactions, "STRETCHES_AT_START", 0)
+    monkeypatch.setattr(known_transactions, "REMEMBERED", 0)
     talk = Conversation(tmp_path)
     places = [prepare(talk, peer, b"%d" % number) for number in range(3)]
     for place in places[1:]:

@@ -14,7 +14,7 @@ from libramq.message.properties import encode_properties
 from libramq.message.record import MAGIC_V2
 from libramq.store import MessageStore, StoreMessage
 from libramq.store.check import check_store
-from libramq.store.queues.timestamp_search import Boundary
+from libramq.store.queues.consume_queue import Boundary
 from tests.fakes import ManualClock
 from tests.interop.apache import java
 from tests.store.stores import BORN, flush, kill, open_store, remove_old_files

@@ -11,7 +11,7 @@ import pytest
 
 from libramq.filesystem import DiskUsage
 from libramq.store import MessageStore, ReadStatus, StoreConfig
-from libramq.store.queues.timestamp_search import Boundary
+from libramq.store.queues.consume_queue import Boundary
 from libramq.store.reading.read import ReadResult
 from libramq.store.retention import OldFile, Retention, expired_files
 from libramq.testing.machine.disk import MemoryDisk

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.store.queues.timestamp_search import Boundary
+from libramq.store.queues.consume_queue import Boundary
 from tests.fakes import ManualClock
 from tests.store.stores import flush, message, open_store, remove_old_files
 

@@ -30,9 +30,8 @@ from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.segments import Cold, ColdRead, FileRange
 from libramq.store.open_files import OpenFiles
 from libramq.store.queues.batch_consume_queue import BatchConsumeQueue
-from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
+from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, Boundary, ConsumeQueue, search_timestamp
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
-from libramq.store.queues.timestamp_search import Boundary, search_timestamp
 from libramq.store.reading.batch_read import read_batches
 from libramq.store.reading.filtered_read import STEP_BYTES_MAX, STEP_COUNT_MAX, FilteredRead, properties_of
 from libramq.store.reading.read import (

@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from libramq.groups.modern.pattern_syntax import InvalidPattern
-from libramq.groups.modern.topic_pattern import TopicPattern
+from libramq.groups.modern.topic_pattern import InvalidPattern, TopicPattern
 
 NAMES = (
     "a",

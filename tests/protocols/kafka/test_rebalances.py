@@ -9,7 +9,6 @@ import pytest
 from libramq.codes import RequestCode as R
 from libramq.formats.document import decode_body
 from libramq.formats.route import BrokerData, TopicRouteData
-from libramq.groups.classic.observed_group import QUIET_MS
 from libramq.groups.classic.saved_state import SavedClassicGroup, SavedClassicMember, SavedProtocol
 from libramq.groups.classic.state import INITIAL_DELAY_MS
 from libramq.groups.cluster_view import coordinator_of
@@ -19,7 +18,7 @@ from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
 from libramq.protocols.kafka import rebalances as kafka_rebalances
 from libramq.protocols.kafka.group_requests import CLASSIC_HOLD_MS_MAX
-from libramq.protocols.kafka.rebalances import COLLECT_MS
+from libramq.protocols.kafka.rebalances import COLLECT_MS, QUIET_MS
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumerConnection, ConsumeStats
 from libramq.remoting.body.kafka_cluster import PeerGroupsBody

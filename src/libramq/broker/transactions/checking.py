@@ -19,7 +19,7 @@ from typing import Final
 
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.transactions import half
-from libramq.broker.transactions.loading import READ_MAX, Loading, last_committed, messages_of
+from libramq.broker.transactions.known_transactions import READ_MAX, Loading, last_committed, messages_of
 from libramq.broker.transactions.transactions import Transactions
 from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.errors import BrokerError

@@ -16,8 +16,7 @@ from typing import Final
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.transactions import half
-from libramq.broker.transactions.known_transactions import Known
-from libramq.broker.transactions.loading import first_open
+from libramq.broker.transactions.known_transactions import Known, first_open
 from libramq.clock import Now, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error

@@ -14,7 +14,7 @@ from libramq.groups.classic.values import Answer, Beat
 from libramq.groups.modern.assignors import ASSIGNORS, AssignorWork
 from libramq.groups.modern.group import ModernGroup
 from libramq.groups.modern.member import ModernMember
-from libramq.groups.modern.pattern_syntax import InvalidPattern
+from libramq.groups.modern.topic_pattern import InvalidPattern
 from libramq.groups.modern.values import (
     JOINS,
     LEAVES,

@@ -1,5 +1,6 @@
 """The consume queue: where in the commit log each message of a queue is, as units of 20 bytes; the tag code
-or delivery time in one; how it is loaded and cut.
+or delivery time in one; how it is loaded and cut, and
+searched by time.
 
     physical offset (8) | record size (4) | tag code (8)          = 20 bytes, one unit a message
 
@@ -12,13 +13,21 @@ in the commit log. A queue that does not begin with number 0 has blank units bef
 The unit of a record is known from the record alone, so queues can be rebuilt from the commit log. Its tag
 code is the hash of the tag; for delayed messages it is the delivery time.
 
-Upstream: store/ConsumeQueue.java, CQ_STORE_UNIT_SIZE; CommitLog.checkMessageAndReturnSize.
+The search by time returns the last message stored at the time or earlier (UPPER), or the first stored then or
+later (LOWER; the end of the queue if all are older). Store times rise along a queue, so it is binary; after a
+clock was set back they do not, and the answer is one of the places where they cross the time. An unreadable
+message counts as the next readable one; without one, and below the log's beginning, as older. If upstream
+returns 0 for "all are newer" so do we, unless the queue begins later.
+
+Upstream: store/ConsumeQueue.java, CQ_STORE_UNIT_SIZE, getOffsetInQueueByTime; common/BoundaryType.java;
+CommitLog.checkMessageAndReturnSize.
 """
 
 import contextlib
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -27,6 +36,7 @@ from libramq.message.properties import DELAY, TAGS, find_property
 from libramq.message.record import RECORD_BYTES_MIN, RecordHead
 from libramq.message.tags import tag_code
 from libramq.store.config import PAGE_BYTES, UNIT_BYTES
+from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.segments import FileRange, Segments
 from libramq.store.queues.queue_extension import QueueExtension
 
@@ -46,6 +56,8 @@ _LOAD_UNITS_MIN: Final = 50_000
 _LOAD_UNITS = 3_200
 #: Ours: the units of a page. Most of ten thousand queues end in the first page of their last file.
 _SEARCHED_UNITS: Final = PAGE_BYTES // UNIT_BYTES
+#: Ours: how many unreadable messages in a row a search skips.
+PROBES_MAX: Final = 64
 
 
 def may_lack_end(end_bytes: int, file_size: int, *, was_short: bool, is_empty_batch: bool = False) -> bool:
@@ -481,3 +493,37 @@ def _delay_level(head: RecordHead) -> int:
         return 0
     level = find_property(head.properties, _DELAY)
     return int(level) if level and level.isdigit() and len(level) < 10 else 0
+
+
+class Boundary(StrEnum):
+    """The side of the boundary; the values are those on the wire."""
+
+    LOWER = "lower"
+    UPPER = "upper"
+
+
+def search_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, boundary: Boundary) -> int:
+    """Return the offset in a queue for a time."""
+    low, high = queue.min_offset, queue.visible_max
+    first = low
+    while low < high:
+        middle = (low + high) // 2
+        stored_ms = _stored_ms(log, queue, middle, high)
+        is_before = stored_ms < timestamp_ms if boundary is Boundary.LOWER else stored_ms <= timestamp_ms
+        if is_before:
+            low = middle + 1
+        else:
+            high = middle
+    if boundary is Boundary.LOWER:
+        return low
+    return max(low - 1, first)
+
+
+def _stored_ms(log: CommitLog, queue: ConsumeQueue, offset: int, end: int) -> int:
+    for number in range(offset, min(offset + PROBES_MAX, end)):
+        unit = queue.unit(number)
+        if unit is None or unit[0] < log.min_offset:
+            return 0
+        if unit[1] != BLANK_SIZE and log.may_hold(unit[0], unit[1]):
+            return log.store_timestamp_ms(unit[0])
+    return 0

@@ -19,8 +19,14 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.transactions import half
-from libramq.broker.transactions.known_transactions import Known, KnownTransactions
-from libramq.broker.transactions.loading import Loading, first_open, last_committed, messages_of
+from libramq.broker.transactions.known_transactions import (
+    Known,
+    KnownTransactions,
+    Loading,
+    first_open,
+    last_committed,
+    messages_of,
+)
 from libramq.clock import Clock
 from libramq.message import names
 from libramq.message import properties as p

@@ -10,7 +10,7 @@ Upstream: EndTransactionProcessor.java, AdminBrokerProcessor.
 from collections.abc import Callable
 
 from libramq.broker.transactions.ending import End, Ending
-from libramq.broker.transactions.loading import Loading
+from libramq.broker.transactions.known_transactions import Loading
 from libramq.broker.transactions.transactions import Transactions
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode

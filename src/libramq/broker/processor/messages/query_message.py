@@ -22,7 +22,7 @@ from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Request, serves
 from libramq.store.key_index import KeyIndex
 from libramq.store.message_store import MessageStore
-from libramq.store.queues.timestamp_search import Boundary
+from libramq.store.queues.consume_queue import Boundary
 
 #: MessageStoreConfig.maxMsgsNumBatch, BrokerConfig.defaultQueryMaxNum.
 MESSAGES_MAX: Final = 64
