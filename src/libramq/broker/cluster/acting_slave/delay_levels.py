@@ -41,13 +41,11 @@ class EscapingLevels:
         schedule: DelaySchedule,
         masters: OtherMasters,
         *,
-        sender: str,
         moved: Callable[[], None],
         ready: Callable[[], None],
     ) -> None:
         self._schedule = schedule
         self._masters = masters
-        self._sender = sender
         self._moved = moved
         self._ready = ready
         self._windows: dict[int, Window] = {}
@@ -102,7 +100,7 @@ class EscapingLevels:
 
     def _outgoing(self, message: MessageExt) -> Outgoing:
         properties = {name: value for name, value in message.properties.items() if name not in _DROPPED}
-        return Outgoing(_topic(message), properties, self._sender)
+        return Outgoing(_topic(message), properties)
 
     def _accepted(self, level: int, window: Window) -> None:
         if self._windows.get(level) is not window:

@@ -76,7 +76,6 @@ class Escaping:
     ) -> None:
         self._schedule = files.schedule
         self._clock = kernel.clock
-        self._name, self._id = config.broker_name, config.broker_id
         self._passed_on = files.passed_on
         self._slave = slave
         self._rounds = Rounds(files.store, kernel, self._act, again_ms=AGAIN_MS)
@@ -85,12 +84,11 @@ class Escaping:
         self._asked_until_ms = self._kept_until_ms = self._paused_until_ms
         self._was_acting = False
         self._masters = OtherMasters(
-            kernel, ask, name=self._name, name_server=lambda: slave.answered_last, ready=self._soon
+            kernel, ask, config=config, name_server=lambda: slave.answered_last, ready=self._soon
         )
         self._levels = EscapingLevels(
             files.schedule,
             self._masters,
-            sender=f"InnerProducerGroup_{self._name}_{self._id}",
             moved=files.save_progress_soon,
             ready=self._soon,
         )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
+from libramq.broker.config import BrokerConfig
 from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError, LibraError
 from libramq.formats.route import MASTER_ID, TopicRouteData
@@ -80,11 +81,14 @@ class Retry(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """A message for another master. group: its producer's; transaction: the bits of its flag."""
+    """A message for another master. group: its producer's; None: the slave's.
+
+    transaction: the bits of its flag.
+    """
 
     topic: str
     properties: dict[str, str]
-    group: str
+    group: str | None = None
     transaction: int = 0
     retry: Retry | None = None
 
@@ -97,13 +101,14 @@ class OtherMasters:
         kernel: Kernel,
         ask: Ask,
         *,
-        name: str,
+        config: BrokerConfig,
         name_server: Callable[[], str],
         ready: Callable[[], None],
     ) -> None:
         self._clock = kernel.clock
         self._ask = ask
-        self._name = name
+        self._name = config.broker_name
+        self._sender = f"InnerProducerGroup_{config.broker_name}_{config.broker_id}"
         self._name_server = name_server
         self._ready = ready
         self._routes: dict[str, tuple[MonotonicMs, list[tuple[str, int]]]] = {}
@@ -127,7 +132,7 @@ class OtherMasters:
                 if out.retry is not None and out.retry.of_topic != out.topic:
                     queue_id = 0
                 window.awaited.add(place)
-                call = send_message(_header(message, out, queue_id), message.body)
+                call = send_message(self._header(message, out, queue_id), message.body)
                 self._ask(
                     Question(address, call, partial(self._sent, window, place, accepted), ANSWER_MS_MAX)
                 )
@@ -188,26 +193,25 @@ class OtherMasters:
             for queue_id in range(each.write_queue_nums)
         ]
 
-
-def _header(message: MessageExt, out: Outgoing, queue_id: int) -> SendMessageHeaderV2:
-    retry = out.retry or Retry(
-        out.topic,
-        message.reconsume_times,
-        p.whole_number(out.properties.get(p.MAX_RECONSUME_TIMES, ""), digits_max=9),
-    )
-    kept_flag = message.sys_flag & ~(TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6)
-    return SendMessageHeaderV2(
-        producer_group=out.group,
-        topic=out.topic,
-        default_topic=names.AUTO_CREATE_TOPIC,
-        default_topic_queue_nums=4,
-        queue_id=queue_id,
-        sys_flag=kept_flag | out.transaction,
-        born_timestamp=message.born_timestamp_ms,
-        flag=message.flag,
-        properties=p.properties_to_text(out.properties),
-        reconsume_times=retry.times,
-        unit_mode=False,
-        batch=False,
-        max_reconsume_times=retry.times_max,
-    )
+    def _header(self, message: MessageExt, out: Outgoing, queue_id: int) -> SendMessageHeaderV2:
+        retry = out.retry or Retry(
+            out.topic,
+            message.reconsume_times,
+            p.whole_number(out.properties.get(p.MAX_RECONSUME_TIMES, ""), digits_max=9),
+        )
+        kept_flag = message.sys_flag & ~(TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6)
+        return SendMessageHeaderV2(
+            producer_group=self._sender if out.group is None else out.group,
+            topic=out.topic,
+            default_topic=names.AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=4,
+            queue_id=queue_id,
+            sys_flag=kept_flag | out.transaction,
+            born_timestamp=message.born_timestamp_ms,
+            flag=message.flag,
+            properties=p.properties_to_text(out.properties),
+            reconsume_times=retry.times,
+            unit_mode=False,
+            batch=False,
+            max_reconsume_times=retry.times_max,
+        )

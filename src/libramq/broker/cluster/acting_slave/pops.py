@@ -67,7 +67,6 @@ class EscapingPops:
         clock: Clock,
         ready: Callable[[], None],
     ) -> None:
-        self._sender = f"InnerProducerGroup_{config.broker_name}_{config.broker_id}"
         self._revive_topic = names.REVIVE_TOPIC_PREFIX + config.cluster_name
         self._new_names = config.enable_retry_topic_v2
         self._store = files.store
@@ -304,7 +303,7 @@ class EscapingPops:
         of_topic = names.popped_topic(check_point.topic, check_point.group)
         times_max = group.retry_max_times if group is not None else None
         retry = Retry(of_topic, message.reconsume_times + 1, times_max)
-        return Outgoing(topic, properties, self._sender, retry=retry)
+        return Outgoing(topic, properties, retry=retry)
 
     def _accepted(self, window: Window) -> None:
         if self._window is not window:

@@ -52,7 +52,6 @@ class EscapingTimers:
         clock: Clock,
         ready: Callable[[], None],
     ) -> None:
-        self._group = f"InnerProducerGroup_{config.broker_name}_{config.broker_id}"
         options = timer_options(config)
         self._precision_ms, self._roll_window_ms = options.precision_ms, options.roll_window_ms
         self._store = files.store
@@ -190,7 +189,7 @@ class EscapingTimers:
 
     def _outgoing(self, message: MessageExt) -> Outgoing:
         properties = {name: value for name, value in message.properties.items() if name not in _DROPPED}
-        return Outgoing(message.properties[p.REAL_TOPIC], properties, self._group)
+        return Outgoing(message.properties[p.REAL_TOPIC], properties)
 
     def _accepted(self, window: Window) -> None:
         if self._window is not window:
