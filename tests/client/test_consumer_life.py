@@ -12,7 +12,6 @@ from libramq.client import ConsumeFrom, PushConsumer
 from libramq.client.network_thread import THREAD_NAME
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import InvalidState, LocalProtocolError, LoopClosed, NoPermission
-from tests.client.fake_cluster import FakeBroker, FakeNameServer
 
 
 def consumer(namesrv, **options):
@@ -192,28 +191,6 @@ async def test_a_handler_can_stop_the_consumer_through_a_task(namesrv, broker, w
     await watch.until(lambda: stopping)
     await stopping[0]
     assert broker.offsets["g", "T", 0] == 1
-
-
-@pytest.fixture
-def cluster():
-    """Return a broker and a name server on a thread of their own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-
-    def run(work):
-        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
-
-    broker = FakeBroker("a", T=4)
-    namesrv = FakeNameServer(broker)
-    run(broker.start())
-    run(namesrv.start())
-    yield namesrv, broker
-    run(broker.close())
-    run(namesrv.close())
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
 
 
 class Handled:

@@ -90,7 +90,26 @@ def _page(url: str) -> bytes:
     return data
 
 
-class NameServerLookup(Sequence[str]):
+class AddressList(Sequence[str]):
+    """Addresses of name servers: a sequence that others replace."""
+
+    _addresses: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return self._addresses[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._addresses)
+
+
+class NameServerLookup(AddressList):
     """The name servers that a page lists: a sequence that changes as the page does."""
 
     def __init__(
@@ -112,7 +131,6 @@ class NameServerLookup(Sequence[str]):
         self.server = join_address(parts.hostname, port)
         self._fetch = fetch
         self._monotonic = monotonic
-        self._addresses: tuple[str, ...] = ()
         self._looked_at = monotonic()
         self._looking = threading.Lock()
 
@@ -121,16 +139,6 @@ class NameServerLookup(Sequence[str]):
         if not self._addresses:
             self._addresses = self._fetch(self.url)
             self._looked_at = self._monotonic()
-
-    def __len__(self) -> int:
-        return len(self._addresses)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        return self._addresses[index]
 
     def __iter__(self) -> Iterator[str]:
         """Yield the addresses; those of two minutes ago are looked up again meanwhile."""

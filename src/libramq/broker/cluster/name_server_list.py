@@ -7,9 +7,9 @@ often that is fetched.
 Those of before are used while the page cannot be read. Upstream: BrokerOuterAPI.fetchNameServerAddr.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Final, overload
+from typing import Final
 
 from libramq.broker.config import BrokerConfig
 from libramq.clock import MonotonicMs
@@ -18,6 +18,7 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.transport.address import is_lookup, split_name_servers
+from libramq.transport.name_server_lookup import AddressList
 
 log = get_logger(__name__)
 
@@ -30,7 +31,7 @@ FIRST_MS: Final = 10_000
 Fetch = Callable[[str], tuple[str, ...]]
 
 
-class NameServerList(Sequence[str]):
+class NameServerList(AddressList):
     """The addresses as they are now."""
 
     def __init__(self, config: BrokerConfig, kernel: Kernel, fetch: Fetch | None) -> None:
@@ -38,7 +39,6 @@ class NameServerList(Sequence[str]):
         self._effects, self._clock = kernel.effects, kernel.clock
         self._fetch = fetch
         self._url: str | None = None
-        self._addresses: tuple[str, ...] = ()
         self._look_at = kernel.deadlines.new(self._look)
         self._was_read = self._has_failed = False
         if config.namesrv_addr and is_lookup(config.namesrv_addr):
@@ -66,19 +66,6 @@ class NameServerList(Sequence[str]):
     def is_awaited(self) -> bool:
         """Return whether the page has not been looked at yet."""
         return self._url is not None and not self._was_read
-
-    def __len__(self) -> int:
-        return len(self._addresses)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        return self._addresses[index]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._addresses)
 
     def _look(self, now_ms: MonotonicMs) -> None:
         if self._url is None or self._fetch is None:
