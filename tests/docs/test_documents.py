@@ -34,7 +34,8 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 pytestmark = pytest.mark.timeout(SECONDS_MAX + 50)
 
 
-def run(documents: Sequence[str], directory: Path) -> None:
+def run(documents: Sequence[str], directory: Path, *, is_private: bool = True) -> None:
+    """Run documents in a directory, in a network of their own unless they need a server of the test's."""
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -51,7 +52,7 @@ def run(documents: Sequence[str], directory: Path) -> None:
         *(str(ROOT / name) for name in documents),
     ]
     done = subprocess.run(
-        private_network.command(program),
+        private_network.command(program) if is_private else program,
         cwd=directory,
         env=environment,
         capture_output=True,

@@ -20,6 +20,7 @@ from libramq.spark.pipeline.batches import Batch
 from libramq.spark.pipeline.iceberg_table import IcebergTable
 from libramq.spark.pipeline.ingest.ingest import Ingest, IngestConfig
 from libramq.sync import Admin, Producer
+from tests.docs.test_documents import run as run_documents
 from tests.interop.cluster import SEND_TIMEOUT_MS
 from tests.interop.libra import ENVIRONMENT, LibraUp
 from tests.interop.object_store import ACCESS_KEY, SECRET_KEY, Gate, SeaweedFS, set_up_seaweedfs
@@ -227,6 +228,12 @@ def test_mistakes_are_named_before_spark_starts(
         pipeline = Ingest(IngestConfig(**given, storage={"endpoint": store.s3_url}))
         with pytest.raises(ConfigError, match=r"the object store http.*; give endpoint and region in \[st"):
             pipeline.plan()
+    sql = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": "s3://lake/warehouse"}
+    given = {"topics": ["A"], "table": "shop.new", "format": "iceberg", "catalog": sql}
+    pipeline = Ingest(IngestConfig(**given, storage={"endpoint": store.s3_url}))
+    refused = r"the warehouse s3://lake/warehouse of the new table shop.new cannot be reached: "
+    with pytest.raises(ConfigError, match=refused + ".*ACCESS_DENIED.*; give endpoint and region in"):
+        pipeline.plan()
     for place in ("a%20b", "a#b", "a?b"):
         with pytest.raises(
             ConfigError, match=r"readers would look elsewhere, as . has a meaning in URLs; give"
@@ -237,3 +244,14 @@ def test_mistakes_are_named_before_spark_starts(
     with pytest.raises(ConfigError, match=r"the catalog default cannot be opened: .*; give pyiceberg's"):
         pipeline.plan()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("_credentials")
+def test_the_page_about_logs_prints_what_it_shows(
+    store: SeaweedFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its readers have this environment; Polars and DuckDB query the table."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", store.s3_url)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("PYICEBERG_CATALOG__DEFAULT__S3__ENDPOINT", store.s3_url)
+    run_documents(["docs/logs-to-iceberg.md"], tmp_path, is_private=False)

@@ -177,7 +177,11 @@ def test_a_table_of_misfits_that_another_checkpoint_has_written_is_refused(tmp_p
         ),
         ({"body": "json", "columns": {"a": "number"}}, "column a: no type number; there are string, int"),
         ({"body": "json", "columns": {"a": "int"}, "event_time": "a"}, "with the type timestamp or date"),
-        ({"partitioned_by": ["shop"]}, "partitioned_by=.'shop'.: give columns of the types string, int"),
+        (
+            {"partitioned_by": ["date", "shop"]},
+            "partitioned_by=.'date', 'shop'.: shop is no column; give columns of the types string, int",
+        ),
+        ({"partitioned_by": ["body"]}, "partitioned_by=.'body'.: body is a binary; give columns of"),
         ({"partitioned_by": ["topic"], "dedup": "key"}, "dedup looks into the days of storing"),
     ],
 )

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from libramq.errors import ConfigError, needs_extra
 from libramq.spark.pipeline.data_files import by_partition, column_names, rows_in
+from libramq.spark.pipeline.object_store import REMEDY, SCHEME
 from libramq.spark.pipeline.table_columns import gained_columns
 
 if TYPE_CHECKING:
@@ -201,6 +202,22 @@ class IcebergTable:
             )
         if Path(warehouse.removeprefix("file://")).is_file():
             raise ConfigError(f"the warehouse {warehouse} in [catalog] is a file; give a directory")
+        if warehouse.startswith(SCHEME) and not uri.startswith("http"):
+            self._check_store(warehouse)
+
+    def _check_store(self, warehouse: str) -> None:
+        """Raise ConfigError if an object store does not say whether the new table's first file is there."""
+        from pyiceberg.io import load_file_io
+
+        place = f"{warehouse.rstrip('/')}/{self.name.replace('.', '/')}/metadata/v0.metadata.json"
+        try:
+            load_file_io(self._properties, place).new_input(place).exists()
+        except OSError as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ConfigError(
+                f"the warehouse {warehouse} of the new table {self.name} cannot be reached: {reason}; "
+                f"{REMEDY}"
+            ) from None
 
     def _prepared(self, schema: pa.Schema) -> "Table":
         """Return the table, created if there is none, with all columns of the schema."""
@@ -274,8 +291,7 @@ class IcebergTable:
             reason = str(error).strip().partition("\n")[0]
             raise ConfigError(
                 f"the table {self.name} is in the catalog {self._catalog_name}; its files cannot be read: "
-                f"{reason}; give endpoint and region in [storage], and AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY in the environment"
+                f"{reason}; {REMEDY}"
             ) from None
 
     def _not_opened(self, error: Exception) -> ConfigError:

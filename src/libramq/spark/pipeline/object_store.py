@@ -37,6 +37,10 @@ OPTIONS: Final = ("endpoint", "region")
 ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 REGION: Final = "us-east-1"  # Of AWS's clients where none is named.
+REMEDY: Final = (
+    "give endpoint and region in [storage], and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the "
+    "environment"
+)
 #: Without a byte passing. As in delta-rs; Arrow's 3 s are too short for a store that is busy.
 REQUEST_SECONDS: Final = 30
 
@@ -102,10 +106,7 @@ class ObjectStore:
             yield
         except OSError as error:
             reason = with_cause(str(error)).strip().partition("\n")[0]
-            raise ConfigError(
-                f"the object store {self.endpoint or 'S3'}: {reason}; give endpoint and region in [storage], "
-                "and AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
-            ) from None
+            raise ConfigError(f"the object store {self.endpoint or 'S3'}: {reason}; {REMEDY}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,12 +149,13 @@ class Ingest:
     def _check_days(self) -> None:
         """Raise ConfigError for partitions or an event time that the table cannot have."""
         config, columns = self._config, self._columns()
-        missing = [name for name in config.partitioned_by if columns.get(name) not in PARTITION_TYPES]
-        if missing or not config.partitioned_by:
-            raise ConfigError(
-                f"partitioned_by={config.partitioned_by!r}: give columns of the types "
-                f"{', '.join(PARTITION_TYPES)}"
-            )
+        for name in config.partitioned_by or [""]:
+            if (kind := columns.get(name)) not in PARTITION_TYPES:
+                reason = f"{name} is no column; " if kind is None else f"{name} is a {kind}; "
+                raise ConfigError(
+                    f"partitioned_by={config.partitioned_by!r}: {reason if name else ''}give columns of the "
+                    f"types {', '.join(PARTITION_TYPES)}"
+                )
         kinds = self._bodies.columns if self._bodies is not None else {}
         if config.event_time is not None and kinds.get(config.event_time) not in EVENT_TIME_TYPES:
             raise ConfigError(
@@ -200,7 +201,7 @@ class Ingest:
         batch = ("batch",) if self._config.format == "parquet" else ()
         return TablePlan(
             name=self._name + suffix,
-            path=self._place + suffix,
+            path=self._binding.get("catalog") or self._place + suffix,
             format=self._config.format,
             columns=columns,
             partitioned_by=(*batch, *partitioned_by),
