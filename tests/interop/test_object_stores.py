@@ -19,6 +19,7 @@ from libramq.spark.pipeline import iceberg_table
 from libramq.spark.pipeline.batches import Batch
 from libramq.spark.pipeline.iceberg_table import IcebergTable
 from libramq.spark.pipeline.ingest.ingest import Ingest, IngestConfig
+from libramq.spark.pipeline.object_store import StoredDirectory
 from libramq.sync import Admin, Producer
 from tests.docs.test_documents import run as run_documents
 from tests.interop.cluster import SEND_TIMEOUT_MS
@@ -187,6 +188,16 @@ def test_a_batch_that_another_run_has_added_meanwhile_is_not_added_again(store: 
     assert write(Rows(lambda: write(Rows(), "another")), "a third") == 2
     table = store.opened_catalog().load_table("shop.raced")
     assert table.scan().to_arrow().num_rows == 6
+
+
+@pytest.mark.usefixtures("_credentials")
+def test_a_new_directory_has_one_owner(store: SeaweedFS):
+    """Of two first runs; the second leaves no mark, so the first is not refused when it comes again."""
+    directory = StoredDirectory.of("s3://lake/claimed", {"endpoint": store.s3_url})
+    assert directory.claim("one") is None
+    assert directory.claim("other") == "s3://lake/claimed/_libramq/one"
+    assert directory.claim("one") is None
+    assert not directory.has_any()
 
 
 @pytest.mark.usefixtures("_credentials")

@@ -288,3 +288,16 @@ def test_mistakes_are_named(
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
     with pytest.raises(ConfigError, match=r"Iceberg table needs pyiceberg: pip install 'libramq\[iceberg\]'"):
         iceberg(catalog)
+
+
+def test_a_new_table_has_one_owner(catalog: dict[str, str]):
+    """Of two first runs; one that was killed before its first batch finds its own."""
+    schema = Rows()._rows.schema
+    iceberg(catalog).create(schema, "one")
+    iceberg(catalog).create(schema, "one")
+    with pytest.raises(ConfigError, match=r"another run has made the table shop\.orders just now"):
+        iceberg(catalog).create(schema, "other")
+    assert not iceberg(catalog).has_rows("one")
+    assert iceberg(catalog).has_rows("other")
+    iceberg(catalog).write_once(Rows(), Batch("q", 0))  # type: ignore[arg-type]
+    assert iceberg(catalog).has_rows("one")

@@ -1,16 +1,19 @@
 """Topics into tables, and what readers who know nothing of Spark see."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import deltalake
+import msgspec
 import pyarrow.dataset as ds
 import pytest
 from pyiceberg.catalog import load_catalog
 
 from libramq.errors import ConfigError, RouteNotFound
 from libramq.message import Message
+from libramq.spark.pipeline.batches import Batch
 from libramq.spark.pipeline.failure import PipelineFailed
 from libramq.spark.pipeline.ingest.ingest import Ingest, IngestConfig
 from libramq.spark.pipeline.plan import Progress
@@ -21,7 +24,7 @@ from ...interop.libra import LibraUp
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -61,6 +64,31 @@ def table(directory: Path, kind: str, name: str = "t") -> "pa.Table":
 
 def ignore(_: Progress) -> None:
     """Ignore a report of progress."""
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_of_two_first_runs_with_checkpoints_of_their_own_one_writes(
+    spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, kind: str
+):
+    """The second begins while the first has written nothing yet."""
+    send(up, topic, ["a"] * 20)
+    given = config(up, topic, tmp_path, format=kind)
+    other = Ingest(msgspec.structs.replace(given, checkpoint=str(tmp_path / "other.checkpoint")))
+    refused = list[str]()
+
+    class First(Ingest):
+        def _write(self, messages: "DataFrame", batch: Batch) -> None:
+            with pytest.raises(ConfigError) as refusal:
+                other.run(spark, ignore)
+            refused.append(str(refusal.value))
+            super()._write(messages, batch)
+
+    First(given).run(spark, ignore)
+    assert len(refused) == 1
+    assert re.search("another run, with another checkpoint|was not written with the checkpoint", refused[0])
+    assert table(tmp_path, kind).num_rows == 20
+    with pytest.raises(ConfigError, match="was not written with the checkpoint"):
+        other.plan()
 
 
 @pytest.mark.parametrize("kind", FORMATS)

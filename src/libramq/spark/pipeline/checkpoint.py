@@ -11,6 +11,7 @@ A table's batches are numbered by its checkpoint. Another checkpoint would begin
 batches would be taken for existing ones, or all messages would be written twice.
 """
 
+import hashlib
 import json
 import os
 import socket
@@ -68,6 +69,16 @@ class Checkpoint:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(self.directory / BINDING)
+
+    @property
+    def is_bound(self) -> bool:
+        """Return whether it has a table."""
+        return self._bound() is not None
+
+    @property
+    def owner(self) -> str:
+        """Return what tells this checkpoint from those of other runs and machines."""
+        return hashlib.sha256(f"{socket.gethostname()}:{self.directory}".encode()).hexdigest()[:16]
 
     def columns(self) -> Mapping[str, str]:
         """Return the columns that the table has got so far, and their types; none before the first run."""

@@ -49,6 +49,7 @@ MERGED_BYTES: Final = 128 << 20
 ORPHANS_AGE: Final = timedelta(days=7)
 _BATCH: Final = "libramq-batch"
 _QUERY: Final = "libramq-query"
+_OWNER: Final = "libramq-owner"
 _NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
 #: How pyiceberg's properties of stores begin; others are a catalog's, with its credential among them.
 _STORES: Final = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", "py-io-impl", "warehouse")
@@ -98,9 +99,12 @@ class IcebergTable:
             self._properties["warehouse"] = f"file://{Path(warehouse).absolute()}"
         self._partitioned_by = tuple(column_names(partitioned_by))
 
-    def has_rows(self) -> bool:
-        """Return whether the table exists."""
-        return self._open() is not None
+    def has_rows(self, owner: str = "") -> bool:
+        """Return whether the table exists, one apart that an owner has made and not written to."""
+        table = self._open()
+        if table is None:
+            return False
+        return not owner or table.properties.get(_OWNER) != owner or table.current_snapshot() is not None
 
     def check(self, columns: Mapping[str, str]) -> None:
         """Raise ConfigError if rows with these columns (Spark's types) do not fit, or have no place.
@@ -113,6 +117,14 @@ class IcebergTable:
             return
         known = {name: ARROW_TYPES[kind] for name, kind in columns.items() if kind in ARROW_TYPES}
         self._check(table, pa.schema(known))
+
+    def create(self, schema: pa.Schema, owner: str) -> None:
+        """Make a new table for one writer; ConfigError if another has made it meanwhile."""
+        table = self._prepared(schema, {_OWNER: owner})
+        if table.properties.get(_OWNER) != owner:
+            raise ConfigError(
+                f"another run has made the table {self.name} just now; give its checkpoint, or another table"
+            )
 
     def has_batch(self, batch: "Batch") -> bool:
         """Return whether a batch is in the table."""
@@ -219,7 +231,7 @@ class IcebergTable:
                 f"{REMEDY}"
             ) from None
 
-    def _prepared(self, schema: pa.Schema) -> "Table":
+    def _prepared(self, schema: pa.Schema, properties: Mapping[str, str] = MappingProxyType({})) -> "Table":
         """Return the table, created if there is none, with all columns of the schema."""
         from pyiceberg.exceptions import TableAlreadyExistsError
 
@@ -230,7 +242,7 @@ class IcebergTable:
             try:
                 with (
                     catalog.create_table_transaction(
-                        self.name, optional, properties=PROPERTIES
+                        self.name, optional, properties={**PROPERTIES, **properties}
                     ) as transaction,
                     transaction.update_spec() as spec,
                 ):

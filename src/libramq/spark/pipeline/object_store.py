@@ -33,6 +33,8 @@ SCHEME: Final = "s3://"
 #: In a path some libraries take these for what they mean in URLs, and others as they are.
 MARKS: Final = "%#?"
 OPTIONS: Final = ("endpoint", "region")
+#: In a table's directory: which checkpoints' first runs have begun. Readers pass over an underscore.
+MARKS_OF_RUNS: Final = "_libramq"
 #: AWS's names for the endpoint, the more particular one first.
 ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -143,14 +145,32 @@ class StoredDirectory:
         return StoredDirectory(self.store, f"{self.path}/{name}")
 
     def has_any(self) -> bool:
-        """Return whether any object is there."""
+        """Return whether any object is there, marks of runs apart."""
         from pyarrow.fs import FileSelector
 
-        return bool(self.store.file_system().get_file_info(FileSelector(self.path, allow_not_found=True)))
+        found = self.store.file_system().get_file_info(FileSelector(self.path, allow_not_found=True))
+        return any(each.base_name != MARKS_OF_RUNS for each in found)
 
     def has(self, name: str) -> bool:
         """Return whether an object is there."""
         return bool(self.store.file_system().get_file_info(f"{self.path}/{name}").is_file)
+
+    def claim(self, owner: str) -> str | None:
+        """Leave an owner's mark; return another's, without leaving one, if there is any.
+
+        Of two who begin at once at least one sees the other's mark, and perhaps both do: a store lists what
+        has been written, and pyarrow has no conditional writes.
+        """
+        from pyarrow.fs import FileSelector
+
+        marks, files = self.below(MARKS_OF_RUNS), self.store.file_system()
+        marks.put(owner)
+        found = files.get_file_info(FileSelector(marks.path, allow_not_found=True))
+        others = [f"{SCHEME}{mark.path}" for mark in found if mark.is_file and mark.base_name != owner]
+        if not others:
+            return None
+        files.delete_file(f"{marks.path}/{owner}")
+        return min(others)
 
     def put(self, name: str) -> None:
         """Write an empty object."""

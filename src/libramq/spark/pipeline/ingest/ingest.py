@@ -4,7 +4,10 @@ rejected rows, duplicates, and when tables are compacted.
 How a batch is written once is in `libramq.spark.pipeline.batches`.
 """
 
-from collections.abc import Mapping, Sequence
+import fcntl
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
@@ -210,13 +213,49 @@ class Ingest:
     def run(self, spark: "SparkSession", on_progress: OnProgress) -> RunResult:
         """Read the existing messages, or continuously with `every`; raises PipelineFailed."""
         self.plan()  # Of what is wrong nothing is made.
-        with self._checkpoint.locked():
+        with self._checkpoint.locked(), self._directory_locked():
             return self._run(spark, on_progress, self.plan())
+
+    @contextmanager
+    def _directory_locked(self) -> Iterator[None]:
+        """Keep runs with other checkpoints away from a table on a disk, even a new one."""
+        if self._config.format == "iceberg" or self._place.startswith(SCHEME):
+            yield
+            return
+        Path(self._place).mkdir(parents=True, exist_ok=True)
+        directory = os.open(self._place, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"another run, with another checkpoint, writes to {self._place}; give its checkpoint, or "
+                    "another table"
+                ) from None
+            yield
+        finally:
+            os.close(directory)
+
+    def _claim(self) -> None:
+        """Claim a new table for this checkpoint; ConfigError if another one's first run has begun."""
+        owner = self._checkpoint.owner
+        if self._config.format == "iceberg":
+            self._iceberg_table("").create(_arrow_schema(self._columns()), owner)
+        elif (directory := stored_directory(self._config.table, self._config.storage)) is not None:
+            other = directory.claim(owner)
+            if other is not None:
+                raise ConfigError(
+                    f"another run, with another checkpoint, has begun to write to {self._place}; give its "
+                    f"checkpoint, or another table, or delete {other} if there is no such run"
+                )
 
     def _run(self, spark: "SparkSession", on_progress: OnProgress, plan: Plan) -> RunResult:
         total = None if self._every_ms is not None else plan.message_count
         with failures_in_one_line(self.name):
-            self._checkpoint.bind(self._binding, self._gained_columns())
+            gained = self._gained_columns()
+            if not self._checkpoint.is_bound:
+                self._claim()
+            self._checkpoint.bind(self._binding, gained)
             query = start_batches(
                 spark,
                 self._options,
@@ -319,7 +358,11 @@ class Ingest:
 
     def _check_table(self) -> None:
         """Raise ConfigError if the table is not this checkpoint's, or cannot take these columns."""
-        has_rows = self._table().has_rows() or (self._bodies is not None and self._table(REJECTED).has_rows())
+        if self._config.format == "iceberg":
+            has_rows = self._iceberg_table("").has_rows(self._checkpoint.owner)
+        else:
+            has_rows = self._table().has_rows()
+        has_rows = has_rows or (self._bodies is not None and self._table(REJECTED).has_rows())
         self._checkpoint.check(self._binding, table_has_rows=has_rows)
         if self._config.format == "iceberg":
             self._iceberg_table("").check(self._columns())
@@ -331,19 +374,12 @@ class Ingest:
 
         Nested types need a Spark session to be read, so a plan compares less of them.
         """
-        from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import StructType
-
-        def arrow(columns: Mapping[str, str]) -> "pa.Schema":
-            ddl = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
-            fields = StructType.fromDDL(ddl) if ddl else StructType()
-            assert isinstance(fields, StructType), "a DDL text is one"
-            return to_arrow_schema(fields, timezone="UTC")
-
         columns = self._columns()
         if self._config.format == "iceberg":
             return columns
-        gained = gained_columns(self._place, arrow(self._checkpoint.columns()), arrow(columns))
+        gained = gained_columns(
+            self._place, _arrow_schema(self._checkpoint.columns()), _arrow_schema(columns)
+        )
         return {field.name: columns[field.name] for field in gained}
 
     def _table(self, suffix: str = "") -> "ParquetTable | DeltaTable | IcebergTable":
@@ -368,6 +404,17 @@ class Ingest:
 
     def _partitioned_by(self, suffix: str) -> list[str]:
         return ["date"] if suffix else self._config.partitioned_by
+
+
+def _arrow_schema(columns: Mapping[str, str]) -> "pa.Schema":
+    """Return columns with Spark's types as Arrow has them; nested ones need a Spark session to be read."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    ddl = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
+    fields = StructType.fromDDL(ddl) if ddl else StructType()
+    assert isinstance(fields, StructType), "a DDL text is one"
+    return to_arrow_schema(fields, timezone="UTC")
 
 
 def _body_columns(config: IngestConfig) -> BodyColumns | None:
