@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from libramq.cli.options import timestamp_of
 from libramq.errors import InvalidParameter, RouteNotFound
 from libramq.message import Message
 from libramq.message.queue import MessageQueue
@@ -254,6 +255,13 @@ def test_a_group_is_deleted_with_its_offsets_retries_and_dead_letters(up, topic)
             admin.consume_stats(group)
         assert admin.delete_group(group, offsets=True) == [address]
     assert ask(up, "deleteSubGroup", "-g", "Other", "-b", address) == {"group": "Other", "brokers": [address]}
+
+
+def test_a_time_may_lack_its_milliseconds():
+    """As the guide writes it; mqadmin needs them."""
+    moment = timestamp_of("2026-05-01#08:00:00")
+    assert timestamp_of("2026-05-01#08:00:00:000") == moment
+    assert timestamp_of("2026-05-01#08:00:00:250") == moment + 250
 
 
 @pytest.mark.parametrize(

@@ -171,13 +171,13 @@ def chosen_name_servers(option: str | None) -> str:
 
 
 def timestamp_of(text: str) -> int:
-    """Return the milliseconds since 1970 of a time in one of mqadmin's notations."""
+    """Return the milliseconds since 1970 of a time in mqadmin's notations; milliseconds may be left out."""
     if text == "now":
         return time.time_ns() // 1_000_000
     if re.fullmatch(r"-?\d+", text):
         return int(text)
     try:
-        seconds, _, milliseconds = text.rpartition(":")
+        seconds, _, milliseconds = text.rpartition(":") if text.count(":") == 3 else (text, "", "0")
         moment = datetime.strptime(seconds, "%Y-%m-%d#%H:%M:%S")
         return round(moment.timestamp() * 1_000) + int(milliseconds)
     except (ValueError, OverflowError):
