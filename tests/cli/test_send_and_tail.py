@@ -62,10 +62,11 @@ def test_a_message_is_sent_with_all_it_may_have(namesrv):
 def test_a_delay_and_a_time_hold_a_message_back(namesrv):
     """Both were sent before the last one, and are not stored in their topic yet."""
     create(namesrv, "Later", 1)
-    send(namesrv, "Later", "delayed", "--delay", "1h")
-    send(
-        namesrv, "Later", "at", "--at", time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 3600))
-    )
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 3600))
+    for body, when in (("delayed", ("--delay", "1h")), ("at", ("--at", at))):
+        assert send(namesrv, "Later", body, *when).endswith(
+            " to Later@broker-a:0, delivered when it is due\n"
+        )
     send(namesrv, "Later", "now")
     assert tail(namesrv, "Later", "--from", "earliest", "--format", "{body}") == ["now"]
 
