@@ -300,6 +300,20 @@ def test_a_denied_heartbeat_stops_membership_and_a_denied_topic_does_not():
     assert answered("broker a:1", None, keeps_out=True) == [fx.Recovered()]
 
 
+def test_a_heartbeat_that_is_denied_again_and_again_is_logged_once(caplog):
+    """It is repeated twice a second, as long as a password is wrong; another reason is logged."""
+    talk = Member().looking()
+    known = talk.core.known_brokers
+    for outcome in (refusal(NO_PERMISSION), refusal(NO_PERMISSION), RequestTimeout("no answer")):
+        talk._(known.heartbeat_answered("a:1", outcome, talk.now_ms))
+    first, second = (each for each in caplog.messages if each.startswith("heartbeat failed"))
+    assert "NO_PERMISSION" in first
+    assert "no answer" in second
+    talk.heartbeat()
+    talk._(known.heartbeat_answered("a:1", refusal(NO_PERMISSION), talk.now_ms))
+    assert "NO_PERMISSION" in caplog.messages[-1]
+
+
 def test_a_join_names_the_chosen_strategy():
     """It has the name of a static member, too."""
     talk = Member(group_strategy="AVG_BY_CIRCLE", instance_id="left").looking()

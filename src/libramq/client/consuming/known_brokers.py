@@ -21,6 +21,7 @@ from libramq.errors import (
     NAMES_COMPARED_MAX,
     LibraError,
     NameServerUnavailable,
+    NoPermission,
     RouteNotFound,
     did_you_mean,
     nearest_name,
@@ -209,9 +210,12 @@ class KnownBrokers:
         self, address: str, outcome: HeartbeatReply | LibraError, now_ms: MonotonicMs
     ) -> Effects:
         """Handle the result of a heartbeat."""
-        self.troubles.answered(f"broker {address}", outcome, keeps_out=True)
+        about = f"broker {address}"
+        is_known = about in self.troubles.present and isinstance(outcome, NoPermission)
+        self.troubles.answered(about, outcome, keeps_out=True)
         if isinstance(outcome, LibraError):
-            log_failed_request(log, "heartbeat failed", outcome, broker=address)
+            if not is_known:  # It is repeated twice a second.
+                log_failed_request(log, "heartbeat failed", outcome, broker=address)
             if not self._is_closed:
                 self._try_again(address, now_ms + RECONNECT_AGAIN_MS)
             return []
