@@ -104,6 +104,7 @@ async def test_who_is_away_is_logged_when_a_group_is_asked_for(cluster, brokers,
         for absent in (None, ["c"]):
             cluster.absent = absent
             assert "are away" not in caplog.text
-            with pytest.raises(ConsumerNotOnline):
-                await admin.consumer_connection("g")
-    assert "brokers that had a group are away" in caplog.text
+            for _ in range(2):
+                with pytest.raises(ConsumerNotOnline):
+                    await admin.consumer_connection("g")
+    assert caplog.text.count("brokers that had a group are away") == 1

@@ -97,6 +97,8 @@ class Admin(AsyncClient):
         self._remotes: AsyncioRemotes | None = None
         #: The groups of each broker, as it answered last.
         self._configured: list[tuple[BrokerData, frozenset[str]]] = []
+        #: Which brokers of a group are away, as it was logged last.
+        self._absent: dict[str, list[str] | None] = {}
 
     async def start(self) -> None:
         """Start; connections are made when they are needed."""
@@ -391,12 +393,13 @@ class Admin(AsyncClient):
             raise RouteNotFound(
                 f"no broker knows group {group}: it is known once its first consumer has started"
             ) from None
-        if route.lb_absent_brokers:
+        if route.lb_absent_brokers and route.lb_absent_brokers != self._absent.get(group):
             log.warning(
                 "brokers that had a group are away, and what they know of it is missing",
                 group=group,
                 brokers=route.lb_absent_brokers,
             )
+        self._absent[group] = route.lb_absent_brokers
         return route
 
     async def _masters(self, cluster: str | None) -> list[str]:
