@@ -56,7 +56,9 @@ class Access:
         text += f": {reason}" if reason else ""
         if not is_silent:
             return text
-        needed = "TLS (tls)" if self.tls is None else "a client certificate"
+        needed = "a client certificate"
+        if self.tls is None:
+            needed = "TLS (tls=, or for commands the file that LIBRA_ACCESS names)"
         return (
             f"{text}. Nothing was received from it at all; the server may require {needed}, "
             "or take no more connections"
