@@ -161,9 +161,8 @@ async def send_one(namesrv: str, sending: Sending, body: str, *, as_json: bool) 
     if as_json:
         print(json.dumps(_as_json(result)))
     else:
-        waits = (
-            sending.delay_ms > 0 or sending.deliver_at_ms is not None
-        )  # Elsewhere, at the answer's offset.
+        # The answer's offset is that of the place where a message waits for its time.
+        waits = sending.delay_ms > 0 or sending.deliver_at_ms is not None
         where = ", delivered when it is due" if waits else f" at offset {result.queue_offset}"
         print(f"sent {result.message_id} to {result.queue}{where}")
         _warn_of([result.status])
