@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from libramq.auth.resource import Actions, Resource
+from libramq.auth.operation import Actions, Resource
 from libramq.auth.signature import ACCESS_KEY
 from libramq.codes import ResponseCode
 from libramq.errors import NoPermission

@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.auth.access_control import AccessControl
-from libramq.auth.resource import Action, cluster, topic
+from libramq.auth.operation import Action, cluster, topic
 from libramq.auth.signature import ACCESS_KEY, SIGNATURE, signature
 from libramq.auth.users import Users
 from libramq.codes import ResponseCode

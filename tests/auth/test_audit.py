@@ -19,8 +19,7 @@ from libramq.auth.audit import (
     encode_event,
 )
 from libramq.auth.authorizer import require_permission
-from libramq.auth.operation import Locate, Manage, Send
-from libramq.auth.resource import Action, topic
+from libramq.auth.operation import Action, Locate, Manage, Send, topic
 from libramq.clock import MonotonicMs
 from libramq.errors import NoPermission
 from libramq.kernel.connection import Principal

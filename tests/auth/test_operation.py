@@ -3,8 +3,19 @@
 import pytest
 
 from libramq.auth.authorizer import ALLOW_ALL, require_permission
-from libramq.auth.operation import Consume, Locate, Manage, Membership, Send, SendBack, resources
-from libramq.auth.resource import Action, cluster, group, topic
+from libramq.auth.operation import (
+    Action,
+    Consume,
+    Locate,
+    Manage,
+    Membership,
+    Send,
+    SendBack,
+    cluster,
+    group,
+    resources,
+    topic,
+)
 from libramq.errors import NoPermission
 from libramq.kernel.connection import ANONYMOUS, Principal
 from tests.auth.guards import Guard

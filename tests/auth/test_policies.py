@@ -2,8 +2,8 @@
 
 import pytest
 
+from libramq.auth.operation import Action, cluster, group, topic
 from libramq.auth.policies import Policies, PolicyType, merged, parse_pattern, without
-from libramq.auth.resource import Action, cluster, group, topic
 from libramq.errors import NoPermission
 from libramq.formats.access import PolicyEntryInfo, PolicyInfo
 

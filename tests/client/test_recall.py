@@ -10,7 +10,7 @@ from libramq import ConfigError, InvalidMessage, Message, NoPermission, Producer
 from libramq.codes import RequestCode as R
 from libramq.errors import FeatureNotSupported, RequestTimeout
 from libramq.message import MessageQueue
-from libramq.message.recall_handle import HANDLE_BYTES_MAX, RecallHandle
+from libramq.message.ids import HANDLE_BYTES_MAX, RecallHandle
 from libramq.message.validation import validate
 from libramq.remoting.command import VERSION_5_0
 from libramq.testing import Broker

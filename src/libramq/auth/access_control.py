@@ -19,8 +19,8 @@ import hmac
 from collections.abc import Mapping
 from typing import Final
 
+from libramq.auth.operation import ALL, Action, Actions, Resource, ResourceKind
 from libramq.auth.policies import Decision
-from libramq.auth.resource import ALL, Action, Actions, Resource, ResourceKind
 from libramq.auth.signature import ACCESS_KEY, is_right
 from libramq.auth.users import User, Users
 from libramq.clock import Clock, MonotonicMs

@@ -25,8 +25,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from libramq.auth.authorizer import Authorizer
-from libramq.auth.operation import LOCATING
-from libramq.auth.resource import Actions, Resource
+from libramq.auth.operation import LOCATING, Actions, Resource
 from libramq.clock import Clock, MonotonicMs, WallMs
 from libramq.errors import NoPermission
 from libramq.kernel.connection import Principal, client_network

@@ -11,8 +11,7 @@ everyone may do everything. Upstream: auth/authentication, auth/authorization.
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from libramq.auth.operation import Operation, resources
-from libramq.auth.resource import Actions, Resource
+from libramq.auth.operation import Actions, Operation, Resource, resources
 from libramq.errors import NoPermission
 from libramq.kernel.connection import Connection, Principal
 

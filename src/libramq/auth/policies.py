@@ -19,7 +19,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from libramq.auth.resource import Action, Actions, Resource, ResourceKind
+from libramq.auth.operation import Action, Actions, Resource, ResourceKind
 from libramq.codes import ResponseCode
 from libramq.errors import NoPermission
 from libramq.formats.access import PolicyEntryInfo, PolicyInfo

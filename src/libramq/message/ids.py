@@ -1,5 +1,5 @@
 """The two ids of a message: the offset id (where it is stored) and the unique id (its producer's): how each
-is made and read.
+is made and read; and the handle by which a producer recalls a message that waits for its time.
 
     offset id   host address (4 or 16) | port (4) | physical offset (8)                 = 32 or 56 hex digits
     unique id   ip (4 or 16) | pid (2) | instance (4) | ms since the month began (4) | counter (2)
@@ -11,9 +11,15 @@ The physical offset of an offset id is a place: where in the log the record begi
 the number of the message in it if it is an inner batch. So each message of a batch has an id of its own;
 Apache's clients give all of a batch one id.
 
-Upstream: common/message/MessageDecoder.createMessageId, MessageClientIDSetter.
+    recall handle   base64 of: v1 | topic | broker name | time in ms | unique id        with spaces between
+
+The broker answers the send of a timer message with it; the producer returns it with RECALL_MESSAGE.
+
+Upstream: common/message/MessageDecoder.createMessageId, MessageClientIDSetter; RecallMessageHandle.java.
 """
 
+import base64
+import binascii
 import ipaddress
 import random
 import struct
@@ -34,6 +40,9 @@ UNIQUE_ID_V4_LENGTH: Final = 32
 UNIQUE_ID_V6_LENGTH: Final = 56
 DAY_MS: Final = 86_400_000
 _COUNTS_PER_MS = 0x1_0000
+_VERSION: Final = "v1"
+#: Ours: a handle names a topic, a broker, a time and a message.
+HANDLE_BYTES_MAX: Final = 1024
 
 
 class OffsetId(NamedTuple):
@@ -247,3 +256,29 @@ def inner_offset_ids(first: str, count: int) -> list[str]:
 def _numbers(count: int) -> str:
     """Return the numbers of a batch's messages as they are in ids; many batches have as many as fit."""
     return struct.pack(f">{count}H", *range(count)).hex(",", 2).upper()
+
+
+class RecallHandle(NamedTuple):
+    """The handle by which a producer recalls a timer message. time_ms: in the message's slot."""
+
+    topic: str
+    broker_name: str
+    time_ms: str
+    unique_key: str
+
+    def encode(self) -> str:
+        """Return the handle's text."""
+        return base64.urlsafe_b64encode(" ".join((_VERSION, *self)).encode()).decode()
+
+
+def decode_recall_handle(text: str) -> RecallHandle | None:
+    """Return a handle; None if it is none, or too long: cut short, it would name another message."""
+    if len(text) > HANDLE_BYTES_MAX:
+        return None
+    try:
+        parts = base64.urlsafe_b64decode(text.encode()).decode().split(" ")
+    except (binascii.Error, ValueError):
+        parts = []
+    if len(parts) < 5 or parts[0] != _VERSION:
+        return None
+    return RecallHandle(*parts[1:5])

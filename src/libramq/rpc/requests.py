@@ -17,9 +17,19 @@ from typing import Any, Final
 from msgspec import structs
 
 from libramq.auth.audit import Kind
-from libramq.auth.operation import Consume, Manage, Membership, Operation, Send, SendBack
-from libramq.auth.resource import Action as A
-from libramq.auth.resource import Resource, cluster, group, topic
+from libramq.auth.operation import Action as A
+from libramq.auth.operation import (
+    Consume,
+    Manage,
+    Membership,
+    Operation,
+    Resource,
+    Send,
+    SendBack,
+    cluster,
+    group,
+    topic,
+)
 from libramq.codes import RequestCode as R
 from libramq.formats.access import AclInfo, UserInfo
 from libramq.formats.route import TopicRouteData

@@ -35,8 +35,7 @@ from libramq.kernel.purgatory import Gate, Gated, Missing, Waiter
 from libramq.message import names, stored_properties
 from libramq.message import properties as p
 from libramq.message.batch import count_items, has_more_items
-from libramq.message.ids import UniqueIdGenerator, born_host
-from libramq.message.recall_handle import RecallHandle
+from libramq.message.ids import RecallHandle, UniqueIdGenerator, born_host
 from libramq.message.stored_properties import BrokerProperties
 from libramq.message.sys_flag import INNER_BATCH, TRANSACTION_MASK, is_queued
 from libramq.message.tags import tag_code

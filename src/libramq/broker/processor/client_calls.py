@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from libramq.auth.authorizer import Authorizer, require_permission
-from libramq.auth.operation import Manage
-from libramq.auth.resource import Action
-from libramq.auth.resource import topic as topic_resource
+from libramq.auth.operation import Action, Manage
+from libramq.auth.operation import topic as topic_resource
 from libramq.auth.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.consumer_clients import ConsumerClients

@@ -32,10 +32,10 @@ from libramq.client.producing.transactions import Transaction, deciding
 from libramq.client.statistics import ProducerStatistics
 from libramq.clock import SystemClock
 from libramq.errors import BufferFull, ConfigError, InvalidMessage
+from libramq.message.ids import decode_recall_handle
 from libramq.message.message import Message, MessageExt
 from libramq.message.names import validate_group
 from libramq.message.queue import MessageQueue
-from libramq.message.recall_handle import decode_recall_handle
 from libramq.message.validation import validate
 from libramq.remoting.headers import RecallMessageHeader
 from libramq.rpc.broker_calls import recall_message

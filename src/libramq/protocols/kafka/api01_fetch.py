@@ -10,8 +10,7 @@ from itertools import chain
 from typing import Any, Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
-from libramq.auth.operation import Manage
-from libramq.auth.resource import Action, topic
+from libramq.auth.operation import Action, Manage, topic
 from libramq.broker.cluster.kafka.nodes import is_visible
 from libramq.broker.messages.fetching import Fetch, Fetching, QueueRead, is_out_of_range
 from libramq.clock import Clock

@@ -16,8 +16,7 @@ from itertools import islice
 from typing import Any, Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
-from libramq.auth.operation import Manage
-from libramq.auth.resource import Action, topic
+from libramq.auth.operation import Action, Manage, topic
 from libramq.broker.cluster.kafka.nodes import is_visible
 from libramq.catalog.requirements import Requirements
 from libramq.errors import BrokerError

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from libramq.auth.audit import Changed, Kind
-from libramq.auth.resource import Resource, ResourceKind
+from libramq.auth.operation import Resource, ResourceKind
 from libramq.broker.cluster.kafka.nodes import is_visible
 from libramq.broker.groups.group_offsets import Found, GroupOffsets
 from libramq.clock import Clock

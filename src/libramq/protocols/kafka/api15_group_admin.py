@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from libramq.auth.audit import Changed, Kind
-from libramq.auth.resource import group
+from libramq.auth.operation import group
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.broker.groups.removal import GroupRemoval
 from libramq.errors import BrokerError

@@ -18,8 +18,7 @@ from zlib import crc32
 
 from libramq.auth.audit import Changed, Kind
 from libramq.auth.authorizer import Authorizer, require_permission
-from libramq.auth.operation import Manage
-from libramq.auth.resource import Action, cluster, topic
+from libramq.auth.operation import Action, Manage, cluster, topic
 from libramq.broker.cluster.kafka.nodes import is_visible
 from libramq.broker.cluster.kafka.topics import ClusterTopics, TopicChange
 from libramq.broker.config import BrokerConfig

@@ -10,8 +10,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from libramq.auth.authorizer import Authorizer, is_permitted, require_permission
-from libramq.auth.operation import Consume, Locate, Manage
-from libramq.auth.resource import Action, group
+from libramq.auth.operation import Action, Consume, Locate, Manage, group
 from libramq.broker.cluster.kafka.group_copies import GroupLoad
 from libramq.broker.groups.coordination import Coordination
 from libramq.catalog import TopicTable

@@ -10,8 +10,7 @@ from functools import partial
 from typing import Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
-from libramq.auth.operation import Manage
-from libramq.auth.resource import Action, topic
+from libramq.auth.operation import Action, Manage, topic
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.effect import Thread

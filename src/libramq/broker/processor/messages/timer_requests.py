@@ -14,8 +14,7 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.formats.document import encode_body
 from libramq.message import properties as p
-from libramq.message.ids import born_host
-from libramq.message.recall_handle import RecallHandle, decode_recall_handle
+from libramq.message.ids import RecallHandle, born_host, decode_recall_handle
 from libramq.message.tags import tag_code
 from libramq.remoting.headers import RecallMessageHeader
 from libramq.rpc.outcome import Outcome, Reply, ReplyWhenDurable
