@@ -8,10 +8,10 @@ import typer
 
 import libramq
 from libramq.broker.broker_conf import broker_config
-from libramq.cli.access import access
 from libramq.cli.main import app, run
 from libramq.errors import ConfigError
 from libramq.nameserver.config import name_server_config
+from libramq.transport.access import environment_access
 from tests.cli.commands import libra, one_line
 
 
@@ -127,7 +127,7 @@ def test_a_fault_in_the_file_of_access_is_named_once(tmp_path, monkeypatch):
         if content is not None:
             file.write_text(content)
         with pytest.raises(ConfigError) as caught:
-            access()
+            environment_access()
         assert str(caught.value).startswith("LIBRA_ACCESS")
         assert why in str(caught.value)
         assert str(caught.value).count(str(file)) == 1

@@ -12,6 +12,7 @@ import pytest
 
 from libramq.cli.servers.secure_directory import SecureDirectory
 from libramq.formats.properties_file import property_line, read_properties
+from libramq.sync import Producer
 from tests.cli.commands import end, libra, one_line, start
 from tests.interop.cluster import Cluster
 from tests.interop.ports import free_broker_port, free_port
@@ -42,6 +43,8 @@ def test_only_users_may_do_anything_and_they_stay(tmp_path: Path, monkeypatch: p
         assert "the server may require TLS (tls=, or for commands the file that LIBRA_ACCESS names)" in plain
         monkeypatch.setenv("LIBRA_ACCESS", str(access))
         assert libra("send", "-n", namesrv, "-t", "T", "hello").code == 0
+        with Producer(namesrv=namesrv) as producer:
+            producer.send("T", b"of a program without a secret in it")
         (stored,) = (data / "commitlog").iterdir()
         assert stat.S_IMODE(stored.stat().st_mode) == 0o600
         user = ("-u", "reader", "-p", "a password")
@@ -52,7 +55,9 @@ def test_only_users_may_do_anything_and_they_stay(tmp_path: Path, monkeypatch: p
             file = tmp_path / "other.properties"
             file.write_text("".join(property_line(*each) for each in (encrypted | signed).items()))
             monkeypatch.setenv("LIBRA_ACCESS", str(file))
+            file.chmod(0o644)
             refused = libra("send", "-n", namesrv, "-t", "T", "not allowed")
+            assert (f"chmod 600 {file}" in refused.err) == bool(signed)
             assert refused.code != 0
             assert "NO_PERMISSION" in refused.err, refused
             kept = libra("admin", "wipeWritePerm", "-n", namesrv, "-b", "broker-a")

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from libramq import LibraError, Message, Producer, PushConsumer
-from libramq.cli.access import client_options
 from libramq.client import ConsumeFrom
 
 PAUSE_S = 0.02
@@ -70,7 +69,7 @@ async def main(name: str, directory: Path) -> None:
     kind = name.partition("-")[0]
     os.environ["LIBRA_ACCESS"] = f"{kind}.properties"
     run = send if kind == "orders" else read
-    await run(name, directory, stopping, **client_options())
+    await run(name, directory, stopping)
 
 
 if __name__ == "__main__":

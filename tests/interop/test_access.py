@@ -162,6 +162,7 @@ def test_commands_read_credentials_from_a_file(secured: Secured, topic: str, tmp
     """They are not options, because anyone who lists a machine's processes could read those."""
     file = tmp_path / "access"
     file.write_text("".join(f"{name}={text}\n" for name, text in secured.properties.items()))
+    file.chmod(0o600)
 
     def libra(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -51,7 +51,7 @@ from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials
 from libramq.rpc import admin_calls, group_calls, name_server_calls
 from libramq.rpc.call import Call
-from libramq.transport.access import Access
+from libramq.transport.access import client_access
 from libramq.transport.address import join_address
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.tls import Tls
@@ -91,7 +91,7 @@ class Admin(AsyncClient):
         whole_number("timeout_ms", timeout_ms, 1)
         self._name_server_addresses = name_server_addresses(namesrv)
         self._timeout_ms = timeout_ms
-        self._access = Access(credentials, tls)
+        self._access = client_access(credentials, tls)
         self._clock = clock or SystemClock()
         self._random = randomness
         self._remotes: AsyncioRemotes | None = None

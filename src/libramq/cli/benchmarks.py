@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from libramq.cli.access import access, client_options
 from libramq.cli.output import console, print_table
 from libramq.client import ConsumeFrom, Producer, PushConsumer, SendResult
 from libramq.client.queue_reader import QueueReader
 from libramq.errors import ConfigError, LibraError
 from libramq.message import Message
 from libramq.message.message import MessageExt
+from libramq.transport.access import environment_access
 from libramq.transport.address import split_name_servers
 
 GROUP: Final = "LIBRA_BENCH"
@@ -103,7 +103,7 @@ def _body(size: int) -> bytes:
 async def produce(load: Load) -> Report:
     """Send; return rate and latencies."""
     body = _body(load.size)
-    async with Producer(group=GROUP, namesrv=load.namesrv, **client_options()) as producer:
+    async with Producer(group=GROUP, namesrv=load.namesrv) as producer:
         await producer.publish_queues(load.topic)  # Connect and look up before the clock starts.
         if load.warm_up:
             async with _Meter(f"warming up at {load.topic}", load.warm_up) as meter:
@@ -188,7 +188,6 @@ async def consume(
         namesrv=namesrv,
         consume_from=ConsumeFrom.FIRST_OFFSET,
         batch_size=batch_size,
-        **client_options(),
     )
     consumer.subscribe(topic, "*", handle)
     async with _Meter(f"consuming {topic}", total) as meter, consumer:
@@ -224,11 +223,10 @@ async def latency(namesrv: str, topic: str, pace: Pace) -> Report:
         namesrv=namesrv,
         consume_from=ConsumeFrom.FIRST_OFFSET,
         batch_size=32,
-        **client_options(),
     )
     consumer.subscribe(topic, "*", handle)
     async with (
-        Producer(group=GROUP, namesrv=namesrv, **client_options()) as producer,
+        Producer(group=GROUP, namesrv=namesrv) as producer,
         _Meter(f"sending to {topic}", total) as meter,
     ):
         await producer.send(Message(topic, _STAMP.pack(0) + run + rest))  # It may create the topic.
@@ -256,7 +254,7 @@ async def latency(namesrv: str, topic: str, pace: Pace) -> Report:
 
 
 def _messages_held(namesrv: str, topic: str) -> int:
-    reader = QueueReader(split_name_servers(namesrv), group=GROUP, access=access())
+    reader = QueueReader(split_name_servers(namesrv), group=GROUP, access=environment_access())
     try:
         queues = reader.queues(topic)
         return sum(reader.max_offsets(queues).values()) - sum(reader.min_offsets(queues).values())

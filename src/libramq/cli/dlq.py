@@ -132,7 +132,6 @@ def replay(
     """
     from libramq.admin.dead_letters import replay as send_again
     from libramq.cli import output
-    from libramq.cli.access import client_options
     from libramq.sync import Producer
 
     if [bool(ids), every, since is not None].count(True) != 1:
@@ -142,7 +141,7 @@ def replay(
     progress = _Progress(shlex.join(same), is_by_id=bool(wanted))
     with (
         _dead_letters(namesrv, group) as letters,
-        Producer(group=PRODUCER_GROUP, namesrv=options.name_servers(namesrv), **client_options()) as producer,
+        Producer(group=PRODUCER_GROUP, namesrv=options.name_servers(namesrv)) as producer,
     ):
         found: Iterable[DeadLetter] = letters.read(since_ms=_since_ms(since), ids=wanted)
         if wanted:
@@ -224,10 +223,10 @@ def _new_file(path: Path) -> Iterator[IO[str]]:
 def _dead_letters(namesrv: str | None, group: str) -> "Iterator[DeadLetters]":
     """Open a group's dead letters; raises RouteNotFound if there are none, and no such group either."""
     from libramq.admin.dead_letters import DeadLetters
-    from libramq.cli.access import access
+    from libramq.transport.access import environment_access
 
     servers = options.name_servers(namesrv)
-    with DeadLetters(servers, group, access=access()) as letters:
+    with DeadLetters(servers, group, access=environment_access()) as letters:
         if not letters.count():
             _refuse_unknown_group(servers, group)
         yield letters
@@ -235,10 +234,9 @@ def _dead_letters(namesrv: str | None, group: str) -> "Iterator[DeadLetters]":
 
 def _refuse_unknown_group(namesrv: str, group: str) -> None:
     from libramq.admin.groups import no_group
-    from libramq.cli.access import client_options
     from libramq.sync import Admin
 
-    with Admin(namesrv=namesrv, **client_options()) as admin:
+    with Admin(namesrv=namesrv) as admin:
         groups = admin.groups()
     if group not in groups:
         raise no_group(group, groups)

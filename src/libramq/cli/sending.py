@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from libramq.cli.access import client_options
 from libramq.client import Producer, SendResult, SendStatus, by_hash
 from libramq.errors import ConfigError, InvalidMessage, LibraError, LocalProtocolError, did_you_mean
 from libramq.message import Message, MessageQueue
@@ -152,7 +151,7 @@ def named_properties(pairs: Sequence[str]) -> dict[str, str]:
 
 async def send_one(namesrv: str, sending: Sending, body: str, *, as_json: bool) -> None:
     """Send one message and print its position."""
-    async with Producer(group=GROUP, namesrv=namesrv, **client_options()) as producer:
+    async with Producer(group=GROUP, namesrv=namesrv) as producer:
         message, queue = sending.message(os.fsencode(body)), await sending.chosen(producer)
         key = sending.order_key
         result = await producer.send(
@@ -190,7 +189,7 @@ async def send_lines(
             print(json.dumps(_as_json(outcome)), flush=True)
 
     number = 0
-    async with Producer(group=GROUP, namesrv=namesrv, **client_options()) as producer:
+    async with Producer(group=GROUP, namesrv=namesrv) as producer:
         queue = await sending.chosen(producer)
         try:
             async for line in _lines(file):

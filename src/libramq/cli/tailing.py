@@ -15,7 +15,6 @@ from datetime import datetime
 from itertools import islice
 from typing import Final
 
-from libramq.cli.access import access
 from libramq.cli.message_row import message_row
 from libramq.cli.options import moment_ms
 from libramq.cli.printable import printable, printable_json
@@ -26,6 +25,7 @@ from libramq.filter.tag import parse_tag_filter
 from libramq.message.message import MessageExt
 from libramq.message.names import validate_topic
 from libramq.message.queue import MessageQueue
+from libramq.transport.access import environment_access
 from libramq.transport.address import split_name_servers
 
 GROUP: Final = "LIBRA_TAIL"
@@ -62,7 +62,9 @@ def tail(namesrv: str, wanted: Wanted) -> None:
     write = _writer(wanted)
     is_wanted = _queue_test(wanted.queue)
     pull_filter = PullFilter.of(wanted.expression)
-    reader = QueueReader(split_name_servers(namesrv), group=GROUP, access=access(), pull_filter=pull_filter)
+    reader = QueueReader(
+        split_name_servers(namesrv), group=GROUP, access=environment_access(), pull_filter=pull_filter
+    )
     try:
         found = follow(
             reader,

@@ -42,11 +42,10 @@ def topics(
 
 async def _rows(namesrv: str, topic: str | None, *, every: bool) -> list[dict[str, Any]]:
     from libramq.admin.admin import Admin
-    from libramq.cli.access import client_options
     from libramq.errors import RemoteError
     from libramq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic, reply_topic
 
-    async with Admin(namesrv=namesrv, **client_options()) as admin:
+    async with Admin(namesrv=namesrv) as admin:
         if topic is not None:
             ends = await admin.topic_stats(topic)
             return [

@@ -9,6 +9,7 @@ Exit code 0 if they do, 1 if they do not or something failed, 2 if it cannot sta
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from libramq.demo.journal import Consumed
 from libramq.demo.reconciliation import Account, reconcile
 from libramq.errors import ConfigError, LibraError
 from libramq.message import Message
+from libramq.transport.access import VARIABLE
 
 SECONDS_MAX: Final = 225
 """The whole takes less than four minutes; after that the run is stopped."""
@@ -236,6 +238,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not 1 <= options.flights <= flights.FLIGHT_COUNT:
         parser.error(f"--flights {options.flights}: give a number from 1 to {flights.FLIGHT_COUNT}")
+    os.environ.pop(VARIABLE, None)  # Its own servers have no users.
     console = display.make_console()
     try:
         flights.archive()

@@ -36,4 +36,5 @@ def libramq_broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     mark = request.node.get_closest_marker("libramq")
     with Broker(**(mark.kwargs if mark is not None else {})) as broker:
         monkeypatch.setenv("NAMESRV_ADDR", broker.namesrv)
+        monkeypatch.delenv("LIBRA_ACCESS", raising=False)  # It has no users.
         yield broker

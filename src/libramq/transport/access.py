@@ -2,7 +2,7 @@
 ...).
 
 The asyncio and the blocking shell share it. Requests are signed as they are written, each attempt again.
-Spark's options, pipelines and `$LIBRA_ACCESS` have it as properties:
+Spark's options, pipelines and the file of `$LIBRA_ACCESS` have it as properties:
 
     accessKey=bob                            of an ACL; with ACL 2.0 the user's name
     secretKey=…                              and the user's password
@@ -14,12 +14,18 @@ Spark's options, pipelines and `$LIBRA_ACCESS` have it as properties:
     tls.client.keyPassword=…
     tls.verify=full                          of certificates: full, ca (not the name), none (for tests)
 
+Clients that are given neither credentials nor TLS, and all commands, take those of the file that
+`$LIBRA_ACCESS` names: a program needs no secret in it, nor on its command line.
+
 Upstream: tools.yml, SessionCredentials.java, TlsSystemConfig.java; tls.verify is ours, instead of two
 switches (tls.test.mode.enable, tls.client.authServer) that by default check nothing.
 """
 
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, cast
 
 from libramq.errors import ConfigError
@@ -80,6 +86,44 @@ KEY_PASSWORD: Final = "tls.client.keyPassword"
 VERIFY: Final = "tls.verify"
 _TLS: Final = (TRUST_CERT_PATH, CERT_PATH, KEY_PATH, KEY_PASSWORD, VERIFY)
 NAMES: Final = (ACCESS_KEY, SECRET_KEY, SECURITY_TOKEN, TLS_ENABLE, *_TLS)
+
+
+VARIABLE: Final = "LIBRA_ACCESS"
+_warned_of: Final[set[str]] = set()
+
+
+def environment_properties() -> dict[str, str]:
+    """Return the properties in the environment's file; empty if it names none. Raises ConfigError."""
+    from libramq.formats.properties_file import read_properties  # A Spark worker needs neither,
+    from libramq.logs import get_logger  # and starts for each task.
+
+    file = os.environ.get(VARIABLE)
+    if not file:
+        return {}
+    try:
+        found = read_properties(Path(file))
+    except ConfigError as error:  # It names the file.
+        raise ConfigError(f"{VARIABLE}: {error}") from None
+    if SECRET_KEY in found and file not in _warned_of and os.stat(file).st_mode & stat.S_IROTH:
+        _warned_of.add(file)
+        get_logger(__name__).warning(
+            "every user of this machine can read the secret key", file=file, remedy=f"chmod 600 {file}"
+        )
+    return found
+
+
+def environment_access() -> Access:
+    """Return the access that the environment names; ConfigError names a fault in its file."""
+    found = environment_properties()
+    try:
+        return access_of(found)
+    except ConfigError as error:
+        raise ConfigError(f"{VARIABLE}={os.environ[VARIABLE]}: {error}") from None
+
+
+def client_access(credentials: Credentials | None, tls: Tls | None) -> Access:
+    """Return the access of a client with these options: the environment's, if it has neither."""
+    return environment_access() if credentials is None and tls is None else Access(credentials, tls)
 
 
 def access_of(properties: Mapping[str, str], *, prefix: str = "") -> Access:

@@ -8,11 +8,12 @@ if TYPE_CHECKING:
     from libramq.admin import messages as lookup
     from libramq.admin import monitoring as monitor
     from libramq.admin import operator
-    from libramq.cli import access, message_row, output, running
+    from libramq.cli import message_row, output, running
     from libramq.formats import access as documents
     from libramq.formats import document, tables
     from libramq.message import names
     from libramq.rpc import admin_calls as calls
+    from libramq.transport import access
 else:
 
     class _Lazy:
@@ -24,7 +25,7 @@ else:
 
     audits = _Lazy("admin.audit")
     lookup, monitor, operator = _Lazy("admin.messages"), _Lazy("admin.monitoring"), _Lazy("admin.operator")
-    access, message_row = _Lazy("cli.access"), _Lazy("cli.message_row")
+    access, message_row = _Lazy("transport.access"), _Lazy("cli.message_row")
     output, running = _Lazy("cli.output"), _Lazy("cli.running")
     document, tables = _Lazy("formats.document"), _Lazy("formats.tables")
     documents = _Lazy("formats.access")

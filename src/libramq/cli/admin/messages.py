@@ -291,7 +291,9 @@ def messages_of(
 
     pull_filter = PullFilter.of(tags)
     servers = split_name_servers(namesrv)
-    reader = QueueReader(servers, group="TOOLS_CONSUMER", pull_filter=pull_filter, access=access.access())
+    reader = QueueReader(
+        servers, group="TOOLS_CONSUMER", pull_filter=pull_filter, access=access.environment_access()
+    )
     try:
         for queue in reader.queues(topic):
             if broker not in (None, queue.broker_name) or queue_id not in (None, queue.queue_id):
@@ -423,7 +425,7 @@ async def _resend(admin: Operator, found: Sequence["libramq.MessageExt"]) -> Ans
 
 
 def _producer(admin: Operator) -> "libramq.Producer":
-    return libramq.Producer(group=GROUP, namesrv=admin.namesrv, **access.client_options())
+    return libramq.Producer(group=GROUP, namesrv=admin.namesrv)
 
 
 async def _timed(

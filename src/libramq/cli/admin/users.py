@@ -239,7 +239,7 @@ async def audit(
     if file is not None:
         events = partial(audits.file_events, file)
     else:
-        events = partial(audits.audit_events, admin.namesrv, access.access())
+        events = partial(audits.audit_events, admin.namesrv, access.environment_access())
     found = await asyncio.to_thread(events, last=last, kind=kind, user=user)
     shown = [
         {

@@ -72,10 +72,10 @@ def history(
     """Show a group's rebalances: who caused them and why, what moved, and how long queues paused."""
     from libramq.admin.groups import group_rebalances
     from libramq.cli import output
-    from libramq.cli.access import access
     from libramq.cli.groups import history as group_history
+    from libramq.transport.access import environment_access
 
-    found = group_rebalances(_name_servers(context, namesrv), group, last=last, access=access())
+    found = group_rebalances(_name_servers(context, namesrv), group, last=last, access=environment_access())
     if json:
         output.print_json([group_history.as_json(rebalance) for rebalance in found])
         return
@@ -99,9 +99,8 @@ def remove(
 
 async def _remove(namesrv: str, group: str, member: str) -> None:
     from libramq.admin.admin import Admin
-    from libramq.cli.access import client_options
 
-    async with Admin(namesrv=namesrv, **client_options()) as admin:
+    async with Admin(namesrv=namesrv) as admin:
         await admin.remove_member(group, member, operator=_user())
 
 
@@ -175,9 +174,9 @@ async def _members(chosen: _Chosen, *, as_json: bool) -> None:
 
 def _group_watch(namesrv: str) -> "GroupWatch":
     from libramq.admin.groups import GroupWatch
-    from libramq.cli.access import access
+    from libramq.transport.access import environment_access
 
-    return GroupWatch(namesrv, access=access())
+    return GroupWatch(namesrv, access=environment_access())
 
 
 async def _look(watch: "GroupWatch", chosen: _Chosen) -> "list[GroupRow]":

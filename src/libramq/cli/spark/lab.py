@@ -115,13 +115,15 @@ def run(
 
 
 def _laboratory(config: Path | None, *, small: bool, **overrides: object) -> "Laboratory":
-    from libramq.cli import access
     from libramq.errors import needs_extra
+    from libramq.transport import access
 
     with needs_extra("the laboratory", "spark,java"):
         from libramq.lab.config import read_experiment
         from libramq.lab.laboratory import Laboratory
-    return Laboratory(read_experiment(config, small=small, **overrides), access=access.properties())
+    return Laboratory(
+        read_experiment(config, small=small, **overrides), access=access.environment_properties()
+    )
 
 
 def _names(text: str | None) -> list[str] | None:

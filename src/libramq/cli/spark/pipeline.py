@@ -38,13 +38,13 @@ def run(
 ) -> None:
     """Run a pipeline. After a crash or Ctrl-C, running it again continues where it stopped."""
     from libramq import logs
-    from libramq.cli import access
     from libramq.cli.spark.runs import ProgressDisplay, spark_session, spark_settings
     from libramq.spark.pipeline.registry import pipeline
+    from libramq.transport import access
 
     logs.log_to_stderr(log_level)
     settings = spark_settings(conf or [])
-    chosen = pipeline(name, config, namesrv=namesrv, access=access.properties() or None)
+    chosen = pipeline(name, config, namesrv=namesrv, access=access.environment_properties() or None)
     plan = chosen.plan()  # Report errors before a Java machine starts.
     if dry_run:
         _show(plan)

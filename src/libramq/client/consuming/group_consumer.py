@@ -41,7 +41,7 @@ from libramq.message.names import validate_group
 from libramq.message.queue import MessageQueue
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.runtime.seams import Dialer
-from libramq.transport.access import Access
+from libramq.transport.access import client_access
 from libramq.transport.asyncio_remotes import other_loop, running_loop
 
 log = get_logger(__name__)
@@ -87,7 +87,7 @@ class GroupConsumer(AsyncClient, Generic[N]):
         self._name_server_addresses = name_server_addresses(options.get("namesrv"))
         self._clock = options.get("clock") or SystemClock()
         self._random = options.get("randomness")
-        self._access = Access(options.get("credentials"), options.get("tls"))
+        self._access = client_access(options.get("credentials"), options.get("tls"))
         self._hooks = _hooks(options)
         self._deserializer = options.get("deserializer")
         if self._deserializer is not None:

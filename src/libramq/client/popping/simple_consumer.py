@@ -72,7 +72,7 @@ from libramq.remoting.body.pop import BatchAckText
 from libramq.rpc import pop_calls
 from libramq.rpc.broker_calls import heartbeat, unregister_client
 from libramq.rpc.call import Call
-from libramq.transport.access import Access
+from libramq.transport.access import client_access
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 
 T = TypeVar("T")
@@ -168,7 +168,7 @@ class SimpleConsumer(AsyncClient):
         self._from_end = options.get("from_end", False)
         self._beginning = _beginning(self.group) if self._from_end else None
         self._begun = Begun()
-        self._access = Access(options.get("credentials"), options.get("tls"))
+        self._access = client_access(options.get("credentials"), options.get("tls"))
         self._clock = options.get("clock") or SystemClock()
         self._random = options.get("randomness")
         self._selectors: dict[str, Selector] = {}

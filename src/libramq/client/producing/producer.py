@@ -39,7 +39,7 @@ from libramq.message.queue import MessageQueue
 from libramq.message.validation import validate
 from libramq.remoting.headers import RecallMessageHeader
 from libramq.rpc.broker_calls import recall_message
-from libramq.transport.access import Access
+from libramq.transport.access import client_access
 
 
 class Producer(AsyncClient):
@@ -71,7 +71,7 @@ class Producer(AsyncClient):
             self._settings,
             name_server_addresses=addresses,
             identity=self._identity,
-            access=Access(options.get("credentials"), options.get("tls")),
+            access=client_access(options.get("credentials"), options.get("tls")),
             clock=self._clock,
             randomness=options.get("randomness"),
             check=check,
