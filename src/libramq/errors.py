@@ -121,6 +121,11 @@ def did_you_mean(wrong: str, names: Iterable[str]) -> str:
     return f" (did you mean {near}?)" if near else ""
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 member", "2 members"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 class LibraError(Exception):
     """The base of all exceptions that LibraMQ raises on purpose."""
 
@@ -258,6 +263,13 @@ class FeatureNotSupported(RemoteError):
     """The broker's version lacks a feature; it was not asked, because it would do something else instead."""
 
 
+#: What helps where brokers answer a change of users, in Apache's words and with the code of a refusal.
+_OF_USERS: Final = {
+    "The user is existed": "It exists already: libra admin updateUser changes it.",
+    "The user is not exist": "libra admin listUser shows those that exist; createUser creates one.",
+}
+
+
 class BrokerError(RemoteError):
     """The response is an error.
 
@@ -279,7 +291,8 @@ class BrokerError(RemoteError):
         answered = f"{where} answered {request + ' with ' if request else ''}" if where else ""
         text = f"{answered}{response_code} {name}"
         text += f": {self.remark.strip()}" if self.remark else ""
-        super().__init__(text.rstrip(".") + f". {self.remedy}" if self.remedy else text)
+        remedy = _OF_USERS.get(self.remark.rstrip("."), self.remedy)
+        super().__init__(text.rstrip(".") + f". {remedy}" if remedy else text)
 
 
 class SystemBusy(BrokerError):

@@ -235,6 +235,8 @@ def test_apaches_other_names_start_with_a_notice(name):
 def test_an_unknown_name_is_reported_with_the_nearest_known_one():
     assert advice("autoCreateTopicsEnable") == "; did you mean autoCreateTopicEnable?"
     assert advice("listenport") == "; did you mean listenPort?"
+    assert advice("metricsPort") == "; did you mean metricsPromExporterPort?"  # After --metrics-port.
+    assert advice("kafkaPort") == "; did you mean kafkaListenPort?"
     assert advice("noSuchName") == ""
 
 

@@ -66,7 +66,7 @@ def test_every_diagnosis_has_a_sentence(talk):
     assert kinds(talk) == [(Kind.IDLE_MEMBERS, "")]
     reply = talk.ask(FakePeer(), R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader(consumer_group="G"))
     (told,) = fastjson.loads(reply.body)["diagnoses"]
-    assert told["text"].startswith("2 members share 1 queues")
+    assert told["text"].startswith("2 members share 1 queue,")
 
 
 def test_a_client_id_used_twice_is_reported_until_it_ends(talk):

@@ -148,7 +148,7 @@ def test_nothing_is_cloned_to_a_group_with_members(talk, peer):
     commit(talk, peer, "G", 3)
     talk.beat(peer, "c", "H", subscriptions=[subscription("T")])
     reply = talk.ask(peer, R.CLONE_GROUP_OFFSET, h.CloneOffsetsHeader(src_group="G", dest_group="H"))
-    assert (reply.code, "has 1 members" in reply.remark) == (C.SYSTEM_ERROR, True)
+    assert (reply.code, "has 1 member," in reply.remark) == (C.SYSTEM_ERROR, True)
     assert committed(talk, "H") is None
 
 

@@ -36,6 +36,7 @@ IMPOSSIBLE = [
     ("+reserve.time=-2", None, "value is not in range"),
     ("+reserve.time=", None, "value is not in range"),
     ("+queue.type=SimpleCQ", {}, "attempt to update an unchangeable attribute. key: queue.type"),
+    ("+queue.type=BatchCQ", {}, "create another topic with it, or delete this one first"),
     ("+queue.type=RocksDBCQ", None, "value is not in set: [SimpleCQ, BatchCQ]"),
     ("+=x", None, "kv string format wrong."),
     ("+a-b=x", None, "kv string format wrong."),

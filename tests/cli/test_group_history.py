@@ -198,7 +198,7 @@ def test_double_readers_and_the_catch_up_peak_are_printed():
         settled("a", 2_300, peak_catch_up_rate=12_000, duplicates_reported=0),
     ]
     (found,) = rebalances(events, wall_ms=10_000)
-    assert "    new owners read up to 12000 messages a second to catch up" in timeline(found)
+    assert "    new owners read up to 12,000 messages a second to catch up" in timeline(found)
     assert "    alice → bob: 1 queue, paused for 0 ms, read by both for up to 40 ms" in timeline(found)
     assert (as_json(found)["peakCatchUpRate"], as_json(found)["moves"][0]["doubleOwnerMs"]) == (
         12_000,

@@ -161,7 +161,7 @@ async def test_idle_members_and_an_orderly_one_beside_another_are_diagnosed(up):
     ((order, idleness),) = [row["diagnoses"] for row in rows]
     assert (order["kind"], idleness["kind"]) == ("strategies_differ", "idle_members")
     assert "@second consume in order, and 127.0.0.1@first do not" in table.out.replace("\n", " ")
-    assert f"{group}: idle_members: 2 members share 1 queues, so 1 of them are idle" in table.out
+    assert f"{group}: idle_members: 2 members share 1 queue, so 1 of them is idle" in table.out
 
 
 def test_an_unknown_group_is_named(up):

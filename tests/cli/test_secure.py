@@ -50,6 +50,8 @@ def test_only_users_may_do_anything_and_they_stay(tmp_path: Path, monkeypatch: p
         user = ("-u", "reader", "-p", "a password")
         made = libra("admin", "createUser", "-n", namesrv, "-c", "DefaultCluster", *user)
         assert made.code == 0, made
+        again = one_line(libra("admin", "createUser", "-n", namesrv, "-c", "DefaultCluster", *user))
+        assert again.endswith("The user is existed. It exists already: libra admin updateUser changes it.")
         encrypted = {name: text for name, text in read_properties(access).items() if name.startswith("tls.")}
         for signed in ({}, {"accessKey": "reader", "secretKey": "a password"}):
             file = tmp_path / "other.properties"
@@ -82,8 +84,8 @@ def test_only_users_may_do_anything_and_they_stay(tmp_path: Path, monkeypatch: p
             ("admin", "AUTH_CREATE_USER", ["User:reader"])
         ]
         Cluster.wait_until(
-            lambda: {each["user"] for each in audited(namesrv, "refused")} == {None, "reader"},
-            "the refusals of both",
+            lambda: {each["user"] for each in audited(namesrv, "refused")} == {None, "reader", "admin"},
+            "the refusals of all",
             within_s=30,
         )
         table = libra("admin", "audit", "-n", namesrv, "-u", "admin", "-m", "1").out

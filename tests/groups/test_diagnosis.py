@@ -8,6 +8,7 @@ from libramq.groups.diagnosis import (
     GroupSeen,
     Kind,
     diagnose,
+    no_members,
 )
 from libramq.message.queue import MessageQueue
 
@@ -88,7 +89,9 @@ def test_retry_topics_are_not_compared():
 def test_more_members_than_queues_are_reported():
     ((kind, _, text),) = found(member("alice"), member("bob"), member("carol"), queue_count=2)
     assert kind is Kind.IDLE_MEMBERS
-    assert text.startswith("3 members share 2 queues, so 1 of them are idle")
+    assert text.startswith("3 members share 2 queues, so 1 of them is idle")
+    assert no_members(1).text.startswith("1 message waits, and")
+    assert no_members(1_200).text.startswith("1,200 messages wait, and")
     assert found(member("alice"), member("bob"), queue_count=2) == []
     assert found(member("alice"), member("bob"), queue_count=None) == []
 

@@ -123,7 +123,7 @@ def test_last_batch_is_in_the_lag_mirror_although_spark_never_commits_it(broker:
 def test_lag_mirror_is_not_for_a_group_that_has_members(broker: FakeBroker, reader: Reader):
     broker.members["orders"] = ["somebody"]
     stream = reader(commitGroupId="orders")
-    with pytest.raises(ConfigError, match="commitGroupId: the group orders has 1 members"):
+    with pytest.raises(ConfigError, match="commitGroupId: the group orders has 1 member,"):
         stream.latestOffset(stream.initialOffset(), EVERYTHING)
 
 

@@ -146,9 +146,10 @@ def load_broker_config(
 
 def advice(name: str, options: type = BrokerConfig) -> str:
     """Return what to add to a message about an unknown option: the one whose name is nearest, if any is."""
-    names = [str(option.metadata["name"]) for option in fields(options) if option.metadata]
-    by_lower = {known.lower(): known for known in names}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8)
+    named = [(option.name, str(option.metadata["name"])) for option in fields(options) if option.metadata]
+    by_lower = {ours.replace("_", ""): known for ours, known in named}  # As commands name them: metricsPort.
+    by_lower |= {known.lower(): known for _, known in named}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.75)
     return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
 

@@ -104,7 +104,10 @@ def changed_attributes(current: Mapping[str, str] | None, changes: Mapping[str, 
         if attribute is None:
             raise _refused(f"unsupported key: {key}")
         if current is not None and not attribute.is_changeable:
-            raise _refused(f"attempt to update an unchangeable attribute. key: {key}")
+            raise _refused(
+                f"attempt to update an unchangeable attribute. key: {key}; it is chosen when a topic "
+                "is created: create another topic with it, or delete this one first (deleteTopic)"
+            )
         if sign == "-":
             del attributes[key]
         else:

@@ -13,7 +13,7 @@ import typer
 
 from libramq.cli import options
 from libramq.cli.printable import printable
-from libramq.errors import ConfigError, LibraError
+from libramq.errors import ConfigError, LibraError, counted
 
 if TYPE_CHECKING:
     from libramq.admin.dead_letters import DeadLetter, DeadLetters
@@ -109,7 +109,7 @@ def export(
         with _new_file(file) as out:
             for count, line in enumerate(lines, start=1):  # noqa: B007 # How many there were.
                 out.write(f"{line}\n")
-    print(f"wrote {_counted(count)} of {group} to {file}")
+    print(f"wrote {counted(count, 'dead letter')} of {group} to {file}")
 
 
 @app.command(no_args_is_help=True)
@@ -156,7 +156,10 @@ def replay(
         output.print_json({"group": group, "sent": progress.count, "topics": dict(progress.topics(topic))})
     else:
         where = ", ".join(f"{count:,} to {name}" for name, count in sorted(progress.topics(topic).items()))
-        print(f"sent {_counted(progress.count)} of {group} again" + (f": {where}" if where else ""))
+        print(
+            f"sent {counted(progress.count, 'dead letter')} of {group} again"
+            + (f": {where}" if where else "")
+        )
 
 
 class _Progress:
@@ -240,10 +243,6 @@ def _refuse_unknown_group(namesrv: str, group: str) -> None:
         groups = admin.groups()
     if group not in groups:
         raise no_group(group, groups)
-
-
-def _counted(count: int) -> str:
-    return f"{count:,} dead letter{'' if count == 1 else 's'}"
 
 
 def _since_ms(text: str | None) -> int:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from libramq.client.blocking_cluster import BlockingCluster
 from libramq.client.identity import local_address, new_client_id
 from libramq.clock import Clock, SystemClock
-from libramq.errors import BrokerError, ConfigError
+from libramq.errors import BrokerError, ConfigError, counted
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.rpc.broker_calls import consumer_list, heartbeat, unregister_client, update_consumer_offset
@@ -49,8 +49,8 @@ class LagGroup:
     def _refuse(self, member_count: int) -> None:
         if member_count:
             raise ConfigError(
-                f"the group {self._group} has {member_count} members, whose positions would be overwritten; "
-                "use another group"
+                f"the group {self._group} has {counted(member_count, 'member')}, whose positions would be "
+                "overwritten; use another group"
             )
 
     def _ask(self, queue: MessageQueue, call: Call[T]) -> T:

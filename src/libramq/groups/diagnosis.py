@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import Final
 
 from libramq.clock import MonotonicMs
+from libramq.errors import counted
 from libramq.groups.tag_conflict import canonical, tag_conflict
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
@@ -122,9 +123,10 @@ def no_members(waiting: int, retries: int = 0) -> Diagnosis:
 
     retries: those of them that have failed before.
     """
-    failed = f" ({retries:,} for another attempt)" if retries else ""
-    text = f"messages wait{failed}, and no member is connected; start its members, or delete the group"
-    return Diagnosis(Kind.NO_MEMBERS, "", f"{waiting:,} {text}" if waiting else text)
+    wait = f"{counted(waiting, 'message')} wait{'s' if waiting == 1 else ''}" if waiting else "messages wait"
+    wait += f" ({retries:,} for another attempt)" if retries else ""
+    text = f"{wait}, and no member is connected; start its members, or delete the group"
+    return Diagnosis(Kind.NO_MEMBERS, "", text)
 
 
 class Diagnoses:
@@ -249,11 +251,12 @@ def _no_topic(missing: Sequence[str]) -> Iterable[Diagnosis]:
 def _idle(group: GroupSeen) -> Iterable[Diagnosis]:
     count = len({one.client_id for one in group.connected})
     if group.queue_count and group.queue_count < count:
+        idle = count - group.queue_count
         yield Diagnosis(
             Kind.IDLE_MEMBERS,
             "",
-            f"{count} members share {group.queue_count} queues, so {count - group.queue_count} of them are "
-            "idle; give the topics more queues or run fewer members",
+            f"{count} members share {counted(group.queue_count, 'queue')}, so {idle} of them "
+            f"{'is' if idle == 1 else 'are'} idle; give the topics more queues or run fewer members",
         )
 
 

@@ -13,7 +13,7 @@ from libramq.cli.admin import exports, groups, messages, servers, statistics, to
 from libramq.cli.admin.frame import Answer, Changed, Operator, Table, command, plain, rows
 from libramq.cli.admin.lazy import calls, monitor, names, operator, tables
 from libramq.cli.printable import printable
-from libramq.errors import ConfigError, RemoteError
+from libramq.errors import ConfigError, RemoteError, counted
 
 app = Typer(
     help="Inspect and change clusters, topics and groups, with mqadmin's command names and options.",
@@ -88,7 +88,9 @@ async def update_topic(
     )
     brokers = await admin.update_topic(config, target, attributes=attributes, abandon_unread=abandon_unread)
     lines = [f"create topic to {address} success." for address in brokers]
-    lines.append(f"{topic}: {read_queues} queues to read, {write_queues} to write, permission {perm}")
+    lines.append(
+        f"{topic}: {counted(read_queues, 'queue')} to read, {write_queues} to write, permission {perm}"
+    )
     return Answer({"topic": topic, "brokers": brokers}, *lines)
 
 

@@ -8,6 +8,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final
 
+from libramq.errors import counted
 from libramq.groups.rebalance_event import QueueMove
 from libramq.groups.rebalance_history import Rebalance, RebalanceState
 
@@ -57,7 +58,7 @@ def timeline(rebalance: Rebalance) -> list[str]:
             else "interrupted: its broker never recorded the end"
         )
     else:
-        unowned = f", {_count(rebalance.unowned, 'queue')} without an owner" if rebalance.unowned else ""
+        unowned = f", {counted(rebalance.unowned, 'queue')} without an owner" if rebalance.unowned else ""
         also = "" if rebalance.state is RebalanceState.SETTLED else f"; {rebalance.state} at some brokers"
         lines += [
             f"{rebalance.moved}/{rebalance.minimum} queues moved (actual/minimum), stable after "
@@ -96,7 +97,7 @@ def redelivery(rebalance: Rebalance) -> str:
         return "unknown how many messages will be redelivered: no member was left"
     if bound is None:
         return "unknown how many messages were redelivered"
-    return f"at most {_count(bound, 'message')} redelivered" if bound else "no message was redelivered"
+    return f"at most {counted(bound, 'message')} redelivered" if bound else "no message was redelivered"
 
 
 def duration(milliseconds: int | None) -> str:
@@ -141,7 +142,7 @@ def as_json(rebalance: Rebalance) -> dict[str, Any]:
 
 
 def _catching_up(rate: int | None) -> list[str]:
-    return [f"new owners read up to {_count(rate, 'message')} a second to catch up"] if rate else []
+    return [f"new owners read up to {counted(rate, 'message')} a second to catch up"] if rate else []
 
 
 def _moves(moves: Sequence[QueueMove], names: MemberNames) -> list[str]:
@@ -152,7 +153,7 @@ def _moves(moves: Sequence[QueueMove], names: MemberNames) -> list[str]:
             (names.short(move.from_) if move.from_ else "nobody", names.short(move.to)), []
         ).append(move)
     lines = [
-        f"{giver} → {taker}: {_count(len(lot), 'queue')}"
+        f"{giver} → {taker}: {counted(len(lot), 'queue')}"
         + ("" if giver == "nobody" else f", paused for {_range([move.pause_ms for move in lot])} ms")
         + (f", read by both for up to {both} ms" if (both := max(m.double_owner_ms for m in lot)) else "")
         for (giver, taker), lot in list(pairs.items())[:NAMED_MAX]
@@ -176,7 +177,3 @@ def _named(names: Sequence[str]) -> str:
 def _range(numbers: Sequence[int]) -> str:
     low, high = min(numbers), max(numbers)
     return str(low) if low == high else f"{low}–{high}"
-
-
-def _count(number: int | None, noun: str) -> str:
-    return f"{number or 0} {noun}{'' if number == 1 else 's'}"

@@ -10,7 +10,7 @@ from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, ConsumerNotOnline, LibraError, broker_error
+from libramq.errors import BrokerError, ConsumerNotOnline, LibraError, broker_error, counted
 from libramq.filter.subscription import CLUSTERING, CONSUME_ACTIVELY, SubscriptionData
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.protocol_groups import ForeignGroup
@@ -71,8 +71,8 @@ class ForeignMembers:
 def _refusal(group: str, count: int) -> BrokerError:
     return broker_error(
         ResponseCode.SYSTEM_ERROR,
-        f"the group {group} has {count} members of Kafka's protocol, which would go on where they are; stop"
-        " them first",
+        f"the group {group} has {counted(count, 'member')} of Kafka's protocol, which would go on where they"
+        " are; stop them first",
     )
 
 

@@ -17,7 +17,7 @@ from libramq.broker.processor.stored_times import stored_ms
 from libramq.catalog.requirements import require_not_own
 from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import broker_error
+from libramq.errors import broker_error, counted
 from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig
 from libramq.kernel.work import Work
@@ -61,8 +61,8 @@ class OffsetAdministration:
         if live is not None and live.members:
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR,
-                f"the group {header.dest_group} has {len(live.members)} members, which would go on where they"
-                " are; stop them first, or reset the offsets",
+                f"the group {header.dest_group} has {counted(len(live.members), 'member')}, which would go on"
+                " where they are; stop them first, or reset the offsets",
             )
         named = (header.topic or "").strip()
         topics = [named] if named else sorted(self._offsets.topics_of_group(header.src_group))

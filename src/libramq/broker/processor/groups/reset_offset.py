@@ -26,7 +26,7 @@ from libramq.broker.processor.groups.consumer_offset import JAVA
 from libramq.broker.processor.groups.foreign_groups import ForeignMembers
 from libramq.catalog.requirements import require_not_own
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import broker_error
+from libramq.errors import broker_error, counted
 from libramq.fencing import MODE_EPOCHS
 from libramq.formats.document import encode_body
 from libramq.groups.consumer_group import Member
@@ -125,7 +125,7 @@ class OffsetReset:
         if not 0 <= header.queue_id < count:
             raise broker_error(
                 ResponseCode.INVALID_PARAMETER,
-                f"topic {header.topic} has {count} queues, no {header.queue_id}",
+                f"topic {header.topic} has {counted(count, 'queue')}, no {header.queue_id}",
             )
         return [header.queue_id]
 
