@@ -1,14 +1,16 @@
 """Tests of handler tasks and threads: deliveries of lost queues, or queued again while being reported."""
 
 import asyncio
+import logging
 import threading
 
 import pytest
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.handling.handlers import HandlerTasks, HandlerThreads
+from libramq.client.consuming.handling.handlers import FailureLog, HandlerTasks, HandlerThreads
 from libramq.client.consuming.queues.owned_queue import Delivery, Lease, OwnedQueue, QueueState
 from libramq.clock import SystemClock
+from libramq.logs import LINES_MAX
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from tests.client.consuming.examples import message
@@ -28,7 +30,12 @@ async def test_deliveries_of_a_queue_that_is_not_read_any_more_get_no_task():
 
     loop = asyncio.get_running_loop()
     tasks = HandlerTasks(
-        {"T": handle}, count=1, loop=loop, report=lambda *report: reports.append(report), loop_closed=list
+        {"T": handle},
+        count=1,
+        loop=loop,
+        report=lambda *report: reports.append(report),
+        loop_closed=list,
+        log_failure=FailureLog(),
     )
     deliveries = [Delivery(owned, [message(0)]) for _ in range(5)]
     tasks.put(deliveries)
@@ -64,7 +71,12 @@ def test_a_loop_that_ends_begins_no_further_handlers():
         loop = asyncio.get_running_loop()
         loop.set_task_factory(count)
         tasks = HandlerTasks(
-            {"T": handle}, count=1, loop=loop, report=lambda *_: None, loop_closed=lambda: None
+            {"T": handle},
+            count=1,
+            loop=loop,
+            report=lambda *_: None,
+            loop_closed=lambda: None,
+            log_failure=FailureLog(),
         )
         tasks.put([Delivery(owned, [message(0)]) for _ in range(5)])
         await begun.wait()
@@ -101,7 +113,9 @@ def test_a_delivery_not_begun_may_be_queued_again_before_its_report_returns(owne
             ran_again.set()
 
     loop = asyncio.new_event_loop()
-    threads = HandlerThreads({}, count=2, loop=loop, report=report, loop_closed=lambda: None)
+    threads = HandlerThreads(
+        {}, count=2, loop=loop, report=report, loop_closed=lambda: None, log_failure=FailureLog()
+    )
     threads.put([delivery])
     assert ran_again.wait(WAIT_S)
     threads.close()
@@ -109,3 +123,18 @@ def test_a_delivery_not_begun_may_be_queued_again_before_its_report_returns(owne
     assert [(ended, ending) for ended, ending, _ in reports] == [(delivery, HandlerOutcome.SKIPPED)] * 2
     assert len({ident for *_, ident in reports}) == 2
     assert threads._running == {}
+
+
+def test_a_flood_of_failures_with_long_texts_stays_readable(caplog):
+    """50 KB of text in each of them made 139 MB of log in 25 seconds."""
+    log_failure = FailureLog()
+    for _ in range(500):
+        try:
+            raise ValueError("x" * 50_000)
+        except ValueError:
+            log_failure([message(0)], "T")
+    lines = [logging.Formatter().format(record) for record in caplog.records]
+    assert len(lines) == LINES_MAX
+    assert all("in test_a_flood_of_failures" in line for line in lines)
+    assert all("LongError: ValueError: xxx" in line and "(cut: 50," in line for line in lines)
+    assert sum(map(len, lines)) < 30_000

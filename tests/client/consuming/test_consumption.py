@@ -2,6 +2,7 @@
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from libramq.logs import LINES_MAX
 from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import RETRY, SILENT, Conversation, found, q
 from tests.client.consuming.examples import route
@@ -58,3 +59,12 @@ def test_a_retried_message_has_its_original_topic():
         message.properties["RETRY_TOPIC"] = topic
     talk.pulled(q(0, topic=RETRY), (reply, messages))
     assert [[m.topic for m in each.messages] for each in talk.deliveries()] == [["T", "T"], ["U"]]
+
+
+def test_messages_of_foreign_topics_are_logged_a_few_times_and_counted(caplog):
+    """Where the broker passes none on: a line for each of them filled the disk."""
+    talk = Conversation(batch_size=1).pulling()
+    talk.pulled(q(0), found(*range(32)))
+    talk.handled(*((delivery, HandlerOutcome.FOREIGN) for delivery in talk.deliveries()))
+    assert len(talk.of(rq.SendBack)) == 32
+    assert len([line for line in caplog.messages if "a topic without a handler" in line]) == LINES_MAX

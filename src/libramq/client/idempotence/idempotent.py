@@ -24,7 +24,7 @@ from libramq.client.consuming.handling.handler_result import (
     Retry,
     ending_of,
 )
-from libramq.client.consuming.handling.handlers import Handler, is_async, is_in_order, log_failure
+from libramq.client.consuming.handling.handlers import FailureLog, Handler, is_async, is_in_order
 from libramq.client.idempotence.store import BUSY_MS_MAX, ClaimResult, Store
 from libramq.errors import ConfigError
 from libramq.message import properties as names
@@ -47,13 +47,13 @@ def idempotent(handler: Handler, *, store: Store, key: Key = "unique_id", scope:
     if key_of is None:
         raise ConfigError(f'key is "unique_id", "key" or a function, not {key!r}')
 
-    within_ms = min(getattr(store, "lease_ms", BUSY_MS_MAX), BUSY_MS_MAX)
+    within_ms, log = min(getattr(store, "lease_ms", BUSY_MS_MAX), BUSY_MS_MAX), FailureLog()
 
     def attempt_of(messages: Sequence[MessageExt]) -> _Attempt:
         found: dict[str, MessageExt] = {}
         for message in messages:
             found.setdefault(_bounded(f"{scope}:{message.topic}:{key_of(message)}"), message)
-        return _Attempt(found, within_ms)
+        return _Attempt(found, within_ms, log)
 
     async def finish(attempt: _Attempt, returned: object) -> HandlerResult:
         try:
@@ -104,8 +104,9 @@ class _Attempt:
     Until `judge`, all of them count as failed. within_ms: when messages of another's come again.
     """
 
-    def __init__(self, by_key: dict[str, MessageExt], within_ms: int) -> None:
+    def __init__(self, by_key: dict[str, MessageExt], within_ms: int, log: FailureLog) -> None:
         self._within_ms = within_ms
+        self._log = log
         self.owner = uuid.uuid4().hex
         self._ours = by_key
         self._done: set[str] = set()
@@ -169,7 +170,7 @@ class _Attempt:
         """
         if self._busy:
             self._ending = HandlerOutcome.LATER
-            log_failure(self.messages, self.messages[0].topic)
+            self._log(self.messages, self.messages[0].topic)
         return bool(self._busy)
 
     def endings(self, store: Store) -> list[tuple[Callable[[Sequence[str], str], None], list[str]]]:

@@ -13,6 +13,7 @@ import inspect
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -24,8 +25,9 @@ from libramq.client.awaiting import awaited, current_task, is_from_outside
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, HandlerResult, ending_of
 from libramq.client.consuming.handling.send_back import Failure
 from libramq.client.consuming.queues.owned_queue import Delivery
+from libramq.clock import SystemClock
 from libramq.errors import ConfigError, InvalidResult
-from libramq.logs import get_logger
+from libramq.logs import BoundedLog, get_logger
 from libramq.message.message import MessageExt, handed_out
 
 log = get_logger(__name__)
@@ -34,27 +36,63 @@ log = get_logger(__name__)
 _UNKNOWN: Final = Failure()
 
 
-def log_failure(messages: Sequence[MessageExt], topic: str, failure: Failure = _UNKNOWN) -> None:
-    """Log the exception that a handler has just raised, and what follows; never raises itself."""
-    error, follows = sys.exception(), failure.follows
-    about: dict[str, object] = {
-        "topic": topic,
-        "message_id": messages[0].message_id,
-        "messages": len(messages),
-        **failure.about,
-    }
+#: Ours: a longer traceback is cut, as exceptions may have a message's body as their text.
+TRACEBACK_CHARACTERS_MAX: Final = 16_384
+#: Ours: what is left of the text of such an exception.
+TEXT_CHARACTERS_MAX: Final = 1_024
+
+
+class LongError(Exception):
+    """The place of an exception in the log that is too long for it: its frames, and how its text begins."""
+
+
+class FailureLog:
+    """Logs exceptions of a consumer's handlers, and what follows: some lines in ten seconds, then a count.
+
+    failure: what is logged of a handler that failed on messages.
+    """
+
+    def __init__(self, failure: Callable[[Sequence[MessageExt]], Failure] = lambda _: _UNKNOWN) -> None:
+        self._failure = failure
+        self._lines = BoundedLog(_write_failure, SystemClock().monotonic_ms)
+
+    def __call__(self, messages: Sequence[MessageExt], topic: str) -> None:
+        """Log the exception that a handler has just raised; never raises itself."""
+        failure = self._failure(messages)
+        self._lines(
+            "a handler failed",
+            follows=failure.follows,
+            exception=sys.exception(),
+            topic=topic,
+            message_id=messages[0].message_id,
+            messages=len(messages),
+            **failure.about,
+        )
+
+
+def _write_failure(event: str, *, follows: str, exception: BaseException, **about: object) -> None:
     try:
-        if isinstance(error, InvalidResult):  # Its text is enough, without a traceback.
-            log.error(f"a handler failed; {follows}", reason=str(error), **about)
+        if isinstance(exception, InvalidResult):  # Its text is enough, without a traceback.
+            log.error(f"{event}; {follows}", reason=str(exception)[:TEXT_CHARACTERS_MAX], **about)
             return
-        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+        if isinstance(exception, asyncio.CancelledError | GeneratorExit):
             log.warning(f"a handler was cancelled; {follows}", **about)
             return
-        if isinstance(error, SystemExit):
+        if isinstance(exception, SystemExit):
             about["remedy"] = "to end the program, have its main task stop the consumer"
-        log.exception(f"a handler failed; {follows}", **about)
+        log.error(f"{event}; {follows}", exc_info=_cut(exception), **about)
     except Exception:  # The exception cannot even be formatted.
-        log.error(f"a handler failed; {follows}", error=type(error).__name__, **about)
+        log.error(f"{event}; {follows}", error=type(exception).__name__, **about)
+
+
+def _cut(exception: BaseException) -> BaseException:
+    """Return the exception to log: this one, or what is left of one that is too long."""
+    size = sum(map(len, traceback.format_exception(exception)))
+    if size <= TRACEBACK_CHARACTERS_MAX:
+        return exception
+    begins = f"{type(exception).__name__}: {str(exception)[:TEXT_CHARACTERS_MAX]}"
+    left = LongError(f"{begins}… (cut: {size:,} characters, with its causes)")
+    return left.with_traceback(exception.__traceback__)
 
 
 #: Ours: an event loop that ends has ended by then, and its tasks are not known to end with it before.
@@ -75,10 +113,10 @@ class HandlerTasks:
         loop: asyncio.AbstractEventLoop,
         report: Callable[[Delivery, Ending], None],
         loop_closed: Callable[[], None],
-        failure: Callable[[Sequence[MessageExt]], Failure] = lambda _: _UNKNOWN,
+        log_failure: FailureLog,
     ) -> None:
         self._handlers = dict(handlers)
-        self._failure = failure
+        self._log_failure = log_failure
         self._count = count
         self._loop = loop
         self._report = report
@@ -154,7 +192,7 @@ class HandlerTasks:
             ending = ending_of(await awaited(self._handlers[topic]([*handed])), messages, handed)
         except BaseException as error:
             delivery.raised(error)
-            log_failure(messages, topic, self._failure(messages))
+            self._log_failure(messages, topic)
             if is_from_outside(error):
                 raise
         finally:
@@ -183,10 +221,10 @@ class HandlerThreads:
         loop: asyncio.AbstractEventLoop,
         report: Callable[[Delivery, Ending], None],
         loop_closed: Callable[[], None],
-        failure: Callable[[Sequence[MessageExt]], Failure] = lambda _: _UNKNOWN,
+        log_failure: FailureLog,
     ) -> None:
         self._handlers = dict(handlers)
-        self._failure = failure
+        self._log_failure = log_failure
         self._count = count
         self._loop = loop
         self._report = report
@@ -320,7 +358,7 @@ class HandlerThreads:
             return ending_of(returned, messages, handed)
         except BaseException as error:  # SystemExit too: it ends the handler, not the thread.
             delivery.raised(error)
-            log_failure(messages, topic, self._failure(messages))
+            self._log_failure(messages, topic)
             if self._loop.is_closed():
                 self._loop_closed()
                 return HandlerOutcome.SKIPPED
@@ -390,6 +428,7 @@ class Handlers:
         failure: what is logged of a handler that failed on messages.
         """
         self._report = report
+        log_failure = FailureLog(failure)
         self._topics = frozenset(handlers)
         self._on_loop = {topic for topic, handler in handlers.items() if is_async(handler)}
         self._threads = HandlerThreads(
@@ -398,7 +437,7 @@ class Handlers:
             loop=loop,
             report=report,
             loop_closed=loop_closed,
-            failure=failure,
+            log_failure=log_failure,
         )
         self._tasks = HandlerTasks(
             handlers,
@@ -406,7 +445,7 @@ class Handlers:
             loop=loop,
             report=report,
             loop_closed=loop_closed,
-            failure=failure,
+            log_failure=log_failure,
         )
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
