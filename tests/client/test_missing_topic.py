@@ -10,7 +10,7 @@ from libramq.admin.groups import GroupWatch
 from libramq.client import Admin
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.known_brokers import MISSING_AGAIN_MS, WITHOUT_TOPIC_MAX
-from libramq.client.routing.name_servers import NameServers
+from libramq.client.routing.name_servers import HINT_MS, NameServers
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import NAMES_COMPARED_MAX, RouteNotFound
 from libramq.formats.document import encode_body
@@ -20,6 +20,7 @@ from libramq.testing import Broker
 from tests.client.consuming import requests as rq
 from tests.client.consuming.conversation import Conversation
 from tests.client.consuming.examples import route
+from tests.fakes import ManualClock
 from tests.transport.loops import until
 
 
@@ -121,21 +122,27 @@ class NameServer:
 
     def __init__(self):
         self.lists = 0
+        self.topics = ["orders"]
 
     def send(self, address, command, done, *, timeout_ms):
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             done(reply_to(command, ResponseCode.TOPIC_NOT_EXIST))
             return
         self.lists += 1
-        done(reply_to(command, ResponseCode.SUCCESS, body=encode_body(TopicList(topic_list=["orders"]))))
+        done(reply_to(command, ResponseCode.SUCCESS, body=encode_body(TopicList(topic_list=self.topics))))
 
 
 def test_all_topics_are_compared_once_and_not_with_each_send():
     """Among 10,000 of them that would stop the program's loop for a second."""
     name_server, outcomes = NameServer(), []
-    servers = NameServers(name_server, ["n:1"], random.Random(1))
+    clock = ManualClock()
+    servers = NameServers(name_server, ["n:1"], random.Random(1), clock.monotonic_ms)
     for _ in range(3):
         servers.route_to_send("ordres", outcomes.append, queue_count=4)
         servers.route("ordres", outcomes.append)
     assert ["(did you mean orders?)" in str(each) for each in outcomes] == [True] * 6
     assert name_server.lists == 1
+    name_server.topics = ["ordres-2"]  # The hint used to stay for the client's life.
+    clock.advance(HINT_MS)
+    servers.route("ordres", outcomes.append)
+    assert "(did you mean ordres-2?)" in str(outcomes[-1])

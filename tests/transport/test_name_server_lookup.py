@@ -15,6 +15,7 @@ from libramq.errors import ConfigError, NameServerUnavailable
 from libramq.transport import name_server_lookup
 from libramq.transport.address import is_lookup
 from libramq.transport.name_server_lookup import REFRESH_SECONDS, NameServerLookup, fetch
+from tests.fakes import ManualClock
 
 
 class Page:
@@ -200,7 +201,7 @@ def test_name_servers_follow_a_list_that_changes():
     from libramq.rpc.name_server_calls import all_topics
 
     listed, asked = ["a:1", "b:1"], Asked()
-    servers = NameServers(asked, listed, random.Random(1))
+    servers = NameServers(asked, listed, random.Random(1), ManualClock().monotonic_ms)
 
     def ask() -> str:
         servers.ask(all_topics(), lambda outcome: None)

@@ -107,7 +107,9 @@ class Admin(AsyncClient):
         await look_up(self._name_server_addresses)
         self._remotes = AsyncioRemotes(self._clock.monotonic_ms, access=self._access)
         randomness = self._random or random.Random()  # Not sooner: children of a fork would have copies.
-        self._name_servers = NameServers(self._remotes, self._name_server_addresses, randomness)
+        self._name_servers = NameServers(
+            self._remotes, self._name_server_addresses, randomness, self._clock.monotonic_ms
+        )
 
     async def stop(self) -> None:
         """Close all connections."""

@@ -136,7 +136,9 @@ class MemberNetwork(ABC):
             access=seams.get("access", OPEN),
             outages=Outages(clock.monotonic_ms),
         )
-        self._name_servers = NameServers(self._remotes, seams["name_server_addresses"], seams["randomness"])
+        self._name_servers = NameServers(
+            self._remotes, seams["name_server_addresses"], seams["randomness"], clock.monotonic_ms
+        )
         self._broker_requests = BrokerRequests(
             settings,
             subscriptions,

@@ -197,7 +197,9 @@ class SimpleConsumer(AsyncClient):
         await look_up(self._name_server_addresses)
         self._remotes = AsyncioRemotes(self._clock.monotonic_ms, access=self._access)
         randomness = self._random or random.Random()  # Not sooner: children of a fork would have copies.
-        self._name_servers = NameServers(self._remotes, self._name_server_addresses, randomness)
+        self._name_servers = NameServers(
+            self._remotes, self._name_server_addresses, randomness, self._clock.monotonic_ms
+        )
         if self._beginning is not None:
             try:
                 await self._begin(self._beginning)

@@ -191,7 +191,9 @@ class ProducerNetwork:
             access=seams.get("access", OPEN),
             outages=Outages(clock.monotonic_ms, of_known_only=True),
         )
-        self._name_servers = NameServers(self._remotes, seams["name_server_addresses"], randomness)
+        self._name_servers = NameServers(
+            self._remotes, seams["name_server_addresses"], randomness, clock.monotonic_ms
+        )
         self.routes = Routes(self._name_servers, default_queue_count=settings.default_topic_queue_nums)
         self.sender = Sender(
             self._remotes,

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from libramq.client.routing.publish_info import as_template
+from libramq.clock import MonotonicMs
 from libramq.errors import (
     BrokerError,
     LibraError,
@@ -44,19 +45,28 @@ Found = Callable[[dict[str, TopicRouteData | None], NameServerUnavailable | None
 #: Ours: missing topics whose nearest name is not looked for again, with each send: among 10,000 names that
 #: takes a second.
 HINTS_MAX: Final = 100
+#: Ours: how long it is not: ClientConfig.pollNameServerInterval, in which routes are looked up again.
+HINT_MS: Final = 30_000
 
 
 class NameServers:
     """Queries one name server, and the next if it does not answer."""
 
-    def __init__(self, remotes: Remotes, addresses: Sequence[str], randomness: random.Random) -> None:
+    def __init__(
+        self,
+        remotes: Remotes,
+        addresses: Sequence[str],
+        randomness: random.Random,
+        monotonic_ms: Callable[[], MonotonicMs],
+    ) -> None:
         self._remotes = remotes
         self._listed = addresses
         self._randomness = randomness
         self._seen: tuple[str, ...] = ()
         self._addresses: list[str] = []
         self._current = 0
-        self._hints: dict[str, str] = {}
+        self._monotonic_ms = monotonic_ms
+        self._hints: dict[str, tuple[str, MonotonicMs]] = {}  # And until when they count.
         self._follow()
 
     def _follow(self) -> None:
@@ -142,8 +152,9 @@ class NameServers:
 
     def _name_nearest(self, topic: str, routed: Routed) -> None:
         """Report a missing topic, with the nearest of those that brokers have."""
-        known = "" if topic.startswith(RETRY_PREFIX) else self._hints.get(topic)  # Nobody has mistyped it.
-        if known is not None:
+        known, until_ms = self._hints.get(topic, ("", None))
+        is_current = until_ms is not None and self._monotonic_ms() < until_ms
+        if is_current or topic.startswith(RETRY_PREFIX):  # Nobody has mistyped that.
             routed(self._missing(topic, known))
             return
 
@@ -152,7 +163,8 @@ class NameServers:
             if not isinstance(topics, LibraError):
                 if len(self._hints) >= HINTS_MAX:
                     self._hints.clear()
-                hint = self._hints[topic] = did_you_mean(topic, topics)
+                hint = did_you_mean(topic, topics)
+                self._hints[topic] = hint, self._monotonic_ms() + HINT_MS
             routed(self._missing(topic, hint))
 
         self.ask(all_topics(), listed)
