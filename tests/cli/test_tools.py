@@ -192,6 +192,10 @@ def test_the_latency_from_send_to_handler_is_measured(up, topic):
         assert report["messages"] == 50
         assert report["seconds"] < 2
         assert 0 < report["latencyMs"]["p50"] <= report["latencyMs"]["p99"] <= report["latencyMs"]["max"]
+    libra("bench", "consume", "-n", up.namesrv, "-t", topic)
+    # Its groups stayed, and had the problem no_members as soon as somebody sent to the topic again.
+    groups = json.loads(libra("groups", "--json", "-n", up.namesrv).out)
+    assert not [row["group"] for row in groups if row["group"].startswith("LIBRA_BENCH_")]
 
 
 def test_offsets_are_reset_by_time(up, topic):

@@ -3,17 +3,20 @@ measured.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import random
 import struct
 import sys
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from libramq.admin.admin import Admin
 from libramq.cli.output import console, print_table
 from libramq.client import ConsumeFrom, Producer, PushConsumer, SendResult
 from libramq.client.queue_reader import QueueReader
@@ -171,7 +174,10 @@ async def _send_batched(producer: Producer, load: Load, body: bytes, meter: _Met
 async def consume(
     namesrv: str, topic: str, *, group: str | None, count: int | None, batch_size: int
 ) -> Report:
-    """Consume from the beginning; return the rate."""
+    """Consume from the beginning; return the rate. group: None for one that is gone afterwards."""
+    if group is None:
+        async with _own_group(namesrv) as own:
+            return await consume(namesrv, topic, group=own, count=count, batch_size=batch_size)
     held = await asyncio.to_thread(_messages_held, namesrv, topic)
     total = count or held
     if not total:
@@ -184,7 +190,7 @@ async def consume(
             finished.set()
 
     consumer = PushConsumer(
-        group=group or f"{GROUP}_{time.time_ns() // 1_000_000}",
+        group=group,
         namesrv=namesrv,
         consume_from=ConsumeFrom.FIRST_OFFSET,
         batch_size=batch_size,
@@ -194,6 +200,18 @@ async def consume(
         await finished.wait()
         done, seconds = meter.done, meter.seconds
     return _report("consume", topic, done, seconds, group=consumer.group, batchSize=batch_size)
+
+
+@contextlib.asynccontextmanager
+async def _own_group(namesrv: str) -> AsyncIterator[str]:
+    """Name a group for one run, and delete it afterwards: what is sent later would be a lag of its."""
+    group = f"{GROUP}_{time.time_ns() // 1_000_000}"
+    try:
+        yield group
+    finally:
+        with contextlib.suppress(LibraError):
+            async with Admin(namesrv=namesrv) as admin:
+                await admin.delete_group(group, offsets=True)
 
 
 async def latency(namesrv: str, topic: str, pace: Pace) -> Report:
@@ -218,17 +236,15 @@ async def latency(namesrv: str, topic: str, pace: Pace) -> Report:
             arrived.set()
 
     rest = _body(max(0, pace.size - _STAMP.size - len(run)))
-    consumer = PushConsumer(
-        group=f"{GROUP}_{time.time_ns() // 1_000_000}",
-        namesrv=namesrv,
-        consume_from=ConsumeFrom.FIRST_OFFSET,
-        batch_size=32,
-    )
-    consumer.subscribe(topic, "*", handle)
     async with (
+        _own_group(namesrv) as group,
         Producer(group=GROUP, namesrv=namesrv) as producer,
         _Meter(f"sending to {topic}", total) as meter,
     ):
+        consumer = PushConsumer(
+            group=group, namesrv=namesrv, consume_from=ConsumeFrom.FIRST_OFFSET, batch_size=32
+        )
+        consumer.subscribe(topic, "*", handle)
         await producer.send(Message(topic, _STAMP.pack(0) + run + rest))  # It may create the topic.
         async with consumer, asyncio.TaskGroup() as sends:
             await first.wait()
