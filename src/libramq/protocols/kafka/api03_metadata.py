@@ -20,12 +20,15 @@ from libramq.catalog.topic_attributes import attributes_of
 from libramq.clock import Clock
 from libramq.errors import BrokerError, InvalidName
 from libramq.kernel.connection import Connection, Principal
+from libramq.logs import BoundedLog, get_logger
 from libramq.message import names
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.node import LEADER_EPOCH, NO_LEADER, NO_TOPIC_ID, KafkaNodes, TopicIds, id_of
 from libramq.protocols.kafka.refusals import code_of
 from libramq.wire.kafka.apis import metadata as wire
 from libramq.wire.kafka.error_code import ErrorCode
+
+log = get_logger(__name__)
 
 #: Ours: topics that are described at once, in some milliseconds; more on a thread.
 AT_ONCE_MAX: Final = 64
@@ -34,7 +37,8 @@ PARTITIONS_AT_ONCE_MAX: Final = 1_000
 #: Ours: in one answer, 2.6 MB; topics beyond have an error. A broker of Kafka's carries some thousands.
 #: Without a limit, 50,000 topics of 4,096 queues each would be an answer of 5 GB.
 PARTITIONS_MAX: Final = 100_000
-
+#: Ours: of a name that is refused, in a line of the log.
+NAMED_CHARACTERS_MAX: Final = 256
 
 #: A topic and the numbering of its queues.
 Described = tuple[str, Numbering]
@@ -51,6 +55,16 @@ class CreationOnUse:
         self._clock = clock
         self._queues = config.default_topic_queue_nums
         self._attributes = attributes_of(config.kafka_queue_type)
+        self._warn = BoundedLog(log.warning, clock.monotonic_ms)
+
+    def refused(self, name: str, connection: Connection) -> None:
+        """Log a name that no topic can have: some clients hide the refusal from their programs."""
+        self._warn(
+            "a client of Kafka's names a topic that cannot be",
+            topic=name[:NAMED_CHARACTERS_MAX],
+            client=connection.address,
+            remedy="use letters, digits, _ and -: RocketMQ's names have no dots",
+        )
 
     def create(self, name: str, connection: Connection) -> None:
         """Create a topic; raises BrokerError if that is not allowed."""
@@ -154,6 +168,7 @@ class Metadata:
 
     def _named(self, name: str, slot: Slot, *, creates: bool) -> "Described | wire.MetadataTopic":
         if not names.is_valid_topic(name):
+            self._creation.refused(name, slot.connection)
             return wire.MetadataTopic(name=name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
         try:
             require_permission(self._authorizer, Locate(slot.principal, name))
