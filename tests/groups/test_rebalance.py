@@ -283,9 +283,29 @@ def test_the_redelivery_of_a_queue_not_yet_read_by_its_new_owner_is_unknown(sent
     assert group.settled().redelivered_upper_bound == bound
 
 
-def test_an_opening_without_a_commit_is_not_the_first():
+@pytest.mark.parametrize(("lost", "bound"), [([], 0), ([Q[3]], 1_351 - 20)])
+def test_members_that_join_a_new_group_one_after_the_other_repeat_nothing(lost, bound):
+    """What the first one had fetched ahead counted, although it had released the queue committed."""
     group = Group()
     group.join("alice")
+    group.rebalance.completed(["alice"], uncommitted=Q)
+    for queue in Q:
+        group.rebalance.opened(queue, "alice", now_ms=group.now_ms)
+    group.pull("alice", 0, 1, 2, 3)
+    group.deliver("alice", 3, 1_351)
+    group.join("bob")
+    group.rebalance.completed(["alice", "bob"], uncommitted=lost)
+    group.rebalance.opened(Q[3], "bob", was_open=True, now_ms=group.now_ms)
+    group.pull("bob", 3, offset=20)
+    assert group.settled().redelivered_upper_bound == bound
+
+
+@pytest.mark.parametrize("is_coordinated", [False, True])
+def test_an_opening_without_a_commit_is_not_the_first(is_coordinated):
+    group = Group()
+    group.join("alice")
+    if is_coordinated:
+        group.rebalance.completed(["alice"], uncommitted=Q)
     for queue in Q:
         group.rebalance.opened(queue, "alice", was_open=queue == Q[1], now_ms=group.now_ms)
     group.pull("alice", 0, 1, 2, 3)

@@ -168,7 +168,9 @@ class GroupRebalance:
         if self._unsettled is not None:
             self._unsettled.is_complete = True
             self._unsettled.holders = holders or {}
-            self._unsettled.uncommitted.update(uncommitted)
+            # Whoever is the first to get a queue repeats nothing: the group was never sent a message of it.
+            sent = (queue for queue in uncommitted if self._sent(queue, self._owners.get(queue)) != 0)
+            self._unsettled.uncommitted.update(sent)
             self._unsettled.duplicates += duplicates
             if minimum is not None:
                 self._unsettled.minimum = (self._unsettled.minimum or 0) + minimum
@@ -185,6 +187,8 @@ class GroupRebalance:
         sent_before = self._sent(queue, former)
         if was_open and former is None and not sent_before:
             sent_before = None  # The former reader committed nothing.
+            if self._unsettled is not None:
+                self._unsettled.uncommitted.add(queue)
         if client_id is None:
             self._opened_by_unknown[queue] = sent_before
         else:
