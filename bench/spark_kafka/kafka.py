@@ -18,6 +18,8 @@ from tests.interop.process import Process
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent.parent / ".cache" / "bench-kafka"
 PYTHON = CACHE / "venv" / "bin" / "python"
+#: What is installed.
+STAMP = CACHE / "venv.ready"
 PYSPARK = "4.2.0"
 #: LibraMQ's own, too, so that both sources can be read in one session; its code is on the path.
 PACKAGES = (
@@ -49,12 +51,16 @@ def set_up() -> None:
     """Fetch what is missing."""
     set_up_server()
     _fetch("source", CACHE / "source")
-    stamp, packages = CACHE / "venv.ready", "\n".join(PACKAGES)
-    if not stamp.exists() or stamp.read_text() != packages:
+    if not has_environment():
         venv.create(CACHE / "venv", clear=True, with_pip=True)
         command = [PYTHON, "-m", "pip", "-q", "install", *PACKAGES]
         subprocess.run(command, check=True, stdout=sys.stderr)
-        stamp.write_text(packages)
+        STAMP.write_text("\n".join(PACKAGES))
+
+
+def has_environment() -> bool:
+    """Return whether PySpark 4.2.0 and all beside it are installed; nothing is fetched."""
+    return STAMP.exists() and STAMP.read_text() == "\n".join(PACKAGES)
 
 
 def set_up_server(version: str = SERVER) -> None:

@@ -22,7 +22,7 @@ from tests.interop.process import Program
 pytestmark = [
     pytest.mark.interop,
     pytest.mark.skipif(
-        not (kafka.CACHE / "venv.ready").exists(),
+        not kafka.has_environment(),
         reason="0.5 GB; fetch it with python -c 'from bench.spark_kafka import kafka; kafka.set_up()'",
     ),
 ]
