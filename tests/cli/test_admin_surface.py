@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from libramq.cli.admin.frame import rows
 from libramq.cli.main import run
 from libramq.client import Producer, PushConsumer
 from libramq.message.message import Message, MessageExt
@@ -303,3 +304,11 @@ def test_queues_with_unread_messages_are_abandoned_on_request_only(up):
     assert "groups have not read: slow 2" in refused.err
     ask(up, *fewer, "--abandon-unread")
     assert ask(up, "topicRoute", "-t", topic)["queueDatas"][0]["readQueueNums"] == 1
+
+
+def test_a_table_has_a_dash_for_none(capsys):
+    """A message without tags had the tags None."""
+    rows([{"tags": None, "queueOffset": 0, "storeTimestamp": 0}], "tags, queueOffset, storeTimestamp").show(
+        json=False
+    )
+    assert capsys.readouterr().out.split()[-3:] == ["–", "0", "–"]

@@ -76,11 +76,15 @@ class Answer:
 def _cells(table: Table) -> tuple[list[str], list[list[Any]]]:
     """Return the headings (by default the names) and cells of a table; columns …Timestamp hold times."""
     columns = [each.partition(": ") for each in table.columns.split(", ")]
-    cells = [
-        [time_text(row[name]) if name.endswith("Timestamp") else row[name] for name, _, _ in columns]
-        for row in table.rows
-    ]
+    cells = [[_cell(name, row[name]) for name, _, _ in columns] for row in table.rows]
     return [heading or name for name, _, heading in columns], cells
+
+
+def _cell(name: str, value: Any) -> Any:
+    """Return what people see of a value; none is a dash."""
+    if name.endswith("Timestamp"):
+        return time_text(value)
+    return "–" if value is None else value
 
 
 def rows(found: Sequence[Mapping[str, Any]], columns: str) -> Answer:
