@@ -42,7 +42,8 @@ def fill(spark: Any, servers: str, topic: str, count: int, size: int, queues: in
         f"CAST(id % {queues} AS int) AS partition",
     )
     writer = rows.write.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", topic)
-    writer.option("kafka.linger.ms", "5").save()  # The default of Kafka 4's own producer.
+    # The default of Kafka 4's own producer; and on a busy machine 120 s were once too short for a fill.
+    writer.option("kafka.linger.ms", "5").option("kafka.delivery.timeout.ms", "600000").save()
 
 
 def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
