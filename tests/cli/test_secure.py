@@ -40,7 +40,7 @@ def test_only_users_may_do_anything_and_they_stay(tmp_path: Path, monkeypatch: p
         assert stat.S_IMODE(access.parent.stat().st_mode) == 0o700
         assert {stat.S_IMODE(file.stat().st_mode) for file in access.parent.iterdir()} == {0o600}
         plain = one_line(libra("send", "-n", namesrv, "-t", "T", "plain"))
-        assert "the server may require TLS (tls=, or for commands the file that LIBRA_ACCESS names)" in plain
+        assert "the server may require TLS (tls=, or the file that LIBRA_ACCESS names)" in plain
         monkeypatch.setenv("LIBRA_ACCESS", str(access))
         assert libra("send", "-n", namesrv, "-t", "T", "hello").code == 0
         with Producer(namesrv=namesrv) as producer:

@@ -15,7 +15,8 @@ Spark's options, pipelines and the file of `$LIBRA_ACCESS` have it as properties
     tls.verify=full                          of certificates: full, ca (not the name), none (for tests)
 
 Clients that are given neither credentials nor TLS, and all commands, take those of the file that
-`$LIBRA_ACCESS` names: a program needs no secret in it, nor on its command line.
+`$LIBRA_ACCESS` names: a program needs no secret in it, nor on its command line. Pipelines do if their
+configuration has none; Spark's source and sink have their options alone.
 
 Upstream: tools.yml, SessionCredentials.java, TlsSystemConfig.java; tls.verify is ours, instead of two
 switches (tls.test.mode.enable, tls.client.authServer) that by default check nothing.
@@ -64,7 +65,7 @@ class Access:
             return text
         needed = "a client certificate"
         if self.tls is None:
-            needed = "TLS (tls=, or for commands the file that LIBRA_ACCESS names)"
+            needed = "TLS (tls=, or the file that LIBRA_ACCESS names)"
         return (
             f"{text}. Nothing was received from it at all; the server may require {needed}, "
             "or take no more connections"

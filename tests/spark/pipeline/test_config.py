@@ -20,6 +20,16 @@ def test_the_command_line_outranks_the_file(file: Path):
     assert read_config(IngestConfig, file, namesrv=None).namesrv == "a:1"
 
 
+def test_the_file_outranks_the_access_of_the_environment(file: Path):
+    """As what a client is given outranks it."""
+    environment = {"access": {"accessKey": "operator", "secretKey": "s"}}
+    file.write_text('topics = ["A"]\ntable = "t"\n')
+    assert read_config(IngestConfig, file, defaults=environment).access == environment["access"]
+    own = {"accessKey": "orders", "secretKey": "t"}
+    file.write_text(file.read_text() + '[access]\naccessKey = "orders"\nsecretKey = "t"\n')
+    assert read_config(IngestConfig, file, defaults=environment).access == own
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

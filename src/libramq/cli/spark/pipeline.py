@@ -44,7 +44,7 @@ def run(
 
     logs.log_to_stderr(log_level)
     settings = spark_settings(conf or [])
-    chosen = pipeline(name, config, namesrv=namesrv, access=access.environment_properties() or None)
+    chosen = pipeline(name, config, namesrv=namesrv, access=access.environment_properties())
     plan = chosen.plan()  # Report errors before a Java machine starts.
     if dry_run:
         _show(plan)

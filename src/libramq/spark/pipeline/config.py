@@ -7,6 +7,7 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -19,9 +20,14 @@ T = TypeVar("T", bound=msgspec.Struct)
 _NO_CHOICE: Final = "Invalid enum value"
 
 
-def read_config(kind: type[T], path: Path | None, **overrides: Any) -> T:
-    """Return the configuration in a file, or the defaults; overrides other than None take precedence."""
-    text = _read(path) if path is not None else {}
+def read_config(
+    kind: type[T], path: Path | None, *, defaults: Mapping[str, Any] = MappingProxyType({}), **overrides: Any
+) -> T:
+    """Return the configuration in a file; overrides other than None take precedence.
+
+    defaults: of keys that the file lacks.
+    """
+    text = {**defaults, **(_read(path) if path is not None else {})}
     named = {name: value for name, value in overrides.items() if value is not None}
     return parse_config(kind, text | named, where="the pipeline" if path is None else str(path))
 

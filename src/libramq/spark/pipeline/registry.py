@@ -33,10 +33,12 @@ class Pipeline(Protocol):
     def run(self, spark: "SparkSession", on_progress: OnProgress) -> RunResult: ...
 
 
-def pipeline(name: str, config_file: Path | None, **overrides: object) -> Pipeline:
+def pipeline(
+    name: str, config_file: Path | None, *, namesrv: str | None, access: Mapping[str, str]
+) -> Pipeline:
     """Return a pipeline with its configuration; ConfigError has the error and the alternatives.
 
-    overrides: namesrv and access, which take precedence over the file's unless None.
+    namesrv: takes precedence over the file's unless None. access: of a file that has none.
     """
     if name not in PIPELINES:
         near = difflib.get_close_matches(name, PIPELINES, n=1)
@@ -46,6 +48,6 @@ def pipeline(name: str, config_file: Path | None, **overrides: object) -> Pipeli
     with needs_extra(f"pipeline {name}", "spark,java"):
         module = import_module(f"libramq.spark.pipeline.{module_name}")
     made: Pipeline = getattr(module, class_name)(
-        read_config(getattr(module, config_name), config_file, **overrides)
+        read_config(getattr(module, config_name), config_file, defaults={"access": access}, namesrv=namesrv)
     )
     return made
