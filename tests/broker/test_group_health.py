@@ -273,6 +273,23 @@ def test_an_orderly_group_that_fails_at_a_message_is_reported_after_a_minute(tal
     assert found
 
 
+def test_a_group_that_ends_while_its_queues_are_looked_at_has_not_stalled(talk, peer):
+    talk.create_topic("T", 1)
+    talk.beat(peer, "alice")
+    talk.send(FakePeer(), "T")
+    talk.pull(peer)
+    assert stalled(talk, peer, STALLED_MS + 2 * LOOK_MS)
+    health = talk.broker.members.health
+    steps = health.look({})
+    for _ in range(2):  # The group, and the first of its queues.
+        next(steps)
+    peer.is_open = False
+    talk.performer.closed(peer)
+    for _ in steps:
+        pass
+    assert health.kinds() == {}
+
+
 def test_one_problem_of_a_thousand_members_is_one_event(talk):
     talk.create_topic("T", 4)
     peers = join(talk, *[f"client-{number}" for number in range(20)])

@@ -171,12 +171,14 @@ class GroupHealth:
         for name in dict.fromkeys([*connected, *sorted(self._failing)]):
             yield
             group = self._clients.group(name)
+            if group is not None and group.message_model != BROADCASTING:
+                yield from self._stalls.look(group)
+                group = self._clients.group(name)  # Its last member may have left meanwhile.
             if group is None:
                 seen = diagnose(GroupSeen(retries=self._retries(name)))
             elif group.message_model == BROADCASTING:
                 continue
             else:
-                yield from self._stalls.look(group)
                 seen = self._diagnose(group, self._clock.monotonic_ms())
             diagnoses = self._found[name] = self._diagnoses.get(name) or Diagnoses()
             new, over = diagnoses.update(seen)
