@@ -232,6 +232,19 @@ def test_a_popped_message_that_fails_again_and_again_is_a_problem(failing, peer,
     assert problems(failing) == []
 
 
+def test_failures_of_a_popped_message_from_an_ipv6_client_are_counted(failing):
+    """Its record has their number elsewhere, and its store time where that of others is."""
+    popper = Popper(failing)
+    failing.send(FakePeer("2001:db8::1:1000"))
+    for times in range(FAILURES_MIN + 1):
+        (message,) = popper.pop(invisible_time=10_000)
+        assert (message.reconsume_times, "2001:db8::1" in message.born_host) == (times, True)
+        if times < FAILURES_MIN:
+            failing.advance(10_000)
+    assert problems(failing) == [(Kind.FAILING, "")]
+    assert "wait for another attempt: 1, of which one failed 3 times" in text(failing)
+
+
 def test_a_message_that_fails_where_it_is_popped_in_order_is_a_problem(failing, peer):
     orderly = Orderly(failing)
     failing.send(peer)

@@ -25,6 +25,7 @@ from libramq.filter.subscription import MessageFilter
 from libramq.formats.tables import TopicConfig
 from libramq.kernel.work import PORTION
 from libramq.message import names
+from libramq.message.record_head import HEADS, HOST_BITS, SYS_FLAG_LOW_AT
 from libramq.pop.entries import MESSAGES_MAX
 from libramq.pop.positions import QueueOfGroup
 from libramq.store.log.segments import Cold
@@ -45,7 +46,9 @@ POP_BYTES_MAX: Final = 4 * 1024 * 1024
 #: Ours: groups and topics whose turns are known.
 TURNS_MAX: Final = 4096
 _SIZE_AND_OFFSET: Final = struct.Struct(">i16xq")
-_SIZE_AND_TIMES: Final = struct.Struct(">i68xi")
+#: Where these are among RecordFields.
+_SIZE: Final = 0
+_RECONSUME_TIMES: Final = 12
 _MOVED: Final = frozenset({ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY})
 
 
@@ -323,23 +326,26 @@ def _offsets_from(start: int, result: ReadResult) -> Sequence[int]:
 
 def queue_offsets(pieces: Sequence[bytes | memoryview]) -> list[int]:
     """Return the queue offsets of records."""
-    return _numbers(pieces, _SIZE_AND_OFFSET)
-
-
-def _reconsume_times(pieces: Sequence[bytes | memoryview]) -> list[int]:
-    return _numbers(pieces, _SIZE_AND_TIMES)
-
-
-def _numbers(pieces: Sequence[bytes | memoryview], layout: struct.Struct) -> list[int]:
-    """Return one number of each record. layout: its size, and that."""
     found: list[int] = []
-    unpack = layout.unpack_from
+    unpack = _SIZE_AND_OFFSET.unpack_from
     for piece in pieces:
         at, end = 0, len(piece)
         while at < end:
-            size, number = unpack(piece, at)
-            found.append(number)
+            size, offset = unpack(piece, at)
+            found.append(offset)
             at += size
+    return found
+
+
+def _reconsume_times(pieces: Sequence[bytes | memoryview]) -> list[int]:
+    """Return how often records have failed; where that is depends on the lengths of their hosts."""
+    found: list[int] = []
+    for piece in pieces:
+        at, end = 0, len(piece)
+        while at < end:
+            fields = HEADS[piece[at + SYS_FLAG_LOW_AT] & HOST_BITS].unpack_from(piece, at)
+            found.append(fields[_RECONSUME_TIMES])
+            at += fields[_SIZE]
     return found
 
 
