@@ -296,7 +296,8 @@ def test_a_new_table_has_one_owner(catalog: dict[str, str]):
     iceberg(catalog).create(schema, "one")
     iceberg(catalog).create(schema, "one")
     with pytest.raises(ConfigError, match=r"another run has made the table shop\.orders just now"):
-        iceberg(catalog).create(schema, "other")
+        iceberg(catalog).create(schema.append(pa.field("others", pa.int32())), "other")
+    assert "others" not in table_of(catalog).schema().column_names
     assert not iceberg(catalog).has_rows("one")
     assert iceberg(catalog).has_rows("other")
     iceberg(catalog).write_once(Rows(), Batch("q", 0))  # type: ignore[arg-type]

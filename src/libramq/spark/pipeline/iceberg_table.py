@@ -120,7 +120,7 @@ class IcebergTable:
 
     def create(self, schema: pa.Schema, owner: str) -> None:
         """Make a new table for one writer; ConfigError if another has made it meanwhile."""
-        table = self._prepared(schema, {_OWNER: owner})
+        table = self._made(schema, {_OWNER: owner})
         if table.properties.get(_OWNER) != owner:
             raise ConfigError(
                 f"another run has made the table {self.name} just now; give its checkpoint, or another table"
@@ -231,18 +231,27 @@ class IcebergTable:
                 f"{REMEDY}"
             ) from None
 
-    def _prepared(self, schema: pa.Schema, properties: Mapping[str, str] = MappingProxyType({})) -> "Table":
+    def _prepared(self, schema: pa.Schema) -> "Table":
         """Return the table, created if there is none, with all columns of the schema."""
+        table = self._made(schema)
+        new = self._check(table, _optional(schema))
+        if new:
+            with table.update_schema() as update:
+                update.union_by_name(pa.schema(new))
+            table = self._catalog.load_table(self.name)
+        return table
+
+    def _made(self, schema: pa.Schema, properties: Mapping[str, str] = MappingProxyType({})) -> "Table":
+        """Return the table as it is; if there is none, it is created with these columns and properties."""
         from pyiceberg.exceptions import TableAlreadyExistsError
 
-        optional = pa.schema([field.with_nullable(True) for field in schema])
         catalog, table = self._catalog, self._open()
         if table is None:
             catalog.create_namespace_if_not_exists(self._namespace)
             try:
                 with (
                     catalog.create_table_transaction(
-                        self.name, optional, properties={**PROPERTIES, **properties}
+                        self.name, _optional(schema), properties={**PROPERTIES, **properties}
                     ) as transaction,
                     transaction.update_spec() as spec,
                 ):
@@ -250,11 +259,6 @@ class IcebergTable:
                         spec.add_identity(column)
             except TableAlreadyExistsError:  # By another run, just now.
                 pass
-            table = catalog.load_table(self.name)
-        new = self._check(table, optional)
-        if new:
-            with table.update_schema() as update:
-                update.union_by_name(pa.schema(new))
             table = catalog.load_table(self.name)
         return table
 
@@ -387,6 +391,11 @@ class FileWriter:
             if not bounds:
                 raise
             return self._write_file(rows, directory, bounds=False)
+
+
+def _optional(schema: pa.Schema) -> pa.Schema:
+    """Return a schema whose columns may all be null."""
+    return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def _limit_waiting(catalog: "Catalog") -> None:
