@@ -156,7 +156,7 @@ def progress(talk: Conversation, peer: FakePeer) -> dict[int, tuple[int, int, bo
 
 
 def test_a_group_that_hangs_from_its_start_has_the_lag_that_tools_show(talk, peer, metered):
-    """It has committed in one queue of many, if any; where it began last counts."""
+    """It has committed in one queue of many, if any; in the others it counts from where it began first."""
     talk.create_topic("T", 4)
     for number in range(40):
         talk.send(FakePeer(), "T", queue_id=number % 4)

@@ -54,6 +54,13 @@ def averagely(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) ->
     return queues[start : start + count]
 
 
+def by_circle(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) -> Sequence[Q]:
+    """Deal the queues out one by one, round and round."""
+    if client_id not in client_ids:
+        return ()
+    return queues[client_ids.index(client_id) :: len(client_ids)]
+
+
 def by_config(queues: Iterable[tuple[str, str, int]]) -> TopicStrategy:
     """Return the strategy of a client that always consumes these queues: (topic, broker name, queue id).
 
@@ -271,10 +278,3 @@ def pop_share(
         return [queues[first % len(queues)]]
     members = [client_ids[(first + step) % len(client_ids)] for step in range(share + 1)]
     return list(dict.fromkeys(queue for member in members for queue in allocate(member, queues, client_ids)))
-
-
-def by_circle(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) -> Sequence[Q]:
-    """Deal the queues out one by one, round and round."""
-    if client_id not in client_ids:
-        return ()
-    return queues[client_ids.index(client_id) :: len(client_ids)]

@@ -60,7 +60,7 @@ class CreationOnUse:
     def refused(self, name: str, connection: Connection) -> None:
         """Log a name that no topic can have: some clients hide the refusal from their programs."""
         self._warn(
-            "a client of Kafka's names a topic that cannot be",
+            "a client of Kafka's asks for a topic whose name is invalid",
             topic=name[:NAMED_CHARACTERS_MAX],
             client=connection.address,
             remedy="use letters, digits, _ and -: RocketMQ's names have no dots",

@@ -1,6 +1,5 @@
 """The consume queue: where in the commit log each message of a queue is, as units of 20 bytes; the tag code
-or delivery time in one; how it is loaded and cut, and
-searched by time.
+or delivery time in one; how it is loaded, cut, and searched by time.
 
     physical offset (8) | record size (4) | tag code (8)          = 20 bytes, one unit a message
 
