@@ -112,10 +112,12 @@ class Brokers:
         if group == "New":
             raise BrokerError(ResponseCode.QUERY_NOT_FOUND, "no offsets")
         ends = OffsetWrapper(broker_offset=7, consumer_offset=3)
-        return {MessageQueue(topic, "a", 0): ends for topic in ("T", "U", "%RETRY%G")}
+        unread = OffsetWrapper(broker_offset=9, consumer_offset=0, is_unknown=True)
+        found = {MessageQueue(topic, "a", 0): ends for topic in ("T", "U", "%RETRY%G")}
+        return found | {MessageQueue("T", "a", 1): unread}
 
 
-def test_retry_topics_are_not_sampled():
+def test_retry_topics_and_queues_with_an_unknown_lag_are_not_sampled():
     groups = groups_to_sample(Brokers(), [])
     assert groups == ["G", "New"]
     assert [row["topic"] for row in sample(Brokers(), groups, [], 0)] == ["T", "U"]

@@ -41,7 +41,10 @@ def groups_to_sample(admin: GroupOffsets, wanted: Sequence[str]) -> list[str]:
 
 
 def sample(admin: GroupOffsets, groups: Iterable[str], topics: Sequence[str], at_ms: int) -> list[Sample]:
-    """Return the groups' current offsets, in all topics except retries, or in some."""
+    """Return the groups' current offsets, in all topics except retries, or in some.
+
+    Queues are left out of which nobody knows from where on a group reads.
+    """
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     rows = []
     for group in groups:
@@ -50,7 +53,8 @@ def sample(admin: GroupOffsets, groups: Iterable[str], topics: Sequence[str], at
         except (BrokerError, RouteNotFound):
             continue  # It never committed, or is being deleted.
         for queue, ends in sorted(stats.items()):
-            if queue.topic in topics if topics else not queue.topic.startswith(RETRY_PREFIX):
+            is_chosen = queue.topic in topics if topics else not queue.topic.startswith(RETRY_PREFIX)
+            if is_chosen and not ends.is_unknown:
                 rows.append(
                     {
                         "group": group,
