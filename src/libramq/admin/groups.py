@@ -124,7 +124,7 @@ def _with_hints(found: GroupDiagnosis, subscribed: Iterable[str], topics: Collec
 class GroupState:
     """One group now. diagnoses: the problems that its brokers report.
 
-    lag, dead_letters: how many messages wait, and have become one; None: unknown.
+    lag, dead_letters: how many messages wait, and how many were given up; None: unknown.
     protocol, generation, strategy: of a group whose members speak another protocol than RocketMQ's.
     """
 

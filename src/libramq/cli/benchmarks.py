@@ -204,7 +204,7 @@ async def consume(
 
 @contextlib.asynccontextmanager
 async def _own_group(namesrv: str) -> AsyncIterator[str]:
-    """Name a group for one run, and delete it afterwards: what is sent later would be a lag of its."""
+    """Name a group for one run, and delete it afterwards: messages sent later would count as its lag."""
     group = f"{GROUP}_{time.time_ns() // 1_000_000}"
     try:
         yield group

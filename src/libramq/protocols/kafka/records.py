@@ -1,6 +1,6 @@
 """Records: how a Kafka record becomes a RocketMQ message, and a message a record.
 
-    a record has its key and headers as properties (`batches.record_properties`)
+    a record has its key and headers as properties (`batches.kafka_batch`)
     a message of RocketMQ's has its TAGS and user properties as headers, and __SHARDINGKEY or KEYS as key
 
 A record that is fetched has the bytes that were sent. What was read of a queue becomes record batches:

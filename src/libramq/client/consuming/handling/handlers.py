@@ -43,7 +43,7 @@ TEXT_CHARACTERS_MAX: Final = 1_024
 
 
 class LongError(Exception):
-    """The place of an exception in the log that is too long for it: its frames, and how its text begins."""
+    """Logged in place of an exception that is too long: it has the frames, and the beginning of the text."""
 
 
 class FailureLog:
