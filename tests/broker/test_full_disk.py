@@ -307,6 +307,17 @@ def test_readiness_follows_the_disk_though_nobody_sends(tmp_path):
     talk.close()
 
 
+def test_a_slave_is_ready_on_a_disk_on_which_its_master_would_refuse_sends(tmp_path):
+    """It goes on storing what its master sends it, as long as there is room."""
+    talk = Conversation(tmp_path, broker_role="SLAVE", broker_id=1, namesrv_addr="127.0.0.1:1")
+    metered = Metered(talk)
+    talk.disk.space = DiskUsage(used_bytes=91, available_bytes=9)
+    metered.look()
+    assert metered.value("libra_store_refuses") == 0
+    assert "full" not in (metered.server.not_ready or "")
+    talk.close()
+
+
 def test_without_a_free_byte_members_read_but_none_joins(tmp_path):
     """operations.md promises this, and no more."""
     talk, peer, member = Conversation(tmp_path), FakePeer(), FakePeer("10.0.0.9:1")

@@ -224,7 +224,10 @@ class MetricsServer:
             self._earliest = store.min_physical_offset, broker.store.earliest_log_time()
         earliest_ms = self._earliest[1]
         now_ms = broker.kernel.clock.monotonic_ms()
-        refusal = broker.sends.sending.disk_space.refusal(now_ms) or store.failure
+        refusal = None
+        if not broker.store.config.is_copy:  # A slave stores what its master has taken.
+            refusal = broker.sends.sending.disk_space.refusal(now_ms)
+        refusal = refusal or store.failure
         diagnoses = {group: set(kinds) for group, kinds in broker.members.health.kinds().items()}
         for group in self._deserted:
             diagnoses.setdefault(group, set()).add(Kind.NO_MEMBERS.value)
