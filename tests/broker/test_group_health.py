@@ -341,3 +341,16 @@ def test_members_that_their_coordinator_does_not_answer_are_reported_by_whoever_
     assert kinds(talk) == [(Kind.LEASES_ENDED, "")]
     talk.beat(alice, "alice", stock=False)
     assert kinds(talk) == []
+
+
+def test_a_group_has_not_stalled_while_its_broker_stood_still(talk, peer):
+    """Its members could not commit then; what had stalled before counts on."""
+    talk.create_topic("T", 1)
+    talk.beat(peer, "alice")
+    talk.send(FakePeer(), "T")
+    talk.pull(peer)
+    assert not stalled(talk, peer, 4 * LOOK_MS)
+    talk.clock.advance(2 * STALLED_MS)
+    talk.beat(peer, "alice")
+    assert not stalled(talk, peer, STALLED_MS - 8 * LOOK_MS)
+    assert stalled(talk, peer, 8 * LOOK_MS)

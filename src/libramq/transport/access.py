@@ -105,12 +105,20 @@ def environment_properties() -> dict[str, str]:
         found = read_properties(Path(file))
     except ConfigError as error:  # It names the file.
         raise ConfigError(f"{VARIABLE}: {error}") from None
-    if SECRET_KEY in found and file not in _warned_of and os.stat(file).st_mode & stat.S_IROTH:
+    if SECRET_KEY in found and file not in _warned_of and _is_public(file):
         _warned_of.add(file)
         get_logger(__name__).warning(
             "every user of this machine can read the secret key", file=file, remedy=f"chmod 600 {file}"
         )
     return found
+
+
+def _is_public(file: str) -> bool:
+    """Return whether every user may read a file; False if it was removed after it was read."""
+    try:
+        return bool(os.stat(file).st_mode & stat.S_IROTH)
+    except OSError:
+        return False
 
 
 def environment_access() -> Access:

@@ -35,6 +35,8 @@ log = get_logger(__name__)
 
 #: Ours: problems of groups last minutes.
 LOOK_MS: Final = 5_000
+#: Ours: a look that is due this long after the one before tells of a pause of this process.
+LATE_LOOK_MS: Final = 20_000
 #: Ours: how long after a group was popped and pulled it counts as mixed; a pull may be held for 30 s.
 MIXED_MS: Final = 60_000
 #: Ours: for how long a group counts as failing after such a message has waited: its next attempt may last.
@@ -55,11 +57,20 @@ class Stalls:
         #: By group, topic and queue id: an offset, and since when messages have waited there.
         self._since: dict[str, dict[tuple[str, int], tuple[int, MonotonicMs]]] = {}
         self._seen: dict[str, dict[tuple[str, int], tuple[int, MonotonicMs]]] = {}
+        self._looked_at_ms = clock.monotonic_ms()
+        #: For how long nobody looked: the process, or its machine, stood still, and members could not commit.
+        self._pauses_ms = 0
+
+    def begin_look(self) -> None:
+        """Count no time in which this broker did not look."""
+        looked_at_ms, self._looked_at_ms = self._looked_at_ms, self.clock.monotonic_ms()
+        gap_ms = self._looked_at_ms - looked_at_ms
+        self._pauses_ms += gap_ms - LOOK_MS if gap_ms > LATE_LOOK_MS else 0
 
     def look(self, group: ConsumerGroup[Connection]) -> Iterator[None]:
         """Look at the queues that a group's members read."""
         before, found = self._since.get(group.name, {}), self._seen.setdefault(group.name, {})
-        now_ms = self.clock.monotonic_ms()
+        now_ms = self._now_ms()
         for topic in [*group.subscriptions]:
             config = self._topics.get(topic)
             committed = self._offsets.offsets(group.name, topic)
@@ -79,12 +90,15 @@ class Stalls:
 
     def found(self, group: str, after_ms: int) -> list[str]:
         """Return the queues of a group that have stalled for so long, and their offsets, by name."""
-        now_ms, seen = self.clock.monotonic_ms(), self._seen.get(group, {})
+        now_ms, seen = self._now_ms(), self._seen.get(group, {})
         return [
             f"{topic}:{queue_id} at {offset}"
             for (topic, queue_id), (offset, since_ms) in sorted(seen.items())
             if now_ms - since_ms >= after_ms
         ]
+
+    def _now_ms(self) -> MonotonicMs:
+        return MonotonicMs(self.clock.monotonic_ms() - self._pauses_ms)
 
 
 class GroupHealth:
@@ -159,6 +173,7 @@ class GroupHealth:
         retries: how many messages of a group wait for another attempt, by how often they have failed.
         """
         self._looked_at_ms = now_ms = self._clock.monotonic_ms()
+        self._stalls.begin_look()
         self._found, self._topics_found = {}, set()
         self._unlocked_before, self._unlocked = self._unlocked, {}
         self._mixed |= dict.fromkeys(self._clients.rebalances.take_mixed(), now_ms)
