@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -278,6 +279,13 @@ async def an_ordered_message_fails_again_and_again(scene: Scene) -> None:
     await scene.stack.enter_async_context(scene.member(lambda _: Retry(after=1), orderly=True))
 
 
+async def a_handler_hangs(scene: Scene) -> None:
+    returns = threading.Event()
+    await scene.send(1)
+    await scene.stack.enter_async_context(scene.member(lambda _: returns.wait(600), max_processing_ms=500))
+    scene.stack.callback(returns.set)
+
+
 async def members_come_and_go(scene: Scene) -> None:
     for _ in range(20):
         async with scene.member():
@@ -347,6 +355,7 @@ TROUBLES: dict[Callable[[Scene], Awaitable[object]], set[str]] = {
     a_topic_is_missing: {"LibraTopicMissing"},
     a_message_fails_again_and_again: {"LibraMessagesFail"},
     an_ordered_message_fails_again_and_again: {"LibraGroupStalled"},
+    a_handler_hangs: {"LibraHandlerHangs"},
     a_message_is_rejected: {"LibraDeadLetters"},
     members_come_and_go: {"LibraRebalancesOften"},
     a_member_freezes: {"LibraQueuesPauseLong"},

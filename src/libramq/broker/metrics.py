@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from libramq.broker.request_latency import BOUNDS_MS, Answered, RequestLatency, Times
-from libramq.groups.rebalance_event import RebalanceEvent
+from libramq.groups.rebalance_event import Reason, RebalanceEvent
 
 #: Ours: how many groups have their own time series, some 40 each; all others share OTHERS.
 GROUPS_MAX: Final = 500
@@ -279,7 +279,9 @@ class Metrics:
         if event.member_count is not None:
             self._members.labels(group).set(event.member_count)
         if event.kind == "started":
-            self._pause.labels(group)  # With 0: Prometheus sees no increase where a series begins.
+            # With 0: Prometheus sees no increase where a series begins.
+            self._pause.labels(group)
+            self._rebalances.labels(group, Reason.PROCESSING_TIMEOUT.value)
             self._rebalances.labels(group, event.reason or "").inc()
         elif event.kind == "restarted":
             self._restart_pause.labels(group).observe((event.worst_pause_ms or 0) / 1000)

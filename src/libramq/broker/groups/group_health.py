@@ -98,7 +98,7 @@ class Stalls:
         ]
 
     def _now_ms(self) -> MonotonicMs:
-        return MonotonicMs(self.clock.monotonic_ms() - self._pauses_ms)
+        return self.clock.monotonic_ms() - self._pauses_ms
 
 
 class GroupHealth:
