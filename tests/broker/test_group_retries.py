@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.broker.groups.group_health import FAILING_MS
-from libramq.broker.groups.group_retries import READ_MAX
+from libramq.broker.groups.group_retries import POPS_AT_ONCE, READ_MAX
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.groups.diagnosis import FAILURES_MIN, Kind
@@ -253,6 +253,39 @@ def test_a_message_that_fails_where_it_is_popped_in_order_is_a_problem(failing, 
         failing.advance(30_000)
         failing.beat(peer, "alice")
     assert problems(failing) == [(Kind.FAILING, "")]
+
+
+def test_what_nobody_pops_in_order_any_more_or_is_acknowledged_fails_no_longer(failing, peer):
+    """It counted until the group was deleted, since the queue's last pop is kept."""
+    orderly, retries = Orderly(failing), failing.broker.members.retries
+    failing.send(peer)
+    failing.send(peer)
+    for _ in range(FAILURES_MIN + 1):
+        failing.advance(30_000)
+        failing.beat(peer, "alice")
+        _, other = orderly.pop(invisible_time=30_000)
+    failing.advance(1_000)
+    assert retries.waiting() == {"G": {FAILURES_MIN: 2}}
+    orderly.ack(other)
+    failing.advance(1_000)
+    assert retries.waiting() == {"G": {FAILURES_MIN: 1}}
+    failing.advance(30_000)
+    assert retries.waiting() == {}
+    for _ in range(FAILING_MS // 30_000):
+        failing.advance(30_000)
+        failing.beat(peer, "alice")
+    assert (Kind.FAILING, "") not in problems(failing)
+
+
+def test_pops_in_order_are_looked_at_in_steps(failing, peer):
+    """A table of 200,000 took 0.4 s each second, in which nobody was served."""
+    orderly = Orderly(failing)
+    failing.send(peer)
+    orderly.pop()
+    ordered = failing.broker.tables.ordered
+    ((queue, pop),) = ordered.pops.items()
+    ordered.pops.update({(f"G{number}", *queue[1:]): pop for number in range(5 * POPS_AT_ONCE)})
+    assert sum(1 for _ in failing.broker.members.retries._look_at_pops()) >= 5
 
 
 def test_retries_are_summed_up_only_when_groups_are_checked(failing, peer, monkeypatch):

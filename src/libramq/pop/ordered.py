@@ -90,6 +90,15 @@ class OrderedPop(msgspec.Struct, eq=False, kw_only=True):
         """Return a message's place in the pop; None if it is not in it."""
         return self.offsets.index(offset) if offset in self.offsets else None
 
+    def failures(self, now_ms: MonotonicMs) -> list[int]:
+        """Return how often messages that are in flight were popped before, without those that were not."""
+        found = []
+        for offset, times in self.counts.items():
+            index = self.index_of(offset)
+            if index is not None and self.due_ms[index] > now_ms and not self.done >> index & 1:
+                found.append(times)
+        return found
+
     def entry(self, now: Now) -> OrderEntry:
         """Return it as the file has it."""
         first = self.offsets[0]

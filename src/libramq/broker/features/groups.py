@@ -82,7 +82,9 @@ class GroupFeature(Feature):
             peers=self.peers,
         )
         queues = self.coordination.queues
-        self.retries = GroupRetries(base.store, base.schedule, base.files.pop.in_flight, base.tables.ordered)
+        self.retries = GroupRetries(
+            base.store, base.schedule, base.files.pop.in_flight, base.tables.ordered, kernel.clock
+        )
         self.health = GroupHealth(
             self.consumers,
             here=topics.queues,
