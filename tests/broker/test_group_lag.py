@@ -170,6 +170,18 @@ def test_a_group_that_hangs_from_its_start_has_the_lag_that_tools_show(talk, pee
     assert progress(talk, peer) == {0: (10, 8, None), 1: (10, 4, None), 2: (10, 0, None), 3: (10, 0, True)}
 
 
+def test_a_group_that_pulled_behind_the_end_begins_at_the_end(talk, peer, metered):
+    """Its lag was 0 until the queue was as long as the offset that somebody had named."""
+    talk.create_topic("T", 1)
+    talk.beat(peer, "alice")
+    talk.pull(peer, queue_offset=5_000)
+    for _ in range(3):
+        talk.send(FakePeer(), "T")
+    metered.look()
+    assert metered.of(LAG, topic="T") == 3
+    assert progress(talk, peer) == {0: (3, 0, None)}
+
+
 def test_readers_that_are_no_members_have_no_beginning(talk, peer, metered):
     """Neither those that assign their queues, nor broadcasting ones: they keep their offsets themselves."""
     talk.create_topic("T", 1)

@@ -145,9 +145,10 @@ class OffsetCommits:
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note from where a member pulls a queue in which its group has committed nothing; a slave does not.
 
-        Light topics may be too many.
+        Light topics may be too many. Who pulls from behind the end is sent to it.
         """
         if not self._store.config.is_copy and not is_light(topic):
+            offset = min(offset, self._store.max_offset(topic, queue_id))
             self._beginnings.note_pull(group, topic, queue_id, offset)
 
     def read_from(self, group: str, topic: str, queue_id: int) -> int | None:
