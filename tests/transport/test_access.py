@@ -4,7 +4,7 @@ import pytest
 
 from libramq.client import Credentials, Tls
 from libramq.errors import ConfigError
-from libramq.transport.access import Access, access_of
+from libramq.transport.access import VARIABLE, Access, access_of, environment_access
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,24 @@ def test_mistakes_are_named(properties: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError, match=told) as raised:
         access_of(properties, prefix="rocketmq.")
     assert "'s'" not in str(raised.value)
+
+
+@pytest.mark.parametrize("rest", ["cGFydDI", "cGFydDI=", "cGFydDI=="])
+def test_the_rest_of_a_secret_in_two_lines_is_not_shown(rest: str, tmp_path, monkeypatch) -> None:
+    """It was named as a property that access has not."""
+    file = tmp_path / "access"
+    file.write_text(f"accessKey=bob\nsecretKey=cGFydDEt\n{rest}\n")
+    file.chmod(0o600)
+    monkeypatch.setenv(VARIABLE, str(file))
+    with pytest.raises(ConfigError, match=r"a line has no value, .* in one line, as secretKey=") as raised:
+        environment_access()
+    assert "cGFydD" not in str(raised.value)
+
+
+def test_a_key_password_that_all_can_read_is_warned_of(tmp_path, monkeypatch, caplog) -> None:
+    file = tmp_path / "access"
+    file.write_text("tls.enable=true\ntls.client.keyPassword=s\n")
+    file.chmod(0o644)
+    monkeypatch.setenv(VARIABLE, str(file))
+    environment_access()
+    assert "every user of this machine can read the secret key" in caplog.text

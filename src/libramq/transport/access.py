@@ -105,7 +105,14 @@ def environment_properties() -> dict[str, str]:
         found = read_properties(Path(file))
     except ConfigError as error:  # It names the file.
         raise ConfigError(f"{VARIABLE}: {error}") from None
-    if SECRET_KEY in found and file not in _warned_of and _is_public(file):
+    # The rest of a secret that was broken into lines would be named as an unknown property.
+    if any(name not in NAMES and not value.strip("=") for name, value in found.items()):
+        raise ConfigError(
+            f"{VARIABLE}={file}: a line has no value, and no name of these: {', '.join(NAMES)}; "
+            f"write a secret in one line, as {SECRET_KEY}=…"
+        )
+    is_secret = SECRET_KEY in found or KEY_PASSWORD in found
+    if is_secret and file not in _warned_of and _is_public(file):
         _warned_of.add(file)
         get_logger(__name__).warning(
             "every user of this machine can read the secret key", file=file, remedy=f"chmod 600 {file}"
