@@ -318,6 +318,25 @@ def test_a_slave_is_ready_on_a_disk_on_which_its_master_would_refuse_sends(tmp_p
     talk.close()
 
 
+def test_what_is_refused_for_another_reason_than_room_is_refused_until_a_message_is_stored(tmp_path):
+    """A disk without inodes, a quota: the broker was ready two seconds after each refusal."""
+    talk, peer = Conversation(tmp_path), FakePeer()
+    metered = Metered(talk)
+    talk.create_topic("T")
+    talk.disk.space = DiskUsage(1, 1 << 30)
+    talk.disk.bytes_left = 0
+    assert talk.send(peer).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    for _ in range(3):
+        metered.look()
+        assert metered.value("libra_store_refuses") == 1
+        assert "no space left" in (metered.server.not_ready or "")
+    talk.disk.bytes_left = None
+    assert talk.send(peer).code == ResponseCode.SUCCESS
+    metered.look()
+    assert metered.value("libra_store_refuses") == 0
+    talk.close()
+
+
 def test_without_a_free_byte_members_read_but_none_joins(tmp_path):
     """operations.md promises this, and no more."""
     talk, peer, member = Conversation(tmp_path), FakePeer(), FakePeer("10.0.0.9:1")

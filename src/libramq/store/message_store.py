@@ -18,7 +18,7 @@ Upstream: store/DefaultMessageStore.java, CommitLog.asyncPutMessages.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -98,7 +98,7 @@ class MessageStore(StoreContents):
             Unwrapping(batch_format),
         )
         self._clock = clock
-        self._refusal = Refusal(clock)
+        self._refusal = Refusal(clock, self._room)
         self._store_host = encode_host(config.store_host)
         #: Messages stored by topic, since the last drain.
         self.topic_puts: dict[str, int] = {}
@@ -302,12 +302,20 @@ class MessageStore(StoreContents):
                 self.fail_flush(self.lost)
 
     def look_for_room(self) -> None:
-        """End the refusal of a full disk that has room again: nobody may send, and find out."""
+        """End the refusal of a full disk that has room again: nobody may send, and find out.
+
+        Where room was not what it lacked, but files or the permission to write, only a message finds out.
+        """
         if self._refusal.reason is not None and self._refusal.is_due:
-            spaces = map(self._filesystem.disk_space, self.config.disks)
-            with contextlib.suppress(OSError):
-                if min(space.available_bytes for space in spaces) >= self.config.max_message_size:
-                    self._refusal.reason = None
+            before, room = self._refusal.room, self._room()
+            if before is not None and room is not None and room - before >= self.config.max_message_size:
+                self._refusal.reason = None
+
+    def _room(self) -> int | None:
+        """Return the bytes that are left of the fuller disk; None: unknown."""
+        with contextlib.suppress(OSError):
+            return min(self._filesystem.disk_space(each).available_bytes for each in self.config.disks)
+        return None
 
     def fail_flush(self, error: SyncFailed) -> None:
         """Handle a failed plan. The kernel may have dropped the pages, so nothing counts as durable again."""
@@ -509,10 +517,15 @@ LOG_MS: Final = 60_000  # Ours: how often that is logged, as the log may be on t
 
 
 class Refusal:
-    """The refusal of messages, for a while or for good. reason: None while they are accepted."""
+    """The refusal of messages, for a while or for good. reason: None while they are accepted.
 
-    def __init__(self, clock: Clock) -> None:
+    room: what was left of the disk when it began.
+    """
+
+    def __init__(self, clock: Clock, room: Callable[[], int | None]) -> None:
         self.reason: str | None = None
+        self.room: int | None = None
+        self._look = room
         self.is_final = False
         self._clock = clock
         self._since_ms = MonotonicMs(0)
@@ -521,6 +534,7 @@ class Refusal:
     def begin(self, reason: str) -> None:
         """Refuse for a while."""
         self.reason = reason
+        self.room = self._look()
         self._since_ms = now_ms = self._clock.monotonic_ms()
         if self._logged_ms is None or now_ms - self._logged_ms >= LOG_MS:
             self._logged_ms = now_ms
