@@ -50,8 +50,13 @@ class Outages:
 
 
 def log_failed_request(
-    logger: structlog.stdlib.BoundLogger, event: str, error: LibraError, **values: Any
+    logger: structlog.stdlib.BoundLogger,
+    event: str,
+    error: LibraError,
+    *,
+    warn: Callable[..., Any] | None = None,
+    **values: Any,
 ) -> None:
-    """Log that a request failed: at debug level if there was no connection."""
+    """Log that a request failed: at debug level if there was no connection. warn: instead of the logger's."""
     is_outage = isinstance(error, ConnectFailed | ConnectionLost | NameServerUnavailable)
-    (logger.debug if is_outage else logger.warning)(event, **values, reason=str(error))
+    (logger.debug if is_outage else warn or logger.warning)(event, **values, reason=str(error))

@@ -7,9 +7,12 @@ import pytest
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.pulling.pulling import PullLimits, pull_limits
 from libramq.client.consuming.queues.owned_queue import HeldMessages
-from libramq.errors import ConfigError
+from libramq.codes import ResponseCode
+from libramq.errors import ConfigError, broker_error
+from libramq.logs import LINES_MAX
 from libramq.store.config import StoreConfig
 from libramq.store.reading.read import read_limits
+from tests.client.consuming.conversation import Conversation, q
 from tests.client.consuming.examples import message
 
 
@@ -89,3 +92,12 @@ def test_a_pull_gets_as_many_messages_of_our_broker_as_it_requests():
     asked = settings()
     limits, _ = read_limits(StoreConfig(root=Path("store")), asked.pull_batch_size, asked.pull_batch_bytes)
     assert limits == (asked.pull_batch_size, asked.pull_batch_bytes)
+
+
+def test_failed_pulls_are_logged_a_few_times_and_counted(caplog):
+    """A member of 1,000 queues wrote 330 lines a second while only a slave was left that is not read."""
+    talk = Conversation().pulling(queues=4)
+    for _ in range(LINES_MAX):
+        for number in range(4):
+            talk.pulled(q(number), broker_error(ResponseCode.SYSTEM_BUSY, "slaveReadEnable is false here"))
+    assert len([line for line in caplog.messages if "pull failed" in line]) == LINES_MAX
