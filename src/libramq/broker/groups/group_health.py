@@ -72,7 +72,12 @@ class Stalls:
         self._pauses_ms += gap_ms - LOOK_MS if gap_ms > LATE_LOOK_MS else 0
 
     def look(self, group: ConsumerGroup[Connection]) -> Iterator[None]:
-        """Look at the queues that a group's members read."""
+        """Look at the queues that a group's members read.
+
+        A slave does not: its queues stand still while its master is away.
+        """
+        if self._store.config.is_copy:
+            return
         before, found = self._since.get(group.name, {}), self._seen.setdefault(group.name, {})
         now_ms = self._now_ms()
         for topic in [*group.subscriptions]:
