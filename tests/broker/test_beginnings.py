@@ -6,6 +6,8 @@ from libramq.broker.files import beginnings
 from libramq.broker.files.beginnings import Beginnings
 from libramq.filesystem import LocalFileSystem
 from libramq.offsets.consumer_offset import ConsumerOffset
+from tests.broker.brokers import Conversation
+from tests.fakes import FakePeer
 
 
 def opened(directory: Path, committed: ConsumerOffset) -> Beginnings:
@@ -44,3 +46,32 @@ def test_what_is_deleted_is_forgotten_in_the_file_too(tmp_path):
     again = opened(tmp_path, committed)
     assert (again.topics_of_group("stays"), again.topics_of_group("goes")) == ({"T"}, set())
     assert again.pulled_from("stays", "T", 0) == 7
+
+
+def test_offsets_before_the_first_message_change_nothing(tmp_path):
+    """Each pull with a lower one had the whole file written again."""
+    talk, peer = Conversation(tmp_path), FakePeer()
+    talk.create_topic("T", 1)
+    talk.send(peer, queue_id=0)
+    talk.beat(peer, "alice")
+    for offset in (0, -1, -2):
+        talk.pull(peer, queue_id=0, queue_offset=offset)
+        assert talk.broker.offsets.read_from("G", "T", 0) == 0
+    talk.close()
+
+
+def test_removed_offsets_leave_no_beginning(tmp_path):
+    """A group would lag from where it pulled first, though nobody knows where it reads on."""
+    talk, peer = Conversation(tmp_path), FakePeer()
+    talk.create_topic("T", 2)
+    talk.beat(peer, "alice")
+    for queue_id in range(2):
+        talk.send(peer, queue_id=queue_id)
+        talk.pull(peer, queue_id=queue_id, queue_offset=0)
+    offsets = talk.broker.offsets
+    offsets.commit("G", "T", 0, 1)
+    offsets.remove_queues("G", "T", {0})
+    assert [offsets.read_from("G", "T", queue_id) for queue_id in range(2)] == [None, 0]
+    offsets.remove_queues("G", "T", {1, 7})
+    assert offsets.topics_read("G") == set()
+    talk.close()

@@ -100,6 +100,16 @@ class Beginnings:
         for group in [group for group, topics in self._pulled.items() if topic in topics]:
             self._forget(group, topic)
 
+    def remove_queues(self, group: str, topic: str, queue_ids: Set[int]) -> None:
+        """Forget where a group has pulled queues of which its offsets are removed."""
+        queues = self._pulled.get(group, {}).get(topic, {})
+        for queue_id in queue_ids & queues.keys():
+            del queues[queue_id]
+            self._queue_count -= 1
+            self.has_changes = True
+        if not queues and topic in self._pulled.get(group, {}):
+            self._forget(group, topic)
+
     def _forget(self, group: str, topic: str) -> None:
         topics = self._pulled[group]
         self._queue_count -= len(topics.pop(topic))

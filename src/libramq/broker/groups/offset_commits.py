@@ -145,9 +145,11 @@ class OffsetCommits:
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note from where a member pulls a queue in which its group has committed nothing; a slave does not.
 
-        Light topics may be too many. Who pulls from behind the end is sent to it.
+        Light topics may be too many. Who pulls from behind the end, or from before the first message, is sent
+        there.
         """
         if not self._store.config.is_copy and not is_light(topic):
+            offset = max(offset, self._store.min_offset(topic, queue_id))
             offset = min(offset, self._store.max_offset(topic, queue_id))
             self._beginnings.note_pull(group, topic, queue_id, offset)
 
@@ -246,6 +248,7 @@ class OffsetCommits:
     def remove_queues(self, group: str, topic: str, queue_ids: Set[int]) -> None:
         """Remove a group's offsets in some queues of a topic."""
         self._add(self._ledger.offsets.remove_queues(group, topic, queue_ids))
+        self._beginnings.remove_queues(group, topic, queue_ids)
 
     def remove_topic(self, topic: str) -> None:
         """Remove the offsets in a deleted topic.
