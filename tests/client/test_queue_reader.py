@@ -1,6 +1,7 @@
 """The queue reader returns exact ranges of queues, however many messages the broker returns at a time."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -14,9 +15,13 @@ from libramq.errors import (
     SubscriptionParseFailed,
     TopicNotExist,
 )
+from libramq.message import Message
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
+from libramq.sync import Producer
+from libramq.testing import Broker
 
+from ..cli.commands import libra
 from ..message.inner_batches import items, single, wrapped
 from .fake_broker import FIRST_STORED_MS, FakeBroker, serving
 
@@ -268,3 +273,21 @@ def test_a_stretch_has_the_messages_of_its_offsets_whatever_its_batches_have():
         (8, b"b"), (9, b"c"), (10, b"alone"), (11, b"d"),
     ]  # fmt: skip
     assert {each.broker_name for each in messages} == {"broker-a"}
+
+
+def test_large_batches_are_sent_to_a_reader_once():
+    """A pull that began within a batch brought all of it, and ever smaller pulls were made."""
+    size, count, of_batch = 1_024, 40_000, 900
+    with Broker() as cluster:
+        topic = ("-n", cluster.namesrv, "-c", "DefaultCluster", "-t", "B", "-r", "1", "-w", "1")
+        assert libra("admin", "updateTopic", *topic, "-a", "+queue.type=BatchCQ").code == 0
+        with Producer(group="p", namesrv=cluster.namesrv) as producer:
+            for first in range(0, count, of_batch):
+                numbers = range(first, min(first + of_batch, count))
+                producer.send_batch([Message("B", b"%0*d" % (size, number)) for number in numbers])
+        with closing(QueueReader([cluster.namesrv], group="TOOLS_CONSUMER")) as reader:
+            (queue,) = reader.queues("B")
+            stretches = list(reader.read(queue, 0, count))
+    assert [each.start for each in stretches] == [0, *(each.end for each in stretches[:-1])]
+    assert stretches[-1].end == count
+    assert sum(len(each.body) for each in stretches) < 1.3 * count * size

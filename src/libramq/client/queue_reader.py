@@ -63,6 +63,8 @@ DEPTH: Final = 16  # Pulls in flight for one queue.
 IN_FLIGHT_BYTES: Final = 4 * REPLY_BYTES_MAX  # Fewer if replies are large: they cost memory and gain nothing.
 SAMPLE: Final = 32  # Messages, and bytes of them, that show how large messages are.
 SAMPLE_BYTES: Final = 128 * 1024
+#: Ours: a reply that goes on for more than this part of the messages asked for is one of large batches.
+OVERSHOT: Final = 8
 GROW_AFTER: Final = 64  # Full replies before more is asked for at once.
 
 
@@ -292,11 +294,13 @@ class QueueReader:
         remote = self.cluster.broker(queue)
         in_flight: deque[_Requested] = deque()
         chunk, depth, full_replies = CHUNK_MAX, 1, 0
+        # Whether a count of messages tells where a reply ends. Otherwise each pull waits for the one before.
+        is_sized = self._filter.is_everything
         requested = start
         try:
             while requested < end or in_flight:
                 while requested < end and len(in_flight) < depth:
-                    stop = min(requested + chunk, end) if self._filter.is_everything else end
+                    stop = min(requested + chunk, end) if is_sized else end
                     in_flight.append(self._ask_for(remote, queue, requested, stop))
                     requested = stop
                 call, number, position, stop = in_flight[0]
@@ -306,8 +310,15 @@ class QueueReader:
                 yield Stretch(
                     queue, position, reached, reply.body if reply.code == ResponseCode.SUCCESS else b""
                 )
-                if not self._filter.is_everything:
-                    requested = reached
+                # Large batches are sent whole, again for each pull that begins or ends within one.
+                past = reply.next_offset - stop if reply.code == ResponseCode.SUCCESS else 0
+                if past > (stop - position) // OVERSHOT:
+                    is_sized, depth = False, 1
+                if not is_sized:
+                    if not in_flight:
+                        requested = reached
+                    elif reached < stop:
+                        in_flight.appendleft(self._ask_for(remote, queue, reached, stop))
                     continue
                 depth = max(2, min(DEPTH, IN_FLIGHT_BYTES // max(1, len(reply.body))))
                 if reached == stop:
