@@ -345,14 +345,16 @@ class MemberNetwork(ABC):
             self._name_servers.ask(ask.call, partial(self._answered, ask), timeout_ms=ask.timeout_ms)
             return
 
-        is_heartbeat = ask.call.code is RequestCode.HEART_BEAT
-        self._heartbeats[ask.address] += is_heartbeat
-
         def done(reply: Command | LibraError) -> None:
             self._answered(ask, ask.call.outcome(reply, where=f"broker {ask.address}"))
-            self._heartbeats[ask.address] -= is_heartbeat
-            if not self._heartbeats[ask.address]:
-                self._leave(ask.address)
+            if is_heartbeat:
+                self._heartbeats[ask.address] -= 1
+                if not self._heartbeats[ask.address]:
+                    self._leave(ask.address)
+
+        is_heartbeat = ask.call.code is RequestCode.HEART_BEAT
+        if is_heartbeat:
+            self._heartbeats[ask.address] += 1
 
         self._remotes.send(
             ask.address, ask.call.command(), done, timeout_ms=ask.timeout_ms, takes_late=ask.takes_late
