@@ -86,20 +86,18 @@ class JsonLines(logging.Formatter):
         return json_text.dumps(row, default=str)
 
 
-class BoundedLog:
+class BoundedLines:
     """Logs what others can cause: of each event some lines in ten seconds, then how many were left out.
 
     write: a logger's method. Its events are literals, so they are few.
     """
 
-    def __init__(self, write: Callable[..., Any], monotonic_ms: Callable[[], MonotonicMs]) -> None:
+    def __init__(self, write: Callable[..., Any]) -> None:
         self._write = write
-        self._monotonic_ms = monotonic_ms
         self._lines: dict[str, tuple[MonotonicMs, int]] = {}
 
-    def __call__(self, event: str, **values: object) -> None:
+    def at(self, now_ms: MonotonicMs, event: str, **values: object) -> None:
         """Log an event, unless it was logged too often lately."""
-        now_ms = self._monotonic_ms()
         since_ms, count = self._lines.get(event, (now_ms, 0))
         if now_ms - since_ms >= LINES_MS:
             if count > LINES_MAX:
@@ -108,3 +106,15 @@ class BoundedLog:
         self._lines[event] = since_ms, count + 1
         if count < LINES_MAX:
             self._write(event, **values)
+
+
+class BoundedLog(BoundedLines):
+    """Bounded lines that take the time from a clock."""
+
+    def __init__(self, write: Callable[..., Any], monotonic_ms: Callable[[], MonotonicMs]) -> None:
+        super().__init__(write)
+        self._monotonic_ms = monotonic_ms
+
+    def __call__(self, event: str, **values: object) -> None:
+        """Log an event, unless it was logged too often lately."""
+        self.at(self._monotonic_ms(), event, **values)

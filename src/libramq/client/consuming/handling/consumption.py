@@ -48,7 +48,7 @@ from libramq.client.consuming.queues.owned_queue import Delivery, OwnedQueue
 from libramq.client.producing.send_request import send_call
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import LibraError
-from libramq.logs import BoundedLog, get_logger
+from libramq.logs import BoundedLines, get_logger
 from libramq.message.message import MessageExt
 from libramq.message.names import retry_topic
 from libramq.message.queue import MessageQueue
@@ -81,8 +81,7 @@ class Consumption:
         self._duplicates = duplicates
         self._known_brokers = own.known_brokers
         self._wall_ms = wall_ms
-        self._now_ms = MonotonicMs(0)
-        self._warn = BoundedLog(log.warning, lambda: self._now_ms)
+        self._warnings = BoundedLines(log.warning)
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
         """Handle the results of handlers."""
@@ -213,8 +212,9 @@ class Consumption:
                     self._ask_to_redeliver(delivery, message, address, is_counted=False, pass_on_ms=for_ms)
                 )
             else:
-                self._now_ms = now_ms
-                self._warn("a redelivered message has a topic without a handler", topic=message.topic)
+                self._warnings.at(
+                    now_ms, "a redelivered message has a topic without a handler", topic=message.topic
+                )
                 found += self._retry(delivery, [(message, None)], now_ms)
         return found
 

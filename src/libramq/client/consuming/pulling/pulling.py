@@ -37,7 +37,7 @@ from libramq.fencing import NO_ATTEMPTS, Claim
 from libramq.filter.sql import SQL92
 from libramq.filter.subscription import Selector, kind_of
 from libramq.filter.tag import TagFilter
-from libramq.logs import BoundedLog, get_logger
+from libramq.logs import BoundedLines, get_logger
 from libramq.message import properties as names
 from libramq.message.inner_batch import decode_pulled
 from libramq.message.message import MessageExt
@@ -331,8 +331,7 @@ class Pulling:
         self._duplicates = duplicates
         self.highest_handled = duplicates.highest
         self._limits: dict[str, PullLimits] = {}
-        self._now_ms = MonotonicMs(0)
-        self._warn = BoundedLog(log.warning, lambda: self._now_ms)
+        self._warnings = BoundedLines(log.warning)
         self._as_records = False
         self._retry_topic = retry_topic(settings.group)
         #: What takes the answer to a pull of a queue under a claim, and its messages.
@@ -505,8 +504,8 @@ class Pulling:
             owned.cursor.accepts_damaged, owned.cursor.broker_id = True, 0
             return self.pull(owned, now_ms)
         else:
-            self._now_ms = now_ms
-            log_failed_request(log, "pull failed", error, warn=self._warn, queue=str(owned.queue))
+            warn = partial(self._warnings.at, now_ms)
+            log_failed_request(log, "pull failed", error, warn=warn, queue=str(owned.queue))
             cursor = owned.cursor
             cursor.broker_id, cursor.has_failed = 0, True
             cursor.was_missing = cursor.was_missing or code == ResponseCode.TOPIC_NOT_EXIST
