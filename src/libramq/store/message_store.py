@@ -302,14 +302,8 @@ class MessageStore(StoreContents):
                 self.fail_flush(self.lost)
 
     def look_for_room(self) -> None:
-        """End the refusal of a full disk that has room again: nobody may send, and find out.
-
-        Where room was not what it lacked, but files or the permission to write, only a message finds out.
-        """
-        if self._refusal.reason is not None and self._refusal.is_due:
-            before, room = self._refusal.room, self._room()
-            if before is not None and room is not None and room - before >= self.config.max_message_size:
-                self._refusal.reason = None
+        """End the refusal of a full disk that has room again: nobody may send, and find out."""
+        self._refusal.look_for_room(self.config.max_message_size)
 
     def _room(self) -> int | None:
         """Return the bytes that are left of the fuller disk; None: unknown."""
@@ -519,13 +513,13 @@ LOG_MS: Final = 60_000  # Ours: how often that is logged, as the log may be on t
 class Refusal:
     """The refusal of messages, for a while or for good. reason: None while they are accepted.
 
-    room: what was left of the disk when it began.
+    room: returns what is left of the disk.
     """
 
     def __init__(self, clock: Clock, room: Callable[[], int | None]) -> None:
         self.reason: str | None = None
-        self.room: int | None = None
-        self._look = room
+        self._room = room
+        self._room_before: int | None = None  # When it began.
         self.is_final = False
         self._clock = clock
         self._since_ms = MonotonicMs(0)
@@ -534,7 +528,7 @@ class Refusal:
     def begin(self, reason: str) -> None:
         """Refuse for a while."""
         self.reason = reason
-        self.room = self._look()
+        self._room_before = self._room()
         self._since_ms = now_ms = self._clock.monotonic_ms()
         if self._logged_ms is None or now_ms - self._logged_ms >= LOG_MS:
             self._logged_ms = now_ms
@@ -547,11 +541,23 @@ class Refusal:
 
     def is_over(self) -> bool:
         """Return whether appends may be tried (again)."""
-        if self.reason is not None and self.is_due:
+        if self._is_due:
             self.reason = None
         return self.reason is None
 
+    def look_for_room(self, wanted: int) -> None:
+        """End it if so many bytes have become free since it began.
+
+        Where room was not what it lacked, but files or the permission to write, only a message finds out.
+        """
+        if self._is_due:
+            before, room = self._room_before, self._room()
+            if before is not None and room is not None and room - before >= wanted:
+                self.reason = None
+
     @property
-    def is_due(self) -> bool:
-        """Return whether a refusal has lasted for its while, and may end."""
+    def _is_due(self) -> bool:
+        """Return whether there is a refusal that has lasted for its while, and may end."""
+        if self.reason is None:
+            return False
         return not self.is_final and self._clock.monotonic_ms() - self._since_ms >= REFUSAL_MS
