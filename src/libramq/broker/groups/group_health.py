@@ -61,14 +61,11 @@ class Stalls:
         self._since: dict[str, dict[tuple[str, int], tuple[int, MonotonicMs]]] = {}
         self._seen: dict[str, dict[tuple[str, int], tuple[int, MonotonicMs]]] = {}
         self._count = 0
-        self._looked_at_ms = clock.monotonic_ms()
         #: For how long nobody looked: the process, or its machine, stood still, and members could not commit.
         self._pauses_ms = 0
 
-    def begin_look(self) -> None:
-        """Count no time in which this broker did not look."""
-        looked_at_ms, self._looked_at_ms = self._looked_at_ms, self.clock.monotonic_ms()
-        gap_ms = self._looked_at_ms - looked_at_ms
+    def begin_look(self, gap_ms: int) -> None:
+        """Begin a look, gap_ms after the one before; time in which the broker stood still does not count."""
         self._pauses_ms += gap_ms - LOOK_MS if gap_ms > LATE_LOOK_MS else 0
 
     def look(self, group: ConsumerGroup[Connection]) -> Iterator[None]:
@@ -184,8 +181,9 @@ class GroupHealth:
 
         retries: how many messages of a group wait for another attempt, by how often they have failed.
         """
-        self._looked_at_ms = now_ms = self._clock.monotonic_ms()
-        self._stalls.begin_look()
+        before_ms, now_ms = self._looked_at_ms, self._clock.monotonic_ms()
+        self._looked_at_ms = now_ms
+        self._stalls.begin_look(now_ms - before_ms if before_ms is not None else 0)
         self._found, self._topics_found = {}, set()
         self._unlocked_before, self._unlocked = self._unlocked, {}
         self._mixed |= dict.fromkeys(self._clients.rebalances.take_mixed(), now_ms)

@@ -32,7 +32,7 @@ from libramq.store.reading.read import ReadStatus
 READ_MAX: Final = 32
 #: Ours: check points, or pops in order, that one step looks at, in 0.1 ms.
 POPS_AT_ONCE: Final = 1_000
-#: Ours: failures that are told apart, as many as Apache's retryMaxTimes. Clients may try more often.
+#: Ours: messages that have failed more often count as these; Apache's retryMaxTimes.
 TIMES_MAX: Final = 16
 _OF_RETRY: Final = f"{p.REAL_TOPIC}\x01{names.RETRY_PREFIX}".encode()
 
@@ -75,13 +75,13 @@ class GroupRetries:
         """Return how many messages of each group wait, by how often they have failed; None: unknown."""
         levels = [self._levels.get(number) for number in self._schedule.levels]
         found: dict[str, Counter[int]] = {}
-        lots = [self._popped]
+        counters = [self._popped]
         for level in levels:
             if level is None or not level.is_counted:
                 return None
-            lots.append(level.counts)
-        for lot in lots:
-            for (group, times), count in lot.items():
+            counters.append(level.counts)
+        for counter in counters:
+            for (group, times), count in counter.items():
                 found.setdefault(group, Counter())[times] += count
         return found
 

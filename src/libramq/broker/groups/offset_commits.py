@@ -145,8 +145,8 @@ class OffsetCommits:
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note from where a member pulls a queue in which its group has committed nothing; a slave does not.
 
-        Light topics may be too many. Who pulls from behind the end, or from before the first message, is sent
-        there.
+        Light topics may be too many. A pull from behind the end, or from before the first message, counts as
+        one from there.
         """
         if not self._store.config.is_copy and not is_light(topic):
             offset = max(offset, self._store.min_offset(topic, queue_id))
@@ -156,7 +156,7 @@ class OffsetCommits:
     def read_from(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return where a group reads on: its committed offset, or where it began; None: unknown.
 
-        Who is new to a retry topic reads all of it.
+        A group that is new to a retry topic reads all of it.
         """
         committed = self.query(group, topic, queue_id)
         if committed is not None:

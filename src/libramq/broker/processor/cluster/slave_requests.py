@@ -43,8 +43,8 @@ from libramq.broker.pop.pops_at_slave import PopsAtSlave
 from libramq.broker.processor.messages.ack_message import ACKS_MAX, ack_set
 from libramq.catalog import GroupTable
 from libramq.catalog.request_modes import RequestModes
-from libramq.codes import RequestCode, ResponseCode
 from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode
 from libramq.errors import ConfigError, LibraError, broker_error
 from libramq.formats import fastjson
 from libramq.formats.document import encode_body
@@ -252,7 +252,7 @@ class SlaveTables:
 
 
 class HAInfoRequests:
-    """The processor of both requests. slave: None in a master."""
+    """The processor of NOTIFY_MIN_BROKER_ID_CHANGE and EXCHANGE_BROKER_HA_INFO. slave: None in a master."""
 
     def __init__(self, config: BrokerConfig, store: MessageStore, slave: Slave | None) -> None:
         self._config = config
@@ -260,7 +260,7 @@ class HAInfoRequests:
         #: MessageStore.getBrokerInitMaxOffset.
         self._end_at_start = store.end
 
-    @serves(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE)
+    @serves(R.NOTIFY_MIN_BROKER_ID_CHANGE)
     def lowest_id_changed(self, request: Request) -> Outcome:
         """905: have a slave ask its name servers at once, whose answers count; a master ignores it."""
         header: h.LowestIdHeader = request.header
@@ -268,7 +268,7 @@ class HAInfoRequests:
             self._slave.ask_for_master(header.min_broker_id, header.offline_broker_addr)
         return SUCCESS
 
-    @serves(RequestCode.EXCHANGE_BROKER_HA_INFO)
+    @serves(R.EXCHANGE_BROKER_HA_INFO)
     def exchange(self, request: Request) -> Outcome:
         """906: answer with the addresses of this master, or take those of the master that sends them."""
         header: h.HAInfoHeader = request.header
@@ -307,7 +307,7 @@ class HAStatusRequests:
         self._store = store
         self._ha = ha
 
-    @serves(RequestCode.GET_BROKER_HA_STATUS)
+    @serves(R.GET_BROKER_HA_STATUS)
     def status(self, request: Request) -> Outcome:
         """Return the connected slaves."""
         end = self._store.end
