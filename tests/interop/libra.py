@@ -3,7 +3,8 @@
 import os
 import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.interop.apache import wait_broker
@@ -42,6 +43,17 @@ class LibraUp:
 
     def stop(self) -> None:
         self.process.stop()
+
+
+@contextmanager
+def running(home: Path, *options: str) -> Iterator[LibraUp]:
+    """Run `libra up` until the end of the block, which begins when its broker is ready."""
+    started = LibraUp(home, *options)
+    try:
+        started.wait_ready()
+        yield started
+    finally:
+        started.stop()
 
 
 class LibraServers:

@@ -23,7 +23,7 @@ from libramq.spark.pipeline.object_store import StoredDirectory
 from libramq.sync import Admin, Producer
 from tests.docs.test_documents import run as run_documents
 from tests.interop.cluster import SEND_TIMEOUT_MS
-from tests.interop.libra import ENVIRONMENT, LibraUp
+from tests.interop.libra import ENVIRONMENT, LibraUp, running
 from tests.interop.object_store import ACCESS_KEY, SECRET_KEY, Gate, SeaweedFS, set_up_seaweedfs
 from tests.interop.process import PATIENCE_S
 from tests.spark.pipeline.test_iceberg_table import Rows
@@ -59,9 +59,7 @@ def _credentials(store: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[LibraUp]:
-    started = LibraUp(tmp_path / "up")
-    try:
-        started.wait_ready()
+    with running(tmp_path / "up") as started:
         with Admin(namesrv=started.namesrv) as admin:
             admin.create_topic(TOPIC, queues=2)
         with Producer(namesrv=started.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
@@ -70,8 +68,6 @@ def up(tmp_path: Path) -> Iterator[LibraUp]:
                 producer.send_nowait(Message(TOPIC, body))
             producer.flush()
         yield started
-    finally:
-        started.stop()
 
 
 def configs(up: LibraUp, s3: str, catalog: dict[str, str]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from bench.spark_kafka import kafka
 
 from libramq.sync import Admin
-from tests.interop.libra import SOURCES, LibraUp
+from tests.interop.libra import SOURCES, LibraUp, running
 from tests.interop.ports import free_port
 from tests.interop.process import Process, Program
 
@@ -90,12 +90,8 @@ class Connect:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LibraUp]:
-    started = LibraUp(tmp_path_factory.mktemp("up"))
-    try:
-        started.wait_ready()
+    with running(tmp_path_factory.mktemp("up")) as started:
         yield started
-    finally:
-        started.stop()
 
 
 @pytest.mark.parametrize("version", PYTHONS)

@@ -10,7 +10,7 @@ import pytest
 
 from libramq.sync import Admin
 
-from ..interop.libra import LibraUp
+from ..interop.libra import LibraUp, running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,12 +56,8 @@ def spark() -> Iterator["SparkSession"]:
 
 @pytest.fixture(scope="session")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LibraUp]:
-    started = LibraUp(tmp_path_factory.mktemp("up"))
-    try:
-        started.wait_ready()
+    with running(tmp_path_factory.mktemp("up")) as started:
         yield started
-    finally:
-        started.stop()
 
 
 @pytest.fixture
