@@ -1,4 +1,6 @@
-"""Spark runs in the terminal: how a session starts, how Ctrl-C stops it, progress on standard error."""
+"""Spark runs in the terminal: how a session starts, how Ctrl-C stops it and its Java process, progress on
+standard error.
+"""
 
 import logging
 import os
