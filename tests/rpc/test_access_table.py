@@ -83,7 +83,9 @@ class Server:
         return C(reply.code)
 
     def _follow(self) -> None:
-        for effect in self.kernel.effects.take():
+        effects = self.kernel.effects.pending.copy()
+        self.kernel.effects.pending.clear()
+        for effect in effects:
             if isinstance(effect, Proceed):
                 done(effect.steps)
                 self._follow()

@@ -292,7 +292,9 @@ class Guarded:
 
     def follow(self) -> None:
         """Perform what the endpoint decided."""
-        for effect in self.kernel.effects.take():
+        effects = self.kernel.effects.pending.copy()
+        self.kernel.effects.pending.clear()
+        for effect in effects:
             if isinstance(effect, Proceed):
                 done(effect.steps)
                 self.follow()

@@ -228,7 +228,7 @@ def test_a_refused_connection_is_an_error(loop):
         with pytest.raises(ConnectFailed, match=address):
             await remotes.call(address, Command(code=1))
         assert [type(outcome) for outcome in outcomes] == [ConnectFailed]
-        remotes.send_oneway(address, Command(code=1, flag=FLAG_ONEWAY))
+        remotes.send(address, Command(code=1, flag=FLAG_ONEWAY), None)
         with pytest.raises(RemoteError):
             await remotes.call("not an address", Command(code=1))
         await remotes.aclose()
@@ -245,9 +245,9 @@ def test_oneway_requests_arrive_and_incoming_requests_are_handed_over(loop):
             SystemClock().monotonic_ms,
             on_request=lambda where, command, _: asked.put_nowait((where, command.code)),
         )
-        remotes.send_oneway(address, Command(code=1, flag=FLAG_ONEWAY))
+        remotes.send(address, Command(code=1, flag=FLAG_ONEWAY), None)
         await remotes.call(address, Command(code=4))
-        remotes.send_oneway(address, Command(code=1, flag=FLAG_ONEWAY))
+        remotes.send(address, Command(code=1, flag=FLAG_ONEWAY), None)
         assert await asked.get() == (address, 40)
         await remotes.call(address, Command(code=1))
         assert handler.received_codes == [1, 4, 1, 1]

@@ -137,7 +137,7 @@ def test_what_an_answer_has_us_request_leaves_with_the_read_that_brought_it():
 def test_requests_made_while_connecting_follow_each_other_in_one_write():
     world = World()
     world.send(b"1")
-    world.remotes.send_oneway(A, Command(code=2, flag=FLAG_ONEWAY))
+    world.remotes.send(A, Command(code=2, flag=FLAG_ONEWAY), None)
     world.send(b"3")
     (link,) = world.links
     link.open()

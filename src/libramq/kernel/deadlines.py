@@ -45,10 +45,28 @@ class Deadline:
 
     def at(self, due_ms: MonotonicMs | None) -> None:
         """Act at this time only; None: not at all."""
+        queue, before_ms = self._deadlines, self.due_ms
         if self._not_before_ms is not None and due_ms is not None:
             due_ms = max(due_ms, self._not_before_ms)
-        if due_ms != self.due_ms:
-            self._deadlines._move(self, due_ms)
+        if due_ms == before_ms:
+            return
+        if due_ms is not None and queue.floor_ms is not None and due_ms < queue.floor_ms:
+            due_ms = queue.floor_ms
+        self.due_ms = due_ms
+        heap = queue._heap
+        queue._count += (due_ms is not None) - (before_ms is not None)
+        if due_ms is not None:
+            queue._sequence += 1
+            heapq.heappush(heap, (due_ms, queue._sequence, self))
+        if len(heap) > 2 * queue._count + STALE_MAX:
+            queue._clean()
+        next_ms = queue.next_due_ms
+        if before_ms is not None and before_ms == next_ms:
+            while heap and heap[0][2].due_ms != heap[0][0]:  # Past and moved entries.
+                heapq.heappop(heap)
+            queue.next_due_ms = heap[0][0] if heap else None
+        elif due_ms is not None and (next_ms is None or due_ms < next_ms):
+            queue.next_due_ms = due_ms
 
     def by(self, due_ms: MonotonicMs) -> None:
         """Act at this time at the latest."""
@@ -57,8 +75,7 @@ class Deadline:
 
     def cancel(self) -> None:
         """Do not act."""
-        if self.due_ms is not None:
-            self._deadlines._move(self, None)
+        self.at(None)
 
     def _act(self, now_ms: MonotonicMs) -> None:
         """Act; raises StaysDue. Each turn of one that stays due would look like a stall until then."""
@@ -116,7 +133,7 @@ class Deadlines:
     def set(self, due_ms: MonotonicMs, action: Action) -> Deadline:
         """Return a new deadline that runs the action at the given time."""
         deadline = Deadline(self, action, "")
-        self._move(deadline, due_ms)
+        deadline.at(due_ms)
         return deadline
 
     def run(self, now_ms: MonotonicMs, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -128,7 +145,7 @@ class Deadlines:
         last, self.floor_ms, self.ran_ms = self._sequence, None, now_ms
         while (due_ms := self.next_due_ms) is not None and due_ms <= now_ms and self._heap[0][1] <= last:
             deadline = self._heap[0][2]
-            self._move(deadline, None)
+            deadline.at(None)
             try:
                 deadline._act(now_ms)
             except Exception:
@@ -143,33 +160,10 @@ class Deadlines:
         self._heap.clear()
         self._count, self.next_due_ms = 0, None
 
-    def _move(self, deadline: Deadline, due_ms: MonotonicMs | None) -> None:
-        if due_ms is not None and self.floor_ms is not None and due_ms < self.floor_ms:
-            due_ms = self.floor_ms
-        before_ms, deadline.due_ms = deadline.due_ms, due_ms
-        self._count += (due_ms is not None) - (before_ms is not None)
-        if due_ms is not None:
-            self._sequence += 1
-            heapq.heappush(self._heap, (due_ms, self._sequence, deadline))
-        if len(self._heap) > 2 * self._count + STALE_MAX:
-            self._clean()
-        next_ms = self.next_due_ms
-        if before_ms is not None and before_ms == next_ms:
-            self._find_next()
-        elif due_ms is not None and (next_ms is None or due_ms < next_ms):
-            self.next_due_ms = due_ms
-
-    def _find_next(self) -> None:
-        """Drop past and moved entries from the top of the heap."""
-        heap = self._heap
-        while heap and heap[0][2].due_ms != heap[0][0]:
-            heapq.heappop(heap)
-        self.next_due_ms = heap[0][0] if heap else None
-
     def _clean(self) -> None:
         latest: dict[Deadline, tuple[MonotonicMs, int, Deadline]] = {}
         for entry in self._heap:
             if entry[2].due_ms == entry[0]:
                 latest[entry[2]] = entry
-        self._heap = list(latest.values())
+        self._heap[:] = latest.values()
         heapq.heapify(self._heap)

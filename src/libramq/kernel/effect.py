@@ -194,9 +194,3 @@ class Effects:
     def proceed(self, connection: Connection, steps: Generator[Any, Any, None]) -> None:
         """Do long work (`kernel.work.Work`) for a connection's request."""
         self.add(Proceed(connection, steps))
-
-    def take(self) -> list[Effect]:
-        """Return and clear the effects since the last call."""
-        taken = self.pending.copy()
-        self.pending.clear()
-        return taken

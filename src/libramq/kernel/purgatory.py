@@ -135,18 +135,14 @@ class Purgatory:
         return PurgatoryStatistics(self._count, self._cost_bytes, len(self._by_connection))
 
     def has_room(self, connection: Connection, cost_bytes: int = 0) -> bool:
-        """Return whether another answer for a connection may be parked."""
-        return (
-            self._count < PARKED_MAX
-            and self._cost_bytes + cost_bytes <= PARKED_BYTES_MAX
-            and len(self._by_connection.get(connection, ())) < PARKED_PER_CONNECTION_MAX
-            and self._leaves_room(connection, cost_bytes)
-        )
-
-    def _leaves_room(self, connection: Connection, cost_bytes: int) -> bool:
-        """Return whether another answer for a connection leaves room for other parties."""
+        """Return whether another answer for a connection may be parked, and leaves room for other parties."""
+        size_bytes = self._cost_bytes + cost_bytes
+        if self._count >= PARKED_MAX or size_bytes > PARKED_BYTES_MAX:
+            return False
+        if len(self._by_connection.get(connection, ())) >= PARKED_PER_CONNECTION_MAX:
+            return False
         count_max, bytes_max = PARKED_PER_PARTY_MAX, PARKED_BYTES_PER_PARTY_MAX
-        if self._count < count_max and self._cost_bytes + cost_bytes <= bytes_max:
+        if self._count < count_max and size_bytes <= bytes_max:
             return True
         part = self._parts.get(_party_of(connection))
         return part is None or (part.count < count_max and part.cost_bytes + cost_bytes <= bytes_max)

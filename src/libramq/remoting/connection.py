@@ -183,30 +183,30 @@ class PendingRequests(Generic[T]):
         return len(self._waiting)
 
     def number(self, request: Command) -> None:
-        """Give a request the next number, unless it is one-way and needs none."""
-        self._next_opaque = self._next_opaque + 1 & 0x7FFF_FFFF
-        request.opaque = self._next_opaque
+        """Give a one-way request the next number."""
+        self._next_opaque = request.opaque = self._next_opaque + 1 & 0x7FFF_FFFF
 
-    def add(self, request: Command, waiter: T, *, deadline_ms: MonotonicMs) -> None:
-        """Number a request and store its waiter until the deadline."""
+    def add(self, request: Command, waiter: T, *, deadline_ms: MonotonicMs, takes_late: bool = False) -> None:
+        """Number a request and store its waiter until the deadline.
+
+        takes_late: it takes the reply even after the deadline, unless many requests follow.
+        """
         if request.flag & FLAG_ONEWAY:
             raise LocalProtocolError("a one-way request has no response to wait for")
         if len(self._waiting) >= PENDING_REQUESTS_MAX:
             raise LocalProtocolError(f"{PENDING_REQUESTS_MAX} requests are pending on one connection already")
-        self.number(request)
+        self._next_opaque = request.opaque = self._next_opaque + 1 & 0x7FFF_FFFF
         self._waiting[request.opaque] = (deadline_ms, waiter)
+        if takes_late:
+            self._late[request.opaque] = waiter
+            if len(self._late) > LATE_REQUESTS_MAX:
+                del self._late[next(iter(self._late))]
 
     def take(self, reply: Command) -> T | None:
         """Return the waiter of this reply; None if there is none (any more)."""
         found = self._waiting.pop(reply.opaque, None)
         late = self._late.pop(reply.opaque, None) if self._late else None
         return late if found is None else found[1]
-
-    def take_late(self, request: Command, waiter: T) -> None:
-        """Have a waiter take the reply to its request even after the deadline, unless many follow."""
-        self._late[request.opaque] = waiter
-        if len(self._late) > LATE_REQUESTS_MAX:
-            del self._late[next(iter(self._late))]
 
     def discard(self, opaque: int) -> None:
         """Drop a request whose waiter gave up."""

@@ -60,10 +60,6 @@ class Request(msgspec.Struct):
         """Return when it was read, by both clocks."""
         return Now(wall_ms=self.wall_ms, monotonic_ms=self.monotonic_ms)
 
-    def forget_content(self) -> None:
-        """Keep only what its answer needs, which may be awaited for long: a header has up to 1 MiB."""
-        self.command = msgspec.structs.replace(self.command, ext={}, body=b"")
-
 
 Processor = Callable[[Request], Outcome]
 BatchProcessor = Callable[[Sequence[Request]], Sequence[Outcome]]

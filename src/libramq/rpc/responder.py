@@ -23,7 +23,7 @@ from libramq.kernel.purgatory import Gate, Gated, Missing
 from libramq.kernel.work import Work
 from libramq.logs import get_logger
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, reply_to
-from libramq.remoting.frame import encode_frame
+from libramq.remoting.frame import encode_frame, encode_head
 from libramq.rpc.outcome import (
     HOLD,
     Close,
@@ -54,16 +54,15 @@ class RequestWaiter:
         translate: Callable[[Any], Outcome],
     ) -> None:
         self.connection = request.peer
-        # Without header and body: thousands of pulls and polls may be held.
+        # Without header and body: thousands of pulls and polls may be held, and a header has up to 1 MiB.
         self._request = Request(
-            request.command,
+            msgspec.structs.replace(request.command, ext={}, body=b""),
             request.peer,
             request.wall_ms,
             request.monotonic_ms,
             request.principal,
             is_held=True,
         )
-        self._request.forget_content()
         self._answer = answer
         self._translate = translate
 
@@ -228,7 +227,7 @@ def encode_reply(request: Command, reply: Reply) -> bytes:
             body=reply.body,
             serialization=request.serialization,
         )
-        return encode_frame(command, reply.pieces)
+        return b"".join((encode_head(command, reply.pieces), reply.body, *reply.pieces))
     except (ProtocolError, UnicodeError) as error:
         log.error("reply cannot be sent", code=request.code, reason=str(error))
         return encode_frame(

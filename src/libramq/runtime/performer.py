@@ -355,22 +355,20 @@ class Performer:
             self._deliver("the end of a connection of ours", self._engine.address_lost, address)
             self.follow()
 
-    def follow(self, began_us: int | None = None) -> None:
-        """Finish an event: settle, perform, send, set the timer. began_us: of its turn, which ends here."""
-        self._is_unsettled = False
-        try:  # As `_settle`, for every event.
-            self._engine.settle()
-        except Exception as error:
-            self._failed(_SETTLING_FAILED, error)
-        self._finish(began_us)
+    def follow(self, began_us: int | None = None, *, settles: bool = True) -> None:
+        """Finish an event: settle, unless it needs none, perform, send, set the timer.
 
-    def _finish(self, began_us: int | None) -> None:
-        self._has_stepped = False
-        if self._effects.pending:
+        began_us: of its turn, which ends here.
+        """
+        self._has_stepped, self._is_unsettled = False, settles
+        while self._is_unsettled or self._effects.pending:
+            if self._is_unsettled:
+                self._is_unsettled = False
+                try:  # As `_settle`, for every event.
+                    self._engine.settle()
+                except Exception as error:
+                    self._failed(_SETTLING_FAILED, error)
             self._perform()
-            while self._is_unsettled:
-                self._settle()
-                self._perform()
         if self._outgoing.is_any:
             self._outgoing.flush()
         if self.turns.waiting_for_output:
@@ -540,9 +538,11 @@ class Performer:
     # Effects.
 
     def _perform(self) -> None:
-        effects = self._effects
-        while effects.pending:
-            for effect in effects.take():
+        pending = self._effects.pending
+        while pending:
+            effects = pending.copy()
+            pending.clear()
+            for effect in effects:
                 if type(effect) is Send:
                     self._outgoing.add(effect.connection, effect.data)
                 else:
@@ -601,7 +601,7 @@ class Performer:
         if not self._is_stopped:
             began_us = self._timers.elapsed_us()
             self._deliver("what was deferred", deferred)
-            self._finish(began_us)
+            self.follow(began_us, settles=False)
 
     def _event(self, take: Callable[[Any], None]) -> Callable[..., None]:
         """Return a callback that passes a result to the engine, and finishes the event."""

@@ -89,9 +89,7 @@ class _Remote:
             return
         deadline_ms = self._remotes.monotonic_ms() + timeout_ms
         try:
-            pending.add(request, done, deadline_ms=deadline_ms)
-            if takes_late:
-                pending.take_late(request, done)
+            pending.add(request, done, deadline_ms=deadline_ms, takes_late=takes_late)
             self.write(self._remotes.access.signed(request))
         except ProtocolError as error:
             pending.discard(request.opaque)
@@ -225,24 +223,25 @@ class Remotes:
         self,
         address: str,
         request: Command,
-        done: Done,
+        done: Done | None,
         *,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
         takes_late: bool = False,
     ) -> None:
         """Send a request; `done` is called exactly once, with the reply or a RemoteError.
 
-        takes_late: it is called again with a reply that comes after the timeout.
+        Without `done` it is one-way, and dropped if there is no connection and none can be made.
+        takes_late: `done` is called again with a reply that comes after the timeout.
         """
         if self.why_closed:
-            done(ConnectionLost(self.why_closed))
-        else:
-            self._remote(address).send(request, done, timeout_ms, takes_late=takes_late)
-
-    def send_oneway(self, address: str, request: Command) -> None:
-        """Send a one-way request; dropped if there is no connection and none can be made."""
-        if not self.why_closed:
-            self._remote(address).send(request, None, 0)
+            if done is not None:
+                done(ConnectionLost(self.why_closed))
+            return
+        remote = self._remotes.get(address)
+        if remote is None:
+            remote = self._remotes[address] = _Remote(self, address)
+            self._dialer.dial(address, remote)
+        remote.send(request, done, timeout_ms, takes_late=takes_late)
 
     def is_connected(self, address: str) -> bool:
         """Return whether a connection to the address is open."""
@@ -340,10 +339,3 @@ class Remotes:
             deadline_ms = remote.pending.next_deadline_ms
             if deadline_ms is not None and not self.why_closed:
                 self.expect(deadline_ms)
-
-    def _remote(self, address: str) -> _Remote:
-        remote = self._remotes.get(address)
-        if remote is None:
-            remote = self._remotes[address] = _Remote(self, address)
-            self._dialer.dial(address, remote)
-        return remote

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import msgspec
+
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Action, Manage
 from libramq.auth.operation import topic as topic_resource
@@ -217,7 +219,7 @@ class ClientCalls:
         call = _Call(request.peer, request, waiting, collect)
         if not self._purgatory.has_room(request.peer):
             raise broker_error(ResponseCode.SYSTEM_BUSY, "too many requests wait; try again")
-        request.forget_content()
+        request.command = msgspec.structs.replace(request.command, ext={}, body=b"")
         self._purgatory.park(call, self._clock.monotonic_ms() + timeout_ms, self._reply, self._forget)
         for number, target in waiting.items():
             self._calls[target.peer, number] = call

@@ -145,7 +145,7 @@ class Sender:
         if address is None:
             raise self._no_master(queue)
         call = send_call(prepared, queue, self._settings, born_ms=self._clock.wall_ms(), oneway=True)
-        self._remotes.send_oneway(address, call.command())
+        self._remotes.send(address, call.command(), None)
 
     def _try(self, prepared: Prepared, attempts: SendAttempts, attempt: Attempt, sent: Sent) -> None:
         queue = attempt.queue

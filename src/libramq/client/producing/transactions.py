@@ -169,7 +169,7 @@ class HalfMessages:
             msg_id=header.msg_id,
             transaction_id=header.transaction_id,
         )
-        self._remotes.send_oneway(address, end_transaction(answer, oneway=True).command())
+        self._remotes.send(address, end_transaction(answer, oneway=True).command(), None)
 
 
 class Transactions:
