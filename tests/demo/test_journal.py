@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from libramq.demo.journal import SUFFIX, Journal, consumed, entry
+from libramq.demo.member import SUFFIX, Journal, consumed, entry
 
 
 def body(carrier: str, dest: str, delay: int | None) -> bytes:

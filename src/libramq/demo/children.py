@@ -9,18 +9,15 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from libramq.admin.admin import Admin
 from libramq.cli.servers.ports import Ports
-from libramq.clock import SystemClock
-from libramq.demo import topics
-from libramq.errors import LibraError, RemoteError
-from libramq.rpc.name_server_calls import cluster_info
-from libramq.transport.blocking import BlockingRemote
+from libramq.errors import LibraError
 
 STOP_SECONDS: Final = 15
 LOG_LINES_SHOWN: Final = 15
@@ -148,7 +145,7 @@ ASK_AGAIN_SECONDS: Final = 0.05
 
 
 class Servers:
-    """Name server and broker, and the demonstration's topics on them."""
+    """Name server and broker."""
 
     def __init__(self, child: Child, data: Path, ports: Ports) -> None:
         self.child = child
@@ -156,29 +153,28 @@ class Servers:
         self._ports = ports
         self._data = data
 
-    async def start(self) -> None:
+    async def start(self, topics: Mapping[str, int]) -> None:
+        """Start them, and create topics with so many queues."""
         nameserver, broker, _ = self._ports
         arguments = ["up", "--nameserver-port", str(nameserver), "--broker-port", str(broker)]
         # A session of their own: they may outlive this process (--keep) and an interrupt is not for them.
         await self.child.start("libramq", [*arguments, "--data", str(self._data)], own_session=True)
-        async with asyncio.timeout(READY_SECONDS):
-            while (address := await asyncio.to_thread(self._broker_address)) is None:
-                if not self.child.is_running:
-                    raise ChildFailed(self.child, await self.child.ended())
-                await asyncio.sleep(ASK_AGAIN_SECONDS)
-        topics.create(address, topics.FLIGHTS, topics.FLIGHTS_QUEUES)
-        topics.create(address, topics.CLOCK, 1)
+        async with asyncio.timeout(READY_SECONDS), Admin(namesrv=self.namesrv) as admin:
+            await self._await_broker(admin)
+            for topic, queues in topics.items():
+                await admin.create_topic(topic, queues=queues)
 
-    def _broker_address(self) -> str | None:
-        try:
-            remote = BlockingRemote(self.namesrv, SystemClock().monotonic_ms)
-        except RemoteError:
-            return None
-        try:
-            call = cluster_info()
-            info = call.result(remote.call(call.command()), where=self.namesrv)
-        except LibraError:
-            return None
-        finally:
-            remote.close()
-        return next((broker.master_address for broker in info.broker_addr_table.values()), None)
+    async def _await_broker(self, admin: Admin) -> None:
+        while True:
+            if not self.child.is_running:
+                raise ChildFailed(self.child, await self.child.ended())
+            with contextlib.suppress(LibraError):
+                if (await admin.cluster_info()).broker_addr_table:
+                    return
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+    async def stored_count(self, topic: str) -> int:
+        """Return how many messages of a topic the broker stores, by its own count."""
+        async with Admin(namesrv=self.namesrv) as admin:
+            stats = await admin.topic_stats(topic)
+        return sum(ends.max_offset - ends.min_offset for ends in stats.values())

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from libramq.demo.journal import Consumed, Late
+from libramq.demo.member import Consumed, Late
 from libramq.demo.reconciliation import Check
 from libramq.groups.rebalance_event import RebalanceEvent
 

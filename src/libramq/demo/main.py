@@ -21,13 +21,14 @@ from rich.console import Console
 from libramq.admin.groups import EventReader
 from libramq.cli.servers.ports import choose_ports
 from libramq.client import Producer
-from libramq.demo import display, flights, pipeline, topics
+from libramq.demo import display, flights, pipeline
 from libramq.demo.children import HOST, Child, Servers
-from libramq.demo.group import Group, new_events, stored_count
-from libramq.demo.journal import Consumed
-from libramq.demo.reconciliation import Account, reconcile
+from libramq.demo.group import Group, new_events
+from libramq.demo.member import GROUP, Consumed
+from libramq.demo.reconciliation import reconcile
 from libramq.errors import ConfigError, LibraError
 from libramq.message import Message
+from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.transport.access import VARIABLE
 
 SECONDS_MAX: Final = 225
@@ -77,13 +78,14 @@ class Demonstration:
             say(remark)
         succeeded = False
         try:
-            await self._servers.start()
+            await self._servers.start({flights.TOPIC: flights.QUEUES, pipeline.CLOCK: 1})
             say(
                 f"name server {self._servers.namesrv} and broker {self._ports.broker} are up, "
                 f"data and logs are in {self._directory}"
             )
             consumed, tables = await self._work()
-            succeeded = self._conclude(consumed, tables)
+            stored = await self._servers.stored_count(flights.TOPIC)
+            succeeded = self._conclude(stored, consumed, tables)
         finally:
             if self._keep and self._servers.child.is_running:
                 self._say_kept()
@@ -98,12 +100,9 @@ class Demonstration:
             events = EventReader(namesrv)
             try:
                 await self._pipeline.start(
-                    "libramq.demo.pipeline",
-                    ["--namesrv", namesrv, "--directory", str(self._directory / "tables")],
+                    "libramq.demo.pipeline", [namesrv, str(self._directory / "tables")]
                 )
-                await self._sender.start(
-                    "libramq.demo.send", ["--namesrv", namesrv, "--flights", str(self._flight_count)]
-                )
+                await self._sender.start("libramq.demo.flights", [namesrv, str(self._flight_count)])
                 async with asyncio.timeout(SECONDS_MAX):
                     return await self._watch(group, events, bars)
             except TimeoutError:
@@ -163,23 +162,19 @@ class Demonstration:
     async def _send_the_time(self) -> None:
         async with Producer(group="clock", namesrv=self._servers.namesrv) as producer:
             body = b'{"time_hour":"%s"}' % pipeline.CLOCK_TIME.encode()
-            await producer.send(Message(topics.CLOCK, body))
+            await producer.send(Message(pipeline.CLOCK, body))
 
-    def _conclude(self, consumed: Consumed, tables: dict[str, Any]) -> bool:
+    def _conclude(self, stored: int, consumed: Consumed, tables: dict[str, Any]) -> bool:
         console, directory = self._console, self._directory
         display.show_head(console, "table flights", tables["flights_head"])
         display.show_head(console, "table delays, the last day", tables["delays_head"])
         display.show_late(console, consumed)
         checks = reconcile(
-            Account(
-                keys=[
-                    flights.key_of(row) for row in flights.read_rows(flights.archive())[: self._flight_count]
-                ],
-                stored_count=stored_count(self._servers.namesrv),
-                consumed=consumed,
-                table_keys=Path(tables["keys"]).read_text().splitlines(),
-                table=tables,
-            )
+            keys=[flights.key_of(row) for row in flights.read_rows(flights.archive())[: self._flight_count]],
+            stored_count=stored,
+            consumed=consumed,
+            table_keys=Path(tables["keys"]).read_text().splitlines(),
+            table=tables,
         )
         display.show_checks(console, checks)
         for what, where in (
@@ -196,9 +191,9 @@ class Demonstration:
         namesrv, pid = self._servers.namesrv, self._servers.child.pid
         self._console.print(
             f"name server {namesrv} and broker stay up; `kill {pid}` ends them. For example:\n"
-            f"  libra admin topicRoute -n {namesrv} -t {topics.FLIGHTS}\n"
-            f"  libra admin consumerProgress -n {namesrv} -g {topics.GROUP}\n"
-            f"  libra tail -n {namesrv} -t {topics.EVENTS} --from earliest"
+            f"  libra admin topicRoute -n {namesrv} -t {flights.TOPIC}\n"
+            f"  libra admin consumerProgress -n {namesrv} -g {GROUP}\n"
+            f"  libra tail -n {namesrv} -t {REBALANCE_EVENTS_TOPIC} --from earliest"
         )
 
 
@@ -224,7 +219,7 @@ async def _run(console: Console, directory: Path, *, flight_count: int, keep: bo
     return await Demonstration(console, directory, flight_count=flight_count, keep=keep).run()
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, help="a new directory for everything (default: a temporary one)")
     parser.add_argument("--keep", action="store_true", help="leave name server and broker running at the end")
@@ -235,7 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
         help="how many (default: all 336,776)",
         metavar="N",
     )
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     if not 1 <= options.flights <= flights.FLIGHT_COUNT:
         parser.error(f"--flights {options.flights}: give a number from 1 to {flights.FLIGHT_COUNT}")
     os.environ.pop(VARIABLE, None)  # Its own servers have no users.

@@ -6,24 +6,24 @@
 The second table's days are closed by a watermark, which only moves with arriving messages. So that the last
 day is closed too, a message in the topic FlightsClock carries a later time; its own day stays open.
 
-Run as a process: progress reports go to standard output; the line `finish` on standard input means that
-everything has been sent.
+Run as a process: NAMESRV DIRECTORY; progress reports go to standard output, and the line `finish` on standard
+input means that everything has been sent.
 """
 
-import argparse
 import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from libramq.demo import topics
 from libramq.demo.children import report
+from libramq.demo.flights import TOPIC
 from libramq.spark import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+CLOCK: Final = "FlightsClock"
 CLOCK_TIME: Final = "2014-06-01T00:00:00Z"  # Later than the last flight by more than window and watermark.
 WINDOW: Final = "1 day"
 WATERMARK: Final = "14 days"
@@ -36,6 +36,7 @@ BODY: Final = (
     "dest STRING, air_time INT, distance INT, hour INT, minute INT, time_hour TIMESTAMP"
 )
 POLL_SECONDS: Final = 0.5
+_PLACE: Final = ("queueId", "offset")
 
 
 def flights(messages: "DataFrame") -> "DataFrame":
@@ -43,7 +44,7 @@ def flights(messages: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as f
 
     body = f.from_json(f.col("body").cast("string"), BODY)
-    source = ("key", "tag", "broker", "queueId", "offset", "timestamp")
+    source = ("key", "tag", "broker", *_PLACE, "timestamp")
     return messages.select(body.alias("flight"), *source).select("flight.*", *source)
 
 
@@ -73,8 +74,8 @@ class Pipeline:
         self._spark = spark
         self._namesrv = namesrv
         self.directory = directory
-        self.flights = self._start("flights", flights(self._messages(topics.FLIGHTS)))
-        both = self._messages(f"{topics.FLIGHTS},{topics.CLOCK}")
+        self.flights = self._start("flights", flights(self._messages(TOPIC)))
+        both = self._messages(f"{TOPIC},{CLOCK}")
         self.delays = self._start("delays", delays_by_carrier(flights(both)))
         self._rows_by_batch: dict[tuple[str, int], int] = {}
         self._late_by_batch: dict[int, int] = {}
@@ -122,7 +123,7 @@ def result(pipeline: Pipeline) -> dict[str, Any]:
 
     table, delays = pipeline.table("flights"), pipeline.table("delays")
     keys = table.select("key").toArrow()["key"].to_pylist()
-    places = table.select("broker", "queueId", "offset").distinct().count()
+    places = table.select("broker", *_PLACE).distinct().count()
     counted = delays.agg(f.sum("flights"), f.count("*"), f.min("day"), f.max("day")).first()
     assert counted is not None
     (pipeline.directory / "keys.txt").write_text("\n".join(keys))
@@ -136,17 +137,7 @@ def result(pipeline: Pipeline) -> dict[str, Any]:
         "days": [str(counted[2]), str(counted[3])],
         "flights_head": _head(
             table.orderBy("time_hour", "carrier", "flight")
-            .select(
-                "time_hour",
-                "carrier",
-                "flight",
-                "tailnum",
-                "origin",
-                "dest",
-                "dep_delay",
-                "queueId",
-                "offset",
-            )
+            .select("time_hour", "carrier", "flight", "tailnum", "origin", "dest", "dep_delay", *_PLACE)
             .limit(5)
         ),
         "delays_head": _head(latest),
@@ -169,15 +160,12 @@ def _wait_for_finish(finish: threading.Event) -> None:
     finish.set()  # Also when the parent has ended.
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--namesrv", required=True)
-    parser.add_argument("--directory", type=Path, required=True)
-    options = parser.parse_args(arguments)
+def main() -> None:
+    namesrv, directory = sys.argv[1:]
     finish = threading.Event()
     threading.Thread(target=_wait_for_finish, args=(finish,), daemon=True).start()
     spark = session("libramq-demo", settings={"spark.driver.memory": "1g", "spark.log.level": "ERROR"})
-    pipeline = Pipeline(spark, options.namesrv, options.directory)
+    pipeline = Pipeline(spark, namesrv, Path(directory))
     report("started")
     while not finish.wait(POLL_SECONDS):
         report("progress", **pipeline.progress())
