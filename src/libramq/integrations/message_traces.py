@@ -14,8 +14,8 @@ import functools
 import inspect
 import os
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, TypeVar, cast
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome, ending_of
@@ -23,7 +23,7 @@ from libramq.client.consuming.handling.handlers import Handler, is_async
 from libramq.client.producing.send_result import SendResult
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, LibraError, RemoteProtocolError
-from libramq.integrations.wrapped_producer import WrappedProducer
+from libramq.integrations.wrappers import Sending, WrappedProducer, wrapped_handler
 from libramq.logs import get_logger
 from libramq.message import properties as p
 from libramq.message.ids import UniqueIdGenerator, decode_offset_id
@@ -66,33 +66,12 @@ def traced_handler(handler: Handler, *, group: str, producer: Any) -> Handler:
     after it. Raises ConfigError for a plain handler, which runs on a thread, with asyncio's producer.
     """
     records = _records_of(producer)
-    if is_async(handler):
-
-        @functools.wraps(handler)
-        async def recorded_coroutine(messages: list[MessageExt]) -> Any:
-            call = _Call(records, group, messages)
-            return await call.until(cast(Awaitable[Any], handler(messages)))
-
-        return recorded_coroutine
-    if records.is_asyncio:
+    if records.is_asyncio and not is_async(handler):
         raise ConfigError(
             "traced_handler: a plain handler runs on a thread, where asyncio's producer may not be used; "
             "give it a libramq.sync.Producer, or make the handler a coroutine function"
         )
-
-    def recorded_call(messages: list[MessageExt]) -> Any:
-        call = _Call(records, group, messages)
-        try:
-            returned = handler(messages)
-        except BaseException:
-            call.failed()
-            raise
-        if inspect.isawaitable(returned):
-            return call.until(returned)
-        call.returned(returned)
-        return returned
-
-    return recorded_call
+    return wrapped_handler(handler, functools.partial(_Call, records, group))
 
 
 class _Records:
@@ -143,11 +122,14 @@ class _RecordingProducer(WrappedProducer):
         super().__init__(producer)
         self.records = _Records(producer)
 
-    def send(self, message: Message | str, value: object = None, **options: Any) -> Any:
-        return self._send(self.producer.send, self.producer.serialized(message, value), options)
-
-    def send_batch(self, messages: Sequence[Message], **options: Any) -> Any:
-        return self._send(self.producer.send_batch, self.serialized_all(messages), options)
+    @contextmanager
+    def sending(self, sent: Message | list[Message]) -> Iterator[Sending]:
+        sending = _Sending(self, sent)
+        try:
+            yield sent, sending.ended
+        except LibraError:
+            sending.ended(None)
+            raise
 
     def send_nowait(
         self,
@@ -166,18 +148,6 @@ class _RecordingProducer(WrappedProducer):
 
         self.producer.send_nowait(message, answered, **options)
 
-    def _send(self, send: Callable[..., Any], sent: Message | list[Message], options: dict[str, Any]) -> Any:
-        sending = _Sending(self, sent)
-        if self.is_asyncio:
-            return sending.until(send(sent, **options))
-        try:
-            result = send(sent, **options)
-        except LibraError:
-            sending.ended(None)
-            raise
-        sending.ended(result)
-        return result
-
 
 class _Sending:
     """A send of one message or of several, until it is answered."""
@@ -187,16 +157,6 @@ class _Sending:
         self._messages = sent if isinstance(sent, list) else [sent]
         self._at_ms = int(_clock.wall_ms())
         self._began_ms = _clock.monotonic_ms()
-
-    async def until(self, answer: Awaitable[Any]) -> Any:
-        """Wait for the answer, record it and return it."""
-        try:
-            result = await answer
-        except LibraError:
-            self.ended(None)
-            raise
-        self.ended(result)
-        return result
 
     def ended(self, results: SendResult | list[SendResult] | None) -> None:
         """Record the messages. results: None if they were not stored, as far as is known."""
@@ -248,15 +208,8 @@ class _Call:
             for each in self._messages
         ])  # fmt: skip
 
-    async def until(self, returned: Awaitable[Any]) -> Any:
-        """Wait for what the handler returned, record its end, and return the final result."""
-        try:
-            result = await returned
-        except BaseException:
-            self.failed()
-            raise
-        self.returned(result)
-        return result
+    def current(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def failed(self) -> None:
         """Record that the handler raised."""

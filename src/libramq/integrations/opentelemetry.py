@@ -9,18 +9,17 @@ languages that are instrumented look for it. Needs `opentelemetry-api`, and the 
 Upstream: OpenTelemetry's semantic conventions for messaging and for RocketMQ.
 """
 
-import functools
-import inspect
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any, Final, Self, TypeVar, cast
+from functools import partial
+from typing import Any, Final, TypeVar, cast
 
 from libramq import __version__
-from libramq.client.consuming.handling.handlers import Handler, is_async
+from libramq.client.consuming.handling.handlers import Handler
 from libramq.client.producing.send_result import SendResult
 from libramq.errors import needs_extra
-from libramq.integrations.wrapped_producer import WrappedProducer
+from libramq.integrations.wrappers import Sending, WrappedProducer, wrapped_handler
 from libramq.message.message import Message, MessageExt
 
 with needs_extra("libramq.integrations.opentelemetry", "opentelemetry"):
@@ -29,7 +28,6 @@ with needs_extra("libramq.integrations.opentelemetry", "opentelemetry"):
     from opentelemetry.trace import Link, Span, SpanKind, Tracer, TracerProvider
     from opentelemetry.util.types import AttributeValue
 
-T = TypeVar("T")
 P = TypeVar("P", bound=AbstractAsyncContextManager[Any] | AbstractContextManager[Any])
 
 SYSTEM: Final = "messaging.system"
@@ -61,31 +59,13 @@ def traced_handler(
 
     With a single message its send is the parent too. group: the consumer group, for the span's attributes.
     """
-    tracer = _tracer(tracer_provider)
-
-    if is_async(handler):
-
-        @functools.wraps(handler)
-        async def traced_coroutine(messages: list[MessageExt]) -> Any:
-            with _Processing(tracer, messages, group) as processing, processing.current():
-                return await cast(Awaitable[Any], handler(messages))
-
-        return traced_coroutine
-
-    def traced_call(messages: list[MessageExt]) -> Any:
-        with _Processing(tracer, messages, group) as processing:
-            with processing.current():
-                returned = handler(messages)
-            return processing.until(returned) if inspect.isawaitable(returned) else returned
-
-    return traced_call
+    return wrapped_handler(handler, partial(_Processing, _tracer(tracer_provider), group))
 
 
 class _Processing:
-    """The span of a handler's call, which ends when the handler has: also if it returned an awaitable."""
+    """The span of a handler's call."""
 
-    def __init__(self, tracer: Tracer, messages: Sequence[MessageExt], group: str | None) -> None:
-        self._ends_later = False
+    def __init__(self, tracer: Tracer, group: str | None, messages: Sequence[MessageExt]) -> None:
         contexts = [propagate.extract(message.properties) for message in messages]
         self._context = contexts[0] if len(contexts) == 1 else get_current()
         attributes = _attributes("process", "process", messages) | ({GROUP: group} if group else {})
@@ -95,13 +75,6 @@ class _Processing:
         links = [Link(each) for each in sent if each.is_valid]
         name = f"process {messages[0].topic}"
         self._span = tracer.start_span(name, self._context, SpanKind.CONSUMER, attributes, links)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self._ends_later:
-            self._span.end()
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -113,17 +86,11 @@ class _Processing:
         finally:
             detach(token)
 
-    def until(self, returned: Awaitable[Any]) -> Awaitable[Any]:
-        """Return an awaitable that ends the span after the other one."""
-        self._ends_later = True
-        return self._until(returned)
+    def failed(self) -> None:
+        self._span.end()
 
-    async def _until(self, returned: Awaitable[Any]) -> Any:
-        try:
-            with self.current():
-                return await returned
-        finally:
-            self._span.end()
+    def returned(self, result: object) -> None:
+        self._span.end()
 
 
 class _TracedProducer(WrappedProducer):
@@ -133,14 +100,13 @@ class _TracedProducer(WrappedProducer):
         super().__init__(producer)
         self._tracer = tracer
 
-    def send(self, message: Message | str, value: object = None, **options: Any) -> Any:
-        return self._send(self.producer.send, self.producer.serialized(message, value), options)
+    @contextmanager
+    def sending(self, sent: Message | list[Message]) -> Iterator[Sending]:
+        with _sending(self._tracer, "send", sent) as (span, carried):
+            yield carried, partial(_note, span)
 
     def send_oneway(self, message: Message | str, value: object = None, **options: Any) -> Any:
-        return self._send(self.producer.send_oneway, self.producer.serialized(message, value), options)
-
-    def send_batch(self, messages: Sequence[Message], **options: Any) -> Any:
-        return self._send(self.producer.send_batch, self.serialized_all(messages), options)
+        return self.followed(self.producer.send_oneway, self.producer.serialized(message, value), options)
 
     def send_nowait(self, message: Message, *arguments: Any, **options: Any) -> None:
         with _sending(self._tracer, "create", message) as (_, carried):
@@ -148,18 +114,6 @@ class _TracedProducer(WrappedProducer):
 
     def transaction(self, message: Message, **options: Any) -> Any:
         return self.producer.transaction(_carrying(message), **options)
-
-    def _send(self, send: Callable[..., Any], sent: Message | list[Message], options: dict[str, Any]) -> Any:
-        if self.is_asyncio:
-            return self._send_later(send, sent, options)
-        with _sending(self._tracer, "send", sent) as (span, carried):
-            return _noted(span, send(carried, **options))
-
-    async def _send_later(
-        self, send: Callable[..., Any], sent: Message | list[Message], options: dict[str, Any]
-    ) -> Any:
-        with _sending(self._tracer, "send", sent) as (span, carried):
-            return _noted(span, await send(carried, **options))
 
 
 @contextmanager
@@ -204,11 +158,10 @@ def _attributes(
     return attributes
 
 
-def _noted(span: Span, result: T) -> T:
+def _note(span: Span, result: object) -> None:
     """Add to a span where its message was stored."""
     if isinstance(result, SendResult):
         span.set_attributes({MESSAGE_ID: result.message_id, PARTITION: str(result.queue.queue_id)})
-    return result
 
 
 def _tracer(provider: TracerProvider | None) -> Tracer:
