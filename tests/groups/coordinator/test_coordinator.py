@@ -12,9 +12,9 @@ from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator import membership as group_membership
 from libramq.groups.coordinator import state
 from libramq.groups.coordinator.balance import COLLECT_MS
+from libramq.groups.coordinator.coordinated_group import RECORD_AGAIN_MS
 from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.member import REPEAT_MS
-from libramq.groups.coordinator.publication import RECORD_AGAIN_MS
 from libramq.groups.coordinator.request import Join, Leave, Poll, Remove
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue

@@ -12,7 +12,7 @@ from libramq.codes import ResponseCode
 from libramq.fencing import MODE_CLIENT
 from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.balance import COLLECT_MS, JOINS_MS_MAX
-from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
+from libramq.groups.coordinator.coordinated_group import CoordinatedGroup, WaitingJoin
 from libramq.groups.coordinator.effect import Answer, Gather, Replaced
 from libramq.groups.coordinator.inquiry import (
     EPOCHS_LOST_MAX,
@@ -22,7 +22,6 @@ from libramq.groups.coordinator.inquiry import (
 )
 from libramq.groups.coordinator.member import GroupMember
 from libramq.groups.coordinator.membership import Admission
-from libramq.groups.coordinator.publication import WaitingJoin
 from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.groups.coordinator.request import Held, allocates_itself
 from libramq.groups.coordinator.shared_tables import MemberKey
@@ -89,25 +88,25 @@ def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Admissi
     admission = group.members.admit(
         event.profile, event.join.member, event.peer, if_free=event.join.if_free, now_ms=now_ms
     )
-    member, profile, publication = admission.member, event.profile, group.publication
+    member, profile = admission.member, event.profile
     group.topics.add(profile.subscriptions, now_ms=now_ms)
     if admission.replaced is not None:  # A static member has restarted.
         group.balance.rename(admission.replaced.id, member.id)
-        publication.is_changed = True
+        group.is_changed = True
         instance = admission.replaced.profile.instance or ""
         remark = group.members.fenced(instance).remark
-        publication.refuse(admission.replaced, ResponseCode.FENCED, remark)
+        group.refuse(admission.replaced, ResponseCode.FENCED, remark)
         former = admission.replaced.profile.client_id
-        publication.effects.append(Replaced(group.name, former, member.profile.client_id, instance))
+        group.effects.append(Replaced(group.name, former, member.profile.client_id, instance))
     if admission.earlier not in (None, member.profile):
-        publication.is_changed = True  # A member that joined long ago will not join again to repeat it.
+        group.is_changed = True  # A member that joined long ago will not join again to repeat it.
     reason = admission.reason
     if member.id in group.members.leaving:
         group.members.leaving.discard(member.id)
         reason = Reason.MEMBER_JOINED  # It was leaving, and stays after all.
     # What a member holds it may use while its session lasts, so it hears soon that it is one.
     wait_ms = 0 if not event.join.waits else COLLECT_MS if event.join.held else JOINS_MS_MAX
-    publication.joins.append(WaitingJoin(event.ticket, member, now_ms + wait_ms))
+    group.joins.append(WaitingJoin(event.ticket, member, now_ms + wait_ms))
     return admission, reason
 
 
@@ -138,7 +137,7 @@ def _hold_poll(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
 def release(group: Group, event: ev.Released, now_ms: MonotonicMs) -> None:
     """Free the queues that a member released; ignore those that are not its own."""
     member, sent = event.member, event.release
-    group.publication.effects.append(Answer(event.ticket))
+    group.effects.append(Answer(event.ticket))
     _note_pace(group, member, is_leaving=sent.is_leaving, is_slow=sent.is_slow, now_ms=now_ms)
     group.members.seen(member, event.peer, now_ms=now_ms)
     group.members.released(member, sent.queues)
@@ -157,7 +156,7 @@ def _note_pace(group: Group, member: Member, *, is_leaving: bool, is_slow: bool,
 
 def leave(group: Group, event: ev.Left, now_ms: MonotonicMs) -> None:
     """Remove a member that leaves; its queues are free at once."""
-    group.publication.effects.append(Answer(event.ticket))
+    group.effects.append(Answer(event.ticket))
     committed = event.leave.committed
     group.balance.queues.release(event.member.id, committed, committed, event.leave.attempts)
     is_timeout = event.leave.reason == Reason.PROCESSING_TIMEOUT
@@ -177,8 +176,8 @@ def remove(group: Group, event: ev.Removed, now_ms: MonotonicMs) -> None:
     for member in group.members.named(event.name):
         who = f"{event.operator} removed {member.profile.client_id}"
         _expel(group, member, Reason.OPERATOR, who, now_ms)
-    group.publication.is_changed = True  # A restart must not bring it back.
-    group.publication.acknowledged.append(event.ticket)
+    group.is_changed = True  # A restart must not bring it back.
+    group.acknowledged.append(event.ticket)
 
 
 def refuse_removal(group: Group, event: ev.Removed, now_ms: MonotonicMs) -> None:
@@ -193,7 +192,7 @@ def _expel(group: Group, member: Member, reason: Reason, who: str, now_ms: Monot
     group.members.remove(member)
     group.balance.queues.expel(member.id)
     remark = f"no member of {group.name} any more: {reason}"
-    group.publication.refuse(member, ResponseCode.UNKNOWN_MEMBER, remark)
+    group.refuse(member, ResponseCode.UNKNOWN_MEMBER, remark)
     if group.inquiry is not None:
         group.inquiry.left(member.id)
         group.conclude(now_ms)
@@ -259,7 +258,7 @@ def remove_queues(group: Group, event: ev.QueuesRemoved, now_ms: MonotonicMs) ->
     """Take the removed queues from their holders; queues that exist again are granted again."""
     group.balance.touch(event.reason, event.topic, now_ms=now_ms)
     group.balance.queues.vanish_at(event.topic, event.broker_name)
-    group.publication.is_changed = True
+    group.is_changed = True
 
 
 # Stock members.
@@ -271,7 +270,7 @@ def hand_to_members(group: Group, event: ev.StockMembersJoined, now_ms: Monotoni
     group.change_mode(MODE_CLIENT, QueueHandover.resumed(group.epoch + 1, {}), {})
     members = group.members.client_ids
     epoch = group.balance.queues.epoch
-    group.publication.effects += rebalance.take_started(group.name, epoch, members)
+    group.effects += rebalance.take_started(group.name, epoch, members)
 
 
 def leave_to_members(group: Group, event: ev.StockMembersJoined, now_ms: MonotonicMs) -> None:
@@ -325,7 +324,7 @@ def _gather_above(group: Group, epoch: int, now_ms: MonotonicMs) -> None:
     group.balance.touch(None, "", now_ms=now_ms)
     group.balance.resume(QueueHandover(group.balance.queues.epoch), {})
     group.begin_inquiry(State.GATHERING, now_ms + GATHER_MS_MAX, epoch)
-    group.publication.effects.append(Gather(group.name))
+    group.effects.append(Gather(group.name))
 
 
 def take_reports(group: Group, event: ev.FencesReported, now_ms: MonotonicMs) -> None:
@@ -361,8 +360,8 @@ def assign(group: Group, event: ev.ChangesCollected, now_ms: MonotonicMs) -> Non
 def take_assignment(group: Group, event: ev.Assigned, now_ms: MonotonicMs) -> None:
     """Start moving queues towards the assignment that a thread has made, unless nobody awaits it any more."""
     if group.balance.awaits(event.work):
-        group.publication.effects += group.balance.assigned(event.made, now_ms=now_ms)
-        group.publication.is_changed = True
+        group.effects += group.balance.assigned(event.made, now_ms=now_ms)
+        group.is_changed = True
 
 
 def postpone(group: Group, event: ev.ChangesCollected, now_ms: MonotonicMs) -> None:
@@ -394,8 +393,11 @@ def extend_deadlines(group: Group, event: ev.Stalled, now_ms: MonotonicMs) -> No
 def dissolve(group: Group, event: ev.Dissolved, now_ms: MonotonicMs) -> None:
     """Redirect held polls to the group's new coordinator, and drop the members."""
     for member in list(group.members):
-        group.publication.refuse(member, ResponseCode.NOT_COORDINATOR, event.address)
+        group.refuse(member, ResponseCode.NOT_COORDINATOR, event.address)
         group.members.remove(member)
-    group.publication.redirect(event.address)
+    # The removals that are not recorded.
+    refused = [Answer(each, ResponseCode.NOT_COORDINATOR, event.address) for each in group.acknowledged]
+    group.effects += refused
+    group.acknowledged.clear()
     group.topics.keep(())
     group.is_dead = True

@@ -1,34 +1,43 @@
-"""The coordinated group: its parts (members, balance, topics, inquiry, publication), its mode, and what it
-publishes after each event.
+"""The coordinated group: its parts (members, balance, topics, inquiry), its mode, and what it publishes after
+each event: records before anything else, then grants to fences and answers to members.
 
 members        who is a member, when it was last heard from, which queues it reports
 balance        the queues: their holders, their targets, the rebalance that is under way
 topics         the topics that members subscribe to
 inquiry        what has to be found out before any queue is granted
-publication    what has to be recorded, granted and answered
+
+Nothing is published of who holds what that is not recorded. While the disk refuses (`cannot_persist`), nobody
+is granted anything, and members that join or poll hear SYSTEM_BUSY. While it is unknown who holds what,
+nothing is recorded, so nobody waits for the disk.
 """
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from libramq.clock import MonotonicMs
-from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, FenceGrant
+from libramq.codes import ResponseCode
+from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, Claim, Claims, FenceGrant
 from libramq.groups.coordinator.balance import GroupBalance
-from libramq.groups.coordinator.effect import Effect, ModeChanged
+from libramq.groups.coordinator.effect import Answer, Effect, Grant, ModeChanged
 from libramq.groups.coordinator.inquiry import GroupInquiry
-from libramq.groups.coordinator.member import GroupMember
+from libramq.groups.coordinator.member import GroupMember, Sent
 from libramq.groups.coordinator.membership import GroupMembership
-from libramq.groups.coordinator.publication import GroupPublication, complete_grant
-from libramq.groups.coordinator.queue_handover import Assignment, QueueHandover, assignment_by
+from libramq.groups.coordinator.queue_handover import Assignment, QueueHandover
+from libramq.groups.coordinator.request import busy, refusal
 from libramq.groups.coordinator.shared_tables import MemberKey, SharedTables
 from libramq.groups.coordinator.state import SELF_ALLOCATED, UNKNOWN, GroupState, State, StoredHolding
 from libramq.groups.coordinator.topics import GroupTopics
 from libramq.groups.queue_holdings import Holding
 from libramq.groups.rebalance_event import Reason
 from libramq.groups.tag_conflict import tag_conflict
+from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 
+log = get_logger(__name__)
+
+#: Ours: how soon a failed record is tried again.
+RECORD_AGAIN_MS: Final = 1_000
 #: Ours: members that one publication answers, each in up to 0.2 ms with the queues that are opened for it.
 #: The others are due at once: a group does not know how long a turn has lasted.
 ANSWERED_AT_ONCE: Final = 8
@@ -62,10 +71,22 @@ class GroupView:
     owners: dict[MessageQueue, Holding]
 
 
+class WaitingJoin(NamedTuple, Generic[T]):
+    """A member's join, to be answered at that time at the latest."""
+
+    ticket: T
+    member: GroupMember[Any, T]
+    until_ms: MonotonicMs
+
+
 class CoordinatedGroup(Generic[P, T]):
     """One group. Times are monotonic; sessions of restored members begin with `Begun`.
 
     mode_epoch: the epoch of the last change of mode; a member with an earlier epoch does not know the mode.
+    effects: those that were published and not taken yet. is_changed: there is something to record. to_all:
+    the fences need everything, not only what is new.
+    joins, acknowledged: requests to be answered once their change is recorded: joins and removals. While it
+    is unknown who holds what, joins do not wait for that, as their members continue with what they have.
     """
 
     def __init__(self, name: str, *, shared: SharedTables[P], state: GroupState | None = None) -> None:
@@ -75,8 +96,12 @@ class CoordinatedGroup(Generic[P, T]):
         self.topics = GroupTopics(name, shared.topics)
         queues = self._restored(state) if state is not None else QueueHandover()
         self.balance = GroupBalance(name, self.members, self.topics, queues)
-        self.publication: GroupPublication[T] = GroupPublication(name, shared.record)
-        self.timers, self.stock = shared.timers, shared.stock
+        self.timers, self.stock, self._record_state = shared.timers, shared.stock, shared.record
+        self.effects: list[Effect[T]] = []
+        self.is_changed, self.to_all, self.cannot_persist = False, True, False
+        self._record_again_at_ms: MonotonicMs | None = None
+        self.joins: list[WaitingJoin[T]] = []
+        self.acknowledged: list[T] = []
         self.inquiry: GroupInquiry | None = None
         self._remnants: dict[MessageQueue, Holding] = {}
         self.warning = self._tag_conflict()
@@ -120,12 +145,33 @@ class CoordinatedGroup(Generic[P, T]):
         elif state in UNKNOWN:  # It keeps the queues that it reports.
             assigned = Assignment(epoch=queues.epoch, queues=dict(sorted(member.held.items())))
         else:
-            assigned = assignment_by(queues, member.id, member.held)
+            owned = queues.of(member.id)
+            keep = {queue: holding.epoch for queue, holding in owned.items() if queue not in queues.revoked}
+            # Queues that it lists but does not own are to be released, too.
+            drop = {queue: epoch for queue, epoch in member.held.items() if queue not in keep}
+            drop |= {queue: holding.epoch for queue, holding in owned.items() if queue not in keep}
+            assigned = Assignment(
+                epoch=queues.epoch, queues=dict(sorted(keep.items())), revoke=dict(sorted(drop.items()))
+            )
         return replace(assigned, warning=self.warning) if self.warning else assigned
 
     def answer(self, member: GroupMember[P, T], now_ms: MonotonicMs) -> None:
         """Answer the held poll."""
-        self.publication.answer(member, self.assignment(member), now_ms=now_ms)
+        assert member.poll is not None
+        if self.cannot_persist:
+            self.refuse(member, ResponseCode.SYSTEM_BUSY, "the group's state cannot be written; poll again")
+            return
+        member.last_sent = Sent(self.assignment(member), now_ms, member.peer)
+        self.effects.append(Answer(member.poll.ticket, assignment=member.last_sent.assignment))
+        member.poll = None
+
+    def refuse(self, member: GroupMember[P, T], code: ResponseCode, remark: str) -> None:
+        """Answer the held poll, and joins that wait, with an error."""
+        if member.poll is not None:
+            self.effects.append(Answer(member.poll.ticket, code, remark))
+            member.poll = None
+        self.effects += [Answer(join.ticket, code, remark) for join in self.joins if join.member is member]
+        self.joins = [join for join in self.joins if join.member is not member]
 
     def begin_inquiry(self, state: State, until_ms: MonotonicMs, epoch: int) -> None:
         """Start an inquiry, or replace the one under way, and wait for its answers."""
@@ -136,19 +182,19 @@ class CoordinatedGroup(Generic[P, T]):
     def change_mode(self, mode: str, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
         """Change the way in which queues are assigned."""
         self.mode, self.inquiry, self.mode_epoch = mode, None, queues.epoch
-        self.publication.effects.append(ModeChanged(self.name, mode, queues.epoch))
+        self.effects.append(ModeChanged(self.name, mode, queues.epoch))
         self.resume(queues, before)
 
     def resume(self, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
         """Continue with these queues, and send them to every member and every fence."""
         self.balance.resume(queues, before)
         queues.to_notify.update(dict.fromkeys(self.members.members))
-        self.publication.to_all = self.publication.is_changed = True
+        self.to_all = self.is_changed = True
 
     def assign(self, now_ms: MonotonicMs) -> None:
         """Act upon the collected changes, if the coordinator assigns the queues."""
         self.note_changes()
-        self.publication.effects += self.balance.flush(now_ms=now_ms)
+        self.effects += self.balance.flush(now_ms=now_ms)
 
     def note_changes(self) -> None:
         """Watch the topics that members subscribe to now; warn the members of a new problem."""
@@ -156,7 +202,7 @@ class CoordinatedGroup(Generic[P, T]):
         before, self.warning = self.warning, self._tag_conflict()
         if self.warning != before:
             self.balance.queues.to_notify.update(dict.fromkeys(self.members.members))
-        self.publication.is_changed = True
+        self.is_changed = True
 
     def _tag_conflict(self) -> str:
         profiles = self.members.staying
@@ -189,14 +235,15 @@ class CoordinatedGroup(Generic[P, T]):
 
     def publish(self, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Record the changes, and return the effects for others."""
-        queues, publication, state = self.balance.queues, self.publication, self.state
+        queues, state = self.balance.queues, self.state
         if state in UNKNOWN:
-            publication.postpone_record()
-        elif queues.granted or publication.is_changed or publication.cannot_persist:
-            publication.record(self._stored(), now_ms=now_ms)
+            if self.cannot_persist:  # What the disk has refused is left to the next record.
+                self.cannot_persist, self._record_again_at_ms, self.is_changed = False, None, True
+        elif queues.granted or self.is_changed or self.cannot_persist:
+            self._record(now_ms)
         names = list(queues.to_notify)
-        if not publication.cannot_persist:
-            publication.grant(self.mode, queues, self.topics.queues)
+        if not self.cannot_persist:
+            self._grant()
             names = names[:ANSWERED_AT_ONCE]
             for name in names:
                 del queues.to_notify[name]
@@ -206,48 +253,27 @@ class CoordinatedGroup(Generic[P, T]):
         for member in changed:
             if member.poll is not None and self._is_to_answer(member, now_ms):
                 self.answer(member, now_ms)
-        if not publication.cannot_persist:
+        if not self.cannot_persist:
             settled = self.balance.settle() if self.inquiry is None else None
             if settled is not None:
-                publication.effects.append(settled)
+                self.effects.append(settled)
         for member in changed:
             self.timers.wake_by(MemberKey(self.name, member.id), member.due_ms)
-        if publication.joins:
-            is_soon_assigned = state is State.GATHERING or (
-                state is State.ASSIGNING and not self.balance.awaits_topics
-            )
-            publication.answer_joins(
-                self.assignment, ANSWERED_AT_ONCE, is_soon_assigned=is_soon_assigned, now_ms=now_ms
-            )
-        for due_ms in (self.balance.due_ms, publication.due_ms):
+        if self.joins:
+            self._answer_joins(state, now_ms)
+        until_ms = self.inquiry.until_ms if self.inquiry is not None else None
+        joins_due_ms = min((join.until_ms for join in self.joins), default=None)
+        for due_ms in (self.balance.due_ms, joins_due_ms, self._record_again_at_ms, until_ms):
             self.timers.wake_by(MemberKey(self.name), due_ms)
-        if self.inquiry is not None:
-            self.timers.wake_by(MemberKey(self.name), self.inquiry.until_ms)
-        if publication.acknowledged and state not in UNKNOWN:
-            publication.acknowledge()
-        return publication.take()
+        if self.acknowledged and state not in UNKNOWN:
+            self._acknowledge()
+        effects, self.effects = self.effects, []
+        return effects
 
-    def _is_to_answer(self, member: GroupMember[P, T], now_ms: MonotonicMs) -> bool:
-        """Return whether a held poll has an assignment to carry, or was held for its full time."""
-        assert member.poll is not None
-        if now_ms >= member.poll.until_ms:
-            return True
-        return not self.publication.cannot_persist and member.is_news(
-            self.assignment(member), self.mode_epoch, now_ms=now_ms
-        )
-
-    @property
-    def is_settled(self) -> bool:
-        """Return whether no rebalance, inquiry or change is under way."""
-        return self.inquiry is None and self.balance.is_settled
-
-    def grants(self, broker_name: str) -> FenceGrant | None:
-        """Return the full state for a broker's fence; None while it is unknown."""
-        if self.publication.cannot_persist or self.state in UNKNOWN:
-            return None
-        return complete_grant(self.name, self.mode, self.balance.queues, broker_name)
-
-    def _stored(self) -> GroupState:
+    def _record(self, now_ms: MonotonicMs) -> None:
+        """Write the group's state, unless the disk has just refused it."""
+        if self._record_again_at_ms is not None and now_ms < self._record_again_at_ms:
+            return
         queues = self.balance.queues
         holdings = [
             StoredHolding(
@@ -259,9 +285,106 @@ class CoordinatedGroup(Generic[P, T]):
             )
             for queue, holding in queues.holdings.items()
         ]
-        return GroupState(
-            epoch=queues.epoch, mode=self.mode, members=self.members.profiles, holdings=holdings
+        profiles = self.members.profiles
+        state = GroupState(epoch=queues.epoch, mode=self.mode, members=profiles, holdings=holdings)
+        try:
+            self._record_state(self.name, state)
+        except OSError as error:
+            if not self.cannot_persist:  # Once: the broker's log may be on the same disk.
+                log.error(
+                    "group state not written; no queue is granted until it is",
+                    group=self.name,
+                    reason=str(error),
+                )
+            self.cannot_persist, self._record_again_at_ms = True, now_ms + RECORD_AGAIN_MS
+            return
+        self.cannot_persist, self._record_again_at_ms, self.is_changed = False, None, False
+
+    def _grant(self) -> None:
+        """Send the fences the new grants, or everything to all fences if that is due."""
+        queues = self.balance.queues
+        if self.to_all and (queues.granted or self.mode == MODE_CLIENT):
+            existing = self.topics.queues(queues)
+            names = sorted({queue.broker_name for queue in (*existing, *queues.granted)})
+            self.effects += [Grant(name, self._fence_grant(name)) for name in names]
+            self.to_all = not names
+        elif queues.granted:
+            by_broker: dict[str, dict[MessageQueue, Claim]] = {}
+            for queue in queues.granted:
+                holding = queues.holdings.get(queue)
+                if holding is not None:
+                    claims = by_broker.setdefault(queue.broker_name, {})
+                    claims[queue] = Claim(holding.member, holding.epoch)
+            self.effects += [Grant(name, self._fence_grant(name, each)) for name, each in by_broker.items()]
+        queues.granted.clear()
+
+    def _fence_grant(self, broker_name: str, claims: Claims | None = None) -> FenceGrant:
+        """Return a grant of these queues of a broker, or of all of them: the full state for its fence."""
+        queues, is_complete = self.balance.queues, claims is None
+        if claims is None:
+            claims = {
+                queue: Claim(holding.member, holding.epoch)
+                for queue, holding in queues.holdings.items()
+                if queue.broker_name == broker_name
+            }
+        attempts = {queue: queues.attempts[queue] for queue in claims if queue in queues.attempts}
+        return FenceGrant(
+            group=self.name,
+            epoch=queues.epoch,
+            mode=self.mode,
+            claims=claims,
+            complete=is_complete,
+            attempts=attempts,
         )
+
+    def _answer_joins(self, state: State, now_ms: MonotonicMs) -> None:
+        """Answer the members that have joined, at most so many; the others are due at once.
+
+        While changes are collected, or the fences asked, those that wait do so for that.
+        """
+        is_assigned_soon = state is State.ASSIGNING and not self.balance.awaits_topics
+        is_assigned_soon = is_assigned_soon or state is State.GATHERING
+        joins, self.joins = self.joins, []
+        count = 0
+        for join in joins:
+            if self.cannot_persist:
+                self.effects.append(refusal(join.ticket, busy(self.name)))
+            elif is_assigned_soon and now_ms < join.until_ms:
+                self.joins.append(join)
+            elif count == ANSWERED_AT_ONCE:
+                self.joins.append(join._replace(until_ms=now_ms))
+            else:
+                count += 1
+                assigned = self.assignment(join.member)
+                join.member.last_sent = Sent(assigned, now_ms, join.member.peer)
+                self.effects.append(Answer(join.ticket, member=join.member.id, assignment=assigned))
+
+    def _acknowledge(self) -> None:
+        """Answer the removals, which are recorded now."""
+        for ticket in self.acknowledged:
+            refused = self.cannot_persist
+            self.effects.append(refusal(ticket, busy(self.name)) if refused else Answer(ticket))
+        self.acknowledged.clear()
+
+    def _is_to_answer(self, member: GroupMember[P, T], now_ms: MonotonicMs) -> bool:
+        """Return whether a held poll has an assignment to carry, or was held for its full time."""
+        assert member.poll is not None
+        if now_ms >= member.poll.until_ms:
+            return True
+        return not self.cannot_persist and member.is_news(
+            self.assignment(member), self.mode_epoch, now_ms=now_ms
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether no rebalance, inquiry or change is under way."""
+        return self.inquiry is None and self.balance.is_settled
+
+    def grants(self, broker_name: str) -> FenceGrant | None:
+        """Return the full state for a broker's fence; None while it is unknown."""
+        if self.cannot_persist or self.state in UNKNOWN:
+            return None
+        return self._fence_grant(broker_name)
 
     def view(self) -> GroupView:
         """Return a view of the group as it is now."""

@@ -101,7 +101,7 @@ class Coordinator(Generic[P, T]):
             self._shared.check_listed(join.held, known.members.held_count if known is not None else 0)
         profile = rq.member_profile(join, self._secret_bits.token_hex(MEMBER_ID_BYTES), self._sessions)
         group = self._group_to_join(join.group, now_ms)
-        if group.publication.cannot_persist:
+        if group.cannot_persist:
             raise rq.busy(group.name)
         return group, ev.Joined(ticket, peer, profile, join, is_alone)
 
@@ -129,7 +129,7 @@ class Coordinator(Generic[P, T]):
         if group is None:
             stock = self._shared.stock.get(remove.group)
             raise rq.allocates_itself(remove.group, stock) if stock else rq.no_members(remove.group)
-        if group.publication.cannot_persist and group.state not in SELF_ALLOCATED:
+        if group.cannot_persist and group.state not in SELF_ALLOCATED:
             raise rq.busy(remove.group)
         return group, ev.Removed(ticket, remove.name, operator)
 
@@ -167,9 +167,9 @@ class Coordinator(Generic[P, T]):
         """
         topics = self._shared.topics
         if queues is None:
-            topics.doubt(topic)
+            topics.queues.pop(topic, None)
             return []
-        before = topics.queues(topic)
+        before = topics.queues.get(topic)
         if not topics.update(topic, queues):
             return []
         reason = change_of(before, queues) if before is not None else None
@@ -237,7 +237,7 @@ class Coordinator(Generic[P, T]):
             self._shared.record(group, None)
         except OSError as error:  # A restart reads the group again, and drops it again.
             log.error("group state cannot be removed", group=group, reason=str(error))
-        return known.publication.take()
+        return known.effects
 
     def tick(self, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Handle what is due: sessions, grace periods, polls, revocations, and collected changes."""

@@ -39,6 +39,7 @@ class QueueHandover(QueueHoldings):
         self.attempts: dict[MessageQueue, Attempts] = {}
         self._gone: set[str] = set()
         self._committed: dict[MessageQueue, bool] = {}
+        #: The epochs under which queues that are free now were held last.
         self._last: dict[MessageQueue, int] = {}
         self._floor = epoch
         for queue, claim in (claims or {}).items():
@@ -197,13 +198,9 @@ class QueueHandover(QueueHoldings):
         """Remove the queues of a topic at one broker."""
         self.vanish([q for q in self.holdings if (q.topic, q.broker_name) == (topic, broker_name)])
 
-    def hold(self, queue: MessageQueue, holding: Holding) -> None:
-        """Give a free queue to a member, under an epoch."""
-        super().hold(queue, holding)
-        self._last[queue] = holding.epoch
-
     def drop(self, queue: MessageQueue) -> None:
         """Take a queue from its holder."""
+        self._last[queue] = self.holdings[queue].epoch
         super().drop(queue)
         self.revoked.pop(queue, None)
         if not self.revoked:
@@ -241,14 +238,3 @@ class Assignment:
     queues: Epochs = field(default_factory=dict)
     revoke: Epochs = field(default_factory=dict)
     warning: str = ""
-
-
-def assignment_by(queues: QueueHandover, member: str, held: Epochs) -> Assignment:
-    """Return a member's assignment; queues that it lists but does not own are to be released."""
-    owned = queues.of(member)
-    keep = {queue: holding.epoch for queue, holding in owned.items() if queue not in queues.revoked}
-    drop = {queue: epoch for queue, epoch in held.items() if queue not in keep}
-    drop |= {queue: holding.epoch for queue, holding in owned.items() if queue not in keep}
-    return Assignment(
-        epoch=queues.epoch, queues=dict(sorted(keep.items())), revoke=dict(sorted(drop.items()))
-    )

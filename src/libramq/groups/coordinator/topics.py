@@ -23,16 +23,13 @@ class WatchedTopics:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, None]] = {}
-        self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+        #: The queues of each topic, sorted; none while they are unknown.
+        self.queues: dict[str, tuple[MessageQueue, ...]] = {}
         self.find: Callable[[str], Sequence[MessageQueue] | None] = lambda _: None
         self.absent: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._groups)
-
-    def queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
-        """Return the topic's queues, sorted; None while they are unknown."""
-        return self._queues.get(topic)
 
     def groups(self, topic: str) -> list[str]:
         """Return the groups that subscribe to a topic."""
@@ -42,7 +39,7 @@ class WatchedTopics:
         """Add a group's subscriptions. finds: look up the queues of new topics; else `update` brings them."""
         for topic in topics:
             if finds and topic not in self._groups and (queues := self.find(topic)) is not None:
-                self._queues[topic] = tuple(queues)
+                self.queues[topic] = tuple(queues)
             self._groups.setdefault(topic, {})[group] = None
 
     def unwatch(self, group: str, topics: Iterable[str]) -> None:
@@ -52,18 +49,14 @@ class WatchedTopics:
             groups.pop(group, None)
             if not groups:
                 self._groups.pop(topic, None)
-                self._queues.pop(topic, None)
-
-    def doubt(self, topic: str) -> None:
-        """Drop a topic's queues: they are unknown from now on."""
-        self._queues.pop(topic, None)
+                self.queues.pop(topic, None)
 
     def update(self, topic: str, queues: Sequence[MessageQueue]) -> bool:
         """Set a topic's queues; return whether that is news for a subscribed group."""
         sorted_queues = tuple(sorted(set(queues)))
-        if topic not in self._groups or self._queues.get(topic) == sorted_queues:
+        if topic not in self._groups or self.queues.get(topic) == sorted_queues:
             return False
-        self._queues[topic] = sorted_queues
+        self.queues[topic] = sorted_queues
         return True
 
 
@@ -111,13 +104,13 @@ class GroupTopics:
         """Return until when to wait for a topic's queues to be reported; None: do not wait."""
         if now_ms >= self._wait_until_ms:
             return None
-        is_known = all(self.watched.queues(topic) is not None for topic in self._subscribed)
+        is_known = all(self.watched.queues.get(topic) is not None for topic in self._subscribed)
         return None if is_known else self._wait_until_ms
 
     def queues(self, handover: QueueHandover) -> list[MessageQueue]:
         """Return the queues of all topics; for a topic whose queues are unknown, those that are held."""
         queues: list[MessageQueue] = []
         for topic in sorted(self._subscribed):
-            known = self.watched.queues(topic)
+            known = self.watched.queues.get(topic)
             queues += sorted(q for q in handover.holdings if q.topic == topic) if known is None else known
         return queues
