@@ -67,7 +67,7 @@ def test_a_failed_lookup_keeps_the_old_route_and_stops_no_other():
     assert [topic for topic, _ in names.asked] == ["U"]
     names.answer()
     assert done == [1]
-    assert routes.table.publish_info("T") is not None
+    assert routes.table.published.get("T") is not None
 
 
 def test_a_route_that_cannot_be_used_is_an_error_and_the_next_one_counts():

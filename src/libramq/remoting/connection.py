@@ -41,25 +41,24 @@ class FrameReader:
 
     def receive(self, data: bytes) -> list[Command]:
         """Take received bytes; return the commands that are complete now."""
+        whole: bytes | memoryview = data
         if self._partial:
             self._partial += data
             if len(self._partial) < self._needed_bytes:
                 self.partial_bytes = len(self._partial)
                 return []
             if len(self._partial) > SMALL_READ_BYTES:
-                return self._decode(memoryview(self._give_partial()))  # Bodies are copied out of it, once.
-            data = self.take_partial()
-        return self._decode(data)
-
-    def _decode(self, data: bytes | memoryview) -> list[Command]:
+                whole = memoryview(self._give_partial())  # Bodies are copied out of it, once.
+            else:
+                whole = self.take_partial()
         commands = []
-        position, size = 0, len(data)
-        while position < size and (decoded := decode_frame(data, position)) is not None:
+        position, size = 0, len(whole)
+        while position < size and (decoded := decode_frame(whole, position)) is not None:
             command, position = decoded
             commands.append(command)
         if position < size:
-            end = frame_end(data, position)
-            self._partial += data[position:]
+            end = frame_end(whole, position)
+            self._partial += whole[position:]
             self._needed_bytes = 4 if end is None else end - position
             self.partial_bytes = size - position
         return commands

@@ -176,10 +176,10 @@ class ServerConnection(asyncio.Protocol):
         try:
             data = tls.receive(data)
         except ProtocolError as error:
-            self._send(tls.to_send())  # An alert with the reason.
+            self.write(tls.to_send(), is_encrypted=True)  # An alert with the reason.
             self.close(str(error))
             return
-        self._send(tls.to_send())
+        self.write(tls.to_send(), is_encrypted=True)
         if is_new and tls.is_established:
             self._server.handshakes.ended(self)
             self.certificate_names = tls.client_names
@@ -296,25 +296,24 @@ class ServerConnection(asyncio.Protocol):
         """Return how many written bytes have not left yet."""
         if self._transport is None:
             return 0
-        return self._transport.get_write_buffer_size() + self.leaving_bytes
+        large = self._large_write
+        return self._transport.get_write_buffer_size() + (large.size if large is not None else 0)
 
     @property
     def leaving_bytes(self) -> int:
         """Return how many of these the system has not refused so far: the rest of a large write."""
         return self._large_write.size if self._large_write is not None else 0
 
-    def write(self, data: bytes) -> None:
-        """Send bytes, after those that were written before; many of them in slices, with others' between."""
-        if self._tls is None:
-            self._send(data)
-        elif self.is_open:
-            self._send(self._tls.encrypt(data))
+    def write(self, data: bytes, *, is_encrypted: bool = False) -> None:
+        """Send bytes, after those that were written before; many of them in slices, with others' between.
 
-    def _send(self, data: bytes) -> None:
-        """Send bytes as they are; those of TLS must leave in the order in which they were encrypted."""
+        Those of TLS leave in the order in which they were encrypted.
+        """
         transport = self._transport
         if not data or transport is None or transport.is_closing():
             return
+        if self._tls is not None and not is_encrypted:
+            data = self._tls.encrypt(data)
         self.written_bytes += len(data)
         if self._large_write is not None:
             self._large_write.add(data)

@@ -4,7 +4,12 @@ import random
 
 import pytest
 
-from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff, FaultStrategy
+from libramq.client.producing.fault_strategy import (
+    BACK_OFF_TABLE,
+    ISOLATION_LATENCY_MS,
+    BackOff,
+    FaultStrategy,
+)
 from libramq.client.routing.publish_info import publish_info
 from libramq.errors import ConfigError
 from tests.client.consuming.examples import route
@@ -58,7 +63,7 @@ def test_the_table_is_upstreams(latency_ms, pause_ms):
 def test_a_slow_broker_rests_for_its_time():
     """After a latency of 550 ms it is left out for two seconds."""
     strategy = FaultStrategy(random.Random(1), enabled=True)
-    strategy.update("a", 600, isolated=False, reachable=True, now_ms=1000)
+    strategy.update("a", 600, reachable=True, now_ms=1000)
     assert {queue.broker_name for queue in choose(strategy, now_ms=2999)} == {"b", "c"}
     assert {queue.broker_name for queue in choose(strategy, now_ms=3000)} == {"a", "b", "c"}
 
@@ -66,7 +71,7 @@ def test_a_slow_broker_rests_for_its_time():
 def test_a_failed_broker_rests_ten_seconds():
     """Isolation counts as ten seconds of latency."""
     strategy = FaultStrategy(random.Random(1), enabled=True)
-    strategy.update("a", 1, isolated=True, reachable=True, now_ms=0)
+    strategy.update("a", ISOLATION_LATENCY_MS, reachable=True, now_ms=0)
     assert {queue.broker_name for queue in choose(strategy, now_ms=9_999)} == {"b", "c"}
     assert "a" in {queue.broker_name for queue in choose(strategy, now_ms=10_000)}
 
@@ -74,8 +79,8 @@ def test_a_failed_broker_rests_ten_seconds():
 def test_a_later_result_can_only_prolong_the_rest():
     """A quick send does not end it."""
     strategy = FaultStrategy(random.Random(1), enabled=True)
-    strategy.update("a", 1, isolated=True, reachable=True, now_ms=0)
-    strategy.update("a", 1, isolated=False, reachable=True, now_ms=1)
+    strategy.update("a", ISOLATION_LATENCY_MS, reachable=True, now_ms=0)
+    strategy.update("a", 1, reachable=True, now_ms=1)
     assert "a" not in {queue.broker_name for queue in choose(strategy, now_ms=5_000)}
 
 
@@ -83,16 +88,16 @@ def test_when_all_brokers_rest_the_reachable_ones_are_used():
     """An error makes a broker unreachable; a slow one is better than that."""
     strategy = FaultStrategy(random.Random(1), enabled=True)
     for name in "abc":
-        strategy.update(name, 1, isolated=True, reachable=name == "b", now_ms=0)
+        strategy.update(name, ISOLATION_LATENCY_MS, reachable=name == "b", now_ms=0)
     assert {queue.broker_name for queue in choose(strategy, now_ms=1)} == {"b"}
-    strategy.update("b", 1, isolated=True, reachable=False, now_ms=1)
+    strategy.update("b", ISOLATION_LATENCY_MS, reachable=False, now_ms=1)
     assert {queue.broker_name for queue in choose(strategy, now_ms=2)} == {"a", "b", "c"}
 
 
 def test_a_disabled_strategy_keeps_no_failures():
     """This is RocketMQ's default."""
     strategy = FaultStrategy(random.Random(1))
-    strategy.update("a", 99_999, isolated=True, reachable=False, now_ms=0)
+    strategy.update("a", ISOLATION_LATENCY_MS, reachable=False, now_ms=0)
     assert "a" in {queue.broker_name for queue in choose(strategy)}
 
 

@@ -16,7 +16,7 @@ def test_the_same_route_in_another_order_is_no_change():
 def test_an_unknown_topic_has_no_queues():
     """A look-up does not make it known."""
     table = RouteTable()
-    assert table.publish_info("T") is None
+    assert table.published.get("T") is None
     assert table.subscribe_queues("T") == ()
     assert table.readers_of_topic("T") == []
     assert table.topics() == []

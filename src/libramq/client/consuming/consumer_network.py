@@ -155,7 +155,7 @@ class ConsumerNetwork(MemberNetwork):
         ) -> None:
             if unavailable is None and self._is_running:
                 self._perform(self.core.routes_fetched(routes, self._clock.monotonic_ms()))
-            missing = [topic for topic in topics if self.core.routes.publish_info(topic) is None]
+            missing = [topic for topic in topics if self.core.routes.published.get(topic) is None]
             if missing and unavailable is None:
                 self._name_servers.route(missing[0], named)
             else:

@@ -115,9 +115,9 @@ class KnownBrokers:
             return []
         changed = [topic for topic, route in found.items() if route and self._update(topic, route)]
         for topic in found:
-            if self.routes.publish_info(topic) is not None and self.troubles.over(_missing(topic)):
+            if self.routes.published.get(topic) is not None and self.troubles.over(_missing(topic)):
                 log.warning("the topic that was missing is there", group=self._settings.group, topic=topic)
-        missing = [topic for topic in self._subscriptions if self.routes.publish_info(topic) is None]
+        missing = [topic for topic in self._subscriptions if self.routes.published.get(topic) is None]
         if now_ms >= self._missing_again_ms and any(map(_is_created, missing)):
             self._list_due.at(now_ms)
         if missing:
@@ -173,7 +173,7 @@ class KnownBrokers:
         return self.meet()
 
     def _is_missing(self, topic: str) -> bool:
-        return _is_created(topic) and self.routes.publish_info(topic) is None
+        return _is_created(topic) and self.routes.published.get(topic) is None
 
     # Brokers.
 

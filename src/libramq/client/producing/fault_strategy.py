@@ -80,13 +80,14 @@ class FaultStrategy:
         """Continue from another random queue: the rule for a retry."""
         self._index = self._random.randint(0, _INDEX_MASK)
 
-    def update(
-        self, broker_name: str, latency_ms: int, *, isolated: bool, reachable: bool, now_ms: MonotonicMs
-    ) -> None:
-        """Record the result of a send. A later result can only extend the pause."""
+    def update(self, broker_name: str, latency_ms: int, *, reachable: bool, now_ms: MonotonicMs) -> None:
+        """Record the result of a send, of a failed one with ISOLATION_LATENCY_MS.
+
+        A later result can only extend the pause.
+        """
         if not self._enabled:
             return
-        pause_ms = self.pause_ms(ISOLATION_LATENCY_MS if isolated else latency_ms)
+        pause_ms = self.pause_ms(latency_ms)
         item = self._items.setdefault(broker_name, FaultItem(MonotonicMs(0), reachable))
         item.reachable = reachable
         if pause_ms > 0:

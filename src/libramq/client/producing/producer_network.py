@@ -116,30 +116,25 @@ class GatheredSends:
     def send_now(self) -> None:
         """Send what was gathered."""
         opened, self._open = self._open, {}
-        for topic, of_topic in opened.items():
-            for gathered in of_topic:
-                self._send(topic, gathered)
-
-    def _send(self, topic: str, gathered: _Gathered) -> None:
-        """Send messages that travel together; one alone is no batch."""
-        info, timeout_ms = gathered.info, gathered.timeout_ms
-        if len(gathered.sends) == 1:
-            ((message, sent),) = gathered.sends
-            prepare = partial(prepare_one, compress_over_bytes=self._compress_over_bytes)
-            prepared = self._encoded(prepare, message, sent)
-            if prepared is not None:
-                self._sender.send(prepared, info, None, sent, timeout_ms=timeout_ms)
-            return
-        contents: list[Content] = []
-        senders: list[Sent] = []
-        for message, sent in gathered.sends:
-            content = self._encoded(content_of, message, sent)
-            if content is not None:
-                contents.append(content)
-                senders.append(sent)
-        for run in split(contents):
-            report = partial(_report_outcomes, senders[run])
-            self._batches.send(topic, info, None, contents[run], report, timeout_ms=timeout_ms)
+        for topic, gathered in [(topic, each) for topic, of_topic in opened.items() for each in of_topic]:
+            info, timeout_ms = gathered.info, gathered.timeout_ms
+            if len(gathered.sends) == 1:  # One alone is no batch.
+                ((message, sent),) = gathered.sends
+                prepare = partial(prepare_one, compress_over_bytes=self._compress_over_bytes)
+                prepared = self._encoded(prepare, message, sent)
+                if prepared is not None:
+                    self._sender.send(prepared, info, None, sent, timeout_ms=timeout_ms)
+                continue
+            contents: list[Content] = []
+            senders: list[Sent] = []
+            for message, sent in gathered.sends:
+                content = self._encoded(content_of, message, sent)
+                if content is not None:
+                    contents.append(content)
+                    senders.append(sent)
+            for run in split(contents):
+                report = partial(_report_outcomes, senders[run])
+                self._batches.send(topic, info, None, contents[run], report, timeout_ms=timeout_ms)
 
     def _encoded(
         self, encode: Callable[[Message, Callable[[], str]], T], message: Message, sent: Sent

@@ -156,7 +156,7 @@ class ProducerRun:
     async def publish_info(self, topic: str) -> TopicPublishInfo:
         """Return the queues of a topic to send to, fetched on first use."""
         self.require_loop()
-        info = self.network.routes.table.publish_info(topic)
+        info = self.network.routes.table.published.get(topic)
         if info is not None and info.queues:
             return info
         return await answer_of(partial(self.network.routes.publish_info, topic))

@@ -13,7 +13,7 @@ Upstream: DefaultMQProducerImpl.sendDefaultImpl (free choice), MQClientAPIImpl.o
 from dataclasses import dataclass
 from typing import Final
 
-from libramq.client.producing.fault_strategy import FaultStrategy
+from libramq.client.producing.fault_strategy import ISOLATION_LATENCY_MS, FaultStrategy
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError, FeatureNotSupported, LibraError, RemoteError
@@ -64,15 +64,19 @@ class SendAttempts:
 
     def stored(self, now_ms: MonotonicMs, *, safe: bool) -> Attempt | None:
         """Handle a stored message; return None if that is the end."""
-        self._remember(now_ms, isolated=False, reachable=True)
+        assert self._queue is not None, "an outcome follows an attempt"
+        latency_ms = now_ms - self._began_ms
+        self._strategy.update(self._queue.broker_name, latency_ms, reachable=True, now_ms=now_ms)
         if safe or not self._retry_when_not_safe or self._chosen_queue is not None:
             return None
         return self.next(now_ms)
 
     def failed(self, error: LibraError, now_ms: MonotonicMs) -> Attempt | Fail:
         """Handle a failed attempt."""
+        assert self._queue is not None, "an outcome follows an attempt"
+        name = self._queue.broker_name
         if isinstance(error, BrokerError):
-            self._remember(now_ms, isolated=True, reachable=False)
+            self._strategy.update(name, ISOLATION_LATENCY_MS, reachable=False, now_ms=now_ms)
             if self._chosen_queue is not None or error.response_code not in RETRY_RESPONSE_CODES:
                 return Fail(error)
         elif isinstance(error, FeatureNotSupported):
@@ -80,7 +84,7 @@ class SendAttempts:
                 return Fail(error)
         elif isinstance(error, RemoteError):
             # Without the detector, only another attempt can show whether it is reachable again.
-            self._remember(now_ms, isolated=True, reachable=True)
+            self._strategy.update(name, ISOLATION_LATENCY_MS, reachable=True, now_ms=now_ms)
         else:
             return Fail(error)
         following = self.next(now_ms)
@@ -102,13 +106,3 @@ class SendAttempts:
             queue = self._strategy.select(self._info, last_broker, now_ms)
         self._queue, self._began_ms = queue, now_ms
         return Attempt(queue, left_ms)
-
-    def _remember(self, now_ms: MonotonicMs, *, isolated: bool, reachable: bool) -> None:
-        assert self._queue is not None, "an outcome follows an attempt"
-        self._strategy.update(
-            self._queue.broker_name,
-            now_ms - self._began_ms,
-            isolated=isolated,
-            reachable=reachable,
-            now_ms=now_ms,
-        )

@@ -146,7 +146,7 @@ class SendPipeline:
         selector: QueueSelector | None,
     ) -> None:
         """Take a message, even if the buffer is full."""
-        info = self._routes.table.publish_info(message.topic)
+        info = self._routes.table.published.get(message.topic)
         if info is None or not info.queues or message.topic in self._unrouted:
             self._hold(message, callback, queue, selector)
         else:
@@ -350,7 +350,7 @@ class SendPipeline:
         self._dispatch()
 
     def _send_batch(self, batch: Batch[Callback | None]) -> None:
-        info = self._routes.table.publish_info(batch.topic)
+        info = self._routes.table.published.get(batch.topic)
         assert info is not None, "messages are placed when their topic has a route"
         if not info.queues and batch.queue is None:
             for callback in batch.tokens:  # They were queued before the topic lost its permission.

@@ -61,16 +61,6 @@ class SendCounts:
     def __init__(self) -> None:
         self.in_flight = self.sent = self.failed = self.retries = self.requests = self.milliseconds = 0
 
-    def ended(self, count: int, took_ms: int, *, ok: bool) -> None:
-        """Count messages whose request was answered for the last time, or has failed."""
-        self.in_flight -= count
-        self.requests += 1
-        self.milliseconds += took_ms
-        if ok:
-            self.sent += count
-        else:
-            self.failed += count
-
 
 class Sender:
     """Sends prepared requests."""
@@ -121,13 +111,17 @@ class Sender:
         )
         first = attempts.next(now_ms)
         assert first is not None, "a send starts before its time is up"
-        count = len(prepared.ids)
-        self.counts.in_flight += count
+        count, counts = len(prepared.ids), self.counts
+        counts.in_flight += count
 
         def ended(outcome: Sequence[SendResult] | LibraError) -> None:
-            self.counts.ended(
-                count, self._clock.monotonic_ms() - now_ms, ok=not isinstance(outcome, LibraError)
-            )
+            counts.in_flight -= count
+            counts.requests += 1
+            counts.milliseconds += self._clock.monotonic_ms() - now_ms
+            if isinstance(outcome, LibraError):
+                counts.failed += count
+            else:
+                counts.sent += count
             sent(outcome)
 
         self._try(prepared, attempts, first, ended)

@@ -28,7 +28,8 @@ class RouteTable:
 
     def __init__(self) -> None:
         self._routes: dict[str, TopicRouteData] = {}
-        self._publish: dict[str, TopicPublishInfo] = {}
+        #: The queues to send to by topic, of those with a route.
+        self.published: dict[str, TopicPublishInfo] = {}
         self._subscribe: dict[str, tuple[MessageQueue, ...]] = {}
         self._addresses: dict[str, dict[int, str]] = {}
 
@@ -39,7 +40,7 @@ class RouteTable:
             return False
         # Both are computed before anything is stored: an invalid route changes nothing.
         publish, subscribe = publish_info(topic, route), subscribe_queues(topic, route)
-        self._routes[topic], self._publish[topic], self._subscribe[topic] = route, publish, subscribe
+        self._routes[topic], self.published[topic], self._subscribe[topic] = route, publish, subscribe
         self._addresses = {
             broker.broker_name: dict(broker.broker_addrs)
             for each in self._routes.values()
@@ -52,10 +53,6 @@ class RouteTable:
     def topics(self) -> list[str]:
         """Return the topics with a route."""
         return list(self._routes)
-
-    def publish_info(self, topic: str) -> TopicPublishInfo | None:
-        """Return the queues to send to; None while no route is known."""
-        return self._publish.get(topic)
 
     def subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues to read from; none while no route is known."""
@@ -136,13 +133,13 @@ class Routes:
 
     def publish_info(self, topic: str, found: Callable[[TopicPublishInfo | LibraError], None]) -> None:
         """Find the queues to send a topic to; NameServerUnavailable or RouteNotFound if there are none."""
-        info = self.table.publish_info(topic)
+        info = self.table.published.get(topic)
         if info is not None and info.queues:
             found(info)
             return
 
         def fetched(failure: LibraError | None) -> None:
-            info = self.table.publish_info(topic)
+            info = self.table.published.get(topic)
             if failure is not None:
                 found(failure)
             elif info is None or not info.queues:
@@ -159,7 +156,7 @@ class Routes:
             waiting.append(fetched)
             return
         self._fetching[topic] = [fetched]
-        if self.table.publish_info(topic) is not None:
+        if self.table.published.get(topic) is not None:
             # The template is for topics that never existed: a name server may forget a route for a moment.
             self._name_servers.route(topic, partial(self._routed, topic))
         else:

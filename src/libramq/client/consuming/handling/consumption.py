@@ -240,7 +240,7 @@ class Consumption:
         return [self._ask_to_redeliver(delivery, message, address, level)]
 
     def _send_copy(self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs) -> Effects:
-        info = self._routes.publish_info(self._retry_topic)
+        info = self._routes.published.get(self._retry_topic)
         if info is not None and info.queues:
             queue = info.queues[message.queue_offset % len(info.queues)]
         else:  # A broker creates the retry topic with its first message.
